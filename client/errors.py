@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any, Final, TypeVar
 
@@ -44,6 +46,18 @@ class UserError(Exception):
         self.exit_code = exit_code
         self.told = False
         """The user has read it already, as a line of the log."""
+
+
+@contextmanager
+def system_errors(
+    problem: str, next_step: str = "", exit_code: ExitCode = ExitCode.RUNTIME
+) -> Iterator[None]:
+    """Turn an error of the disk or the network into one for the user, with the system's reason
+    behind ``problem``."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{problem}: {error.strerror or error}", next_step, exit_code) from error
 
 
 def first_of(group: BaseExceptionGroup[Any], kind: type[Found]) -> Found | None:

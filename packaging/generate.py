@@ -13,7 +13,7 @@ from pathlib import Path
 
 from man_page import man_page
 
-from client.cli.app import build_app
+from client.cli.command_table import build_app
 from client.config import SETTINGS, Settings
 from client.packaging_data import FILES, Kind, text
 

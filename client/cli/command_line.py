@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
-from client.cli.app import build_app
+from client.cli.command_table import build_app
 from client.cli.logging.crash import save_traceback
 from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError, first_of, solvable

@@ -2,8 +2,9 @@
 
 The first line says what the command is for. ``Group:`` names the panel of the help that lists it;
 those in ``FIRST`` have none. Lines that begin with ``$`` are examples, each with its effect behind
-``#``. The rest is shown below them. The files are read and not imported, so ``volunteer --help``
-loads none of them. Of the docstring of a command's function the help shows the parameters alone.
+``#``. The rest is shown below them. The files are read, and imported when the command is called: so
+``volunteer --help`` loads neither torch nor libp2p nor Textual, and nothing of the client imports
+its laboratory. Of the docstring of a command's function the help shows the parameters alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cyclopts import App, Parameter
+from cyclopts import App, Group, Parameter
+
+from client.cli.software import software_version
 
 CLIENT: Final = Path(__file__).parents[1]
 FIRST_GROUP: Final = "First"
@@ -37,6 +40,11 @@ GROUPS: Final = (
     "More: try and measure",
 )
 
+HELP: Final = (
+    "Train one language model together with strangers. Every volunteer runs this program; there "
+    "is no server. Found a swarm with create, take part in one with join, watch it with status, "
+    "and use what it learned with sample and export."
+)
 EPILOGUE: Final = (
     "Every command takes --help, and --debug, which shows tracebacks. Settings come from flags, "
     "then from VOLUNTEER_* variables, then from the configuration file.\n\n"
@@ -110,3 +118,25 @@ def nested_app(name: str) -> App:
     """Return the app of a command that has commands of its own."""
     epilogue = COMMANDS[name].epilogue
     return App(name=name, default_parameter=PARAMETER, help_epilogue=epilogue)
+
+
+def build_app() -> App:
+    """Return the command line with every command registered by name only."""
+    app = App(
+        name="volunteer",
+        help=HELP,
+        help_epilogue=EPILOGUE,
+        help_format="markdown",
+        version=software_version,
+        default_parameter=PARAMETER,
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+    )
+    panels = {name: Group(name, sort_key=place) for place, name in enumerate(GROUPS)}
+    for name, command in COMMANDS.items():
+        code = f"{command.module}:{'app' if command.nested else name}"
+        own = {} if command.nested else {"help_epilogue": command.epilogue}
+        place = FIRST.index(name) if name in FIRST else len(FIRST)
+        group = panels[command.group]
+        app.command(code, name=name, help=command.summary, group=group, sort_key=place, **own)
+    return app

@@ -18,7 +18,7 @@ from client.cli.terminal.ask import says_yes
 from client.cli.terminal.output import say
 from client.cli.terminal.swarm_text import INDENT, introduction, memory_words
 from client.config import Settings
-from client.limits.cores import find_cores, plural_cores
+from client.limits.cores import find_cores
 from client.quantities import plural
 from client.store.paths import Entry, make_private
 from client.store.persisted import Persisted
@@ -117,7 +117,7 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     )
     yield "Taking part uses this machine until you pause, finish or stop:"
     yield (
-        f"  processor  {plural_cores(cores)}"
+        f"  processor  {plural(cores, 'core')}"
         + (f", {settings.compute_share} % of the time" if settings.compute_share < 100 else "")
         + _cards(settings.devices)
     )

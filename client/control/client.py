@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -93,12 +92,7 @@ class ControlClient(ControlApi):
     def __enter__(self) -> ControlClient:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -216,13 +210,9 @@ def _refused(error: _Refusal) -> ControlError:
 
 
 def running_nodes(folder: Path) -> list[tuple[Path, Greeting]]:
-    """Return the sockets of nodes that answer, with their status; none in another user's folder."""
+    """Return the sockets of nodes that answer, with their greetings."""
     found = []
-    try:
-        paths = live_sockets(folder)
-    except PermissionError:
-        return []
-    for path in paths:
+    for path in live_sockets(folder):
         try:
             with ControlClient(path, timeout_s=2.0) as client:
                 found.append((path, client.greeting))

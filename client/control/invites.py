@@ -1,4 +1,4 @@
-"""How an invite is shown, by a node and by a command that finds none running."""
+"""How a node shows an invite."""
 
 from __future__ import annotations
 

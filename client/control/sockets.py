@@ -11,6 +11,7 @@ import re
 import socket
 import stat
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -76,10 +77,10 @@ def is_alive(path: Path) -> bool:
 
 
 def live_sockets(folder: Path) -> list[Path]:
-    """Return the sockets in ``folder`` that a node listens on, by name."""
-    if not folder.is_dir():
-        return []
-    return [path for path in sorted(folder.glob(f"*{SUFFIX}")) if is_alive(path)]
+    """Return the sockets in ``folder`` that a node listens on, by name; none if we may not look."""
+    with suppress(OSError):
+        return [path for path in sorted(folder.glob(f"*{SUFFIX}")) if is_alive(path)]
+    return []
 
 
 def listening_sockets() -> list[Path]:
@@ -130,28 +131,20 @@ def listener(path: Path, timeout_s: float = 0.5) -> Listener:
             probe.connect(str(path))
         except (TimeoutError, BlockingIOError):
             return Listener(None, None)  # too many wait already
-        return Listener(_peer_pid(probe), _peer_uid(probe))
+        return _peer(probe)
 
 
-def _peer_pid(connection: socket.socket) -> int | None:
+def _peer(connection: socket.socket) -> Listener:
     try:
         if hasattr(socket, "SO_PEERCRED"):
             raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-            return int(_UCRED.unpack(raw)[0])
-        return int.from_bytes(connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, 4), "little")
-    except (OSError, struct.error):
-        return None
-
-
-def _peer_uid(connection: socket.socket) -> int | None:
-    try:
-        if hasattr(socket, "SO_PEERCRED"):
-            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-            return int(_UCRED.unpack(raw)[1])
+            pid, user, _ = _UCRED.unpack(raw)
+            return Listener(pid, user)
+        pid = int.from_bytes(connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, 4), "little")
         raw = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED_BYTES)
-        return int(_XUCRED.unpack_from(raw)[1])
+        return Listener(pid, _XUCRED.unpack_from(raw)[1])
     except (OSError, struct.error):
-        return None
+        return Listener(None, None)
 
 
 def remove_stale(path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 import psutil
 
 from client.errors import ExitCode, UserError
+from client.quantities import plural
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
 OWN_CGROUPS: Final = Path("/proc/self/cgroup")
@@ -77,15 +78,10 @@ def check_threads(threads: int) -> None:
     most = find_cores().most_threads
     if threads > most:
         raise UserError(
-            f"{threads} threads are more than the {plural_cores(most)} that may be used here",
+            f"{threads} threads are more than the {plural(most, 'core')} that may be used here",
             f"use at most --threads {most}, or leave it out",
             ExitCode.CONFIG,
         )
-
-
-def plural_cores(count: int) -> str:
-    """Return ``1 core`` or ``2 cores``."""
-    return f"{count} {'core' if count == 1 else 'cores'}"
 
 
 def control_groups(own: Path = OWN_CGROUPS, mounts: Path = CGROUPS) -> Iterator[Path]:

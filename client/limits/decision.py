@@ -26,11 +26,6 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
-    """Stages may be held."""
-
-
-@dataclass(frozen=True, slots=True)
 class Held:
     """Stages may not be held now."""
 
@@ -39,17 +34,23 @@ class Held:
     """Local time from which they may be held; None: unknown."""
 
 
-def decide(now: datetime, facts: Facts, settings: Settings) -> Allowed | Held:
-    """Decide for a local time, naming all reasons against.
+def decide(now: datetime, facts: Facts, settings: Settings) -> Held | None:
+    """Return all reasons against holding stages at a local time; None: there is none.
 
     Args:
         now: naive local time.
         facts: the state of this machine.
         settings: the owner's limits.
     """
-    holds = [hold for hold in _holds(now, facts, settings) if hold is not None]
+    reasons = (
+        _quota(now, facts, settings),
+        _hours(now, settings),
+        _battery(facts, settings),
+        _idle(facts, settings),
+    )
+    holds = [hold for hold in reasons if hold is not None]
     if not holds:
-        return Allowed()
+        return None
     ends = [hold.until for hold in holds if hold.until is not None]
     until = max(ends) if len(ends) == len(holds) else None
     return Held("; ".join(hold.reason for hold in holds), until)
@@ -60,15 +61,6 @@ def when_words(settings: Settings) -> list[str]:
     idle = ["idle only"] if settings.only_when_idle else []
     battery = ["not on battery"] if settings.not_on_battery else []
     return [*idle, *battery, *filter(None, [settings.schedule])]
-
-
-def _holds(now: datetime, facts: Facts, settings: Settings) -> list[Held | None]:
-    return [
-        _quota(now, facts, settings),
-        _hours(now, settings),
-        _battery(facts, settings),
-        _idle(facts, settings),
-    ]
 
 
 def _quota(now: datetime, facts: Facts, settings: Settings) -> Held | None:

@@ -58,7 +58,7 @@ from client.node.status import (
     take_snapshot,
 )
 from client.quantities import plural
-from client.store.identity import IdentityLock, ensure_identity, load_identity
+from client.store.identity import ensure_identity, identity_lock, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
 from client.store.persisted import Persisted
@@ -143,7 +143,7 @@ async def run_node(
     """
     data_dir = options.settings.data_dir
     folders = find_folders(data=Path(data_dir).absolute() if data_dir else None)
-    with IdentityLock(make_private(folders.data)):
+    with identity_lock(make_private(folders.data)):
         signer = ensure_identity(folders.data)
         seed = load_identity(folders.data)
         if seed is None:

@@ -121,20 +121,19 @@ class StageTerms:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One step. The four terms add up to ``step_s``."""
+    """One step."""
 
     stages: tuple[StageTerms, ...]
-    limit: Limit
-    """The largest term."""
     step_s: float
-    compute_s: float
-    """M tau where the slowest stage computes; else 0."""
-    link_s: float
-    """M tau where the slowest stage waits for its links; else 0."""
-    latency_s: float
-    """Filling and draining the pipeline: L - tau."""
-    averaging_s: float
+    parts_s: dict[Limit, float]
+    """The four parts of it. M tau is computing or links, by what the slowest stage waits for;
+    latency is filling and draining the pipeline: L - tau."""
     tokens_per_s: float
+
+    @property
+    def limit(self) -> Limit:
+        """The largest part."""
+        return max(self.parts_s, key=lambda limit: self.parts_s[limit])
 
     @property
     def sent_bytes(self) -> float:
@@ -172,12 +171,8 @@ def predict(run: Run, placement: Placement) -> Prediction:
     }
     return Prediction(
         stages=terms,
-        limit=max(parts, key=lambda limit: parts[limit]),
         step_s=step,
-        compute_s=parts["compute"],
-        link_s=parts["link"],
-        latency_s=filling,
-        averaging_s=parts["averaging"],
+        parts_s=parts,
         tokens_per_s=run.microbatches * run.tokens_per_microbatch / step,
     )
 
@@ -287,15 +282,13 @@ def _stage_terms(
     return tuple(found)
 
 
-def _own_step_s(run: Run, load: Load, machine: Machine) -> float:
-    return own_step_s(load, machine) if run.inner_microbatches else 0.0
-
-
 def _busy_s(run: Run, load: Load, machine: Machine, again: float) -> float:
     """Return the seconds of computing that a microbatch takes, with its part of a step that the
     replica takes by itself."""
     passes_s = load.cost.flops * (1 + again * run.forward_share) / machine.flop_per_s
-    return passes_s + _own_step_s(run, load, machine) / max(1, run.inner_microbatches)
+    if not run.inner_microbatches:
+        return passes_s
+    return passes_s + own_step_s(load, machine) / run.inner_microbatches
 
 
 def _run_again(run: Run, terms: Sequence[StageTerms]) -> list[float]:

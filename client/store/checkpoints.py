@@ -1,8 +1,8 @@
 """The folder of a swarm's checkpoints: ``stage-<s>-v<version>.safetensors``.
 
-This module does not know the content of a checkpoint; callers that need the header pass a reader. A
-file under its final name is complete, because writers rename it last. A damaged or unwanted file
-keeps its bytes under a longer name, which this module ignores.
+This module does not know the content of a checkpoint. A file under its final name is complete,
+because writers rename it last. A damaged or unwanted file keeps its bytes under a longer name,
+which this module ignores.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from client.store.atomic import flush_folder, is_temporary
 
@@ -31,40 +31,6 @@ class Checkpoint:
     stage: int
     version: int
     path: Path
-
-
-class Header(Protocol):
-    """The header of a checkpoint, as a reader returns it."""
-
-    @property
-    def stage(self) -> int:
-        """Stage of the state."""
-
-    @property
-    def version(self) -> int:
-        """Its version."""
-
-    @property
-    def hash(self) -> str:
-        """Hash of the version, hex."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the file."""
-
-
-Reader = Callable[[Path], Header]
-"""Reads a file's header."""
-
-
-class Stored(NamedTuple):
-    """A checkpoint by its header; the data has not been read."""
-
-    stage: int
-    version: int
-    hash: str
-    """Hash of the version, hex."""
-    size_bytes: int
 
 
 class CheckpointFolder:
@@ -98,36 +64,6 @@ class CheckpointFolder:
         if not self.folder.is_dir():
             return []
         return sorted(path for path in self.folder.iterdir() if SET_ASIDE in path.name)
-
-    def inventory(
-        self, read: Reader, problem: type[Exception], unreadable: type[Exception] = OSError
-    ) -> list[Stored]:
-        """Return the headers of all checkpoints, by stage and version.
-
-        A file whose header is damaged or does not match its name is renamed and left out.
-
-        Args:
-            read: reads a header.
-            problem: raised by ``read`` for a file that is no valid checkpoint.
-            unreadable: raised by ``read`` for a file that may be valid; it is left out and stays.
-        """
-        found = []
-        for entry in self.entries():
-            try:
-                header = read(entry.path)
-            except unreadable:
-                continue
-            except problem:
-                header = None
-            if header and (header.stage, header.version) == (entry.stage, entry.version):
-                found.append(Stored(entry.stage, entry.version, header.hash, header.size_bytes))
-            else:
-                self.condemn(entry)
-        return found
-
-    def newest(self, stage: int) -> Checkpoint | None:
-        """Return the newest checkpoint of a stage."""
-        return max((c for c in self.entries() if c.stage == stage), default=None)
 
     def retain(
         self,

@@ -10,12 +10,12 @@ import os
 import secrets
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.store.atomic import TEMPORARY_SUFFIX, flush_folder
 from client.store.paths import HOME_VARIABLE, Entry
 from protocol.wire.envelope import SEED_BYTES, Signer
@@ -64,65 +64,44 @@ def ensure_identity(folder: Path) -> Signer:
     """
     seed = load_identity(folder)
     if seed is None:
-        try:
+        with system_errors(
+            f"cannot write an identity to {folder}",
+            f"free space or make it writable, or set {HOME_VARIABLE} to another folder",
+            ExitCode.CONFIG,
+        ):
             _create(folder / KEY_FILE)
-        except OSError as error:
-            raise UserError(
-                f"cannot write an identity to {folder}: {error.strerror}",
-                f"free space or make it writable, or set {HOME_VARIABLE} to another folder",
-                ExitCode.CONFIG,
-            ) from error
         seed = load_identity(folder)
     if seed is None:
         raise UserError(f"the identity in {folder} vanished", "find out what removes files there")
     return Signer(seed)
 
 
-class IdentityLock:
-    """A lock held while a process uses an identity; a context manager.
+@contextmanager
+def identity_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of an identity while this process uses it.
 
     The kernel releases it with the process, so a crash never leaves a stale lock.
+
+    Raises:
+        UserError: another process holds it; names the process.
     """
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / LOCK_FILE
-        self._descriptor: int | None = None
-
-    def acquire(self) -> None:
-        """Take the lock.
-
-        Raises:
-            UserError: another process holds it; names the process.
-        """
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another"
-            os.close(descriptor)
-            raise already_runs(holder) from error
+            raise already_runs(holder(descriptor)) from error
         with suppress(OSError):  # a full disk: the lock counts, the number is for people
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        self._descriptor = descriptor
+        yield
+    finally:
+        os.close(descriptor)
 
-    def release(self) -> None:
-        """Release the lock; does nothing if it is not held."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
 
-    def __enter__(self) -> IdentityLock:
-        self.acquire()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
+def holder(descriptor: int) -> str:
+    """Return the process that a lock file names, or ``another``."""
+    return os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another"
 
 
 def already_runs(process: str) -> UserError:

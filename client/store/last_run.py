@@ -86,7 +86,6 @@ class Ending(Struct, frozen=True, kw_only=True):
     """Advice to the owner, and the command that starts the node again."""
     exit_code: int | None = None
     """None: it was killed, or the machine went down."""
-    swarm: str = ""
     swarm_name: str = ""
 
     @property
@@ -155,7 +154,6 @@ class RunRecord:
             words=run.reason,
             next_step="; ".join(filter(None, (run.next_step, run.again))),
             exit_code=run.exit_code,
-            swarm=run.swarm,
             swarm_name=run.swarm_name,
         )
 
@@ -171,7 +169,6 @@ class RunRecord:
             time=last,
             words=f"{how}; the log is {log}",
             next_step=run.again,
-            swarm=run.swarm,
             swarm_name=run.swarm_name,
         )
 

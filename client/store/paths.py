@@ -19,7 +19,7 @@ from typing import Final
 
 import platformdirs
 
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 
 APP: Final = "volunteer"
 HOME_VARIABLE: Final = "VOLUNTEER_HOME"
@@ -222,15 +222,10 @@ def make_own(folder: Path) -> Path:
 
 
 def _own_folder(folder: Path) -> os.stat_result:
-    try:
+    next_step = f"make it writable, or set {HOME_VARIABLE} to another folder"
+    with system_errors(f"cannot use the folder {folder}", next_step, ExitCode.CONFIG):
         create_folders(folder)
         status = folder.lstat()
-    except OSError as error:
-        raise UserError(
-            f"cannot use the folder {folder}: {error.strerror}",
-            f"make it writable, or set {HOME_VARIABLE} to another folder",
-            ExitCode.CONFIG,
-        ) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise UserError(f"{folder} is not a folder that you own", "remove it", ExitCode.REFUSED)
     return status

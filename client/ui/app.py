@@ -1,6 +1,6 @@
 """The application: puts tabs, bars and dialogs together, and hands keys to the source.
 
-Reads the mailbox four times a second at most and draws only the visible parts; it never waits.
+Takes news four times a second at most and draws only the visible parts; it never waits.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from textual.filter import LineFilter, NoColor
 from textual.notifications import SeverityLevel
 from textual.widgets import ContentSwitcher, Input
 
+from client.control.updates import Curve, Update
 from client.ui import themes
 from client.ui.dialogs.ask import AskDialog
-from client.ui.dialogs.detail import DetailDialog
-from client.ui.dialogs.dialog import Dialog
-from client.ui.dialogs.help import HelpDialog
+from client.ui.dialogs.dialog import PAGE_LINES, Dialog, Page
 from client.ui.dialogs.invite import InviteDialog
 from client.ui.gone import gone, is_gone
 from client.ui.header import header
-from client.ui.keys import TABS, key_line, tab_line
+from client.ui.keys import TABS, help_lines, key_line, tab_line
 from client.ui.leaving import Way, farewell, ways
 from client.ui.panes.logs import LogsPane
 from client.ui.panes.pane import Pane
 from client.ui.source.live import NOT_DONE, LiveSource
-from client.ui.source.mailbox import Answer, Delivery, Link, Mailbox
+from client.ui.source.news import Answer, Link, News
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 from client.views.record import Record
@@ -127,7 +126,6 @@ class VolunteerApp(App[int]):
         self._source = source
         self._light = themes.prefers_light() if light is None else light
         self.record = Record()
-        self.mailbox = Mailbox()
         self.link = Link("connecting")
         self.draw_share = DRAW_SHARE
         self._draw_due, self._drawn = 0.0, True
@@ -163,7 +161,7 @@ class VolunteerApp(App[int]):
         for theme in themes.THEMES:
             self.register_theme(theme)
         self.theme = themes.LIGHT if self._light else themes.DARK
-        self._source.start(self.mailbox)
+        self._source.start()
         self.set_interval(LOOK_S, self.look)
         self._draw()
 
@@ -174,24 +172,26 @@ class VolunteerApp(App[int]):
     # --- updates ------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Take new updates and draw the visible parts."""
-        found = self.mailbox.take()
-        if found is not None:
-            self._learn(found)
+        """Take the news and draw the visible parts."""
+        while not self._source.news.empty():
+            self._learn(self._source.news.get())
         if not self._drawn and time.monotonic() >= self._draw_due:
             self._draw()
 
-    def _learn(self, found: Delivery) -> None:
-        self.link, self._drawn = found.link, False
-        if found.curve:
-            self.record.learn_curve(found.curve.points, found.curve.held_out)
-        if found.update is not None:
-            self.record.apply(found.update)
-        for answer in found.answers:
-            self._tell(answer)
-        if self.leaving and self.link.state == "ended":
-            self.farewell = "the volunteer has left the swarm"
-            self.exit(0)
+    def _learn(self, news: News) -> None:
+        self._drawn = False
+        match news:
+            case Link():
+                self.link = news
+                if self.leaving and news.state == "ended":
+                    self.farewell = "the volunteer has left the swarm"
+                    self.exit(0)
+            case Curve():
+                self.record.learn_curve(news.points, news.held_out)
+            case Update():
+                self.record.apply(news)
+            case Answer():
+                self._tell(news)
 
     @property
     def pane(self) -> Pane:
@@ -322,14 +322,12 @@ class VolunteerApp(App[int]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while typing."""
-        if event.input.id == "filter":
-            self.pane.filter_by(event.value)
+        self.pane.filter_by(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Keep the filter and go back to the list."""
-        if event.input.id == "filter":
-            self._hide_filter()
-            self.pane.take_focus()
+        self._hide_filter()
+        self.pane.take_focus()
 
     def action_clear(self) -> None:
         """Clear the filter of this tab."""
@@ -347,13 +345,13 @@ class VolunteerApp(App[int]):
 
     def action_help(self) -> None:
         """Show the keys."""
-        self.push_screen(HelpDialog())
+        self.push_screen(Page("Help", help_lines))
 
     def on_listing_opened(self, event: Listing.Opened) -> None:
         """Open a row."""
         found = self.pane.detail(event.key)
         if found is not None:
-            self.push_screen(DetailDialog(*found))
+            self.push_screen(Page(*found, PAGE_LINES))
 
 
 def run(source: LiveSource) -> int:

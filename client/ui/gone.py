@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.ui.source.mailbox import Link
+from client.ui.source.news import Link
 from client.views import words
 from client.views.record import Record
 from client.views.span import Box, Line, Tone, line

@@ -6,7 +6,7 @@ from __future__ import annotations
 from client.control.snapshot import WHEN_DONE, Snapshot
 from client.quantities import plural
 from client.ui.gone import headline, is_gone
-from client.ui.source.mailbox import Link
+from client.ui.source.news import Link
 from client.views import status, words
 from client.views.plot import progress
 from client.views.record import Record
@@ -92,31 +92,24 @@ def _traffic(record: Record) -> Line:
 
 
 def _state(now: Snapshot, link: Link) -> Line:
-    word, tone = words.state_word(now.state)
-    shown = _link(link)
-    if shown and link.state in ("lost", "connecting", "ended"):
+    if shown := _link(link):
         return shown
-    mine = line((f" ● {word} ", tone), (status.reason(now), "plain"))
-    return (*shown, Span(" "), *mine) if shown else mine
+    word, tone = words.state_word(now.state)
+    return line((f" ● {word} ", tone), (status.reason(now), "plain"))
 
 
 def _link(link: Link) -> Line:
     if link.state == "live":
         return ()
     word, tone = _LINKS[link.state]
-    mark = "●" if link.state in ("connecting", "lost", "ended") else "▶"
     said = headline(link) if link.state == "ended" else link.words
-    return line((f" {mark} {word} ", tone), (said, "muted"))
+    return line((f" ● {word} ", tone), (said, "muted"))
 
 
 def _leaving(now: Snapshot) -> Line:
     if now.state == "done":
         return line(("   what next     ", "muted"), WHEN_DONE)
-    last = any(view.last for view in now.leaving)
-    return line(
-        ("   if you leave  ", "muted"),
-        (status.drain_words(now.leaving), "warn" if last else "plain"),
-    )
+    return line(("   if you leave  ", "muted"), status.drain_words(now))
 
 
 def _error(record: Record) -> Line:

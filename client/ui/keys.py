@@ -10,7 +10,9 @@ from client.ui.panes.logs import LogsPane
 from client.ui.panes.pane import Pane
 from client.ui.panes.peers import PeersPane
 from client.ui.panes.swarm import SwarmPane
-from client.views.span import Box, Line, Span, line_width
+from client.views.span import Box, Line, Span, line, line_width
+from client.views.stages import LEGEND
+from client.views.text import fit
 
 TABS: Final[dict[str, type[Pane]]] = {
     "Dashboard": DashboardPane,
@@ -30,6 +32,12 @@ KEYS: Final = (
     ("l", "lowest level shown (Logs)"),
     ("Enter", "details of the chosen row; arrows or j k move"),
 )
+
+
+def help_lines(box: Box) -> list[Line]:
+    """Return all keys, and the meaning of the marks."""
+    keys = [(Span(fit(key, 9), "key"), Span(said)) for key, said in KEYS]
+    return [*keys, (), line(("marks    ", "key"), *LEGEND)]
 
 
 def tab_line(chosen: int, box: Box) -> list[Line]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client.ui.gone import UNKNOWN, next_step
-from client.ui.source.mailbox import Link
+from client.ui.source.news import Link
 from client.views.record import Record
 from client.views.span import Tone
 from client.views.status import drain_words
@@ -47,18 +47,9 @@ def ways(record: Record, link: Link) -> list[Way]:
         f"closes only this view; {stays}; volunteer attach shows it again",
         "good",
     )
-    last = any(view.last for view in now.leaving)
-    cover = _sentence(drain_words(now.leaving, done=now.state == "done"))
-    return [
-        detach,
-        Way(
-            "f",
-            "finish",
-            "Finish",
-            f"drains its stages: finishes the step, saves, leaves; you can watch it. {cover}",
-            "warn" if last else "plain",
-        ),
-    ]
+    kept, tone = drain_words(now)
+    drained = "drains its stages: finishes the step, saves, leaves; you can watch it."
+    return [detach, Way("f", "finish", "Finish", f"{drained} {_sentence(kept)}", tone)]
 
 
 def farewell(record: Record, link: Link, leaving: bool) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import islice
 
-from client.control.names import with_names
 from client.control.snapshot import EventView
 from client.views import status, words
 from client.views.plot import curve, spark
@@ -117,7 +116,7 @@ def event_line(event: EventView, names: Mapping[str, str], topic: bool = False) 
         Span(f"{words.clock(event.time)} ", "muted"),
         Span(f"{mark} ", tone),
         Span(f"{fit(clean(event.topic, 10), 10)} " if topic else "", "muted"),
-        Span(clean(with_names(event.words, event.members, names)), tone),
+        Span(clean(words.with_names(event.words, event.members, names)), tone),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import get_args
 
-from client.control.names import with_names
 from client.control.snapshot import EventView
 from client.events import Level
 from client.quantities import plural
@@ -59,7 +58,7 @@ def event_details(record: Record, seq: str, box: Box) -> list[Line]:
     if event is None:
         return [line(("it is forgotten", "muted"))]
     facts = {name: value for name, value in event.data.items() if value not in ("", [], None)}
-    told = with_names(event.words, event.members, record.names)
+    told = words.with_names(event.words, event.members, record.names)
     lines = [
         pair("time", f"{words.date(event.time)}, {words.clock(event.time)}"),
         pair("level", event.level),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from client.control.snapshot import Snapshot, TrustView
+from client.control.snapshot import ReplicaView, Snapshot, TrustView
 from client.quantities import plural
 from client.views import status, trust, words
 from client.views.dashboard import event_line
@@ -22,7 +22,6 @@ from client.views.span import (
     cut,
     head_of,
     line,
-    pair,
 )
 from client.views.text import clean, width
 
@@ -42,10 +41,8 @@ class PeerRow:
     peer: str
     state: str
     rtt_ms: float | None
-    seats: dict[int, str] = field(default_factory=dict)
-    """State by stage."""
-    versions: dict[int, int] = field(default_factory=dict)
-    rates: dict[int, float] = field(default_factory=dict)
+    held: dict[int, ReplicaView] = field(default_factory=dict)
+    """Its part in each stage that it holds."""
     trust: TrustView | None = None
     relay: str = ""
     """The member through which its link goes; empty: it is direct."""
@@ -65,12 +62,12 @@ class PeerRow:
     @property
     def rate(self) -> float:
         """Microbatches per second over all its stages."""
-        return sum(self.rates.values())
+        return sum(replica.rate for replica in self.held.values())
 
     @property
     def words(self) -> str:
         """The text that a filter searches."""
-        stages = " ".join(f"stage {stage} {state}" for stage, state in self.seats.items())
+        stages = " ".join(f"stage {stage} {one.state}" for stage, one in self.held.items())
         standing = "" if self.trust is None else self.trust.standing
         return f"{self.peer} {self.name} {self.state} {stages} {standing}".lower()
 
@@ -86,9 +83,7 @@ def peer_rows(now: Snapshot) -> list[PeerRow]:
     for stage in now.stages:
         for replica in stage.replicas:
             row = rows.setdefault(replica.peer, PeerRow(replica.peer, "known", None))
-            row.seats[stage.stage] = replica.state
-            row.versions[stage.stage] = replica.version
-            row.rates[stage.stage] = replica.rate
+            row.held[stage.stage] = replica
     for out in now.expelled:
         rows.setdefault(out.peer, PeerRow(out.peer, "gone", None))
     for one in now.trust:
@@ -185,21 +180,21 @@ def details(record: Record, peer: str, box: Box) -> list[Line]:
     """Return all known facts of a peer."""
     now = record.snapshot
     row = next((row for row in peer_rows(now) if row.peer == peer), None) if now else None
-    if row is None:
+    if now is None or row is None:
         return [line(("it is gone", "muted"))]
     mark, tone = _mark(row)
     trip = "not measured" if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"
     trip += f", {_link(row)}" if _link(row) else ""
-    lines = [
-        pair("peer id", clean(row.peer), labels=11),
-        *([pair("name", row.name, labels=11)] if row.name else []),
-        pair("state", line((f"{mark} {clean(row.state)}", tone)), labels=11),
-        pair("round trip", trip, labels=11),
+    facts: list[status.Fact] = [
+        ("peer id", line(row.peer)),
+        *([("name", line(row.name))] if row.name else []),
+        ("state", line((f"{mark} {row.state}", tone))),
+        ("round trip", line(trip)),
         *_held(row),
-        *trust.details(now, row.peer, row.trust, box),
-        (),
-        line(("its events", "muted")),
+        *trust.of_member(now, row.peer, row.trust),
     ]
+    lines = status.lines_of(facts, Box(box.width), trust.LABELS, most=trust.MOST_LINES)
+    lines += [(), line(("its events", "muted"))]
     told = [event for event in record.events if peer in event.members and event.level != "debug"]
     shown = told[-max(3, box.height - len(lines)) :]
     lines += [event_line(event, record.names) for event in shown]
@@ -208,23 +203,20 @@ def details(record: Record, peer: str, box: Box) -> list[Line]:
     return [cut(found, box.width) for found in lines]
 
 
-def _held(row: PeerRow) -> list[Line]:
-    if not row.seats:
-        return [pair("holds", "no stage", labels=11)]
-    return [
-        pair(
-            "holds" if number == 0 else "",
+def _held(row: PeerRow) -> Iterator[status.Fact]:
+    if not row.held:
+        yield "holds", line("no stage")
+    for stage, replica in sorted(row.held.items()):
+        yield (
+            "holds",
             line(
                 (f"stage {stage} ", "strong"),
-                clean(state),
-                (f", version {row.versions[stage]}, ", "muted"),
-                f"{words.rate(row.rates[stage])}",
+                replica.state,
+                (f", version {replica.version}, ", "muted"),
+                f"{words.rate(replica.rate)}",
                 (" microbatches/s", "muted"),
             ),
-            labels=11,
         )
-        for number, (stage, state) in enumerate(sorted(row.seats.items()))
-    ]
 
 
 def _mark(row: PeerRow) -> tuple[str, Tone]:
@@ -244,10 +236,10 @@ def _audits(row: PeerRow) -> Span:
 def _cells(row: PeerRow, top: float, *, whole_id: bool) -> list[Span]:
     mark, tone = _mark(row)
     holds = ", ".join(
-        str(stage) if state == "serving" else f"{stage} ({clean(state, 12)})"
-        for stage, state in sorted(row.seats.items())
+        str(stage) if one.state == "serving" else f"{stage} ({clean(one.state, 12)})"
+        for stage, one in sorted(row.held.items())
     )
-    version = max(row.versions.values(), default=None)
+    version = max((one.version for one in row.held.values()), default=None)
     return [
         Span(mark, tone),
         Span(
@@ -261,6 +253,6 @@ def _cells(row: PeerRow, top: float, *, whole_id: bool) -> list[Span]:
         Span(words.NONE if row.share is None else f"{100 * row.share:.1f} %"),
         Span(words.NONE if version is None else words.count(version), "muted"),
         _audits(row),
-        Span(f"stages {holds}" if len(row.seats) > 1 else f"stage {holds}" if holds else "no stage",
+        Span(f"stages {holds}" if len(row.held) > 1 else f"stage {holds}" if holds else "no stage",
              "plain" if holds else "muted"),
     ]  # fmt: skip

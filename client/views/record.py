@@ -9,12 +9,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from client.control.matches import MatchesSnapshot
 from client.control.snapshot import EventView, Snapshot
 from client.control.updates import StepPoint, Update
-from client.views.words import moment
 
 MAX_POINTS = 2000
 MAX_EVENTS = 2000
@@ -26,7 +23,6 @@ RATE_WINDOW_S = 5.0
 class Traffic:
     """Bytes per second in one stretch of time."""
 
-    time: float
     sent: float
     received: float
 
@@ -50,14 +46,11 @@ class Record:
     """Tokens per second of the swarm, one per update."""
     traffic: deque[Traffic] = field(default_factory=lambda: deque(maxlen=MAX_RATES))
     _bytes: deque[tuple[float, int, int]] = field(default_factory=lambda: deque(maxlen=256))
-    _peer: str = ""
 
     def apply(self, update: Update) -> None:
         """Add an update; one of another node begins a new record."""
-        if self._peer and update.snapshot.peer != self._peer:
+        if self.snapshot is not None and update.snapshot.peer != self.snapshot.peer:
             self._forget()
-        self._peer = update.snapshot.peer
-        update = msgspec.structs.replace(update, time=moment(update.time))
         fresh = self._fresh(update)
         self.missed += update.missed
         self.events.extend(fresh)
@@ -89,7 +82,7 @@ class Record:
     @property
     def rates(self) -> Traffic:
         """Bytes per second over the last few seconds."""
-        return self.traffic[-1] if self.traffic else Traffic(self.time, 0.0, 0.0)
+        return self.traffic[-1] if self.traffic else Traffic(0.0, 0.0)
 
     def _forget(self) -> None:
         self.snapshot, self.matches, self.missed = None, None, 0
@@ -101,7 +94,7 @@ class Record:
         """Return the events not seen yet; a restarted node numbers its events from the start."""
         again = self.snapshot is not None and self.snapshot.pid != update.snapshot.pid
         last = self.events[-1].seq if self.events and not again else 0
-        return [_timely(event) for event in update.events if event.seq > last]
+        return [event for event in update.events if event.seq > last]
 
     def _note_loss(self, event: EventView) -> None:
         number, points = event.data.get("step"), self.losses
@@ -127,7 +120,6 @@ class Record:
         if span > 0:
             self.traffic.append(
                 Traffic(
-                    update.time,
                     max(0, network.sent_bytes - sent) / span,
                     max(0, network.received_bytes - received) / span,
                 )
@@ -139,8 +131,3 @@ class Record:
             if len(points) > MAX_POINTS:
                 for number in sorted(points)[1 : MAX_POINTS // 2 : 2]:
                     del points[number]
-
-
-def _timely(event: EventView) -> EventView:
-    at = moment(event.time)
-    return event if at == event.time else msgspec.structs.replace(event, time=at)

@@ -12,18 +12,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from client.control.snapshot import (
     HOW_TO_UPDATE,
     WHEN_DONE,
-    DrainCostView,
+    AuditCounts,
+    ExpelledView,
     LimitsView,
     LineView,
     Snapshot,
     TimeView,
     WorkerView,
 )
-from client.control.trust_words import audit_results, next_step, not_judged
 from client.quantities import plural
 from client.views import words
 from client.views.span import Box, Line, Tone, cut, line, line_width, pair
 from client.views.text import clean, wrap
+from protocol.limits import LEAST_TO_CONVICT
 
 Fact = tuple[str, Line]
 Part = str | tuple[str, Tone]
@@ -196,9 +197,7 @@ def place(now: Snapshot) -> Iterator[Fact]:
     for held in now.held:
         if held.waits_for:
             yield _fact("waits", f"{held.waits_for}, for {words.duration(held.for_s)}")
-    last = any(view.last for view in now.leaving)
-    told = drain_words(now.leaving, done=now.state == "done")
-    yield _fact("leaving", (told, "warn" if last else "plain"))
+    yield _fact("leaving", drain_words(now))
 
 
 def reason(now: Snapshot) -> str:
@@ -217,19 +216,20 @@ def reason(now: Snapshot) -> str:
     return f"{left}{mine}; {rest}"
 
 
-def drain_words(leaving: Sequence[DrainCostView], *, done: bool = False) -> str:
-    """Describe who replaces us if we leave; ``done``: the run is complete, and nobody has to."""
+def drain_words(now: Snapshot) -> tuple[str, Tone]:
+    """Say who replaces us if we leave; of a run that is complete nobody has to."""
+    leaving, done = now.leaving, now.state == "done"
     if not leaving:
-        return "nothing changes: you serve no stage"
+        return "nothing changes: you serve no stage", "plain"
     last = [str(view.stage) for view in leaving if view.last]
     if last:
         rest = "its last version stays on this disk" if done else "the swarm would wait"
         noun = "stage" if len(last) == 1 else "stages"
-        return f"{noun} {words.listed(last)} would have nobody: {rest}"
+        return f"{noun} {words.listed(last)} would have nobody: {rest}", "warn"
     kept = ", ".join(f"stage {view.stage} keeps {view.remaining}" for view in leaving)
     noun = "volunteer" if leaving[-1].remaining == 1 else "volunteers"
     rest = "others serve the model" if done else "training goes on"
-    return f"{kept} {noun}: {rest}"
+    return f"{kept} {noun}: {rest}", "plain"
 
 
 def work(now: Snapshot) -> Iterator[Fact]:
@@ -421,10 +421,42 @@ def trust(now: Snapshot) -> Iterator[Fact]:
         yield _fact("expelled", (gone.reason, "bad"))
     if len(now.expelled) > len(out):
         yield _fact("expelled", f"{len(now.expelled) - len(out)} more: volunteer evidence ls")
-    for step in dict.fromkeys(map(next_step, out)):
+    for step in dict.fromkeys(map(where_to_see, out)):
         yield _fact("evidence", (step, "muted"))
     if small := not_judged(now):
         yield _fact("too few", (small, "warn"))
+
+
+def audit_results(found: AuditCounts) -> str:
+    """Return what audits came to: ``all agree``, or ``11 agree, 1 does not agree``."""
+    if found.agree == found.drawn:
+        return "all agree"
+    do = "does" if found.disagree == 1 else "do"
+    parts = [
+        f"{found.agree} agree" if found.agree else "",
+        f"{found.disagree} {do} not agree" if found.disagree else "",
+        f"{found.unchecked} could not be checked" if found.unchecked else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def not_judged(now: Snapshot) -> str:
+    """Say in which stages of an audited run a liar could not be convicted; empty: in none."""
+    if now.audits is None:
+        return ""
+    serving = {s.stage: sum(r.state == "serving" for r in s.replicas) for s in now.stages}
+    small = [str(stage) for stage, count in serving.items() if count < LEAST_TO_CONVICT]
+    if not small:
+        return ""
+    where = f"stage{'s' if len(small) > 1 else ''} {', '.join(small)}"
+    return f"nobody can be convicted in {where}: that takes {LEAST_TO_CONVICT} volunteers a stage"
+
+
+def where_to_see(out: ExpelledView) -> str:
+    """Return where to see why somebody was expelled."""
+    if out.by == "inviter":
+        return "volunteer status members"
+    return "volunteer evidence save FILE, which anybody can verify"
 
 
 def recovery(now: Snapshot) -> Iterator[Fact]:

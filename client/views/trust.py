@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from client.control.snapshot import Snapshot, TrustView
-from client.control.trust_words import audit_results, next_step
 from client.views import status, words
 from client.views.record import Record
-from client.views.span import Box, Line, Tone, pair
-from client.views.text import clean, wrap
+from client.views.span import Box, Line, Tone, line
 
 LABELS = 11
 MOST_LINES = 3
@@ -22,29 +22,29 @@ def tone_of(standing: str) -> Tone:
 def summary(record: Record, box: Box) -> list[Line]:
     """Return our audits, how many members are trusted, and who was expelled last; nothing in a
     run in which there is nothing to say of it."""
-    now = record.snapshot
-    if now is None or (now.audits is None and not now.expelled):
-        return []
-    return status.lines_of(status.trust(now), box, LABELS, most=MOST_LINES)
+    facts = status.trust(record.snapshot) if record.snapshot else ()
+    return status.lines_of(facts, box, LABELS, most=MOST_LINES)
 
 
-def details(now: Snapshot | None, peer: str, known: TrustView | None, box: Box) -> list[Line]:
-    """Return why a member is trusted, what its audits came to, and who has invited it."""
-    if now is None or peer == now.peer:
-        return []
+def of_member(now: Snapshot, peer: str, known: TrustView | None) -> Iterator[status.Fact]:
+    """Yield why a member is trusted, what its audits came to, and who has invited it."""
+    if peer == now.peer:
+        return
     if known is None:
-        return _said("trust", "it has nothing to its name yet", box, "muted")
+        yield "trust", line(("it has nothing to its name yet", "muted"))
+        return
     told = f"{status.STANDINGS[known.standing][0]}: {known.words}"
-    lines = _said("trust", told, box, tone_of(known.standing))
+    yield "trust", line((told, tone_of(known.standing)))
     if known.audits.drawn:
-        found = f"{known.audits.drawn} of its contributions: {audit_results(known.audits)}"
-        lines += _said("our audits", found, box, "bad" if known.audits.disagree else "good")
+        found = f"{known.audits.drawn} of its contributions: {status.audit_results(known.audits)}"
+        yield "our audits", line((found, "bad" if known.audits.disagree else "good"))
     if known.fault:
-        lines += _said("", known.fault, box, "plain")
+        yield "", line(known.fault)
     if known.invited_by:
-        lines += _said("invited by", _invited(known.invited_by), box, "plain")
-    steps = [next_step(out) for out in now.expelled if out.peer == peer]
-    return [*lines, *(found for step in steps for found in _said("evidence", step, box, "muted"))]
+        yield "invited by", line(_invited(known.invited_by))
+    for out in now.expelled:
+        if out.peer == peer:
+            yield "evidence", line((status.where_to_see(out), "muted"))
 
 
 def _invited(above: list[str]) -> str:
@@ -54,10 +54,3 @@ def _invited(above: list[str]) -> str:
         return f"{inviter}, the founder"
     branch = f", in the branch of {words.short(above[1])}" if len(above) > 2 else ""
     return f"{inviter}, {len(above)} invitations from the founder{branch}"
-
-
-def _said(label: str, text: str, box: Box, tone: Tone) -> list[Line]:
-    parts = wrap(clean(text), max(1, box.width - LABELS), MOST_LINES)
-    return [
-        pair(label if number == 0 else "", part, tone, LABELS) for number, part in enumerate(parts)
-    ]

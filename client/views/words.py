@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from client.control.names import named as names_beside
 from client.views.span import Tone
 from client.views.text import clean
 
@@ -38,8 +38,22 @@ def short(peer: str) -> str:
 
 
 def named(peer: str, names: Mapping[str, str]) -> str:
-    """Return how a member is called in text: ``Anna (4AphPb)``, or its id alone."""
-    return clean(names_beside(peer, names))
+    """Return how a member is called in text: ``Anna (4AphPb)``, or its id alone.
+
+    A name identifies nobody: two members may have one. So the end of the id always stands with it,
+    and what is done, found or filtered by a member goes by its id.
+    """
+    name = names.get(peer, "")
+    return clean(f"{name} ({peer[-6:]})") if name else short(peer)
+
+
+def with_names(words: str, members: Iterable[str], names: Mapping[str, str]) -> str:
+    """Return words in which the names of the ``members`` stand before the ends of their ids."""
+    ends = {peer[-6:]: named(peer, names) for peer in members if names.get(peer)}
+    if not ends:
+        return words
+    either = "|".join(map(re.escape, ends))
+    return re.sub(rf"(?<!\w)(?:{either})(?!\w)", lambda found: ends[found[0]], words)
 
 
 def count(value: float) -> str:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from cyclopts import App
 
-from client.cli.app import build_app
-from client.cli.command_table import COMMANDS
+from client.cli.command_table import COMMANDS, build_app
 
 ROOT = Path(__file__).parents[2]
 MAX_README_LINES, MAX_README_WORDS = 120, 1200

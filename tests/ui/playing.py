@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from textual.pilot import Pilot
 from client.control.updates import Update
 from client.ui.app import VolunteerApp
 from client.ui.source.live import LiveSource
-from client.ui.source.mailbox import Answer, Link, Mailbox
+from client.ui.source.news import Answer, Link
 
 RUN = Path(__file__).parent / "data" / "run.jsonl"
 SMALL, LARGE = (80, 24), (200, 60)
@@ -28,17 +29,16 @@ def recorded() -> tuple[Update, ...]:
 
 
 class StillSource(LiveSource):
-    """A node that says only what a test puts into the mailbox, and notes what it is told."""
+    """A node that says only what a test makes it say, and notes what it is told."""
 
     def __init__(self) -> None:
         super().__init__(Path())
         self.commands: list[tuple[str, dict[str, object]]] = []
-        self.mailbox = Mailbox()
+        self.news = Queue()
         self.stopped = False
 
-    def start(self, mailbox: Mailbox) -> None:
-        """Remember the mailbox."""
-        self.mailbox = mailbox
+    def start(self) -> None:
+        """Connect with nobody."""
 
     def stop(self) -> None:
         """Note the end."""
@@ -47,7 +47,7 @@ class StillSource(LiveSource):
     def command(self, method: str, **params: object) -> None:
         """Note a command and answer it."""
         self.commands.append((method, params))
-        self.mailbox.put_answer(Answer(method, True, f"{method} done"))
+        self.news.put(Answer(method, True, f"{method} done"))
 
 
 class Stage:
@@ -61,8 +61,8 @@ class Stage:
         for update in updates[:-1]:
             self.app.record.apply(update)
         for update in updates[-1:]:
-            self.source.mailbox.put(update)
-        self.source.mailbox.put_link(link or Link("live"))
+            self.source.news.put(update)
+        self.source.news.put(link or Link("live"))
         self.app.look()
         await self.pilot.pause()
 

@@ -25,7 +25,6 @@ from client.lab.founding import found_lab
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
-from client.ui.source.mailbox import merge
 from protocol.address import Address
 
 TARGET = Path(__file__).parent / "data" / "run.jsonl"
@@ -68,7 +67,9 @@ def thinned(updates: Iterable[Update]) -> Iterable[Update]:
     held: Update | None = None
     calm, before = 0, ""
     for update in updates:
-        update = merge(held, update) if held is not None else update
+        if held is not None:
+            events, matches = [*held.events, *update.events], update.matches or held.matches
+            update = msgspec.structs.replace(update, events=events, matches=matches)
         now = update.snapshot
         outline = str([(s.stage, [(r.peer, r.state) for r in s.replicas]) for s in now.stages])
         outline += now.state + str(sorted(seat.stage for seat in now.seats))

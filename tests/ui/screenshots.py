@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from client.ui.source.mailbox import Link
+from client.ui.source.news import Link
 from tests.ui.playing import Stage, play, recorded
 
 TARGET = Path(__file__).parents[2] / "packaging" / "screenshots"

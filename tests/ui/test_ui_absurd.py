@@ -27,7 +27,7 @@ from client.control.snapshot import (
 from client.control.updates import StepPoint, Update
 from client.ui.header import header
 from client.ui.leaving import ways
-from client.ui.source.mailbox import Link
+from client.ui.source.news import Link
 from client.views import dashboard, logs, matching, peers, stages, swarm, trust
 from client.views import words as spell
 from client.views.record import Record

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from client.ui.app import VolunteerApp
-from client.ui.source.mailbox import Link
+from client.ui.source.news import Link
 from tests.ui.examples import event, stage, update
 from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
 
@@ -36,7 +36,7 @@ def test_many_updates_at_once_are_one_drawing(monkeypatch: pytest.MonkeyPatch) -
     async def scene(on: Stage) -> None:
         before = drawn
         for one in recorded():
-            on.source.mailbox.put(one)
+            on.source.news.put(one)
         on.app.look()
         on.app.look()
         assert drawn == before + 1

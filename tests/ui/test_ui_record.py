@@ -12,7 +12,7 @@ from client.control.snapshot import (
 from client.control.updates import StepPoint
 from client.ui.header import header
 from client.ui.leaving import ways
-from client.ui.source.mailbox import Link
+from client.ui.source.news import Link
 from client.views.dashboard import loss
 from client.views.logs import chosen as chosen_logs
 from client.views.logs import event_details, log_rows, log_title
@@ -155,8 +155,11 @@ def test_a_long_state_takes_a_second_line_where_no_error_needs_it() -> None:
 
 def test_last_replica_is_a_warning_everywhere() -> None:
     last = [DrainCostView(stage=1, remaining=0, last=True)]
-    assert drain_words(last) == "stage 1 would have nobody: the swarm would wait"
-    assert drain_words([]) == "nothing changes: you serve no stage"
+    assert drain_words(snapshot(leaving=last)) == (
+        "stage 1 would have nobody: the swarm would wait",
+        "warn",
+    )
+    assert drain_words(snapshot(leaving=[]))[0] == "nothing changes: you serve no stage"
     found = {way.name: way for way in ways(recorded_from(update(1, leaving=last)), Link("live"))}
     assert list(found) == ["detach", "finish"]
     assert found["finish"].tone == "warn"

@@ -11,7 +11,7 @@ from client.store.last_run import Ending
 from client.ui.dialogs.ask import AskDialog
 from client.ui.dialogs.invite import InviteDialog
 from client.ui.keys import TABS
-from client.ui.source.mailbox import Answer, Link
+from client.ui.source.news import Answer, Link
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 from client.views.span import plain
@@ -103,7 +103,7 @@ def test_a_refused_finish_does_not_close_the_view() -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded()[:9])
         await on.press("f", "f")
-        on.source.mailbox.put_answer(Answer("finish", False, "only its owner may"))
+        on.source.news.put(Answer("finish", False, "only its owner may"))
         await on.feed([], Link("ended", "gone"))
         assert not on.app.leaving
         assert on.app.return_value is None
@@ -268,7 +268,7 @@ def test_i_shows_a_fresh_invite_and_c_copies_it() -> None:
         await on.feed(recorded()[:30])
         await on.press("i")
         assert on.source.commands == [("invite", {})]
-        on.source.mailbox.put_answer(Answer("invite", True, "", INVITE))
+        on.source.news.put(Answer("invite", True, "", INVITE))
         await on.feed([])
         assert isinstance(on.app.screen, InviteDialog)
         text = on.text()
@@ -302,7 +302,7 @@ def test_an_invite_that_could_not_be_made_is_only_told() -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded()[:30])
         await on.press("i")
-        on.source.mailbox.put_answer(Answer("invite", False, "only its owner may"))
+        on.source.news.put(Answer("invite", False, "only its owner may"))
         await on.feed([])
         assert not on.app.screen.is_modal
         assert any("only its owner" in note.message for note in on.app._notifications)

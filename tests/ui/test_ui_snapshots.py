@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from client.control.updates import Update
-from client.ui.source.mailbox import Link
+from client.ui.source.news import Link
 from tests.ui.examples import NOW, event, judged, people
 from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
 

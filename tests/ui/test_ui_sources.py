@@ -7,19 +7,22 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pytest
 
 from client.control import rpc
 from client.control.snapshot import InviteView
+from client.control.updates import Curve, Update
 from client.store.last_run import Ending
-from client.ui.source.live import NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
-from client.ui.source.mailbox import MAX_EVENTS, Delivery, Mailbox, merge
-from tests.ui.examples import ANNA, event, matching, update
+from client.ui.source.live import MOST_NEWS, NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
+from client.ui.source.news import Answer, News
+from tests.ui.examples import event, update
 from tests.ui.played_node import HELLO, MODERN, Node
 
 PATIENCE_S = 20.0
+Told = TypeVar("Told", bound=News)
 
 
 def until(found: Callable[[], bool]) -> None:
@@ -28,42 +31,6 @@ def until(found: Callable[[], bool]) -> None:
     while not found():
         assert time.monotonic() < deadline, "it did not come in time"
         time.sleep(0.01)
-
-
-# --- mailbox ---------------------------------------------------------------------------------
-
-
-def test_a_newer_update_takes_the_place_of_one_that_was_not_read() -> None:
-    mailbox, told = Mailbox(), matching()
-    mailbox.put(msgspec.structs.replace(update(1, event(1)), matches=told, missed=2))
-    mailbox.put(update(2, event(1), event(2), step=9))
-    found = mailbox.take()
-    assert found is not None
-    assert found.update is not None
-    assert found.update.snapshot.step == 9
-    assert [e.seq for e in found.update.events] == [1, 2]
-    assert found.update.matches == told
-    assert found.update.missed == 2
-    assert mailbox.take() is None
-
-
-def test_what_waits_is_bounded_and_what_is_dropped_is_counted() -> None:
-    older = update(1, *(event(n) for n in range(1, MAX_EVENTS + 1)))
-    newer = update(2, *(event(n) for n in range(MAX_EVENTS + 1, MAX_EVENTS + 11)))
-    found = merge(older, newer)
-    assert len(found.events) == MAX_EVENTS
-    assert found.missed == 10
-    assert merge(older, update(3, peer=ANNA)).events == []
-
-
-def test_the_events_of_a_node_that_was_started_again_are_not_taken_for_old_ones() -> None:
-    older = update(1, event(1), event(2), event(3), pid=1)
-    found = merge(older, update(1, event(1), event(2), pid=2))
-    assert [e.seq for e in found.events] == [1, 2]
-    assert found.missed == 3
-
-
-# --- a live node -----------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -76,81 +43,81 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def attached(
     path: Path,
     how_it_ended: Callable[[int], Ending | None] | None = None,
-) -> Iterator[tuple[LiveSource, Mailbox]]:
+) -> Iterator[LiveSource]:
     """A live source that runs."""
-    source, mailbox = LiveSource(path, how_it_ended), Mailbox()
-    source.start(mailbox)
+    source = LiveSource(path, how_it_ended)
+    source.start()
     try:
-        yield source, mailbox
+        yield source
     finally:
         source.stop()
 
 
 @contextlib.contextmanager
-def live(path: Path, **more: object) -> Iterator[tuple[Node, LiveSource, Mailbox]]:
+def live(path: Path, **more: object) -> Iterator[tuple[Node, LiveSource]]:
     """A node that answers ``more`` than usual, and a source that is linked with it."""
     node = Node(path, {**MODERN, **more})
-    with attached(path) as (source, mailbox):
-        until(lambda: mailbox.link.state == "live")
-        yield node, source, mailbox
+    with attached(path) as source:
+        until(lambda: source.link.state == "live")
+        yield node, source
     node.close()
 
 
-def taken(mailbox: Mailbox, wanted: Callable[[Delivery], bool]) -> Delivery:
-    """Wait for a delivery."""
-    found: list[Delivery] = []
-
-    def came() -> bool:
-        one = mailbox.take()
-        if one is not None and wanted(one):
-            found.append(one)
-        return bool(found)
-
-    until(came)
-    return found[0]
+def taken(source: LiveSource, kind: type[Told]) -> Told:
+    """Wait for the next news of a kind."""
+    while not isinstance(news := source.news.get(timeout=PATIENCE_S), kind):
+        pass
+    return news
 
 
 def test_updates_and_the_curve_come_by_subscription(path: Path) -> None:
     node = Node(path, MODERN)
-    with attached(path) as (_, mailbox):
-        curve = taken(mailbox, lambda one: bool(one.curve)).curve
-        assert curve is not None
+    with attached(path) as source:
+        curve = taken(source, Curve)
         assert [point.step for point in curve.points] == [1]
-        until(lambda: mailbox.link.state == "live")
+        until(lambda: source.link.state == "live")
         node.update(update(1, event(1), step=4))
-        found = taken(mailbox, lambda one: one.update is not None)
-        assert found.update is not None
-        assert found.update.snapshot.step == 4
+        assert taken(source, Update).snapshot.step == 4
         assert dict(node.asked)["subscribe"] == {"events_since": 0}
     node.close()
 
 
+def test_a_node_is_read_no_further_while_nobody_takes_its_news(path: Path) -> None:
+    with live(path) as (node, source):
+        taken(source, Curve)
+        for number in range(1, MOST_NEWS + 9):
+            node.update(update(number, event(number)))
+        until(source.news.full)
+        told = [taken(source, Update).events[0].seq for _ in range(MOST_NEWS + 8)]
+        assert told == [*range(1, MOST_NEWS + 9)]
+
+
 def test_commands_are_sent_and_answered_in_words(path: Path) -> None:
-    with live(path) as (node, source, mailbox):
+    with live(path) as (node, source):
         source.command("pause", reason="you paused it")
-        found = taken(mailbox, lambda one: bool(one.answers))
-        assert (found.answers[0].method, found.answers[0].ok) == ("pause", True)
+        found = taken(source, Answer)
+        assert (found.method, found.ok) == ("pause", True)
         source.command("resume")
-        found = taken(mailbox, lambda one: bool(one.answers))
-        assert found.answers[0].words == "no resume"
+        found = taken(source, Answer)
+        assert found.words == "no resume"
         assert ("pause", {"reason": "you paused it"}) in node.asked
 
 
 def test_a_broken_connection_is_said_and_made_anew_from_where_it_was(path: Path) -> None:
-    with live(path) as (node, _, mailbox):
+    with live(path) as (node, source):
         node.update(update(1, event(41)))
-        taken(mailbox, lambda one: one.update is not None)
+        taken(source, Update)
         node.drop()
-        until(lambda: mailbox.link.state == "lost")
-        until(lambda: mailbox.link.state == "live")
+        until(lambda: source.link.state == "lost")
+        until(lambda: source.link.state == "live")
         assert node.asked[-1][1]["events_since"] == 41
 
 
 def test_a_node_that_was_started_again_is_heard_from_its_beginning(path: Path) -> None:
     """Its events are numbered from the start; with the old number we would miss the first ones."""
-    with live(path) as (node, _, mailbox):
+    with live(path) as (node, source):
         node.update(update(1, event(41)))
-        taken(mailbox, lambda one: one.update is not None and one.update.events[-1].seq == 41)
+        assert taken(source, Update).events[-1].seq == 41
         node.methods["hello"] = msgspec.structs.replace(HELLO, pid=8)
         node.asked.clear()
         node.drop()
@@ -162,27 +129,27 @@ def test_a_node_that_was_started_again_is_heard_from_its_beginning(path: Path) -
 @pytest.mark.parametrize("nonsense", [b"nonsense\n", b"[]\n", b"\xff\n",
                                       b'{"method":"update","params":{"time":"x"}}\n'])  # fmt: skip
 def test_nonsense_from_the_socket_only_costs_the_connection(path: Path, nonsense: bytes) -> None:
-    with live(path) as (node, _, mailbox):
+    with live(path) as (node, source):
         hellos = [method for method, _ in node.asked].count("hello")
         node.send(nonsense)
         until(lambda: [method for method, _ in node.asked].count("hello") > hellos)
-        until(lambda: mailbox.link.state == "live")
+        until(lambda: source.link.state == "live")
 
 
 def test_a_node_that_was_told_to_leave_is_gone_for_good(path: Path) -> None:
-    with live(path) as (node, source, mailbox):
+    with live(path) as (node, source):
         source.command("finish")
-        taken(mailbox, lambda one: bool(one.answers))
+        taken(source, Answer)
         node.close()
-        until(lambda: mailbox.link.state == "ended")
+        until(lambda: source.link.state == "ended")
 
 
 def test_nobody_there_is_said_until_somebody_is(path: Path) -> None:
-    with attached(path) as (_, mailbox):
-        until(lambda: NOBODY in mailbox.link.words)
-        assert mailbox.link.state == "connecting"
+    with attached(path) as source:
+        until(lambda: NOBODY in source.link.words)
+        assert source.link.state == "connecting"
         node = Node(path, MODERN)
-        until(lambda: mailbox.link.state == "live")
+        until(lambda: source.link.state == "live")
     node.close()
 
 
@@ -190,16 +157,14 @@ KILLED = Ending(time=5.0, words="ended without a word", next_step="start it agai
 
 
 def test_what_is_asked_of_a_dead_node_is_refused_and_not_kept_for_the_next(path: Path) -> None:
-    with live(path) as (node, source, mailbox):
+    with live(path) as (node, source):
         node.close()
-        until(lambda: mailbox.link.state != "live")
+        until(lambda: source.link.state != "live")
         source.command("pause", reason="you paused it")
-        found = taken(mailbox, lambda one: bool(one.answers))
-        assert [(one.method, one.ok, one.words) for one in found.answers] == [
-            ("pause", False, NOT_DONE)
-        ]
+        found = taken(source, Answer)
+        assert found == Answer("pause", False, NOT_DONE)
         again = Node(path, {**MODERN, "hello": msgspec.structs.replace(HELLO, pid=8)})
-        until(lambda: mailbox.link.state == "live")
+        until(lambda: source.link.state == "live")
         source.command("finish")
         until(lambda: any(method == "finish" for method, _ in again.asked))
         assert all(method != "pause" for method, _ in again.asked)
@@ -221,13 +186,11 @@ def test_a_command_that_was_never_answered_is_said_to_be_uncertain(path: Path) -
                     connection.sendall(rpc.encode_result(result, request["id"]))
 
     node = Deaf(path, MODERN)
-    with attached(path) as (source, mailbox):
-        until(lambda: mailbox.link.state == "live")
+    with attached(path) as source:
+        until(lambda: source.link.state == "live")
         source.command("pause")
-        found = taken(mailbox, lambda one: bool(one.answers))
-        assert [(one.method, one.ok, one.words) for one in found.answers] == [
-            ("pause", False, UNHEARD)
-        ]
+        found = taken(source, Answer)
+        assert found == Answer("pause", False, UNHEARD)
     node.close()
 
 
@@ -238,25 +201,23 @@ def test_a_node_that_died_is_said_to_have_ended_until_another_answers(path: Path
         asked.append(pid)
         return KILLED if len(asked) > 1 else None  # its process takes a moment to end
 
-    with attached(path, how_it_ended=how_it_ended) as (_, mailbox):
-        until(lambda: mailbox.link.state == "live")
+    with attached(path, how_it_ended=how_it_ended) as source:
+        until(lambda: source.link.state == "live")
         node.close()
-        until(lambda: mailbox.link.state == "ended")
-        assert mailbox.link.ending == KILLED
+        until(lambda: source.link.state == "ended")
+        assert source.link.ending == KILLED
         assert set(asked) == {7}
         again = Node(path, {**MODERN, "hello": msgspec.structs.replace(HELLO, pid=8)})
-        until(lambda: mailbox.link.state == "live")
+        until(lambda: source.link.state == "live")
         again.close()
 
 
 def test_a_fresh_invite_comes_with_the_answer(path: Path) -> None:
     invite = InviteView(swarm="ab" * 32, swarm_name="demo", invite="volunteer:x")
-    with live(path, invite=invite) as (_, source, mailbox):
+    with live(path, invite=invite) as (_, source):
         source.command("invite")
-        found = taken(mailbox, lambda one: bool(one.answers))
-        assert [(one.method, one.ok, one.invite) for one in found.answers] == [
-            ("invite", True, invite)
-        ]
+        found = taken(source, Answer)
+        assert (found.method, found.ok, found.invite) == ("invite", True, invite)
 
 
 def test_a_pause_promises_nothing_of_other_volunteers() -> None:

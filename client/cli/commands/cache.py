@@ -26,7 +26,7 @@ from client.errors import UserError
 from client.quantities import plural
 from client.store.atomic import is_temporary
 from client.store.checkpoints import DAMAGED, SET_ASIDE
-from client.store.identity import IdentityLock
+from client.store.identity import identity_lock
 from client.store.paths import Entry, make_private
 from client.store.texts import is_founders
 from client.views.words import size as human_bytes
@@ -127,7 +127,7 @@ def _remove(home: Home, files: list[Path]) -> int:
     """Remove files; return the bytes freed."""
     freed = 0
     try:
-        with IdentityLock(make_private(home.folders.data)):
+        with identity_lock(make_private(home.folders.data)):
             for path in files:
                 freed += _size(path)
                 path.unlink(missing_ok=True)

@@ -22,6 +22,6 @@ def completion(shell: Shell, /) -> None:
     shell
         bash, zsh or fish.
     """
-    from client.cli.app import build_app
+    from client.cli.command_table import build_app
 
     print(build_app().generate_completion(shell=shell))

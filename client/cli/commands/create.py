@@ -35,7 +35,7 @@ from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.mixture_text import times_read
 from client.cli.terminal.output import say
 from client.cli.terminal.swarm_text import introduction
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.inviting import ticket_note
 from client.store.atomic import write_atomic
 from client.store.persisted import Persisted
@@ -158,13 +158,11 @@ def _found(
     with tokenized(run, store.folder) as chosen:
         founding = found_swarm(founder, chosen, model, optimizer, store, machine, strangers=True)
         data, made = founding.manifest.data, Path(chosen.data).expanduser().absolute()
-        try:
+        problem = f"cannot keep the tokens in {store.folder}"
+        next_step = "free space, or set data_dir to another disk"
+        with system_errors(problem, next_step, ExitCode.CONFIG):
             path = keep_folder(made, data, store)
             store.remember(data.digest, made if chosen == run else None)
-        except OSError as error:
-            problem = f"cannot keep the tokens in {store.folder}: {error.strerror}"
-            next_step = "free space, or set data_dir to another disk"
-            raise UserError(problem, next_step, ExitCode.CONFIG) from error
     return founding, path
 
 
@@ -204,11 +202,9 @@ def with_ticket(swarm: SwarmFile, signer: Signer, path: Path) -> SwarmFile:
     """
     register = Register(signer, signer.peer, swarm.swarm)
     ticket = register.draw_ticket(secrets.token_bytes(TICKET_BYTES), MAX_USES, time.time())
-    try:
+    problem, next_step = f"cannot keep the invite in {path}", "make room: volunteer cache prune"
+    with system_errors(problem, next_step, ExitCode.CONFIG):
         Persisted(path, KeptRegister).save(register.kept)
-    except OSError as error:
-        problem = f"cannot keep the invite in {path}: {error.strerror}"
-        raise UserError(problem, "make room: volunteer cache prune", ExitCode.CONFIG) from error
     say(ticket_note(ticket))
     return replace(swarm, ticket=ticket.secret)
 
@@ -219,10 +215,8 @@ def write_swarm_file(path: Path, swarm: SwarmFile) -> None:
     Raises:
         UserError: the folder cannot be written.
     """
-    try:
+    with system_errors(f"cannot write {path}", "choose another --out"):
         write_atomic(path, str(swarm).encode(), 0o600 if swarm.ticket else 0o644)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
 
 
 def _created(swarm: SwarmFile, path: Path, text: Path, founding: Founding) -> Created:

@@ -131,12 +131,10 @@ def build(
     """
     if not sources:
         raise UserError("there is nothing to read", "name files or folders", ExitCode.USAGE)
-    if context is not None and not chat:
-        problem = "--context is for conversations; texts are cut when they are trained on"
-        raise UserError(problem, "leave it out, or add --chat", ExitCode.USAGE)
-    if no_pack and not chat:
-        problem = "--no-pack is for conversations; texts are cut when they are trained on"
-        raise UserError(problem, "leave it out, or add --chat", ExitCode.USAGE)
+    for flag, given in (("--context", context is not None), ("--no-pack", no_pack)):
+        if given and not chat:
+            problem = f"{flag} is for conversations; texts are cut when they are trained on"
+            raise UserError(problem, "leave it out, or add --chat", ExitCode.USAGE)
     from model_zoo.datasets.build import build as make
 
     with data_errors(), BuildLine() as line:

@@ -20,7 +20,7 @@ from client.cli.reach.target import find_swarm, with_manifest
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import one_line, say
 from client.cli.terminal.parameters import KnownSwarm
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.quantities import plural
 from client.store.persisted import DamagedFile, Persisted
 from client.store.records import KeptEvidence, ShownEvidence
@@ -28,14 +28,16 @@ from protocol.audit import charges
 from protocol.errors import RemoteProtocolError
 from protocol.evidence import proof as contradictions
 from protocol.ids import SwarmId
+from protocol.wire.parts import Proof, VotedOut
 
 app = nested_app("evidence")
+Kind = Literal["contradiction", "charges"]
 
 
 class CheckedProof(Struct, frozen=True, kw_only=True):
     """The evidence against one member, and the result of its check."""
 
-    kind: Literal["contradiction", "charges"]
+    kind: Kind
     """A contradiction convicts by itself. Charges are the words of members of its stage, which
     were a majority to those that saw the stage then."""
     valid: bool
@@ -75,10 +77,8 @@ def save(out: Path, *, swarm: KnownSwarm = None) -> None:
         raise UserError("no member was expelled by evidence", "there is nothing to save")
     if out.exists():
         raise UserError(f"{out} exists", "choose another name", ExitCode.USAGE)
-    try:
+    with system_errors(f"cannot write {out}", "choose another folder"):
         Persisted(out, ShownEvidence).save(kept)
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}", "choose another folder") from error
     say(f"saved in {out}; to check it: volunteer evidence verify {out}")
 
 
@@ -95,13 +95,11 @@ def verify(file: Path) -> Answer:
         A file of volunteer evidence save.
     """
     try:
-        shown = Persisted(file, ShownEvidence).read()
+        with system_errors(f"cannot read {file}", "check the name", ExitCode.USAGE):
+            shown = Persisted(file, ShownEvidence).read()
     except DamagedFile as error:
         words = f"{file} is damaged: {error}"
         raise UserError(words, "ask for the file again", ExitCode.USAGE) from error
-    except OSError as error:
-        problem = f"cannot read {file}: {error.strerror}"
-        raise UserError(problem, "check the name", ExitCode.USAGE) from error
     if shown is None:
         raise UserError(f"there is no {file}", "check the name", ExitCode.USAGE)
     return _report(shown)
@@ -112,17 +110,18 @@ def _kept(text: str | None) -> ShownEvidence:
     swarm = with_manifest(find_swarm(home, text)).swarm
     path = home.folders.proofs(swarm)
     try:
-        kept = Persisted(path, KeptEvidence).read() or KeptEvidence()
+        with system_errors(f"cannot read {path}", "make it readable"):
+            kept = Persisted(path, KeptEvidence).read() or KeptEvidence()
     except DamagedFile as error:
         words = f"{path} is damaged: {error}"
         raise UserError(words, "remove it; the volunteer begins a new one") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}", "make it readable") from error
     return ShownEvidence(kept.proofs, kept.voted_out, swarm=swarm)
 
 
 def _report(shown: ShownEvidence) -> Answer:
-    found = _checked(shown)
+    swarm = SwarmId(shown.swarm)
+    pieces: list[Proof | VotedOut] = [*shown.proofs, *shown.voted_out]
+    found = [_checked(piece, swarm) for piece in pieces]
     lines = [f"swarm {shown.swarm[:12]}: evidence against {plural(len(found), 'member')}"]
     for one in found:
         words = f"{one.fault}: {one.peer}" if one.valid else f"PROVES NOTHING: {one.problem}"
@@ -131,22 +130,15 @@ def _report(shown: ShownEvidence) -> Answer:
     return Answer(EvidenceList(swarm=shown.swarm, proofs=found), lines, code=code)
 
 
-def _checked(shown: ShownEvidence) -> list[CheckedProof]:
-    """Check every piece of evidence: its signatures, its swarm, and what it shows."""
-    swarm, found = SwarmId(shown.swarm), list[CheckedProof]()
-    for proof in shown.proofs:
-        try:
-            peer, fault = contradictions.check(proof, swarm), contradictions.words_of(proof)
-            one = CheckedProof(kind="contradiction", valid=True, peer=peer, fault=fault)
-        except RemoteProtocolError as error:
-            one = CheckedProof(kind="contradiction", valid=False, problem=str(error))
-        found.append(one)
-    for out in shown.voted_out:
-        try:
-            verdict = charges.check(out, swarm)
+def _checked(piece: Proof | VotedOut, swarm: SwarmId) -> CheckedProof:
+    """Check a piece of evidence: its signatures, its swarm, and what it shows."""
+    kind: Kind = "contradiction" if isinstance(piece, Proof) else "charges"
+    try:
+        if isinstance(piece, Proof):
+            peer, fault = contradictions.check(piece, swarm), contradictions.words_of(piece)
+        else:
+            verdict = charges.check(piece, swarm)
             peer, fault = verdict.culprit, verdict.words
-            one = CheckedProof(kind="charges", valid=True, peer=peer, fault=fault)
-        except RemoteProtocolError as error:
-            one = CheckedProof(kind="charges", valid=False, problem=str(error))
-        found.append(one)
-    return found
+    except RemoteProtocolError as error:
+        return CheckedProof(kind=kind, valid=False, problem=str(error))
+    return CheckedProof(kind=kind, valid=True, peer=peer, fault=fault)

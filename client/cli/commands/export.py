@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from msgspec import Struct
 
-from client.cli.models.card import CARD, Facts, card
-from client.cli.models.contributors import contributors_of
-from client.cli.models.held_out import held_out_words, told_loss
+from client.cli.models.card import CARD, Facts, Library, card
+from client.cli.models.kept import contributors_of, held_out_words, told_loss
 from client.cli.reach.home import Home, find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import printable, say
 from client.cli.terminal.parameters import Checkpoints, KnownSwarm
 from client.control.updates import StepPoint
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.store.atomic import write_atomic
 from client.store.texts import TextStore
 from model_zoo.specs.packages import install
@@ -109,7 +108,8 @@ def export(
         else:
             folder = (export_for_llama_cpp if gguf else export_whole)(trained, out, dtype)
     told = told_loss(home, trained.swarm, trained.version)
-    write_card(home, trained, out, told, alone=alone, gguf=gguf, force=force)
+    library: Library = "peft" if alone else "gguf" if gguf else "transformers"
+    _write_card(out / CARD, card(_facts(home, trained, told, library)), force=force)
     exported = Exported(trained.swarm, trained.version, str(folder), told)
     return Answer(exported, str(folder), list(_notes(trained, told, out, gguf=gguf)))
 
@@ -254,47 +254,26 @@ def _need_gguf() -> None:
         raise UserError(str(error), install("gguf"), ExitCode.CONFIG) from error
 
 
-def write_card(
-    home: Home,
-    trained: Trained,
-    out: Path,
-    told: StepPoint | None,
-    *,
-    alone: bool,
-    gguf: bool,
-    force: bool,
-) -> None:
-    """Write the model card beside the model, unless a README is there and not to be replaced.
-
-    Args:
-        home: of the volunteer, whose own work is named.
-        trained: the model.
-        out: the folder.
-        told: the loss on held-out text, if it is known here.
-        alone: whether the adapter is exported without its base.
-        gguf: whether it is exported for llama.cpp.
-        force: replace a README that is there.
-
-    Raises:
-        UserError: it cannot be written.
-    """
-    path = out / CARD
-    if path.exists() and not force:
-        say(f"note: {path} stays as it is; --force writes a model card in its place")
-        return
+def _facts(home: Home, trained: Trained, told: StepPoint | None, library: Library) -> Facts:
+    """Return what the model card says; the volunteer of this home is named with its work."""
     named, own = contributors_of(home, trained.swarm, trained.manifest)
-    facts = Facts(
+    return Facts(
         swarm=trained.swarm,
         manifest=trained.manifest,
         version=trained.version,
         amendments=trained.amendments,
         held_out=told,
-        library="peft" if alone else "gguf" if gguf else "transformers",
+        library=library,
         own=home.signer().peer if own else None,
         contributors=named,
         own_microbatches=own,
     )
-    try:
-        write_atomic(path, card(facts).encode(), 0o644)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}", "choose another --out") from error
+
+
+def _write_card(path: Path, text: str, *, force: bool) -> None:
+    """Write the model card, unless a README is there and not to be replaced."""
+    if path.exists() and not force:
+        say(f"note: {path} stays as it is; --force writes a model card in its place")
+        return
+    with system_errors(f"cannot write {path}", "choose another --out"):
+        write_atomic(path, text.encode(), 0o644)

@@ -14,7 +14,7 @@ import sys
 import time
 
 from client.cli.reach.home import running_home
-from client.cli.reach.running import connect, not_running, wait_for_ending
+from client.cli.reach.running import connect, wait_for_ending
 from client.cli.terminal.answer import of_node
 from client.cli.terminal.ask import confirm
 from client.cli.terminal.output import print_json, printable, say
@@ -51,16 +51,13 @@ def finish(
     folders = running_home().folders
     with connect(folders, swarm) as node:
         greeting = node.greeting
-        try:
-            now = node.status()
-            words = drain_words(now.leaving, done=now.state == "done")
-            if not yes:
-                _ask(now.leaving, words)
-            leaving = node.finish(discard=discard)
-            left = _wait_until_gone(node, wait_s)
-            ending = wait_for_ending(folders, greeting.pid) if left else None
-        except NotRunning as error:
-            raise not_running(folders, swarm) from error
+        now = node.status()
+        words, _ = drain_words(now)
+        if not yes:
+            _ask(now.leaving, words)
+        leaving = node.finish(discard=discard)
+        left = _wait_until_gone(node, wait_s)
+        ending = wait_for_ending(folders, greeting.pid) if left else None
     if json:
         print_json(of_node(greeting, leaving=leaving, left=left))
     else:

@@ -79,8 +79,7 @@ def _shared(home: Home, swarm: SwarmFile) -> set[str]:
 
 def _digests(manifest: Manifest) -> set[str]:
     """Return the digests by which the text store keeps what a run begins with."""
-    starts = manifest.start if isinstance(manifest.start, tuple) else ()
-    return {manifest.data.digest, *(start.digest for start in starts)}
+    return {manifest.data.digest, *(start.digest for start in manifest.start)}
 
 
 def _remove(data: Path, swarm: SwarmFile, keep: set[str]) -> list[Path]:

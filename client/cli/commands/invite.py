@@ -22,7 +22,7 @@ from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.when import duration_s
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.store.atomic import write_atomic
 from protocol.vouching.ticket import TICKET_LIFE_S
 
@@ -58,15 +58,8 @@ def invite(
         found = node.invite(once=once, life_s=life_s)
     notes = list(found.notes)
     if out is not None:
-        _write(out, found.file)
+        with system_errors(f"cannot write {out}", "choose another --out"):
+            write_atomic(out, found.file.encode())
         notes.append(f"wrote {out}; join with it: volunteer join --swarm {shlex.quote(out.name)}")
     file = str(out) if out is not None else None
     return Answer({**structs.asdict(found), "file": file}, found.invite, notes)
-
-
-def _write(path: Path, contents: str) -> None:
-    try:
-        write_atomic(path, contents.encode())
-    except OSError as error:
-        words = f"cannot write {path}: {error.strerror}"
-        raise UserError(words, "choose another --out") from error

@@ -166,12 +166,11 @@ def _in_background(
     if agreed is None:
         say("nothing was started")
         return ExitCode.INTERRUPTED
-    started = start(home, msgspec.structs.replace(handover, swarm=str(agreed)))
-    node = started.greeting
+    socket, node = start(home, msgspec.structs.replace(handover, swarm=str(agreed)))
     if not detach:
-        return show(started.socket, home.folders)
+        return show(socket, home.folders)
     if as_json:
-        where = {"socket": str(started.socket), "log": str(home.folders.logs)}
+        where = {"socket": str(socket), "log": str(home.folders.logs)}
         print_json(of_node(node, pid=node.pid, **where))
     else:
         say(f"process {node.pid} takes part in {node.swarm_name}")

@@ -26,7 +26,7 @@ from client.cli.command_table import nested_app
 from client.cli.reach.services import user_unit
 from client.cli.reach.target import read_target
 from client.cli.terminal.output import say
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.packaging_data import Kind, service_file
 from client.store.atomic import write_atomic
 from client.store.paths import user_home
@@ -74,7 +74,9 @@ def install(
         files.insert(0, (service.invite, str(target), "the invite", 0o600))
     for path, text, words, mode in files:
         if not dry_run:
-            _write(path, text, mode)
+            with system_errors(f"cannot write {path}", "make it writable"):
+                path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+                write_atomic(path, text.encode(), mode)
         say(f"{verb} {path}: {words}")
     print(unit if dry_run else service.unit, end="" if dry_run else "\n")
     if swarm is None and not service.invite.exists():
@@ -158,11 +160,3 @@ def _command() -> Path:
     if located is None:
         raise UserError("the volunteer command is not installed", "pipx install volunteer")
     return Path(located).absolute()
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        write_atomic(path, text.encode(), mode)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}", "make it writable") from error

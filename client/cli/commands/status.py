@@ -21,7 +21,6 @@ from client.cli.reach.running import (
     connect,
     ending_words,
     find_socket,
-    not_running,
     wait_for_ending,
 )
 from client.cli.screen import follow
@@ -31,7 +30,7 @@ from client.cli.terminal.table import aligned
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import InvitedMember, Membership, Snapshot
 from client.errors import ExitCode
-from client.views import report
+from client.views.report import report
 from client.views.status import one_line
 
 WATCH_S = 1.0
@@ -83,35 +82,25 @@ def status(
                     data, words = _looked(node, now, section)
                     print_moment(data, words, as_json=json, watch=watch)
                 if not watch:
-                    return ExitCode.OK
+                    break
                 time.sleep(WATCH_S)
-        except NotRunning as error:
+        except NotRunning:
             if not watch:
-                raise not_running(folders, swarm) from error
+                raise
             ending = wait_for_ending(folders, node.greeting.pid)
             say(ending_words(ending) if ending else "the volunteer has ended")
-            return ExitCode.OK
+    return ExitCode.OK
 
 
 def _looked(
     node: ControlClient, now: Snapshot, section: Section | None
 ) -> tuple[object, Callable[[], str]]:
     """Return what is shown, for programs, and how to say it."""
-    match section:
-        case "peers":
-            return now, partial(report.peers_report, now)
-        case "stages":
-            return now, partial(report.stages_report, now, node.matches())
-        case "leaderboard":
-            return now, partial(report.leaderboard_report, now.contributors, now.peer)
-        case "members":
-            members = node.members()
-            return members, partial(members_text, members, now)
-        case "matches":
-            matches = node.matches()
-            return matches, partial(report.matches_report, now, matches)
-        case None:
-            return now, partial(report.status_report, now, node.matches())
+    if section == "members":
+        members = node.members()
+        return members, partial(members_text, members, now)
+    matches = None if section in ("peers", "leaderboard") else node.matches()
+    return matches if section == "matches" else now, partial(report, section, now, matches)
 
 
 def members_text(found: Membership, now: Snapshot) -> str:

@@ -23,7 +23,7 @@ from client.cli.software import versions
 from client.cli.terminal.output import json_document, json_line
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.snapshot import Snapshot
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, system_errors
 from client.redaction import Redactor
 
 MOST_LINES = 2000
@@ -47,13 +47,12 @@ def write_bundle(path: Path, home: Home, checks: list[Check], *, keep_addresses:
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as bundle:
         for name, text in _parts(home, checks):
             bundle.writestr(name, redactor.clean(text))
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-            file.write(packed.getvalue())
-    except OSError as error:
-        problem = f"cannot write {path}: {error.strerror}"
-        raise UserError(problem, "choose another file", ExitCode.USAGE) from error
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with (
+        system_errors(f"cannot write {path}", "choose another file", ExitCode.USAGE),
+        os.fdopen(os.open(path, flags, 0o600), "wb") as file,
+    ):
+        file.write(packed.getvalue())
 
 
 def _parts(home: Home, checks: list[Check]) -> Iterator[tuple[str, str]]:

@@ -13,13 +13,13 @@ import subprocess
 import sys
 import tempfile
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
 import psutil
 from msgspec import Struct
 
+from client.cli.software import package_version
 from client.config import EVERYWHERE
 from client.limits.cores import control_groups
 from client.store.paths import create_folders
@@ -52,9 +52,8 @@ def check_python() -> Check:
 
 def check_package(name: str) -> Check:
     """A package is installed, in the required version where that matters."""
-    try:
-        found = metadata.version(name)
-    except metadata.PackageNotFoundError:
+    found = package_version(name)
+    if found is None:
         return Check(name, "fail", "not installed", install(name))
     wanted = EXACT_VERSIONS.get(name, found)
     if found != wanted:

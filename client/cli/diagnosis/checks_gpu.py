@@ -10,10 +10,9 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
-from importlib import metadata
 
 from client.cli.diagnosis.checks import Check
+from client.cli.software import package_version
 from client.config import Settings
 from client.views.words import size as human_bytes
 
@@ -46,7 +45,7 @@ def check_gpu(settings: Settings, environ: Mapping[str, str] = os.environ) -> Ch
         words = f"device is {settings.device}, but the cards are: {words}{absent}"
         step = f"volunteer config set device cuda:{len(found) - 1}, or a lower number"
         return Check("gpu", "fail", words, step)
-    if "+cpu" in _torch_version():
+    if "+cpu" in (package_version("torch") or ""):
         step = "install a build of torch with CUDA, or: volunteer config set device cpu"
         return Check("gpu", "warn", f"{words}; but this build of torch cannot use them", step)
     if len(found) > 1 and not numbers and visible is None:
@@ -69,16 +68,10 @@ def _without_cards(device: str) -> Check:
 
 def _other_card(device: str) -> str:
     """Say which GPU that is not NVIDIA's may compute; empty: none."""
-    if device != "mps" and "+rocm" in _torch_version():
+    if device != "mps" and "+rocm" in (package_version("torch") or ""):
         return "torch is built for AMD's GPUs, which it names cuda; rocm-smi shows them"
     if device in ("auto", "mps") and (sys.platform, platform.machine()) == ("darwin", "arm64"):
         return "Apple's, which is named mps"
-    return ""
-
-
-def _torch_version() -> str:
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version("torch")
     return ""
 
 

@@ -17,7 +17,7 @@ from client.control.sockets import SUFFIX, SocketFolderError, is_alive, prepare_
 from client.errors import UserError
 from client.quantities import plural
 from client.store.checkpoints import DAMAGED, Checkpoint, CheckpointFolder
-from client.store.identity import KEY_FILE, LOCK_FILE, load_identity
+from client.store.identity import KEY_FILE, LOCK_FILE, holder, load_identity
 from client.store.last_run import RunRecord
 from client.store.swarms import SUFFIX as SWARM_SUFFIX
 from client.train.transfer.inventory import checked
@@ -49,10 +49,10 @@ def check_lock(data: Path) -> Iterator[Check]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when it is closed
     except BlockingIOError:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another"
-        if run is None or not run.runs or str(run.pid) != holder:
-            words = f"process {holder} uses this identity; a volunteer cannot start beside it"
-            step = f"wait until it has ended, or end it: kill {holder}"
+        process = holder(descriptor)
+        if run is None or not run.runs or str(run.pid) != process:
+            words = f"process {process} uses this identity; a volunteer cannot start beside it"
+            step = f"wait until it has ended, or end it: kill {process}"
             yield Check("lock", "fail", words, step)
     finally:
         os.close(descriptor)

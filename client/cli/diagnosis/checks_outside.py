@@ -119,11 +119,7 @@ def _own_peer(home: Home) -> PeerId | None:
 
 def check_node(home: Home) -> Iterator[Check]:
     """Check the volunteers that run here by their own status."""
-    try:
-        running = live_sockets(home.folders.runtime)
-    except OSError as error:
-        yield Check("volunteer", "warn", f"cannot look for it: {error.strerror}")
-        return
+    running = live_sockets(home.folders.runtime)
     if not running:
         yield _check_last_run(RunRecord(home.folders.data))
     for path in running:

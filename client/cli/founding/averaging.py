@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from client.cli.founding.options import RunChoices
-from client.compute.memory import MemoryNeed
+from client.compute.memory import USUAL_GRAPHS, MemoryNeed
 from client.plan.model import Load, Machine, Prediction, Run, predict
 from client.plan.rounds import WORTH_SHARE, gap_percent, paced
 from client.quantities import plural
 from client.train.machine.capacity import HOUSEHOLD_BYTES_PER_S
 from client.train.workers.devices import PINNED
+from client.train.workers.opening import stage_need
 from client.views.words import size as human_bytes
-from model_zoo.specs.codec import CODECS, AveragingCodec
-from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.codec import CODECS
 from model_zoo.specs.operations import flops_per_token, forward_flops_per_token, update_flops
 from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.slices import slices, whole_slice
@@ -32,64 +32,31 @@ UNMEASURED: Final = Machine(1e11, math.inf, HOUSEHOLD_BYTES_PER_S, HOUSEHOLD_BYT
 """A volunteer where nothing was measured: a few cores on a household's line."""
 
 
-@dataclass(frozen=True)
-class Length:
-    """Of a run with exact averaging, as the preset or the founder says."""
-
-    microbatches: int
-    """Of a step."""
-    steps: int
+def least_need(manifest: Manifest, stage: int, *, host: bool = False) -> MemoryNeed:
+    """Return the least memory of a stage's volunteer; ``host``: a GPU computes, whose host has
+    memory of its own."""
+    return stage_need(manifest, stage, USUAL_GRAPHS, reruns_blocks=True, host=host)
 
 
-def run_of(
-    spec: ModelSpec,
-    costs: Sequence[StageCost],
-    optimizer: str,
-    codec: AveragingCodec,
-    microbatches: int,
-    tokens: int,
-    needs: Sequence[MemoryNeed] = (),
-) -> Run:
-    """Return what the efficiency model takes for a run.
-
-    Args:
-        spec: of the model.
-        costs: of its stages.
-        optimizer: name of that which updates it.
-        codec: of what volunteers of a stage send one another.
-        microbatches: of a step.
-        tokens: of a microbatch.
-        needs: of GPUs whose hosts have memory, by stage; empty: they are not told apart.
-    """
-    parts = slices([cost.layers for cost in costs])
+def founded_run(manifest: Manifest, *, hosts: bool = False) -> Run:
+    """Return what the efficiency model takes for a run that a manifest describes; ``hosts``: GPUs
+    whose hosts have memory are told apart."""
+    spec, rounds = manifest.model, manifest.local_rounds
     whole = whole_slice(spec)
+    loads = []
+    for part, cost in zip(slices(manifest.layers_per_stage), manifest.stages, strict=True):
+        update = float(update_flops(spec, part, manifest.optimizer.name))
+        need = least_need(manifest, part.index, host=True) if hosts else None
+        here, away = (need.total_bytes, need.offloaded_bytes) if need else (0.0, 0.0)
+        loads.append(Load(cost, update, here, PINNED * away))
     return Run(
-        stages=tuple(
-            Load(
-                cost,
-                float(update_flops(spec, part, optimizer)),
-                needs[part.index].total_bytes if needs else 0.0,
-                PINNED * needs[part.index].offloaded_bytes if needs else 0.0,
-            )
-            for cost, part in zip(costs, parts, strict=True)
-        ),
-        microbatches=microbatches,
-        tokens_per_microbatch=tokens,
-        averaging_bytes_per_parameter=CODECS[codec].bytes_per_number,
+        stages=tuple(loads),
+        microbatches=manifest.microbatches_per_step,
+        tokens_per_microbatch=manifest.tokens_per_microbatch,
+        averaging_bytes_per_parameter=CODECS[manifest.averaging_codec].bytes_per_number,
+        inner_microbatches=0 if rounds is None else rounds.inner_microbatches,
         forward_share=forward_flops_per_token(spec, whole) / flops_per_token(spec, whole),
     )
-
-
-def founded_run(manifest: Manifest, needs: Sequence[MemoryNeed] = ()) -> Run:
-    """Return what the efficiency model takes for a run that a manifest describes; ``needs`` as in
-    `run_of`."""
-    run = run_of(
-        *(manifest.model, manifest.stages, manifest.optimizer.name, manifest.averaging_codec),
-        *(manifest.microbatches_per_step, manifest.tokens_per_microbatch, needs),
-    )
-    if (rounds := manifest.local_rounds) is None:
-        return run
-    return replace(run, inner_microbatches=rounds.inner_microbatches)
 
 
 def run_s(manifest: Manifest, machine: Machine) -> float:
@@ -100,48 +67,34 @@ def run_s(manifest: Manifest, machine: Machine) -> float:
 
 
 def settled(
-    run: RunChoices,
-    spec: ModelSpec,
-    costs: Sequence[StageCost],
-    tokens: int,
-    usual: Length,
-    machine: Machine | None,
+    run: RunChoices, draft: Manifest, machine: Machine | None
 ) -> tuple[RunChoices, tuple[str, ...]]:
     """Return the choices with what follows from the machine and its line, and say why in lines.
 
     Args:
         run: the founder's choices.
-        spec: of the model.
-        costs: of its stages.
-        tokens: of a microbatch.
-        usual: of the run, with exact averaging.
+        draft: of the run with exact averaging, priced; or with what is chosen already.
         machine: the founder's; None: it was not measured.
     """
     why: tuple[str, ...] = ()
     if run.averaging is None:
-        run, why = _chosen(run, spec, costs, tokens, usual, machine)
+        run, why = _chosen(run, draft, machine)
     if run.averaging != "local":
         return run, why
-    run = _with_rounds(run, spec, costs, tokens, usual, machine or UNMEASURED)
-    return run, (*why, *_price(run, costs, usual))
+    run = _with_rounds(run, draft, machine or UNMEASURED)
+    return run, (*why, *_price(run, draft))
 
 
 def _chosen(
-    run: RunChoices,
-    spec: ModelSpec,
-    costs: Sequence[StageCost],
-    tokens: int,
-    usual: Length,
-    machine: Machine | None,
+    run: RunChoices, draft: Manifest, machine: Machine | None
 ) -> tuple[RunChoices, tuple[str, ...]]:
     every_step = replace(run, averaging="every-step")
     if run.audit:
         return every_step, ()
     if machine is None:
         return every_step, ("averaging: in every step; nothing was measured to choose by",)
-    rules = every_step.update_rule, every_step.sent_codec
-    exact = run_of(spec, costs, *rules, usual.microbatches, tokens)
-    share = averaging_share(predict(exact, _placement(run.replicas, costs, machine)))
+    exact, placement = founded_run(draft), _placement(run.replicas, draft.stages, machine)
+    share = averaging_share(predict(exact, placement))
     line = human_bytes(min(machine.upload_bytes_per_s, machine.download_bytes_per_s))
     volunteers = plural(run.replicas, "volunteer")
     words = f"of the time with {volunteers} a stage like this machine, on its line of {line}/s"
@@ -153,7 +106,7 @@ def _chosen(
 
 def averaging_share(found: Prediction) -> float:
     """Return the share of a step's time that is averaging alone."""
-    return found.averaging_s / found.step_s
+    return found.parts_s["averaging"] / found.step_s
 
 
 def _placement(replicas: int, costs: Sequence[StageCost], machine: Machine) -> list[list[Machine]]:
@@ -161,43 +114,40 @@ def _placement(replicas: int, costs: Sequence[StageCost], machine: Machine) -> l
     return [[roomy] * replicas for _ in costs]
 
 
-def _with_rounds(
-    run: RunChoices,
-    spec: ModelSpec,
-    costs: Sequence[StageCost],
-    tokens: int,
-    usual: Length,
-    machine: Machine,
-) -> RunChoices:
+def _with_rounds(run: RunChoices, draft: Manifest, machine: Machine) -> RunChoices:
     """Return the choices with the length of rounds, and of the run in rounds."""
-    rules = run.update_rule, run.sent_codec
-    local = run_of(spec, costs, *rules, usual.microbatches, tokens)
-    local = replace(local, inner_microbatches=run.inner_microbatches or 0)
-    all_of_it = usual.microbatches * usual.steps
+    usual = draft.microbatches_per_step
+    local = replace(
+        founded_run(draft),
+        averaging_bytes_per_parameter=CODECS[run.sent_codec].bytes_per_number,
+        inner_microbatches=run.inner_microbatches or 0,
+    )
+    all_of_it = usual * draft.steps
     whole = all_of_it if run.steps is None else 100 * all_of_it  # it has as many rounds as chosen
-    placement = _placement(run.replicas, costs, machine)
-    rounds = paced(local, placement, usual.microbatches, whole, run.microbatches)
-    in_a_round = rounds.microbatches / usual.microbatches
+    placement = _placement(run.replicas, draft.stages, machine)
+    rounds = paced(local, placement, usual, whole, run.microbatches)
+    in_a_round = rounds.microbatches / usual
     return replace(
         run,
         microbatches=rounds.microbatches,
         inner_microbatches=rounds.inner_microbatches,
-        steps=run.steps or max(1, round(usual.steps / in_a_round)),
+        steps=run.steps or max(1, round(draft.steps / in_a_round)),
         checkpoint_every=run.checkpoint_every or max(1, int(CHECKPOINT_EVERY / in_a_round)),
     )
 
 
-def _price(run: RunChoices, costs: Sequence[StageCost], usual: Length) -> tuple[str, ...]:
+def _price(run: RunChoices, draft: Manifest) -> tuple[str, ...]:
     """Say what rounds spare in bytes, and what they cost in learning."""
     assert run.microbatches
     assert run.steps
-    most = max(cost.parameters for cost in costs)
+    usual = draft.microbatches_per_step
+    most = max(cost.parameters for cost in draft.stages)
     sent = CODECS[run.sent_codec].bytes_per_number * most
     gap = gap_percent(run.steps, muon=OPTIMIZERS[run.update_rule].by_matrix)
-    exact = CODECS["s8"].bytes_per_number * most * run.microbatches / usual.microbatches
+    exact = CODECS["s8"].bytes_per_number * most * run.microbatches / usual
     return (
         f"  a volunteer's contribution to a round of {run.microbatches} microbatches is "
-        f"{human_bytes(sent)}, where steps of {usual.microbatches} would take {human_bytes(exact)}",
+        f"{human_bytes(sent)}, where steps of {usual} would take {human_bytes(exact)}",
         f"  the price: no audits, and a loss about {gap:.1f} % higher after as "
         f"many tokens, in {plural(run.steps, 'round')}; it falls with the number of rounds",
     )

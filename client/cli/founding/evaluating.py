@@ -8,7 +8,7 @@ from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.tokens import NOT_LEARNED
 from model_zoo.specs.windows import Windows
 from protocol.limits import MAX_PATHS
-from protocol.manifest import Evaluation
+from protocol.manifest import Evaluation, Manifest
 
 MOST_MICROBATCHES = 8
 SHARE_OF_STEP = 4
@@ -20,28 +20,25 @@ FORWARD_SHARE = 1 / 3
 """Of a microbatch's work, which runs back as well."""
 
 
-def evaluation(
-    every: int | None, corpus: Corpus, microbatches: int, sequences: int, context: int, steps: int
-) -> Evaluation | None:
-    """Return how versions are evaluated.
+def evaluation(every: int | None, corpus: Corpus, draft: Manifest) -> Evaluation | None:
+    """Return how versions of a drafted run are evaluated.
 
     Args:
         every: steps between them; 0: none is; None: as often as costs little.
         corpus: the data.
-        microbatches: of a step.
-        sequences: of a microbatch.
-        context: tokens of a sequence.
-        steps: of the run.
+        draft: of the run.
     """
     if every == 0:
         return None
+    microbatches, sequences = draft.microbatches_per_step, draft.sequences_per_microbatch
+    context = draft.model.context
     number = max(1, min(MOST_MICROBATCHES, microbatches // SHARE_OF_STEP))
     windows = corpus.spec.windows(context)
     if isinstance(windows, Windows):  # more of them would be the same again
         number = max(1, min(number, windows.held_out // sequences))
     targets = [corpus.held_out_batch(n, sequences, context)[:, 1:] for n in range(number)]
     return Evaluation(
-        every=every or usual_interval(number, microbatches, steps),
+        every=every or usual_interval(number, microbatches, draft.steps),
         microbatches=number,
         tokens=max(1, sum(int((rows < NOT_LEARNED).sum()) for rows in targets)),
         size_bytes=max(1, sum(corpus.bytes_of(rows) for rows in targets)),

@@ -7,6 +7,7 @@ and `plan` say that.
 from __future__ import annotations
 
 from client.errors import ExitCode, UserError
+from client.quantities import plural
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, frozen_bytes, slices, stage_parameter_count
@@ -24,8 +25,13 @@ def check_stages(spec: ModelSpec, stages: int) -> None:
     """Check that a model can be cut into so many stages, before anything is measured.
 
     Raises:
-        UserError: a stage would be too large; says how many stages are needed.
+        UserError: it has too few layers, or a stage would be too large; says how many stages it can
+            have, or needs.
     """
+    most = min(spec.layers, MAX_STAGES)
+    if stages > most:
+        words = f"{plural(spec.layers, 'layer')} cannot be cut into {stages} stages"
+        raise UserError(words, f"use at most --stages {most}", ExitCode.USAGE)
     problem = _problem(spec, stages)
     if problem is None:
         return

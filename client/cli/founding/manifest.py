@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ import msgspec
 import psutil
 
 from client.cli.founding.adapters import adapted, check_base
-from client.cli.founding.averaging import CHECKPOINT_EVERY, Length, run_s, settled
+from client.cli.founding.averaging import CHECKPOINT_EVERY, least_need, run_s, settled
 from client.cli.founding.evaluating import evaluation
 from client.cli.founding.fitting import (
     check_stages,
@@ -42,10 +42,8 @@ from client.cli.founding.outlook import warn_of_time
 from client.cli.founding.presets import PRESETS, Preset, PresetName
 from client.cli.founding.tokenizing import READABLE
 from client.cli.terminal.mixture_text import warn_of_repeats
-from client.compute.memory import USUAL_GRAPHS, Holding, MemoryNeed
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
-from client.quantities import plural
 from client.store.texts import TextStore
 from client.train.workers.devices import PINNED
 from client.views.words import size as human_bytes
@@ -54,6 +52,7 @@ from model_zoo.datasets.build import open_source
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import SWITCHES, Rope
+from model_zoo.specs.data import DataSpec
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
@@ -88,13 +87,8 @@ BUSY = (
     "what was measured of the stages is far from what their operations suggest, perhaps "
     "because this machine is busy: their costs are counted instead, and members' rates are measured"
 )
-MADE = {
-    *("name", "stages", "steps", "optimizer", "data", "averaging_codec", "aggregation", "purpose"),
-    "local_rounds",
-}
-AS_GIVEN = {flag.name for flag in fields(RunChoices)} & {*Manifest.__struct_fields__} - MADE
-"""Fields of a manifest that a flag of the same name gives as they are; those of ``MADE`` are worked
-out from it."""
+UNREAD = DataSpec("text", 2, "0" * 64)
+"""In place of the data of a run that is only planned."""
 STABLE_SHARE = 0.8
 """Of a run with `wsd` before the rate falls."""
 
@@ -177,18 +171,15 @@ class _Founder:
     def founding(self, run: RunChoices, spec: ModelSpec) -> Founding:
         """Return the manifest; it is checked before anything is measured."""
         provisional, _ = self._admitted(run, spec)
-        self._manifest(provisional, spec, _unpriced(spec, run))
-        sequences = _sequences(run)
-        usual = usual_length(run)
-        parts = measured_prices(spec, run, sequences)
-        costs, busy = price_stages(spec, run, run.stages, sequences, parts)
+        draft = self._draft(provisional, spec)
+        prices = measured_prices(spec, run)
+        draft, busy = priced(draft, prices)
         machine = None if self.machine is None else self.machine()
-        run, averaging = settled(run, spec, costs, sequences * spec.context, usual, machine)
+        run, averaging = settled(run, draft, machine)
         run, notes = self._admitted(run, spec)
-        costs, _ = price_stages(spec, run, run.stages, sequences, parts)
-        manifest = self._manifest(run, spec, costs)
+        manifest = checked(priced(self._draft(run, spec), prices)[0])
         if machine is not None and run.averaging == "local":
-            notes = (*notes, *_fewer_stages(manifest, run, machine))
+            notes = (*notes, *_fewer_stages(manifest, machine))
         seconds = None if machine is None else run_s(manifest, machine)
         warnings = (*notes, *busy, *_warnings(manifest), *warn_of_time(manifest, seconds))
         return Founding(manifest, warnings, self.corpus, seconds, averaging)
@@ -201,57 +192,87 @@ class _Founder:
             return replace(run, audit=None), (UNAUDITED,)
         return run, ()
 
-    def _manifest(
-        self, run: RunChoices, spec: ModelSpec, stages: tuple[StageCost, ...]
-    ) -> Manifest:
-        """Return a manifest that every peer accepts."""
-        length = usual_length(run)
-        microbatches, steps, sequences = length.microbatches, length.steps, _sequences(run)
-        _check_aggregation(run.rule, microbatches)
+    def _draft(self, run: RunChoices, spec: ModelSpec) -> Manifest:
+        """Return a manifest that every peer would accept, with stages that are not priced yet."""
+        check_stages(spec, run.stages)
+        preset = PRESETS[run.preset]
+        _check_aggregation(run.rule, run.microbatches_per_step)
         check_corpus(self.corpus, spec.context)
-        every = run.checkpoint_every or CHECKPOINT_EVERY
-        return checked(
-            Manifest(
-                **{name: getattr(run, name) for name in AS_GIVEN},
-                protocol=1,
-                name=run.swarm_name,
-                founder=self.peer,
-                created=int(time.time()),
-                model=narrowed(spec, [stage.layers for stage in stages], run.boundary_width),
-                stages=stages,
-                sequences_per_microbatch=sequences,
-                microbatches_per_step=microbatches,
-                steps=steps,
-                optimizer=choose_optimizer(
-                    PRESETS[run.preset], self.optimizer, steps, run.update_rule
-                ),
-                data=self.corpus.spec,
-                averaging_codec=run.sent_codec,
-                local_rounds=_local_rounds(run),
-                aggregation=run.rule,
-                audit_percent=run.audit or 0,
-                evaluation=evaluation(
-                    *(run.evaluate_every, self.corpus, microbatches, sequences),
-                    *(spec.context, steps),
-                ),
-                compute=run.compute_dtype,
-                purpose=normal(run.purpose),
-                policy=Policy(run.replicas, every, run.private, run.dual_homing),
-            )
+        steps, every = run.steps or preset.steps, run.checkpoint_every or CHECKPOINT_EVERY
+        draft = drafted(
+            *(run, spec, run.stages),
+            name=run.swarm_name,
+            founder=self.peer,
+            created=int(time.time()),
+            seed=run.seed,
+            steps=steps,
+            optimizer=choose_optimizer(preset, self.optimizer, steps, run.update_rule),
+            data=self.corpus.spec,
+            purpose=normal(run.purpose),
+            policy=Policy(run.replicas, every, run.private, run.dual_homing),
         )
+        evaluated = evaluation(run.evaluate_every, self.corpus, draft)
+        return checked(msgspec.structs.replace(draft, evaluation=evaluated))
 
 
-def usual_length(run: RunChoices) -> Length:
-    """Return the length of steps and of the run as it is chosen, else the preset's."""
-    preset = PRESETS[run.preset]
-    return Length(run.microbatches or preset.microbatches_per_step, run.steps or preset.steps)
+def drafted(run: PipelineChoices, spec: ModelSpec, stages: int, **more: Any) -> Manifest:
+    """Return a manifest that says what decides how fast a swarm trains, not priced yet.
+
+    Args:
+        run: the choices; unset values are the preset's.
+        spec: shape of the model.
+        stages: how many to cut it into.
+        more: its other fields, where it is to be founded, or others in place of these.
+
+    Raises:
+        UserError: the choices contradict each other, or the model cannot be cut like that.
+    """
+    chosen: dict[str, Any] = {
+        "protocol": 1,
+        "name": "draft",
+        "founder": "",
+        "created": 0,
+        "seed": 0,
+        "model": spec,
+        "stages": (),
+        "sequences_per_microbatch": run.sequences_per_microbatch,
+        "microbatches_per_step": run.microbatches_per_step,
+        "steps": PRESETS[run.preset].steps,
+        "optimizer": OptimizerSpec(name=run.update_rule),
+        "data": UNREAD,
+        "boundary_codec": run.boundary_codec,
+        "averaging_codec": run.sent_codec,
+        "policy": Policy(run.replicas),
+        "local_rounds": _local_rounds(run),
+        "compute": run.compute_dtype,
+        "aggregation": run.rule,
+        "audit_percent": run.audit or 0,
+    }
+    return recut(Manifest(**chosen | more), cut(spec, None, stages), run.boundary_width)
 
 
-def _sequences(run: RunChoices) -> int:
-    return run.sequences or PRESETS[run.preset].sequences_per_microbatch
+def recut(draft: Manifest, layers: Sequence[int], width: int | None) -> Manifest:
+    """Return a draft in another cut; what its stages cost is not known yet.
+
+    Args:
+        draft: a manifest.
+        layers: of each stage.
+        width: of the boundaries between them; None: the model's.
+
+    Raises:
+        UserError: the model cannot have such boundaries.
+    """
+    spec = narrowed(draft.model, layers, width)
+    counts = (stage_parameter_count(spec, part) for part in slices(layers))
+    unknown = {"uplink_bytes": 1.0, "downlink_bytes": 1.0, "memory_bytes": 1.0}
+    stages = (
+        StageCost(layers=each, flops=1.0, parameters=count, **unknown)
+        for each, count in zip(layers, counts, strict=True)
+    )
+    return msgspec.structs.replace(draft, model=spec, stages=tuple(stages))
 
 
-def _local_rounds(run: RunChoices) -> LocalRounds | None:
+def _local_rounds(run: PipelineChoices) -> LocalRounds | None:
     """Return how volunteers step by themselves, or None.
 
     Raises:
@@ -299,15 +320,15 @@ def _check_boundaries(run: RunChoices) -> None:
 
 def narrowed(spec: ModelSpec, layers_per_stage: Sequence[int], width: int | None) -> ModelSpec:
     """Return a model with boundaries of ``width`` numbers between its stages; None, or where it has
-    one stage: the model itself.
+    one stage: with boundaries as wide as the model.
 
     Raises:
         UserError: it cannot have such boundaries.
     """
-    if width is None or len(layers_per_stage) == 1:
-        return spec
     try:
-        narrow = Narrow(width, narrow_layers(layers_per_stage))
+        narrow = None
+        if width is not None and len(layers_per_stage) > 1:
+            narrow = Narrow(width, narrow_layers(layers_per_stage))
         return msgspec.structs.replace(spec, narrow=narrow)
     except ValueError as error:
         advice = "take another --boundary-width, or leave it out"
@@ -438,7 +459,6 @@ def choose_optimizer(
     chosen = follows | given
     if chosen["warmup_steps"] > chosen["decay_steps"]:
         raise usage("--warmup-steps is above --decay-steps")
-    chosen["z_loss"] = choices.z_loss or 0.0
     chosen |= _schedule(choices, chosen["warmup_steps"], chosen["decay_steps"])
     try:
         return msgspec.structs.replace(base, **chosen)
@@ -497,136 +517,53 @@ def cut_context(corpus: Corpus) -> int | None:
     return corpus.spec.answers.context if corpus.spec.answers else None
 
 
-def _unpriced(spec: ModelSpec, run: RunChoices) -> tuple[StageCost, ...]:
-    """Return stages without costs, by which all other choices can be checked.
-
-    Raises:
-        UserError: the model cannot be cut into so many.
-    """
-    stages = run.stages
-    if stages > spec.layers:
-        problem = f"{plural(spec.layers, 'layer')} cannot be cut into {stages} stages"
-        raise usage(f"{problem}; use fewer --stages")
-    check_stages(spec, stages)
-    layers = cut(spec, None, stages)
-    spec = narrowed(spec, layers, run.boundary_width)
-    return tuple(
-        StageCost(
-            layers=layers[part.index],
-            flops=1.0,
-            parameters=stage_parameter_count(spec, part),
-            uplink_bytes=1.0,
-            downlink_bytes=1.0,
-            memory_bytes=1.0,
-        )
-        for part in slices(layers)
-    )
-
-
-def price_stages(
-    spec: ModelSpec, run: PipelineChoices, stages: int, sequences: int, prices: Prices | None
-) -> tuple[tuple[StageCost, ...], tuple[str, ...]]:
-    """Cut the model so that the cost of its most expensive stage is minimal, and price every
-    stage; return a note as well if what was measured is of no use.
+def priced(draft: Manifest, prices: Prices | None) -> tuple[Manifest, tuple[str, ...]]:
+    """Cut the model so that the cost of its most expensive stage is minimal, and price every stage;
+    return a note as well if what was measured is of no use.
 
     Args:
-        spec: shape of the model.
-        run: codecs and rules.
-        stages: how many.
-        sequences: sequences per microbatch.
+        draft: says into how many stages.
         prices: measured seconds of the model's parts; None: count FLOPs instead.
     """
     from client.cli.founding.pricing import credible, stage_flops  # imports torch
 
+    spec, stages, sequences = draft.model, draft.stage_count, draft.sequences_per_microbatch
     layers = cut(spec, prices.parts if prices else None, stages)
     notes: tuple[str, ...] = ()
     if prices and not all(credible(spec, part, sequences, prices) for part in slices(layers)):
         prices, layers, notes = None, cut(spec, None, stages), (BUSY,)
-    spec = narrowed(spec, layers, run.boundary_width)
-    costs = []
-    for part in slices(layers):
-        flops = stage_flops(spec, part, sequences, prices)
-        costs.append(stage_cost(spec, layers, part, flops, run, sequences))
-    return tuple(costs), notes
+    draft = recut(draft, layers, spec.narrow.width if spec.narrow else None)
+    costs = [
+        stage_cost(draft, part, stage_flops(draft.model, part, sequences, prices))
+        for part in slices(layers)
+    ]
+    return msgspec.structs.replace(draft, stages=tuple(costs)), notes
 
 
-def measured_prices(spec: ModelSpec, run: PipelineChoices, sequences: int) -> Prices | None:
+def measured_prices(spec: ModelSpec, run: PipelineChoices) -> Prices | None:
     """Measure the model's parts; None: that is not wanted, or would take long."""
     from client.cli.founding.pricing import measure  # imports torch
 
-    return measure(spec, sequences) if run.measure else None
+    return measure(spec, run.sequences_per_microbatch) if run.measure else None
 
 
-def stage_cost(
-    spec: ModelSpec,
-    layers: tuple[int, ...],
-    part: StageSlice,
-    flops: float,
-    run: PipelineChoices,
-    sequences: int,
-) -> StageCost:
-    """Return one stage's costs for the manifest.
-
-    Args:
-        spec: shape of the model.
-        layers: layers of every stage.
-        part: the stage.
-        flops: of a microbatch.
-        run: codecs and rules.
-        sequences: sequences per microbatch.
-    """
-    predicted = sequences * spec.context
+def stage_cost(draft: Manifest, part: StageSlice, flops: float) -> StageCost:
+    """Return one stage's costs; a microbatch of it takes so many ``flops``."""
+    spec, sequences = draft.model, draft.sequences_per_microbatch
     first, last = part.index == 0, part.index == part.count - 1
     shape = sequences, spec.context, spec.boundary_width
     if spec.narrow is not None:
         shape = joined(*shape)
-    boundary = float(largest_payload_bytes(shape, run.boundary_codec))
-    forward = boundary + (predicted + sequences) * token_bytes(spec.vocab)  # targets are sent along
-    memory = least_need(spec, layers, part.index, run, sequences)
-    return StageCost(
-        layers=layers[part.index],
+    boundary = float(largest_payload_bytes(shape, draft.boundary_codec))
+    tokens = draft.tokens_per_microbatch + sequences  # targets are sent along
+    forward = boundary + tokens * token_bytes(spec.vocab)
+    return msgspec.structs.replace(
+        draft.stages[part.index],
         flops=flops,
-        parameters=stage_parameter_count(spec, part),
         uplink_bytes=(not last) * forward + (not first) * boundary,
         downlink_bytes=(not first) * forward + (not last) * boundary,
-        memory_bytes=float(memory.total_bytes),
+        memory_bytes=float(least_need(draft, part.index).total_bytes),
     )
-
-
-def least_need(
-    spec: ModelSpec,
-    layers: Sequence[int],
-    stage: int,
-    run: PipelineChoices,
-    sequences: int,
-    *,
-    host: bool = False,
-) -> MemoryNeed:
-    """Return the least memory of a stage's volunteer.
-
-    Args:
-        spec: shape of the model.
-        layers: layers of every stage.
-        stage: its index.
-        run: codecs and rules.
-        sequences: sequences per microbatch.
-        host: whether a GPU computes, whose host has memory of its own.
-    """
-    return Holding(
-        model=spec,
-        layers_per_stage=layers,
-        stage=stage,
-        sequences=sequences,
-        tokens=spec.context,
-        graphs_kept=USUAL_GRAPHS,
-        averaging_codec=run.sent_codec,
-        state=run.state,
-        inner=run.update_rule if run.averaging == "local" else None,
-        aggregation=run.rule,
-        precision=run.compute_dtype,
-        reruns_blocks=True,
-        host=host,
-    ).need
 
 
 def usage(problem: str) -> UserError:
@@ -634,13 +571,12 @@ def usage(problem: str) -> UserError:
     return UserError(problem, "see volunteer create --help", ExitCode.USAGE)
 
 
-def _fewer_stages(manifest: Manifest, run: RunChoices, machine: Machine) -> tuple[str, ...]:
+def _fewer_stages(manifest: Manifest, machine: Machine) -> tuple[str, ...]:
     """Say that one stage would do, if it would: on home lines boundaries cost most."""
-    spec, sequences = manifest.model, manifest.sequences_per_microbatch
-    if manifest.stage_count == 1 or fewest_stages(spec) != 1:
+    if manifest.stage_count == 1 or fewest_stages(manifest.model) != 1:
         return ()
-    host = machine.host_bytes > 0
-    need = least_need(spec, [spec.layers], 0, run, sequences, host=host)
+    one = recut(manifest, [manifest.model.layers], None)
+    need = least_need(one, 0, host=machine.host_bytes > 0)
     if (
         need.total_bytes > machine.memory_bytes
         or PINNED * need.offloaded_bytes > machine.host_bytes

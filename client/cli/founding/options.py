@@ -20,7 +20,6 @@ from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
 from model_zoo.specs.precision import DEFAULT as PRECISION
 from model_zoo.specs.precision import Compute
-from model_zoo.specs.state import StateSpec
 from protocol.limits import LEAST_TO_CONVICT, MAX_MICROBATCHES_PER_STEP
 from protocol.names import normal, purpose_problem
 
@@ -127,6 +126,16 @@ class PipelineChoices:
     """Run the model for a moment to balance the stages; otherwise estimate from FLOPs."""
 
     @property
+    def sequences_per_microbatch(self) -> int:
+        """As chosen, else the preset's."""
+        return self.sequences or PRESETS[self.preset].sequences_per_microbatch
+
+    @property
+    def microbatches_per_step(self) -> int:
+        """As chosen, else the preset's."""
+        return self.microbatches or PRESETS[self.preset].microbatches_per_step
+
+    @property
     def rule(self) -> str:
         """Name of the aggregation rule."""
         return self.aggregation or aggregations.DEFAULT
@@ -167,13 +176,6 @@ class PipelineChoices:
             if getattr(self, name) is not None:
                 raise ValueError(f"--{name.replace('_', '-')} belongs to --averaging local")
         return None
-
-    @property
-    def state(self) -> StateSpec:
-        """The layout of every stage's state."""
-        rounds = self.local_rounds
-        name = self.update_rule if rounds is None else rounds.outer.name
-        return StateSpec(name)
 
 
 @Parameter(name="*", group=RUN)
@@ -295,8 +297,7 @@ def for_strangers(run: RunChoices) -> RunChoices:
     local rounds contribute cannot be audited."""
     if run.private:
         return run
-    microbatches = run.microbatches or PRESETS[run.preset].microbatches_per_step
-    shared = microbatches >= RULES[ROBUST].robust_from
+    shared = run.microbatches_per_step >= RULES[ROBUST].robust_from
     return replace(
         run,
         aggregation=run.aggregation or (ROBUST if shared else None),

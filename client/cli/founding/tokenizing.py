@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from client.cli.founding.options import RunChoices
 from client.cli.terminal.output import say
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.store.paths import create_folders
 from client.views.words import size as human_bytes
 from model_zoo.specs.tokens import BYTES
@@ -59,7 +59,11 @@ def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
     from model_zoo.datasets.build import build
 
     choice = run.tokenizer or BYTES
-    with _room_in(folder), data_errors(), BuildLine() as line:
+    problem = f"cannot write to {folder}"
+    next_step = "make it writable, or set data_dir to another disk"
+    room = system_errors(problem, next_step, ExitCode.CONFIG)
+    with room, data_errors(), BuildLine() as line:
+        create_folders(folder)
         tokenizer = chosen_tokenizer(choice)
         if run.data == BUILT_IN:
             path = _built_in_text(folder)
@@ -81,18 +85,6 @@ def chosen_tokenizer(choice: str) -> Bpe | int | None:
     if isinstance(found, int):
         say(f"training a tokenizer of {found:,} tokens, for up to a minute ...")
     return found
-
-
-@contextmanager
-def _room_in(folder: Path) -> Iterator[None]:
-    """Make a folder, and turn errors of its disk into those of the command line."""
-    try:
-        create_folders(folder)
-        yield
-    except OSError as error:
-        problem = f"cannot write to {folder}: {error.strerror}"
-        next_step = "make it writable, or set data_dir to another disk"
-        raise UserError(problem, next_step, ExitCode.CONFIG) from error
 
 
 def _built_in_text(folder: Path) -> Path:

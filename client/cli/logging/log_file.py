@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -66,15 +67,11 @@ class LogFile:
         """Close the file."""
         file, self._file = self._file, None
         if file is not None:
-            try:
+            with suppress(OSError):
                 file.close()
-            except OSError:
-                return
 
     def _open(self) -> BinaryIO:
-        create_folders(self._path.parent)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._file = os.fdopen(os.open(self._path, flags, 0o600), "ab")
+        self._file = _appending(self._path)
         return self._file
 
     def _rotate(self) -> BinaryIO:
@@ -101,13 +98,17 @@ def append_error(folder: Path, text: str) -> Path | None:
 def open_errors(folder: Path) -> BinaryIO:
     """Open the errors in a log folder, to add to what earlier runs have left there; raises
     ``OSError``."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-    create_folders(folder)
-    file = os.fdopen(os.open(folder / ERRORS_NAME, flags, 0o600), "ab")
+    file = _appending(folder / ERRORS_NAME)
     if file.tell() > MAX_ERROR_BYTES:
         file.truncate(0)
         file.seek(0)
     return file
+
+
+def _appending(path: Path) -> BinaryIO:
+    create_folders(path.parent)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o600), "ab")
 
 
 def log_files(folder: Path) -> list[Path]:

@@ -24,8 +24,6 @@ def log_writer(
         quiet: write to ``file`` only.
     """
     spell = as_json if settings.log_format == "json" else as_text
-    # in a terminal the line of progress is drawn over
-    start = "\r\x1b[K" if sys.stderr.isatty() and settings.log_format == "text" else ""
 
     def write(event: Event) -> None:
         if not at_least(event.level, settings.log_level):
@@ -36,7 +34,7 @@ def log_writer(
         if quiet:
             return
         try:
-            print(start + spell(event, now), file=sys.stderr, flush=True)
+            print(spell(event, now), file=sys.stderr, flush=True)
         except (OSError, ValueError):
             return  # the reader has ended; training continues
 

@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from client.cli.models.held_out import held_out_words
+from client.cli.models.kept import held_out_words
 from client.cli.terminal.mixture_text import shares
 from client.cli.terminal.swarm_text import introduction
 from client.control.snapshot import AmendmentView, ContributorView
@@ -24,6 +24,7 @@ from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 
 CARD = "README.md"
+Library = Literal["transformers", "peft", "gguf"]
 MAX_NAMED = 100
 """Members that are named."""
 _HEAD = """---
@@ -44,7 +45,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     """The loss that members told last; None: it is not known here."""
     amendments: Sequence[AmendmentView] = ()
     """What the founder has changed in the run."""
-    library: Literal["transformers", "peft", "gguf"] = "transformers"
+    library: Library = "transformers"
     """What loads it: an adapter without its base peft, a model for llama.cpp gguf."""
     own: PeerId | None = None
     """The volunteer that exports; None: it did not train."""

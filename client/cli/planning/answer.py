@@ -121,12 +121,12 @@ def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> 
     Raises:
         UserError: the machines cannot train the model.
     """
-    wanted = tokens or run.steps * run.tokens_per_step
-    found = []
+    wanted = tokens or run.manifest.steps * run.tokens_per_step
+    redundancy, found = run.manifest.policy.redundancy, []
     for method in run.methods:
         pace = partial(run.paced, wanted) if method.local else None
-        cuts = [alternative(machines, each, run.redundancy, pace) for each in method.runs]
-        found.append(_Found(method, tuple(cuts), best_of(cuts, run.redundancy)))
+        cuts = [alternative(machines, each, redundancy, pace) for each in method.runs]
+        found.append(_Found(method, tuple(cuts), best_of(cuts, redundancy)))
     chosen = _chosen(run, found)
     best = chosen.best
     if best is None:
@@ -167,7 +167,7 @@ def _chosen(run: PlannedRun, found: Sequence[_Found]) -> _Found:
 def _no_plan(run: PlannedRun, problem: str) -> UserError:
     advice = "add machines or memory, allow more --stages, or choose a smaller model"
     if problem.startswith(ONE_LAYER):
-        advice = f"{what_is_smaller(run.model)}; or add memory"
+        advice = f"{what_is_smaller(run.manifest.model)}; or add memory"
     elif problem == COSTS_NOTHING:
         advice = "ask the swarm's founder to found it again with measured costs"
     return UserError(f"these machines cannot train it together; {problem}", advice)
@@ -184,7 +184,7 @@ def _way(run: PlannedRun, found: _Found, chosen: bool, alone: float, wanted: int
         wanted: tokens of the run.
     """
     method, best = found.method, found.best
-    sent = method.boundary_codec, method.averaging_codec
+    sent = method.manifest.boundary_codec, method.manifest.averaging_codec
     if best is None or best.prediction is None:
         return Way(method.name, *sent, why=found.cuts[-1].why)
     cut, prediction = best.run, best.prediction
@@ -198,7 +198,7 @@ def _way(run: PlannedRun, found: _Found, chosen: bool, alone: float, wanted: int
         chosen=chosen,
         stages=len(cut.stages),
         replicas=best.replicas,
-        sequences=cut.tokens_per_microbatch // run.model.context,
+        sequences=cut.tokens_per_microbatch // run.manifest.model.context,
         microbatches=cut.microbatches,
         inner_microbatches=cut.inner_microbatches,
         tokens_per_step=per_step,
@@ -221,15 +221,16 @@ def _cost(way: Way, wanted: int) -> Cost:
 
 def _notes(run: PlannedRun, idle: int, way: Way, cost: Cost) -> Iterator[str]:
     """Yield the limits of the plan's validity."""
-    replicas, rule = way.replicas, RULES[run.rule]
-    if replicas < run.redundancy:
-        yield f"too few machines for redundancy {run.redundancy}: some stage has {replicas}"
+    manifest, replicas = run.manifest, way.replicas
+    rule, redundancy = RULES[manifest.aggregation], manifest.policy.redundancy
+    if replicas < redundancy:
+        yield f"too few machines for redundancy {redundancy}: some stage has {replicas}"
     if replicas < rule.robust_from:
         yield (
-            f"{run.rule}: some stage has {replicas} replicas, and with fewer "
+            f"{manifest.aggregation}: some stage has {replicas} replicas, and with fewer "
             f"than {rule.robust_from} it bounds norms and finds no liar"
         )
-    if run.audited and replicas < LEAST_TO_CONVICT:
+    if manifest.audits and replicas < LEAST_TO_CONVICT:
         yield f"audits: some stage has {replicas} replicas, and fewer than three expel nobody"
     if way.inner_microbatches and cost.steps < ENOUGH_ROUNDS:
         tokens = cost.tokens * ENOUGH_ROUNDS / cost.steps
@@ -239,8 +240,8 @@ def _notes(run: PlannedRun, idle: int, way: Way, cost: Cost) -> Iterator[str]:
         )
     if idle:
         yield f"not used: {plural(idle, 'machine')}, too small, or more than a round takes"
-    if run.manifest is not None:
-        yield from warn_of_repeats(run.manifest, cost.steps)
+    if run.founded:
+        yield from warn_of_repeats(manifest, cost.steps)
     else:
         yield (
             f"the run reads {cost.tokens:,.0f} tokens: bring {cost.tokens / MANY_TIMES:,.0f} or "

@@ -17,7 +17,7 @@ from cyclopts import Group, Parameter, validators
 from msgspec import Meta, Struct
 
 from client.cli.reach.home import Home
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.plan.model import Machine
 from client.quantities import parse_rate, parse_size
 
@@ -87,15 +87,13 @@ def read_table(path: Path) -> tuple[Kind, ...]:
     Raises:
         UserError: it cannot be read or parsed.
     """
+    unreadable = system_errors(f"--table: cannot read {path}", EXAMPLE, ExitCode.USAGE)
+    with unreadable, path.open("rb") as file:
+        content = file.read(MAX_TABLE_BYTES + 1)
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_TABLE_BYTES + 1)
         if len(content) > MAX_TABLE_BYTES:
             raise ValueError("it is larger than 1 MiB")
         return msgspec.toml.decode(content, type=Table).machine
-    except OSError as error:
-        problem = f"--table: cannot read {path}: {error.strerror}"
-        raise UserError(problem, EXAMPLE, ExitCode.USAGE) from error
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise UserError(f"--table: {path}: {error}", EXAMPLE, ExitCode.USAGE) from error
 
@@ -111,7 +109,7 @@ def this_machine(home: Home) -> Machine:
     from client.train.machine.capacity import (
         MEMORY_SHARE,
         PROBE_SIZES,
-        Capacity,
+        capacity_of,
         kept_line,
         line_rates,
         usable_memory_bytes,
@@ -121,17 +119,7 @@ def this_machine(home: Home) -> Machine:
     own = settings.threads or find_cores().usable
     devices, threads = settings.devices, max(1, own // len(settings.devices))
     probes = [Probe(sizes=PROBE_SIZES, device=torch_name(d), threads=threads) for d in devices]
-    found = together(list(map(probe, probes)))
-    capacity = Capacity(
-        device=settings.device,
-        threads=own,
-        fp32_flops=max(rate.flop_per_s for rate in found.rates if rate.dtype == "float32"),
-        bf16_flops=0.0,
-        memory_total_bytes=found.memory_total_bytes,
-        on_gpu=not found.device.startswith("cpu"),
-        platform=found.platform,
-        free_bytes=found.memory_available_bytes,
-    )
+    capacity = capacity_of(together(list(map(probe, probes))), settings.device, own)
     up, down = line_rates(kept_line(home.folders.data), settings)
     speed, memory = capacity.fp32_flops, usable_memory_bytes(capacity, settings)
     speed *= settings.compute_share / 100

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
-from client.cli.founding.averaging import founded_run, run_of
+from client.cli.founding.averaging import founded_run
 from client.cli.founding.options import ModelChoices, PipelineChoices, PlanChoices
 from client.cli.founding.presets import PRESETS
 from client.cli.reach.home import Home
 from client.cli.reach.target import find_swarm, with_manifest
-from client.compute.memory import USUAL_GRAPHS
 from client.errors import ExitCode, UserError
 from client.plan.cuts import stage_counts
 from client.plan.model import Placement, Run
 from client.plan.rounds import paced
-from client.quantities import plural
-from client.train.workers.opening import stage_need
 from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
-from protocol.limits import MAX_STAGES
 from protocol.manifest import Manifest, fits_a_frame
 
 if TYPE_CHECKING:
@@ -40,45 +37,49 @@ class Method:
     """A way to average, and the cuts that are compared: runs with their stages."""
 
     name: str
+    manifest: Manifest
+    """In one of the cuts."""
     runs: tuple[Run, ...]
-    boundary_codec: str
-    averaging_codec: str
-    muon: bool
-    """Whether updates are made matrix by matrix."""
-    local: bool = False
+
+    @property
+    def muon(self) -> bool:
+        """Whether updates are made matrix by matrix."""
+        return OPTIMIZERS[self.manifest.optimizer.name].by_matrix
+
+    @property
+    def local(self) -> bool:
+        """Whether volunteers take steps of their own."""
+        return self.manifest.local_rounds is not None
 
     @property
     def narrow(self) -> bool:
         """Whether its boundaries are the narrowest."""
-        return self.boundary_codec == NARROW
+        return self.manifest.boundary_codec == NARROW
 
 
 @dataclass(frozen=True)
 class PlannedRun:
     """The run, and the ways to average that are compared."""
 
-    model: ModelSpec
+    manifest: Manifest
+    """Of the run with exact averaging, or of the founded one."""
     methods: tuple[Method, ...]
+    founded: bool
     averaging: str | None
     """The way that is chosen; None: by the machines' lines."""
-    tokens_per_step: int
-    """Of a step of the exact run."""
-    steps: int
-    """Of the exact run."""
-    rule: str
-    """Of aggregation."""
-    audited: bool
-    redundancy: int
     microbatches: int | None = None
     """Of a step or round, if they are chosen already."""
-    manifest: Manifest | None = None
-    """None: not founded yet."""
 
     @property
     def flops_per_token(self) -> float:
         """The cost of the whole model for one token, which is the same in every cut."""
         run = self.methods[0].runs[0]
         return sum(load.cost.flops for load in run.stages) / run.tokens_per_microbatch
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Of a step of the exact run."""
+        return self.manifest.microbatches_per_step * self.manifest.tokens_per_microbatch
 
     def paced(self, tokens: int, run: Run, placement: Placement) -> Run:
         """Return a run of local rounds over so many tokens with the length of its rounds."""
@@ -95,8 +96,7 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     """
     from client.cli.founding.manifest import choose_model, usage
 
-    preset = PRESETS[run.preset]
-    sequences = run.sequences or preset.sequences_per_microbatch
+    preset, sequences = PRESETS[run.preset], run.sequences_per_microbatch
     vocab = run.vocab or preset.model.vocab
     spec = choose_model(preset, model, vocab, run.stages)
     counts = possible_counts(spec, run.stages, machines)
@@ -108,38 +108,24 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     if model.lora is not None:
         run = replace(run, optimizer=run.optimizer or DEFAULT)
     models = {count: choose_model(preset, model, vocab, count) for count in counts}
-    usual = run.microbatches or preset.microbatches_per_step
-    try:
-        methods = tuple(_methods(run, models, sequences, usual))
-    except ValueError as error:
-        raise usage(str(error)) from error
+    methods = tuple(_methods(run, models, sequences))
     return PlannedRun(
-        model=spec,
+        manifest=methods[0].manifest,
         methods=methods,
+        founded=False,
         averaging={"every-step": EXACT, "local": LOCAL, None: None}[run.averaging],
-        tokens_per_step=usual * sequences * spec.context,
-        steps=preset.steps,
-        rule=run.rule,
-        audited=bool(run.audit),
-        redundancy=run.replicas,
         microbatches=run.microbatches,
     )
 
 
-def _methods(
-    run: PlanChoices, models: dict[int, ModelSpec], sequences: int, usual: int
-) -> Iterator[Method]:
+def _methods(run: PlanChoices, models: dict[int, ModelSpec], sequences: int) -> Iterator[Method]:
     """Yield the ways to average: exact, in local rounds, and those with narrower boundaries."""
     from client.cli.founding.manifest import measured_prices
 
     spec = models[max(models)]
-    prices = measured_prices(spec, run, sequences)
+    prices = measured_prices(spec, run)
     exact = run if run.averaging != "local" else replace(_unrounded(run), averaging=None)
-    yield Method(
-        EXACT,
-        tuple(_runs(exact, models, sequences, usual, prices)),
-        *(exact.boundary_codec, exact.sent_codec, OPTIMIZERS[exact.update_rule].by_matrix),
-    )
+    yield _method(EXACT, exact, models, [sequences], prices)
     ways: list[tuple[str, BoundaryCodec]] = [(LOCAL, run.boundary_codec)]
     if run.boundary_codec != NARROW:
         ways.append((f"local, {NARROW}", NARROW))
@@ -148,35 +134,30 @@ def _methods(
         sizes = [sequences]
         if prices is None and run.sequences is None:
             sizes = [n for each in LARGER_MICROBATCHES if fits_a_frame(spec, n := each * sequences)]
-        runs = [each for size in sizes for each in _runs(local, models, size, usual, prices)]
-        muon = OPTIMIZERS[local.update_rule].by_matrix
-        yield Method(name, tuple(runs), codec, local.sent_codec, muon, local=True)
+        yield _method(name, local, models, sizes, prices)
 
 
 def _unrounded(run: PlanChoices) -> PlanChoices:
     return replace(run, inner_microbatches=None, outer_lr=None, outer_momentum=None)
 
 
-def _runs(
+def _method(
+    name: str,
     run: PipelineChoices,
     models: dict[int, ModelSpec],
-    sequences: int,
-    microbatches: int,
+    sizes: Sequence[int],
     prices: Prices | None,
-) -> Iterator[Run]:
-    """Yield the run in every cut."""
-    from client.cli.founding.manifest import least_need, narrowed, price_stages
+) -> Method:
+    """Return a way to average in every cut, with microbatches of each of these ``sizes``."""
+    from client.cli.founding.manifest import drafted, priced
 
-    for count, whole in models.items():
-        costs, *_ = price_stages(whole, run, count, sequences, prices)
-        layers, tokens = [cost.layers for cost in costs], sequences * whole.context
-        spec = narrowed(whole, layers, run.boundary_width)
-        needs = [
-            least_need(spec, layers, stage, run, sequences, host=True) for stage in range(count)
-        ]
-        rules = run.update_rule, run.sent_codec
-        found = run_of(spec, costs, *rules, microbatches, tokens, needs)
-        yield replace(found, inner_microbatches=run.inner_microbatches or 0)
+    runs = []
+    for sequences, (count, whole) in product(sizes, models.items()):
+        draft = drafted(run, whole, count, sequences_per_microbatch=sequences)
+        draft, _ = priced(draft, prices)
+        found = founded_run(draft, hosts=True)
+        runs.append(replace(found, inner_microbatches=run.inner_microbatches or 0))
+    return Method(name, draft, tuple(runs))
 
 
 def possible_counts(spec: ModelSpec, only: int | None, machines: int) -> list[int]:
@@ -192,10 +173,6 @@ def possible_counts(spec: ModelSpec, only: int | None, machines: int) -> list[in
     """
     from client.cli.founding.fitting import check_stages, fewest_stages, impossible
 
-    most = min(spec.layers, MAX_STAGES)
-    if only is not None and only > most:
-        problem = f"{plural(spec.layers, 'layer')} cannot be cut into {only} stages"
-        raise UserError(problem, f"use at most --stages {most}", ExitCode.USAGE)
     if only is not None:
         check_stages(spec, only)
     fewest = fewest_stages(spec)
@@ -233,27 +210,6 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Pla
 
 def _of_manifest(manifest: Manifest) -> PlannedRun:
     """Return the run that a manifest describes, in its one cut."""
-    needs = [
-        stage_need(manifest, stage, USUAL_GRAPHS, reruns_blocks=True, host=True)
-        for stage in range(manifest.stage_count)
-    ]
-    local = manifest.local_rounds is not None
-    method = Method(
-        LOCAL if local else EXACT,
-        (founded_run(manifest, needs),),
-        *(manifest.boundary_codec, manifest.averaging_codec),
-        muon=OPTIMIZERS[manifest.optimizer.name].by_matrix,
-        local=local,
-    )
-    return PlannedRun(
-        model=manifest.model,
-        methods=(method,),
-        averaging=method.name,
-        tokens_per_step=manifest.microbatches_per_step * manifest.tokens_per_microbatch,
-        steps=manifest.steps,
-        rule=manifest.aggregation,
-        audited=bool(manifest.audits),
-        redundancy=manifest.policy.redundancy,
-        microbatches=manifest.microbatches_per_step,
-        manifest=manifest,
-    )
+    name = EXACT if manifest.local_rounds is None else LOCAL
+    method = Method(name, manifest, (founded_run(manifest, hosts=True),))
+    return PlannedRun(manifest, (method,), True, name, manifest.microbatches_per_step)

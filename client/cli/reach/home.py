@@ -82,22 +82,10 @@ def founder_addresses(settings: Settings, peer: PeerId) -> tuple[Address, ...]:
     swarm file promises for its own identity.
     """
     if settings.announce:
-        return tuple(with_peer(text, peer) for text in settings.announce)
+        return tuple(replace(parse_address(text), peer=peer) for text in settings.announce)
     port = settings.listen_port or free_port(settings.listen_host)
     hosts = own_hosts(settings.listen_host)
     return tuple(Address(kind_of(host), host, port, peer) for host in hosts)
-
-
-def with_peer(text: str, peer: PeerId) -> Address:
-    """Return the address with the peer's id behind it.
-
-    Raises:
-        UserError: not an address.
-    """
-    try:
-        return replace(parse_address(text), peer=peer)
-    except ValueError as error:
-        raise UserError(f"announce: {error}", exit_code=ExitCode.USAGE) from error
 
 
 def own_hosts(listen_host: str) -> list[str]:

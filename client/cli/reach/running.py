@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,8 @@ ENDING_S: Final = 10.0
 LOOK_S: Final = 0.05
 
 
-def connect(folders: Folders, swarm: str | None) -> ControlClient:
+@contextmanager
+def connect(folders: Folders, swarm: str | None) -> Iterator[ControlClient]:
     """Connect to the node of ``swarm``, or to the only one that runs.
 
     Args:
@@ -35,11 +37,13 @@ def connect(folders: Folders, swarm: str | None) -> ControlClient:
         swarm: beginning of a swarm's id, its name, invite or .swarm file; None: the one that runs.
 
     Raises:
-        UserError: none runs (exit 3), several do (exit 2), or it does not answer (exit 75 or 1).
+        UserError: none runs, or not any longer (exit 3), several do (exit 2), or it does not answer
+            (exit 75 or 1).
     """
     swarm = as_name(swarm)
     try:
-        return ControlClient(find_socket(folders, swarm))
+        with ControlClient(find_socket(folders, swarm)) as node:
+            yield node
     except NotRunning as error:
         raise not_running(folders, swarm) from error
 
@@ -55,7 +59,7 @@ def find_socket(folders: Folders, swarm: str | None) -> Path:
     nodes = _fitting(own, swarm) or [node for each in services for node in _fitting(each, swarm)]
     if not nodes:
         places = [] if swarm else [own, *services]
-        mute = [path for each in places for path in _listening(each)]
+        mute = [path for each in places for path in live_sockets(each)]
         raise _mute(mute[0]) if mute else not_running(folders, swarm)
     if len(nodes) > 1:
         raise _several(nodes)
@@ -118,13 +122,6 @@ def _mute(path: Path) -> UserError:
         "read volunteer logs: it may hang, or be another version",
         ExitCode.TEMPORARY,
     )
-
-
-def _listening(folder: Path) -> list[Path]:
-    try:
-        return live_sockets(folder)
-    except PermissionError:
-        return []  # another user's
 
 
 def _fitting(folder: Path, swarm: str | None) -> list[tuple[Path, Greeting]]:

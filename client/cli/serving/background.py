@@ -43,14 +43,6 @@ SILENT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """A node in the background that takes part, or is still starting."""
-
-    socket: Path
-    greeting: Greeting
-
-
-@dataclass(frozen=True, slots=True)
 class Errors:
     """The output of a started process: ``path`` from ``begin`` on, bytes."""
 
@@ -89,8 +81,9 @@ def read_handover(stdin: BinaryIO) -> Handover:
         raise UserError(problem, "use volunteer join --detach", ExitCode.USAGE) from error
 
 
-def start(home: Home, handover: Handover) -> Started:
-    """Start ``volunteer join --headless`` in the background; return when it takes part.
+def start(home: Home, handover: Handover) -> tuple[Path, Greeting]:
+    """Start ``volunteer join --headless`` in the background; return its socket and greeting when it
+    takes part, or is still starting after a while.
 
     Args:
         home: of the volunteer; its log folder gets the output of the process.
@@ -129,15 +122,15 @@ def _hand_over(process: subprocess.Popen[bytes], handover: Handover) -> None:
 
 def _wait_until_it_takes_part(
     process: subprocess.Popen[bytes], home: Home, errors: Errors
-) -> Started:
+) -> tuple[Path, Greeting]:
     deadline = time.monotonic() + home.settings.dial_timeout_s + GRACE_S
-    answers: Started | None = None
+    answers: tuple[Path, Greeting] | None = None
     said = ""
     while time.monotonic() < deadline:
         if (code := process.poll()) is not None:
             raise _ended(code, errors)
         answers = answers or _answering(process.pid, home.folders.runtime)
-        now = _status(answers.socket) if answers is not None else None
+        now = _status(answers[0]) if answers is not None else None
         if answers is not None and now is not None:
             if now.started:
                 return answers
@@ -155,10 +148,10 @@ def _wait_until_it_takes_part(
     )
 
 
-def _answering(pid: int, folder: Path) -> Started | None:
+def _answering(pid: int, folder: Path) -> tuple[Path, Greeting] | None:
     """Return the node of this process if it answers."""
     nodes = running_nodes(folder)
-    return next((Started(path, node) for path, node in nodes if node.pid == pid), None)
+    return next((found for found in nodes if found[1].pid == pid), None)
 
 
 def _status(socket: Path) -> Snapshot | None:

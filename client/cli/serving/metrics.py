@@ -15,7 +15,7 @@ import trio
 
 from client.cli.terminal.output import printable
 from client.control.snapshot import Snapshot, WorkerView
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, system_errors
 
 MAX_REQUEST_BYTES: Final = 8192
 REQUEST_TIMEOUT_S: Final = 5.0
@@ -236,14 +236,10 @@ async def serve_metrics(
     Raises:
         UserError: the port is taken, or the address is not this machine's.
     """
-    try:
+    problem = f"metrics cannot be served on {host} port {port}"
+    next_step = "choose another --metrics-port, or --metrics-host, or 0 for none"
+    with system_errors(problem, next_step, ExitCode.CONFIG):
         listeners = await trio.open_tcp_listeners(port, host=host)
-    except OSError as error:
-        raise UserError(
-            f"metrics cannot be served on {host} port {port}: {error.strerror}",
-            "choose another --metrics-port, or --metrics-host, or 0 for none",
-            ExitCode.CONFIG,
-        ) from error
     begun: dict[trio.CancelScope, None] = {}  # the oldest first
 
     async def answer(stream: trio.SocketStream) -> None:

@@ -28,7 +28,7 @@ import msgspec
 from cyclopts import Parameter, validators
 
 from client.cli.terminal.output import json_line, print_json, printable, say
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.lab.chaos.catalogue import KINDS, RELAYED, Fault, Kind, choose_faults, stages_of
 
 if TYPE_CHECKING:
@@ -160,15 +160,11 @@ def _pace(minutes: float | None, every: float | None, quick: bool) -> tuple[floa
 
 
 def _prepare(out: Path) -> None:
-    try:
+    with system_errors(f"cannot write to {out}", "choose another --out"):
         out.mkdir(parents=True, exist_ok=True)
         probe = out / ".chaos"
         probe.touch()
         probe.unlink()
-    except OSError as error:
-        raise UserError(
-            f"cannot write to {out}: {error.strerror}", "choose another --out"
-        ) from error
 
 
 def perform(choices: Choices) -> Report:
@@ -265,11 +261,8 @@ def _write(
     )
     report = make_report(settings, chaotic, paired, per_step)
     document = msgspec.json.format(msgspec.json.encode(report), indent=1)
-    try:
+    with system_errors(f"cannot write to {choices.out}", "choose another --out"):
         (choices.out / "chaos.json").write_bytes(document + b"\n")
         (choices.out / "chaos.md").write_text(markdown(report), encoding="utf-8")
         (choices.out / "chaos.svg").write_text(plot(report), encoding="utf-8")
-    except OSError as error:
-        problem = f"cannot write to {choices.out}: {error.strerror}"
-        raise UserError(problem, "choose another --out") from error
     return report

@@ -16,7 +16,7 @@ from typing import Annotated
 from cyclopts import Parameter, validators
 
 from client.cli.terminal.output import print_json, printable
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 
 MARKER = ".volunteer-demo"
 """Marks the output folder, so that only files of a demo are ever removed."""
@@ -76,15 +76,13 @@ def prepare_folder(out: Path) -> None:
     Raises:
         UserError: it has other files, or cannot be written.
     """
-    try:
+    with system_errors(f"cannot use {out}", "choose another --out"):
         if not _is_ours(out):
             problem = f"{out} holds something that no demo wrote"
             raise UserError(problem, "choose another folder with --out", ExitCode.CONFIG)
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
         (out / MARKER).touch()
-    except OSError as error:
-        raise UserError(f"cannot use {out}: {error.strerror}", "choose another --out") from error
 
 
 def _is_ours(out: Path) -> bool:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from client.cli.terminal.output import print_json, say
 from client.cli.terminal.parameters import AsJson
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.lab.simulate.screen import Bar, report
 
 if TYPE_CHECKING:
@@ -142,12 +142,8 @@ def write_plot(path: Path, nature: Nature, found: list[Figures]) -> None:
         "minutes",
         "share of the oracle",
     )
-    try:
+    with system_errors(f"cannot write {path}", "choose another --plot"):
         path.write_text(curves_chart(curves, labels), encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror}", "choose another --plot"
-        ) from error
 
 
 def answer(nature: Nature, found: list[Figures], trace: Path | None) -> Answer:

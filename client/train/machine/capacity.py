@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from client.compute.process import Worker
-from client.compute.requests import Probe
+from client.compute.requests import Probe, Probed
 from client.config import Settings
 from client.store.paths import Entry
 from client.store.persisted import Persisted
@@ -124,26 +124,31 @@ async def measured_capacity(
     if known and measured == (*wanted, reply.identity):
         return replace(known, free_bytes=free_bytes)
     reply, _ = await worker.call(replace(request, sizes=PROBE_SIZES))
-    names: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16"}
-    best = {
-        precision: max((r.flop_per_s for r in reply.rates if r.dtype == dtype), default=0.0)
-        for precision, dtype in names.items()
-    }
-    on_gpu = not reply.device.startswith("cpu")
-    capacity = Capacity(
-        *wanted,
-        best["fp32"],
-        best["bf16"] if on_gpu else 0.0,
-        reply.memory_total_bytes,
-        on_gpu=on_gpu,
-        platform=reply.platform,
-        unused=reply.unused,
-        peaks=best,
-        identity=reply.identity,
-        free_bytes=free_bytes,
-    )
+    capacity = replace(capacity_of(reply, *wanted), free_bytes=free_bytes)
     file.save(capacity)
     return capacity
+
+
+def capacity_of(found: Probed, device: str, threads: int) -> Capacity:
+    """Return what was measured of a machine with these devices and so many threads."""
+    names: dict[Precision, str] = {"fp32": "float32", "bf16": "bfloat16"}
+    best = {
+        precision: max((r.flop_per_s for r in found.rates if r.dtype == dtype), default=0.0)
+        for precision, dtype in names.items()
+    }
+    on_gpu = not found.device.startswith("cpu")
+    return Capacity(
+        *(device, threads),
+        best["fp32"],
+        best["bf16"] if on_gpu else 0.0,
+        found.memory_total_bytes,
+        on_gpu=on_gpu,
+        platform=found.platform,
+        unused=found.unused,
+        peaks=best,
+        identity=found.identity,
+        free_bytes=found.memory_available_bytes,
+    )
 
 
 def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:

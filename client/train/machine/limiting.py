@@ -16,7 +16,7 @@ import trio
 
 from client.config import Settings
 from client.limits.battery import on_battery
-from client.limits.decision import Allowed, Facts, decide
+from client.limits.decision import Facts, decide
 from client.limits.idle import Idleness, find_idleness
 from client.limits.usage import DayUse
 from client.store.paths import Entry
@@ -83,12 +83,12 @@ class Limiting:
     async def look(self) -> None:
         """Collect the facts, decide, and apply the decision."""
         facts = await self._facts()
-        decision = decide(self._senses.now(), facts, self._settings)
-        if isinstance(decision, Allowed):
+        held = decide(self._senses.now(), facts, self._settings)
+        if held is None:
             self._pauses.release(CAUSE)
             return
-        until = None if decision.until is None else decision.until.timestamp()
-        self._pauses.hold(CAUSE, decision.reason, until)
+        until = None if held.until is None else held.until.timestamp()
+        self._pauses.hold(CAUSE, held.reason, until)
 
     async def _facts(self) -> Facts:
         settings, found = self._settings, Idleness(True)

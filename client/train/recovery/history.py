@@ -17,8 +17,9 @@ from typing import Final, Protocol
 
 import trio
 
+from client.compute.checkpoint import CheckpointInfo
 from client.store import records
-from client.store.checkpoints import CheckpointFolder, Stored
+from client.store.checkpoints import CheckpointFolder
 from client.store.persisted import Persisted
 from client.train.ports import Ports
 from client.train.recovery.line_fetch import FetchedCopy, LineFetch, discard
@@ -268,7 +269,7 @@ class History:
         """A checkpoint was removed from our disk: our record of the disk must be made again."""
         self._stale.set()
 
-    def _is_ours(self, stored: Stored) -> bool:
+    def _is_ours(self, stored: CheckpointInfo) -> bool:
         """Whether a checkpoint is of our lineage; a write may begin in one lineage and end in the
         next."""
         if self._made_all or stored.version <= self.lineage.version:

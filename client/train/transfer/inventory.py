@@ -13,7 +13,7 @@ import trio
 from client.compute.checkpoint import CheckpointInfo, examine, read_info
 from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.config import Settings
-from client.store.checkpoints import Checkpoint, CheckpointFolder, Stored
+from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.ports import Ports
 from client.train.transfer.blobs import Shelf
 from protocol.effects import Explain
@@ -26,22 +26,29 @@ def checkpoint_folder(folder: Path, settings: Settings) -> CheckpointFolder:
     return CheckpointFolder(folder, settings.checkpoint_keep, settings.checkpoint_milestone_every)
 
 
-def stored_states(folder: CheckpointFolder, swarm: str, stages: int) -> list[Stored]:
-    """Return a swarm's checkpoints on disk, by stage and version, from their headers.
+def stored_states(folder: CheckpointFolder, swarm: str, stages: int) -> list[CheckpointInfo]:
+    """Return the headers of a swarm's checkpoints on disk, by stage and version.
 
-    Files that are damaged or of another swarm are renamed and left out; unreadable ones are left
-    out.
+    Files that are damaged, misnamed or of another swarm are renamed and left out; unreadable ones
+    are left out.
 
     Args:
         folder: the checkpoint folder.
         swarm: id of the swarm.
         stages: its number of stages.
     """
-
-    def read(path: Path) -> CheckpointInfo:
-        return checked(read_info(path), swarm, stages)
-
-    return folder.inventory(read, CheckpointError, CheckpointUnreadable)
+    found = []
+    for entry in folder.entries():
+        try:
+            info = checked(read_info(entry.path), swarm, stages)
+            if (info.stage, info.version) != (entry.stage, entry.version):
+                raise CheckpointError(f"it is version {info.version} of stage {info.stage}")
+            found.append(info)
+        except CheckpointUnreadable:
+            continue
+        except CheckpointError:
+            folder.condemn(entry)
+    return found
 
 
 def checked(info: CheckpointInfo, swarm: str, stages: int) -> CheckpointInfo:
@@ -84,7 +91,9 @@ async def offer_stored(
         await _offer(folder, stored, shelf, ports)
 
 
-async def _offer(folder: CheckpointFolder, stored: Stored, shelf: Shelf, ports: Ports) -> None:
+async def _offer(
+    folder: CheckpointFolder, stored: CheckpointInfo, shelf: Shelf, ports: Ports
+) -> None:
     path = folder.path(stored.stage, stored.version)
     try:
         info, digests = await trio.to_thread.run_sync(examine, path)

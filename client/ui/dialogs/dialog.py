@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
@@ -10,14 +9,16 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
-from client.ui.widgets.panel import Panel
-from client.views.span import Box, Line
+from client.ui.widgets.panel import Panel, View
+from client.views.span import Box
 
 Result = TypeVar("Result")
-View = Callable[[Box], list[Line]]
+
 CELLS = 70
 """Of a line."""
 FRAME_LINES = 4
+PAGE_LINES = 16
+"""Of what may be longer."""
 
 
 class Dialog(ModalScreen[Result]):
@@ -63,3 +64,9 @@ class Dialog(ModalScreen[Result]):
         if not self._answered:
             self._answered = True
             self.dismiss(result)
+
+
+class Page(Dialog[None]):
+    """Something to read; closed with Enter, ? and q as well."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,question_mark,q", "close", show=False)]

@@ -8,18 +8,18 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from client.control.snapshot import InviteView
-from client.ui.dialogs.dialog import Dialog
+from client.ui.dialogs.dialog import Page
 from client.views.span import Box, Line, line
 from client.views.text import clean, wrap
 
 MAX_CHARS = 4000
 
 
-class InviteDialog(Dialog[None]):
-    """Closed with Escape, Enter, i or q; c copies."""
+class InviteDialog(Page):
+    """Closed with i, too; c copies."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,q,i", "close", show=False),
+        Binding("i", "close", show=False),
         Binding("c,x", "copy", show=False),
     ]
 

@@ -10,19 +10,21 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from queue import Full, Queue
 
 import msgspec
 
 from client.control.client import ControlClient, ControlError, NoAnswer, NotRunning
 from client.control.updates import Update
 from client.store.last_run import Ending
-from client.ui.source.mailbox import Answer, Link, LinkState, Mailbox
+from client.ui.source.news import Answer, Link, LinkState, News
 
-CURVE_POINTS = 500
+MOST_NEWS = 32
+"""That wait to be taken; where nobody takes them, the node is not read and makes no more."""
 SILENCE_S = 15.0
 """Seconds of silence of a node after which we connect again."""
 LOOK_S = 0.2
-"""How long the end of the interface waits for the thread at most."""
+"""How long the end of the interface waits for the threads at most."""
 PATIENCE_S = (0.5, 1.0, 2.0, 3.0, 5.0)
 SAID = {
     "pause": "paused: memory is freed; p resumes",
@@ -37,7 +39,7 @@ LEFT = "the volunteer has left the swarm"
 
 
 class LiveSource:
-    """The node that listens on a control socket.
+    """The node that listens on a control socket. The interface takes what it tells from ``news``.
 
     Args:
         path: the socket.
@@ -48,7 +50,8 @@ class LiveSource:
         self, path: Path, how_it_ended: Callable[[int], Ending | None] | None = None
     ) -> None:
         self._path, self._how_it_ended = path, how_it_ended
-        self._mailbox = Mailbox()
+        self.news: Queue[News] = Queue(MOST_NEWS)
+        self.link = Link("connecting")
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._pid: int | None = None
@@ -56,9 +59,8 @@ class LiveSource:
         self._leaving = False
         """Whether the node was told to leave, or says that it does."""
 
-    def start(self, mailbox: Mailbox) -> None:
+    def start(self) -> None:
         """Begin to connect."""
-        self._mailbox = mailbox
         self._thread = threading.Thread(target=self._run, name="live", daemon=True)
         self._thread.start()
 
@@ -70,9 +72,6 @@ class LiveSource:
 
     def command(self, method: str, **params: object) -> None:
         """Send a command to the node; refused at once while none answers."""
-        if self._mailbox.link.state != "live":
-            self._mailbox.put_answer(Answer(method, False, NOT_DONE))
-            return
         threading.Thread(target=self._tell, args=(method, params), daemon=True).start()
 
     # --- threads ---------------------------------------------------------------------------------
@@ -94,9 +93,9 @@ class LiveSource:
         if node.greeting.pid != self._pid:
             # another process numbers its events from the start
             self._pid, self._since, self._leaving = node.greeting.pid, 0, False
-        self._mailbox.put_curve(node.history(CURVE_POINTS))
+        self._say(node.history())
         node.subscribe(events_since=self._since)
-        self._mailbox.put_link(Link("live"))
+        self._say_link(Link("live"))
         heard = time.monotonic()
         while not self._ended.is_set():
             update = node.next_update(LOOK_S)
@@ -110,7 +109,7 @@ class LiveSource:
         if update.events:
             self._since = update.events[-1].seq
         self._leaving |= update.snapshot.state == "stopping"
-        self._mailbox.put(update)
+        self._say(update)
 
     def _lost(self, why: str, tries: int, error: ControlError) -> None:
         nobody = isinstance(error, NotRunning)
@@ -118,17 +117,32 @@ class LiveSource:
         if nobody and self._pid is not None and self._how_it_ended is not None:
             ending = self._how_it_ended(self._pid)
         if ending is not None or (self._leaving and nobody):
-            self._mailbox.put_link(Link("ended", LEFT if self._leaving else GONE, ending))
+            self._say_link(Link("ended", LEFT if self._leaving else GONE, ending))
             return
         state: LinkState = "connecting" if not self._since and tries < 3 else "lost"
-        self._mailbox.put_link(Link(state, f"{why}; trying again ({tries})"))
+        self._say_link(Link(state, f"{why}; trying again ({tries})"))
+
+    def _say_link(self, link: Link) -> None:
+        self.link = link
+        self._say(link)
+
+    def _say(self, news: News) -> None:
+        """Leave news; where there is no room for more, wait until there is, or for the end."""
+        while not self._ended.is_set():
+            try:
+                self.news.put(news, timeout=LOOK_S)
+            except Full:
+                continue
+            return
 
     def _tell(self, method: str, params: dict[str, object]) -> None:
-        self._mailbox.put_answer(self._answer(method, params))
+        self._say(self._answer(method, params))
 
     def _answer(self, method: str, params: dict[str, object]) -> Answer:
         """Carry out a command on a connection of its own."""
         words = NOT_DONE
+        if self.link.state != "live":
+            return Answer(method, False, words)
         try:
             with ControlClient(self._path) as node:
                 words = UNHEARD

@@ -65,4 +65,5 @@ class Panel(Toned):
 
     def render_line(self, y: int) -> Strip:
         """Draw one line."""
-        return self.paint_at(self._lines, y)
+        line = self._lines[y] if y < len(self._lines) else ()
+        return self.paint(line, self.content_size.width)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 from rich.segment import Segment
@@ -54,8 +53,3 @@ class Toned(Widget):
             for span in line
         ]
         return Strip(segments).adjust_cell_length(width, base)
-
-    def paint_at(self, lines: Sequence[Line], y: int) -> Strip:
-        """Return line ``y`` of several, blank beyond them."""
-        line = lines[y] if 0 <= y < len(lines) else ()
-        return self.paint(line, self.content_size.width)

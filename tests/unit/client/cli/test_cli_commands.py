@@ -23,7 +23,7 @@ from client.control.methods import Impossible
 from client.control.snapshot import EventView, LineView, NetworkView, PauseView, ReachView
 from client.errors import ExitCode
 from client.events import LogLine
-from client.store.identity import IdentityLock, ensure_identity
+from client.store.identity import ensure_identity, identity_lock
 from client.store.paths import home_folders, make_private
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
@@ -278,7 +278,7 @@ def test_prune_removes_what_can_be_had_again(home: Path, data: Path, within: Wit
 def test_nothing_is_pruned_beside_a_running_volunteer(
     home: Path, data: Path, within: Within
 ) -> None:
-    with IdentityLock(data):
+    with identity_lock(data):
         before = _left(data)
         assert within("cache", "prune", "--yes").returncode == ExitCode.TEMPORARY
         assert _left(data) == before

@@ -41,8 +41,8 @@ from tests.support.saved_swarms import SIGNER, little_swarm
 HOLDER = """
 import sys
 from pathlib import Path
-from client.store.identity import IdentityLock
-with IdentityLock(Path(sys.argv[1])):
+from client.store.identity import identity_lock
+with identity_lock(Path(sys.argv[1])):
     print("up", flush=True)
     sys.stdin.readline()
 """
@@ -438,7 +438,7 @@ class FakeDriver:
 @pytest.fixture
 def cards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeDriver())
-    monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0+cu126")
+    monkeypatch.setattr(checks_gpu, "package_version", lambda _: "2.13.0+cu126")
     monkeypatch.delenv(checks_gpu.VISIBLE, raising=False)
 
 
@@ -458,7 +458,7 @@ def test_doctor_names_a_card_that_is_not_there_and_a_torch_without_cuda(
     assert (told.status, "there is no cuda:3" in told.words) == ("fail", True)
     told = check_gpu(Settings(device="cuda:2"), {checks_gpu.VISIBLE: "1"})
     assert "CUDA_VISIBLE_DEVICES=1 renumbers them" in told.words
-    monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0+cpu")
+    monkeypatch.setattr(checks_gpu, "package_version", lambda _: "2.13.0+cpu")
     assert "build of torch cannot use them" in check_gpu(Settings()).words
 
 
@@ -475,10 +475,10 @@ def test_the_lock_of_the_volunteer_itself_is_no_trouble(scene: Scene) -> None:
 
 def test_gpus_that_are_not_nvidias_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks_gpu, "_cards", list)
-    monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0+rocm6.4")
+    monkeypatch.setattr(checks_gpu, "package_version", lambda _: "2.13.0+rocm6.4")
     told = check_gpu(Settings(device="cuda:1"))
     assert (told.status, "AMD" in told.words) == ("ok", True)
-    monkeypatch.setattr(checks_gpu, "_torch_version", lambda: "2.13.0")
+    monkeypatch.setattr(checks_gpu, "package_version", lambda _: "2.13.0")
     monkeypatch.setattr(checks_gpu.sys, "platform", "darwin")
     monkeypatch.setattr(checks_gpu.platform, "machine", lambda: "arm64")
     told = check_gpu(Settings(device="mps"))

@@ -12,7 +12,7 @@ from client.cli.consent import terms
 from client.cli.diagnosis.bundle import _nameless
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
-from client.cli.models.contributors import contributors_of
+from client.cli.models.kept import contributors_of
 from client.cli.reach.home import find_home
 from client.cli.terminal.swarm_text import introduction
 from client.config import Settings

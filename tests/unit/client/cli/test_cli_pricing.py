@@ -15,6 +15,8 @@ from protocol.manifest import StageCost
 TINY = PRESETS["tiny"].model
 LARGE = PRESETS["llama-3.1-8b"].model
 SPEED = 1e11
+RUN = RunChoices(sequences=8)
+DRAFT = manifest.drafted(RUN, TINY, 2)
 
 
 def _parts(monkeypatch: pytest.MonkeyPatch, embedding_s: float) -> None:
@@ -24,9 +26,8 @@ def _parts(monkeypatch: pytest.MonkeyPatch, embedding_s: float) -> None:
 
 
 def _priced() -> tuple[tuple[StageCost, ...], tuple[str, ...]]:
-    run = RunChoices()
-    parts = manifest.measured_prices(TINY, run, 8)
-    return manifest.price_stages(TINY, run, 2, 8, parts)
+    found, notes = manifest.priced(DRAFT, manifest.measured_prices(TINY, RUN))
+    return found.stages, notes
 
 
 def test_a_part_that_seems_to_take_seconds_is_not_signed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,8 +35,8 @@ def test_a_part_that_seems_to_take_seconds_is_not_signed(monkeypatch: pytest.Mon
     _parts(monkeypatch, embedding_s=2.0)
     costs, notes = _priced()
     assert [cost.layers for cost in costs] == [2, 2]
-    counted, _ = manifest.price_stages(TINY, RunChoices(), 2, 8, None)
-    assert [cost.flops for cost in costs] == [cost.flops for cost in counted]
+    counted, _ = manifest.priced(DRAFT, None)
+    assert [cost.flops for cost in costs] == [cost.flops for cost in counted.stages]
     assert notes == (manifest.BUSY,)
 
 
@@ -65,7 +66,7 @@ def test_a_large_model_is_counted_not_run(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(pricing, "measure_costs", fail)
     monkeypatch.setattr(pricing, "machine_speed", lambda: SPEED)
-    assert manifest.measured_prices(LARGE, RunChoices(), 1) is None
-    costs, _ = manifest.price_stages(LARGE, RunChoices(), 32, 1, None)
+    assert manifest.measured_prices(LARGE, RunChoices(sequences=1)) is None
+    found, _ = manifest.priced(manifest.drafted(RunChoices(sequences=1), LARGE, 32), None)
     spec = LARGE.context * flops_per_token(LARGE, whole_slice(LARGE))
-    assert sum(cost.flops for cost in costs) == pytest.approx(spec)
+    assert sum(cost.flops for cost in found.stages) == pytest.approx(spec)

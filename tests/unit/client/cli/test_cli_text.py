@@ -39,12 +39,7 @@ from client.control.snapshot import (
 )
 from client.errors import UserError
 from client.events import LogLine, StepCommitted
-from client.views.report import (
-    leaderboard_report,
-    matches_report,
-    peers_report,
-    status_report,
-)
+from client.views.report import report
 from client.views.status import one_line
 from tests.support.control_fakes import example_matches, example_snapshot, example_stage
 
@@ -155,13 +150,13 @@ FULL = example_snapshot(
 )
 """A node of which all is known that there may be."""
 REPORTS = {
-    "status": lambda: status_report(FULL),
-    "status-at-first": lambda: status_report(example_snapshot()),
-    "peers": lambda: peers_report(FULL),
-    "leaderboard": lambda: leaderboard_report(FULL.contributors, ME),
-    "leaderboard-at-first": lambda: leaderboard_report([], ME),
+    "status": lambda: report(None, FULL),
+    "status-at-first": lambda: report(None, example_snapshot()),
+    "peers": lambda: report("peers", FULL),
+    "leaderboard": lambda: report("leaderboard", FULL),
+    "leaderboard-at-first": lambda: report("leaderboard", example_snapshot()),
     "metrics": lambda: exposition(FULL).decode(),
-    "matches": lambda: matches_report(example_snapshot(), example_matches()),
+    "matches": lambda: report("matches", example_snapshot(), example_matches()),
 }
 
 
@@ -213,13 +208,13 @@ def test_the_longest_reasons_fit_100_columns() -> None:
     wide = example_stage(stage=127, shared_level=999_999.0, obstacle="because " * 30)
     moves = [PayingMove(home=n, to=127) for n in range(20)]
     now = example_matches(stages=[wide] * 3, paying_moves=moves)
-    assert max(map(len, matches_report(example_snapshot(), now).splitlines())) <= 100
+    assert max(map(len, report("matches", example_snapshot(), now).splitlines())) <= 100
 
 
 @given(st.text())
 def test_words_of_strangers_neither_break_lines_nor_drive_the_terminal(words: str) -> None:
     now = example_matches(stages=[example_stage(obstacle=words)])
-    text = matches_report(example_snapshot(), now)
+    text = report("matches", example_snapshot(), now)
     assert printable(text) == text
     assert "\t" not in text
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from client.control import methods, rpc
 from client.control.client import ControlClient
 from client.control.methods import MAX_EVENTS_PER_ANSWER, answer
-from client.control.names import named, with_names
+from client.views.words import named, with_names
 from tests.support.control_fakes import FakeProvider
 
 REFUSED = [

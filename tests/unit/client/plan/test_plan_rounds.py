@@ -29,8 +29,8 @@ def rounds(inner: int = 4, microbatches: int = 40, **stage: float) -> Run:
 def test_own_steps_are_part_of_computing_and_averaging_is_waited_for() -> None:
     # a microbatch takes 1 s and a quarter of a step of 2 s: two replicas do one in 0.75 s
     found = predict(rounds(update=2 * GIGA), [[MACHINE, MACHINE]])
-    assert found.compute_s == pytest.approx(40 * 0.75)
-    assert found.averaging_s == pytest.approx(1.0)
+    assert found.parts_s["compute"] == pytest.approx(40 * 0.75)
+    assert found.parts_s["averaging"] == pytest.approx(1.0)
     assert found.step_s == pytest.approx(39 * 0.75 + 1.5 + 1.0)
 
 

@@ -7,7 +7,6 @@ import resource
 import signal
 import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,7 +93,7 @@ def test_data_is_flushed_before_it_gets_its_name(tmp_path: Path, calls: list[str
     found = CheckpointFolder(tmp_path)
     assert found.adopt(tmp_path / "fetched", 3, 50) == found.path(3, 50)
     assert calls == ["fsync", "replace", "fsync"]
-    assert found.newest(3) is not None
+    assert [(one.stage, one.version) for one in found.entries()] == [(3, 50)]
 
 
 def test_home_overrides_every_folder(tmp_path: Path) -> None:
@@ -174,11 +173,10 @@ def test_checkpoints_are_found_by_number_not_by_text(tmp_path: Path) -> None:
         ],
     )
     (tmp_path / "stage-0-v99.safetensors").mkdir()
-    newest = found.newest(0)
-    assert newest is not None
+    entries = found.entries()
+    newest = max(one for one in entries if one.stage == 0)
     assert (newest.version, newest.path) == (10, found.path(0, 10))
-    assert len(found.entries()) == 3
-    assert found.newest(2) is None
+    assert len(entries) == 3
     assert CheckpointFolder(tmp_path / "missing").entries() == []
 
 
@@ -196,7 +194,7 @@ def test_leftovers_are_swept(tmp_path: Path) -> None:
     found = checkpoints(tmp_path, ["stage-0-v1.safetensors", ".stage-0-v2.safetensors.q1.tmp"])
     assert found.sweep() == 1
     assert not any(is_temporary(path) for path in tmp_path.iterdir())
-    assert found.newest(0) is not None
+    assert [(one.stage, one.version) for one in found.entries()] == [(0, 1)]
 
 
 def swarm_file(*ports: int, seed: int = 7, ticket: bytes | None = None) -> SwarmFile:
@@ -253,38 +251,6 @@ def test_damaged_and_misnamed_swarms_are_passed_over(tmp_path: Path) -> None:
     store.meet(SwarmId("3" * 64), [])
 
 
-@dataclass(frozen=True)
-class ExampleHeader:
-    stage: int
-    version: int
-    hash: str = "ab"
-    size_bytes: int = 1
-
-
-def test_an_inventory_passes_over_what_is_damaged_misnamed_or_not_to_be_read_now(
-    tmp_path: Path,
-) -> None:
-    folder = CheckpointFolder(tmp_path)
-    texts = {(0, 5): "0 5", (0, 6): "x", (0, 7): "0 7", (1, 5): "1 4", (1, 6): "1 6"}
-    for (stage, version), text in texts.items():
-        folder.path(stage, version).write_text(text)
-
-    def read(path: Path) -> ExampleHeader:
-        if path == folder.path(0, 7):
-            raise OSError(24, "Too many open files")
-        stage, version = path.read_text().split()
-        return ExampleHeader(int(stage), int(version))
-
-    for _ in range(2):
-        assert folder.inventory(read, ValueError) == [(0, 5, "ab", 1), (1, 6, "ab", 1)]
-        assert sorted(path.name for path in tmp_path.glob("*.damaged")) == [
-            "stage-0-v6.safetensors.damaged",
-            "stage-1-v5.safetensors.damaged",
-        ]
-    assert [(entry.stage, entry.version) for entry in folder.entries()] == [(0, 5), (0, 7), (1, 6)]
-    assert CheckpointFolder(tmp_path / "missing").inventory(read, ValueError) == []
-
-
 def test_what_was_put_away_before_stays(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     put_away = []
@@ -315,7 +281,6 @@ def test_what_every_stage_has_stays_and_so_do_milestones(tmp_path: Path) -> None
 
 def test_what_is_set_aside_is_not_looked_at(tmp_path: Path) -> None:
     found = checkpoints(tmp_path, ["stage-0-v1.safetensors", "stage-0-v2.safetensors"])
-    newest = found.newest(0)
-    assert newest is not None
+    newest = found.entries()[-1]
     assert found.set_aside(newest).read_bytes() == b"c"
     assert [c.version for c in found.entries()] == [1]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from client.errors import ExitCode, UserError
-from client.store.identity import KEY_FILE, IdentityLock, ensure_identity, load_identity
+from client.store.identity import KEY_FILE, ensure_identity, identity_lock, load_identity
 from protocol.wire.envelope import Signer
 
 
@@ -98,8 +98,8 @@ def test_one_process_per_identity(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import sys, pathlib; from client.store.identity import IdentityLock\n"
-            "with IdentityLock(pathlib.Path(sys.argv[1])):\n"
+            "import sys, pathlib; from client.store.identity import identity_lock\n"
+            "with identity_lock(pathlib.Path(sys.argv[1])):\n"
             "    print('held', flush=True); sys.stdin.read()",
             str(tmp_path),
         ],
@@ -112,13 +112,13 @@ def test_one_process_per_identity(tmp_path: Path) -> None:
     try:
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(UserError, match=f"process {holder.pid} already") as caught:
-            IdentityLock(tmp_path).acquire()
+            identity_lock(tmp_path).__enter__()
         assert caught.value.exit_code == ExitCode.TEMPORARY
         assert "VOLUNTEER_HOME" in caught.value.next_step
     finally:
         holder.kill()  # not even a kill leaves a stale lock
         holder.communicate()
-    with IdentityLock(tmp_path):
+    with identity_lock(tmp_path):
         pass
 
 
@@ -126,6 +126,6 @@ def test_a_lock_is_held_once_though_the_disk_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for words in (str(os.getpid()), "another already runs"):
-        with IdentityLock(tmp_path), pytest.raises(UserError, match=words):
-            IdentityLock(tmp_path).acquire()
+        with identity_lock(tmp_path), pytest.raises(UserError, match=words):
+            identity_lock(tmp_path).__enter__()
         monkeypatch.setattr(os, "pwrite", full)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from client.node.status import take_snapshot
-from client.views.report import status_report
+from client.views.report import report
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ContributeTask
 from protocol.wire.messages import AuditRequest, Shown
@@ -85,7 +85,7 @@ async def test_honest_replicas_agree(
             assert results.disagree == 0
             assert {one.standing for one in told.trust} == {"proven"}
             assert sum(one.audits.drawn for one in told.trust) == results.drawn
-            assert "not agree" not in status_report(told)
+            assert "not agree" not in report(None, told)
             events = volunteer.engine.event_sink.log.since(0).entries
             told_of = [one.event for one in events if one.event.words.startswith("audit of")]
             assert {event.level for event in told_of} <= {"debug"}, "news is what does not agree"
@@ -121,7 +121,7 @@ async def test_a_liar_is_expelled_and_the_run_goes_on(tmp_path, factor: float) -
         assert "contribution" in out.fault
         assert [one.standing for one in now.trust if one.peer == peer(other)] == ["proven"]
         assert not now.audits.open, "what the liar says of who has found it out"
-        assert "not agree" in status_report(now)
+        assert "not agree" in report(None, now)
         later = await swarm.add()
         later.engine.keep_evidence(*kept)
         assert expelled(later) == {peer(liar)}, "as after a restart"
