@@ -18,8 +18,7 @@ import nacl.utils
 import trio
 
 from client import __version__
-from client.compute.checkpoint import examine
-from client.compute.errors import CheckpointError, CheckpointUnreadable
+from client.compute.errors import CheckpointUnreadable
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.net.libp2p_network import Libp2pNetwork, open_network
@@ -29,18 +28,17 @@ from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import dial_first, fetch_manifest
 from client.train.messaging.handshake import Handshake
 from client.train.ports import Copied, StageHolder
+from client.train.recovery.copies import FalseCopy, fetch_copy
 from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
-from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed
+from client.train.transfer.blobs import DiskFailed, DownloadFailed
 from client.train.transfer.data_search import TOKENIZER
-from client.train.transfer.inventory import checked
-from model_zoo.specs.data import DataSpec
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.invite import Invite, SwarmFile, Target
 from protocol.manifest import FIRST_SAVED
-from protocol.recovery.stored import STORED, Stored, parse_stored
+from protocol.recovery.stored import STORED, Copy, Stored, parse_stored
 from protocol.view import SwarmView
 from protocol.vouching.register import KeptRegister, Register
 from protocol.wire.envelope import Signer
@@ -51,9 +49,8 @@ FIND_S = 20.0
 ASK_S = 0.5
 MORE_S = 0.1
 """Extra wait for others that have the same or a better version."""
-DOWNLOAD_S = 3600.0
 TOKENIZER_S = 20.0
-"""Seconds without a part of it after which another member is asked for the tokenizer."""
+"""Seconds without an answer after which another member is asked for the tokenizer."""
 TOKENIZER_FILE = "tokenizer.json"
 ATTEMPTS = 5
 Progress = Callable[[str], None]
@@ -62,7 +59,7 @@ Lend = Callable[[SwarmFile, PeerId], KeptRegister]
 
 
 class Observer(StageHolder):
-    """Sits on an engine without a seat: collects offers, feeds the download under way."""
+    """Sits on an engine without a seat, and collects offers."""
 
     def __init__(self, stages: int) -> None:
         super().__init__(stages)
@@ -70,21 +67,20 @@ class Observer(StageHolder):
         """Versions that are asked for now, the best first."""
         self.offers: dict[tuple[int, int], set[PeerId]] = {}
         """By stage and version: who of those asked offers it."""
-        self.download: Download | None = None
-        self.tokenizer_bytes = 0
-        """Size of the tokenizer that is copied; offers of other sizes are ignored."""
         self.changed = trio.Event()
 
-    def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
-        """Take an offer or a chunk: ``message`` of ``peer``, with its ``payload``."""
-        other = isinstance(message, BlobOffer) and message.size_bytes != self.tokenizer_bytes
-        if self.download is not None and not (message.kind == "data" and other):
-            self.download.receive(peer, message, payload)
-        elif isinstance(message, BlobOffer) and self._is_awaited(peer, message):
+    def concerns(self, message: Copied) -> bool:
+        """Whether a member offers a state."""
+        return isinstance(message, BlobOffer) and message.kind == "state"
+
+    def receive(self, peer: PeerId, message: Copied, payload: bytes) -> None:
+        """Take an offer."""
+        if isinstance(message, BlobOffer) and self._is_awaited(peer, message):
             self.offers.setdefault((message.stage, message.version), set()).add(peer)
-        else:
-            return
-        self._notify()
+            self._notify()
+
+    def lost(self, peer: PeerId) -> None:
+        """A member is gone, or lies: its download ends by itself."""
 
     def want(self, candidates: list[Candidate]) -> None:
         """Wait for offers of these from now on; other offers are forgotten."""
@@ -106,17 +102,12 @@ class Observer(StageHolder):
         return None
 
     def _is_awaited(self, peer: PeerId, offer: BlobOffer) -> bool:
-        return offer.kind == "state" and any(
+        return any(
             one.version == offer.version
             and offer.stage < len(one.donors)
             and peer in one.donors[offer.stage]
             for one in self.wanted
         )
-
-    def peer_lost(self, peer: PeerId) -> None:
-        """A donor was lost."""
-        if self.download is not None:
-            self.download.lost(peer)
 
     def update_view(self, view: SwarmView) -> None:
         """Note the replicas of every stage."""
@@ -155,9 +146,8 @@ async def gather(
             observer = Observer(swarm.manifest.stage_count)
             engine = _engine(network, Signer(seed), swarm, observer, nursery, lend)
             nursery.start_soon(engine.run, seen)
-            paths = await _copy_newest(engine, observer, swarm, out_dir, say)
-            if swarm.manifest.data.tokenizer is not None:
-                await _copy_tokenizer(engine, observer, swarm.manifest.data, out_dir, say)
+            paths = await _copy_newest(engine, observer, out_dir, say)
+            await _copy_tokenizer(engine, out_dir, say)
             nursery.cancel_scope.cancel()
     return swarm, paths
 
@@ -210,20 +200,21 @@ def _engine(
         signer.peer, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, vouching
     )
     engine.held_stages = observer
+    engine.downloads.add(observer)
     return engine
 
 
 async def _copy_newest(
-    engine: Engine, observer: Observer, swarm: SwarmFile, out_dir: Path, say: Progress
+    engine: Engine, observer: Observer, out_dir: Path, say: Progress
 ) -> list[Path]:
     """Copy the best version, or another one if that is deleted meanwhile or proves false."""
     liars = set[PeerId]()
     for attempt in range(ATTEMPTS):
-        chosen = await _agree(engine, observer, swarm, liars)
+        chosen = await _agree(engine, observer, liars)
         try:
             return [
-                await _copy(engine, observer, swarm, stage, chosen, out_dir, say, liars)
-                for stage in range(swarm.manifest.stage_count)
+                await _copy(engine, observer, stage, chosen, out_dir, say, liars)
+                for stage in range(engine.manifest.stage_count)
             ]
         except DiskFailed as error:
             next_step = "free space, or set TMPDIR to a folder on another disk"
@@ -236,11 +227,9 @@ async def _copy_newest(
     raise UserError("no version could be copied", "try again", ExitCode.TEMPORARY)
 
 
-async def _agree(
-    engine: Engine, observer: Observer, swarm: SwarmFile, liars: set[PeerId]
-) -> Candidate:
+async def _agree(engine: Engine, observer: Observer, liars: set[PeerId]) -> Candidate:
     """Ask the claimed owners of the best versions until one version is offered completely."""
-    every, stages = swarm.manifest.policy.checkpoint_every, swarm.manifest.stage_count
+    every, stages = engine.manifest.policy.checkpoint_every, engine.manifest.stage_count
     first = min(every, FIRST_SAVED)
     deadline = engine.now() + FIND_S
     while engine.now() < deadline:
@@ -280,7 +269,6 @@ def _stored_records(engine: Engine, stages: int) -> dict[PeerId, Stored]:
 async def _copy(
     engine: Engine,
     observer: Observer,
-    swarm: SwarmFile,
     stage: int,
     chosen: Candidate,
     out_dir: Path,
@@ -291,45 +279,28 @@ async def _copy(
     path = out_dir / f"stage-{stage}-v{version}.safetensors"
     say(f"downloading stage {stage} at version {version}")
     donors = sorted(observer.offers[stage, version] - liars)
-    query = BlobQuery("state", stage, version)
-    download = observer.download = Download(engine, query, donors, path)
     try:
-        await download.run(DOWNLOAD_S)
-    finally:
-        observer.download = None
-    try:
-        info, _ = await trio.to_thread.run_sync(examine, path)
-        checked(info, swarm.swarm, swarm.manifest.stage_count)
-        named = chosen.hashes[stage].hex()
-        if (info.stage, info.version, info.hash) != (stage, version, named):
-            raise CheckpointError("its hash differs from the one that its holders announced")
+        copy = Copy(stage, version, chosen.hashes[stage])
+        await fetch_copy(engine.downloads, copy, donors, path)
     except CheckpointUnreadable as error:  # our own disk failed: no donor lied
-        path.unlink(missing_ok=True)
         raise DiskFailed(f"stage {stage}: {error}") from error
-    except CheckpointError as error:
-        liars.update(download.sources)
-        path.unlink(missing_ok=True)
+    except FalseCopy as error:
+        liars.update(error.sources)
         raise DownloadFailed(f"stage {stage}: {error}") from error
     return path
 
 
-async def _copy_tokenizer(
-    engine: Engine, observer: Observer, data: DataSpec, out_dir: Path, say: Progress
-) -> None:
+async def _copy_tokenizer(engine: Engine, out_dir: Path, say: Progress) -> None:
     """Copy the swarm's tokenizer from any member that has it; each is asked by itself."""
-    if (brought := data.tokenizer) is None:
+    if (brought := engine.manifest.data.tokenizer) is None:
         return
-    observer.tokenizer_bytes = brought.size_bytes
     path = out_dir / TOKENIZER_FILE
     for donor in sorted(engine.handshake.admitted):
         query = BlobQuery("data", 0, TOKENIZER)
-        download = observer.download = Download(engine, query, [donor], path)
         try:
-            await download.run(TOKENIZER_S)
+            await engine.downloads.fetch(query, [donor], path, begins_s=TOKENIZER_S)
         except DownloadFailed:
             continue
-        finally:
-            observer.download = None
         if blake2b(path.read_bytes(), digest_size=32).hexdigest() == brought.digest:
             return
         path.unlink()

@@ -76,7 +76,6 @@ from client.train.messaging.kept_links import KeptLinks
 from client.train.recovery.history import History
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
-from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.training import Site, Training
 from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.state_size import largest_payload, round_bytes, usual_payload
@@ -462,7 +461,8 @@ class Node(ControlApi):
         self._network.named(map(str, named))
         engine.keep_amendments(self._folders.amendments(swarm.swarm))
         engine.reach.announced = _parsed(announced(self._options.settings, me))
-        engine.reach.moved = lambda: engine.own_advert.move(self._reach())
+        engine.own_advert.addresses = self._reach
+        engine.reach.moved = engine.own_advert.move
         folders, name = self._folders, swarm.swarm
         engine.keep_evidence(
             folders.proofs(name),
@@ -480,6 +480,7 @@ class Node(ControlApi):
             engine.membership.contacts,
             folder,
             engine.shelf,
+            engine.downloads,
             (engine.amending.book.steps, engine.amending.book.longest),
         )
         engine.notary.resume(history.lineage.era)
@@ -489,7 +490,6 @@ class Node(ControlApi):
             self._options.data_path,
             self._folders.data,
             folder,
-            self._reach,
         )
         training = Training(engine, self._event_sink, history, site, self._pauses)
         self._engine, self._training = engine, training
@@ -498,7 +498,6 @@ class Node(ControlApi):
             engine.membership.roster,
             engine.own_advert,
             self._options.settings.relay,
-            self._reach,
             lambda: not self._limiting.used_up,
             lambda: self._network.reached or engine.reach.reachable,
             self._event_sink.explain,
@@ -529,14 +528,11 @@ class Node(ControlApi):
 
     async def _take_part_as_relay(self) -> None:
         """Be a member that holds no stage: nothing is measured, and no worker starts."""
-        settings, data = self._options.settings, self._folders.data
+        data, own_advert = self._folders.data, self._engine.own_advert
         await self._training.clock_agrees()
-        joined = int(self._engine.wall())
-        own = relay_advert(settings, tuple(self._reach()), joined, kept_line(data))
-        self._engine.own_advert.enter(own, {})
-        await AdvertUpdater(
-            self._engine.measuring, self._engine.own_advert, settings, data, self._reach
-        ).run()
+        joined, here = int(self._engine.wall()), tuple(self._reach())
+        own_advert.enter(relay_advert(self._options.settings, here, joined, kept_line(data)), {})
+        await own_advert.keep_current(lambda: self._options.settings, data)
 
     def _greets(self, peer: PeerId) -> bool:
         """Whether to say Hello: before a member has vouched for us, not to those that only relay

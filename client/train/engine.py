@@ -28,7 +28,7 @@ from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
 from client.train.messaging.loopback import Loopback
 from client.train.messaging.slow_news import SlowNews
-from client.train.ports import Copied, StageHolder, Take
+from client.train.ports import StageHolder, Take
 from client.train.recovery.history import History
 from client.train.recovery.waypoints import WaypointDriver
 from client.train.reporting.event_sink import EventSink
@@ -41,7 +41,7 @@ from client.train.swarm.notary import Notary
 from client.train.swarm.own_advert import OwnAdvert
 from client.train.swarm.reach import Reach
 from client.train.swarm.views import era_followed, matching_members, may_speak, swarm_view
-from client.train.transfer.blobs import Shelf
+from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.chunks import ChunkServer
 from client.train.transfer.data_search import DataSearch
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendLetter
@@ -69,14 +69,13 @@ from protocol.membership.view import (
 )
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import STORED
-from protocol.seat.effects import AgreedOn, HeldOutLoss
+from protocol.seat.effects import AgreedOn, HeldOutLoss, SeatNews
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.waypoints.part import PART, WAYPOINT, encode_part
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
-    BlobOffer,
     ChunkRequest,
     Commit,
     Commitment,
@@ -86,7 +85,6 @@ from protocol.wire.messages import (
     Hello,
     Letter,
     Message,
-    NoBlob,
     Propose,
     RecordDigest,
     Records,
@@ -127,12 +125,13 @@ class Engine:
         self._clock = SwarmClock(self._clock_counts)
         self.measuring = Measuring(signer.peer, manifest, self.membership)
         self.contributions = Contributions(signer.peer, self.membership)
-        self.own_advert = OwnAdvert(self.membership, self, self._members)
+        self.own_advert = OwnAdvert(self.membership, self.measuring, self, self._members)
         self.matching: Matching | None = None
         self.data_search = DataSearch(
             self, manifest.data, lambda: self.handshake.admitted, self._data_changed
         )
-        self.shelf = Shelf(self)
+        self.shelf, self.downloads = Shelf(self), Downloads(self, manifest, swarm)
+        self.downloads.add(self.data_search)
         self.expulsions = Expulsions(self, network, self.membership, swarm)
         self.numbers = Numbers()
         self.notary = Notary(signer, swarm, self.event_sink.explain)
@@ -401,13 +400,12 @@ class Engine:
         self.chunks.gone(peer)
         self.measuring.gone(peer)
         self._slow_news.gone(peer)
-        self.data_search.lost(peer)
+        self.downloads.lost(peer)
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self._members(down)
             self.expulsions.link_down(peer)
             self.waypoints.link_down(peer)
-            self.held_stages.peer_lost(peer)
 
     # --- messages to the node itself ---------------------------------------------------------
 
@@ -465,11 +463,6 @@ class Engine:
         self.held_stages.amended()
         self._view_dirty = True
 
-    def agreed_on(self, said: AgreedOn) -> None:
-        """A stage of ours has agreed on an amendment."""
-        self.amending.agreed()
-        self._note_steps()  # where it was one of two that contradict each other, it counts now
-
     def _note_steps(self) -> None:
         """Tell the machines that go by it how long the run is."""
         self.waypoints.machine.steps = self.amending.book.longest
@@ -510,15 +503,6 @@ class Engine:
         """Pass a letter of the matching on."""
         if self.matching is not None:
             self.matched(self.matching.receive(peer, message.kind, message.body, self.now()))
-
-    def on_offer(self, peer: PeerId, message: BlobOffer | NoBlob) -> None:
-        """Take an answer to a query of ours, or an offer that nobody asked for."""
-        if message.kind != "data" or self.data_search.receive(peer, message):
-            self.on_chunk(peer, message)
-
-    def on_chunk(self, peer: PeerId, message: Copied, payload: bytes = b"") -> None:
-        """Pass a part of a blob to its download."""
-        self.held_stages.copied(peer, message, payload)
 
     def _serve_chunk(self, peer: PeerId, request: ChunkRequest) -> None:
         with self.error_boundary.against(peer, "ChunkRequest"):
@@ -569,7 +553,7 @@ class Engine:
             self.matching.member_left(peer)
         if peer != self.signer.peer:
             self.event_sink.peer(peer, "down", reason)
-        self.held_stages.peer_lost(peer)
+        self.downloads.lost(peer)
 
     def _record(self, record: RecordChanged) -> None:
         if record.kind in (PROGRESS, HELD_OUT):
@@ -729,25 +713,26 @@ class Engine:
         """Return 0 for our home, 1 for our second stage."""
         return 0 if self.matching is None else self.matching.seat_of(Stage(stage))
 
-    def convicted(self, out: Verdict | Contradicted) -> None:
-        """A majority of a stage near ours has expelled one of its members; or a member contradicts
-        itself."""
-        if isinstance(out, Verdict):
-            self._members(self.expulsions.voted_out(out))
-        else:
-            with suppress(RemoteProtocolError):  # a false signature: it is refused all the same
-                self._members(self.expulsions.contradicted(out.held, out.other))
-
-    def evaluated(self, found: HeldOutLoss) -> None:
-        """Our seat in the last stage has a version's loss on held-out text."""
-        self._loss_reports.found(found)
-
-    def stage_closed(self, committed: Committed) -> None:
-        """Our stage has committed a step."""
-        self.waypoints.closed(committed)
-        self.contributions.closed(committed)
-        self.measuring.closed(committed, self.now())
-        self._loss_reports.closed(committed, self.held_stages.view)
+    def seat_tells(self, news: SeatNews) -> None:
+        """A seat of ours tells what concerns more than its stage."""
+        match news:
+            case Committed():
+                if self.history is not None:
+                    self.history.closed(news)
+                self.waypoints.closed(news)
+                self.contributions.closed(news)
+                self.measuring.closed(news, self.now())
+                self._loss_reports.closed(news, self.held_stages.view)
+            case HeldOutLoss():
+                self._loss_reports.found(news)
+            case Verdict():
+                self._members(self.expulsions.voted_out(news))
+            case Contradicted(held, other):
+                with suppress(RemoteProtocolError):  # a false signature: it is refused all the same
+                    self._members(self.expulsions.contradicted(held, other))
+            case AgreedOn():
+                self.amending.agreed()
+                self._note_steps()  # where it contradicted another one, it counts now
 
     def drain(self) -> None:
         """Leave the matching; every stage of ours is drained."""

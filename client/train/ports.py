@@ -45,20 +45,10 @@ class StageHolder:
 
     def __init__(self, stages: int) -> None:
         self.view = SwarmView(((),) * stages)
-        self.sees = False
-        """Whether the view is one of our lineage."""
-        self.allowed = False
-        """Whether the swarm has started."""
 
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to one of our stages, if we hold it."""
         return None
-
-    def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
-        """Take an answer or a part of a blob that may be downloaded here."""
-
-    def peer_lost(self, peer: PeerId) -> None:
-        """A peer has left or was lost."""
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""

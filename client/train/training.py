@@ -8,7 +8,6 @@ stay. Resuming enters the swarm again with the same identity.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -37,10 +36,8 @@ from client.train.recovery.history import History
 from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
 from client.train.reporting.event_sink import EventSink
-from client.train.stage.drain_all import DrainAll
 from client.train.stage.held_stages import HeldStages
-from client.train.stage.stage_acquisition import Folders, Terms
-from client.train.swarm.advert_updater import AdvertUpdater
+from client.train.stage.stage_context import Folders, Terms
 from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
@@ -59,7 +56,7 @@ MEASURING_WORKERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A node's folders, settings and addresses for training."""
+    """A node's folders and settings for training."""
 
     settings: Settings
     data_path: Path | None
@@ -67,8 +64,6 @@ class Site:
     data: Path
     """The folder of the files beside the identity."""
     checkpoints: CheckpointFolder
-    addresses: Callable[[], list[str]]
-    """The addresses at which others reach us."""
 
 
 class Training:
@@ -89,7 +84,6 @@ class Training:
             site.settings.devices, ring_bytes(engine.manifest)
         )
         self._capacity: Capacity | None = None
-        self._updater: AdvertUpdater | None = None
         self._offered = trio.Event()
         self._leaving = trio.Lock()
         self._over = False
@@ -116,6 +110,7 @@ class Training:
             data_search=engine.data_search,
             linked=lambda: engine.handshake.admitted,
             shelf=engine.shelf,
+            downloads=engine.downloads,
             history=history,
             amendments=lambda: engine.amending.book,
             leaves=LeafSupply(
@@ -127,6 +122,7 @@ class Training:
                 site.settings.data_cache_bytes,
             ),
         )
+        engine.downloads.add(self._terms.leaves)
         self.counters = Counters(engine, event_sink)
         """Counts since the node started, over all pauses."""
         self.audit_log = AuditLog()
@@ -152,12 +148,11 @@ class Training:
     async def drain(self, *, for_good: bool = False) -> None:
         """Hand over and save our stages; nothing is held afterwards."""
         self._over = self._over or for_good
-        held_stages, engine = self.held_stages, self._engine
+        held_stages = self.held_stages
         async with self._leaving:  # a pause may be at it already
-            drain = DrainAll(engine, engine.signer.peer, held_stages, held_stages.buddies)
-            drain.prepare()
-            engine.drain()
-            await drain.run()
+            held_stages.save_when_drained()
+            self._engine.drain()
+            await held_stages.give_up_all()
 
     async def _train(self) -> None:
         """Hold stages until a pause begins; then drain them."""
@@ -196,7 +191,7 @@ class Training:
             self.held_stages.failure = error
             return
         await self.clock_agrees()
-        addresses = tuple(self._site.addresses())
+        addresses = tuple(engine.own_advert.addresses())
         seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
         own = advert(capacity, settings, addresses, seats, joined, kept_line(data))
         usable, manifest = self._terms.usable_bytes(), engine.manifest
@@ -204,16 +199,11 @@ class Training:
         own = replace(own, memory_bytes=advertised_bytes(manifest, usable, fits))
         engine.describe(own, has_data=not problem)
         self.entered = True
-        self._updater = AdvertUpdater(
-            engine.measuring, engine.own_advert, settings, data, self._site.addresses
-        )
-        await self._updater.run()
+        await engine.own_advert.keep_current(lambda: self._site.settings, data)
 
     def limit(self, settings: Settings) -> None:
         """Take limits that the owner has changed: members are told of them."""
         self._site = dataclasses.replace(self._site, settings=settings)
-        if self._updater is not None:
-            self._updater.settings = settings
 
     async def clock_agrees(self) -> None:
         """Wait until this machine's clock and the members' agree, and say that we wait."""
@@ -238,7 +228,7 @@ class Training:
         check_threads(settings)
         for _ in range(MEASURING_WORKERS):
             try:
-                worker = await self.held_stages.worker_ready()
+                worker = await self.held_stages.workers.wait_idle()
                 threads = settings.threads or find_cores().usable
                 self._capacity = await measured_capacity(worker, settings, data, threads)
                 for kind, why in self._capacity.unused.items():
@@ -266,18 +256,15 @@ class Training:
     def _new_held_stages(self) -> HeldStages:
         """Return new ``HeldStages``, attached to the engine and the history."""
         engine = self._engine
-        held_stages = HeldStages(
-            engine, self._terms, self._start_worker, self.counters, self.audit_log
-        )
+        held_stages = HeldStages(self._terms, self._start_worker, self.counters, self.audit_log)
         held_stages.pause = lambda reason: self._pauses.pause(None, reason)
         held_stages.lacks_room = self._pause_without_room
         held_stages.buddies = Buddies(
             engine,
             engine.signer.peer,
-            engine.manifest,
-            engine.swarm,
             self._site.checkpoints,
             engine.shelf,
+            engine.downloads,
             self._history,
             view=lambda: held_stages.view,
             held=lambda: held_stages.held.keys(),

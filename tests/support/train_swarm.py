@@ -34,7 +34,7 @@ from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
-from client.train.stage.stage_acquisition import Folders, Terms
+from client.train.stage.stage_context import Folders, Terms
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.pool import OpenWorker, opener
 from model_zoo.data import BUILT_IN
@@ -45,6 +45,7 @@ from protocol.invite import SwarmFile
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.membership.advert import Advert
 from protocol.pipeline.effects import Committed
+from protocol.seat.effects import SeatNews
 from protocol.wire.envelope import Signer
 from tests.support.local_worker import LocalWorker
 from tests.support.memory_network import MemoryHub, open_memory_hub
@@ -67,9 +68,10 @@ class RecordingEngine(Engine):
     given_up: dict[int, str]
     served: list[int]
 
-    def stage_closed(self, committed: Committed) -> None:
-        self.commits.append(committed)
-        super().stage_closed(committed)
+    def seat_tells(self, news: SeatNews) -> None:
+        if isinstance(news, Committed):
+            self.commits.append(news)
+        super().seat_tells(news)
 
     def lost(self, stage: int, reason: str) -> None:
         self.given_up[stage] = reason
@@ -194,6 +196,7 @@ class TestSwarm:
             engine.membership.contacts,
             folder,
             engine.shelf,
+            engine.downloads,
         )
         own = Settings(
             threads=1,
@@ -203,7 +206,7 @@ class TestSwarm:
         terms = self._terms(engine, number, own, self.data if text else None)
         real = self._groups and "," in device
         start_worker = opener(own.devices) if real else _starter(workers)
-        held_stages = HeldStages(engine, terms, start_worker)
+        held_stages = HeldStages(terms, start_worker)
         engine.held_stages = history.seats = held_stages
         life = trio.CancelScope()
         self._nursery.start_soon(_within, life, engine.run, history.run, held_stages.run)
@@ -304,6 +307,7 @@ class TestSwarm:
         supply = LeafSupply(
             engine, self.manifest, engine.data_search, texts, folders, self.cache_bytes
         )
+        engine.downloads.add(supply)
         return Terms(
             leaves=supply,
             linked=lambda: engine.handshake.admitted,
@@ -321,6 +325,7 @@ class TestSwarm:
             ),
             data_search=engine.data_search,
             shelf=engine.shelf,
+            downloads=engine.downloads,
             history=cast(History, engine.history),
             amendments=lambda: engine.amending.book,
         )

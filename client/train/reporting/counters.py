@@ -27,11 +27,11 @@ class Counters:
         """Miscounted microbatches of closed seats; open seats have their own counters."""
         self.worker_restarts = 0
 
-    def note_committed(self, committed: Committed, era: int) -> None:
-        """A seat of an era has closed a step."""
+    def note_committed(self, committed: Committed) -> None:
+        """A seat has closed a step."""
         self.rounds += 1
         self.restarted += max(0, committed.attempt - 1)
-        self._event_sink.closed(committed, era)
+        self._event_sink.closed(committed)
         if committed.version > self._detected_step:  # the loss is recovered: no gradient will come
             self._detected_at = None
 

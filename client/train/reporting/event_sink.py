@@ -216,7 +216,7 @@ class EventSink:
             )
         )
 
-    def closed(self, committed: Committed, era: int) -> None:
+    def closed(self, committed: Committed) -> None:
         """A seat of ours has applied a step; for programs."""
         self.publish(
             StageClosed(
@@ -227,7 +227,7 @@ class EventSink:
                 hash=committed.hash,
                 counted=committed.counted,
                 attempt=committed.attempt,
-                era=era,
+                era=committed.era,
                 grad_norm=committed.grad_norm,
             )
         )

@@ -17,7 +17,7 @@ import trio
 from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.compute.requests import Failed, Save, Saved
 from client.train.stage import failpoints
-from client.train.stage.stage_acquisition import Terms
+from client.train.stage.stage_context import Terms
 from client.train.transfer.inventory import checkpoint_folder
 from protocol.effects import Explain
 from protocol.transfer.blob import Blob

@@ -43,7 +43,6 @@ from protocol.pipeline.effects import (
     HashTask,
     Keep,
     LossTask,
-    Obstructs,
     Outcome,
     PassTask,
     PayloadKey,
@@ -52,7 +51,6 @@ from protocol.pipeline.effects import (
     SendPayload,
     Task,
 )
-from protocol.rounds.commitments import Unsigned
 from protocol.seat.drain_cost import is_ending
 from protocol.seat.effects import (
     AgreedOn,
@@ -61,7 +59,6 @@ from protocol.seat.effects import (
     Contributions,
     HeldOutLoss,
     SeatEffect,
-    Serving,
     SignCharge,
     Snapshot,
 )
@@ -114,7 +111,7 @@ class SeatDriver:
         self._around, self._owner, self.seat = around, owner, seat
         terms, self._place = around.terms, seat.place
         self._ports, self._worker, self._nursery = around.owner, worker, nursery
-        self._time_spent, self._view = around.time_spent, around.holder.view
+        self._time_spent, self._view = around.time_spent, around.view
         self._samples = terms.leaves if seat.place.first else None
         """Supplies our microbatches with tokens."""
         if self._samples is not None:
@@ -320,8 +317,6 @@ class SeatDriver:
             case SignCharge(kind, body):
                 signed = self._ports.sign(kind, body)
                 self._perform(self.seat.charged(signed, self._ports.now()))
-            case Serving() | Obstructs() | Unsigned():
-                pass  # told through ``changed``; settled within the seat
             case Fault():
                 self._owner.fault(effect)
             case _ if isinstance(effect, Effect):
@@ -342,22 +337,17 @@ class SeatDriver:
                 self._committed(effect)
             case Snapshot():
                 self.saver.snapshot(effect.version)
-            case Verdict() | Contradicted():
-                around.owner.convicted(effect)
             case Audited() | Contributions():
                 around.audit_log.note(effect)
-            case HeldOutLoss():
-                around.owner.evaluated(effect)
-            case AgreedOn():
-                around.owner.agreed_on(effect)
+            case HeldOutLoss() | Verdict() | Contradicted() | AgreedOn():
+                around.owner.seat_tells(effect)
 
     def _committed(self, committed: Committed) -> None:
         """Tell of a version, and save it when it is due."""
-        around, era, version = self._around, self.seat.era, committed.version
+        around, version = self._around, committed.version
         terms = around.terms
-        around.counters.note_committed(committed, era)
-        terms.history.closed(committed, era)
-        around.owner.stage_closed(committed)
+        around.counters.note_committed(committed)
+        around.owner.seat_tells(committed)
         due = terms.manifest.policy.newest_saved(version) == version or is_ending(self._view)
         if (due or version >= terms.amendments().steps) and not self._closed:
             self.saver.checkpoint(version)

@@ -29,7 +29,7 @@ from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
 from protocol.transfer.fetch import StoreChunk
-from protocol.transfer.leaves import LEAVES, LeafEffect, LeafFetch, Verdict
+from protocol.transfer.leaves import LEAVES, LeafEffect, LeafFetch, Verdict, is_of_leaves
 from protocol.wire.messages import BlobOffer, Chunk, NoBlob
 
 TICK_S = 0.5
@@ -261,10 +261,12 @@ class LeafSupply:
                 await self._changed.wait()
             self._changed = trio.Event()
 
-    def receive(self, peer: PeerId, message: Copied, payload: bytes) -> bool:
-        """Take what a member sends; False: it is no leaf."""
-        if message.kind != "data" or message.version != LEAVES:
-            return False
+    def concerns(self, message: Copied) -> bool:
+        """Whether a message is a leaf, or says that there is none."""
+        return is_of_leaves(message) and not isinstance(message, BlobOffer)
+
+    def receive(self, peer: PeerId, message: Copied, payload: bytes) -> None:
+        """Take what a member sends."""
         now = self._ports.now()
         if isinstance(message, NoBlob):
             self._perform(self._fetch.refused(peer, now))
@@ -274,9 +276,8 @@ class LeafSupply:
             if verdict == "lie":
                 self._search.lost(peer)
         self._changed.set()
-        return True
 
-    def peer_lost(self, peer: PeerId) -> None:
+    def lost(self, peer: PeerId) -> None:
         """A member is gone."""
         self._perform(self._fetch.lost(peer, self._ports.now()))
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from client.compute.checkpoint import build_header
@@ -17,14 +18,15 @@ from client.compute.errors import CheckpointUnreadable
 from client.compute.state_hash import state_hash
 from client.errors import UserError
 from client.node import gather
+from client.train.recovery import copies as copying
 from client.train.recovery.witnesses import MAX_VERSIONS, Witnesses
-from client.train.transfer.blobs import Shelf, blob_of_file
+from client.train.transfer.blobs import Downloads, Shelf, blob_of_file
 from client.train.transfer.data_search import TOKENIZER
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.tokens import TokenizerSpec
 from protocol.effects import Effect
-from protocol.ids import PeerId
+from protocol.ids import PeerId, SwarmId
 from protocol.recovery.stored import STORED, Copy, Lineage, Stored, encode_stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import BlobOffer, BlobQuery, ChunkRequest, Message
@@ -68,13 +70,16 @@ class Swarm:
         self._folder, self._shelves = folder, dict[PeerId, Shelf]()
         self._records = list[Any]()
         self.membership = SimpleNamespace(records=self._records)
+        self.manifest, self.penalties = MANIFEST, list[Effect]()
+        self.downloads = Downloads(cast(Any, self), MANIFEST, SwarmId(SWARM))
+        self.downloads.add(self.observer)
         self._send, self._queue = trio.open_memory_channel[Any](1000)
 
     def now(self) -> float:
         return trio.current_time()
 
     def perform(self, effect: Effect) -> None:
-        raise AssertionError(effect)
+        self.penalties.append(effect)
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         self.asked.add(peer)
@@ -89,7 +94,7 @@ class Swarm:
     def has(self, member: PeerId, *named: tuple[int, int], fill: int = 0) -> None:
         """A member serves checkpoints."""
         ports = SimpleNamespace(
-            send=lambda _, message, payload=b"": self.observer.copied(member, message, payload)
+            send=lambda _, message, payload=b"": self.downloads.receive(member, message, payload)
         )
         shelf = self._shelves.setdefault(member, Shelf(cast(Any, ports)))
         for stage, version in named:
@@ -107,13 +112,12 @@ class Swarm:
                 shelf.request(ME, message)
 
     async def copy(self, out: Path) -> list[Path]:
-        swarm = cast(Any, SimpleNamespace(manifest=MANIFEST, swarm=SWARM))
         found, failure = list[Path](), None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.answer)
             try:
                 found = await gather._copy_newest(
-                    cast(Any, self), self.observer, swarm, out, lambda words: None
+                    cast(Any, self), self.observer, out, lambda words: None
                 )
             except UserError as error:
                 failure = error
@@ -173,8 +177,8 @@ async def test_offers_that_nobody_asked_for_count_for_nothing(
     swarm.observer.want(swarm_witnesses(swarm).candidates())
     for version in range(1, 5000):
         offer = BlobOffer("state", version % 2, version, 100, bytes(32))
-        swarm.observer.copied(STRANGER, offer, b"")
-        swarm.observer.copied(FIRST, offer, b"")
+        swarm.observer.receive(STRANGER, offer, b"")
+        swarm.observer.receive(FIRST, offer, b"")
     assert set(swarm.observer.offers) <= {(0, 10), (0, 20)}
     assert STRANGER not in set().union(*swarm.observer.offers.values())
 
@@ -195,18 +199,20 @@ async def test_a_tokenizer_is_copied_from_whoever_has_the_true_one(
     swarm.handshake = SimpleNamespace(admitted={FIRST, SECOND, HOLDER, STRANGER})  # type: ignore[attr-defined]
     digest = hashlib.blake2b(true, digest_size=32).hexdigest()
     spec = TokenizerSpec(digest, len(true), 300, "0.23.3")
-    data = DataSpec("book", 10_000, "0" * 64, spec)
+    swarm.manifest = replace(MANIFEST, data=DataSpec("book", 10_000, "0" * 64, spec))
+    swarm.downloads.manifest = swarm.manifest
     said: list[str] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(swarm.answer)
         copy = gather._copy_tokenizer
-        await copy(cast(Any, swarm), swarm.observer, data, tmp_path / "out", said.append)
+        await copy(cast(Any, swarm), tmp_path / "out", said.append)
         assert (tmp_path / "out" / "tokenizer.json").read_bytes() == true
         del swarm._shelves[HOLDER]
-        await copy(cast(Any, swarm), swarm.observer, data, tmp_path / "other", said.append)
+        await copy(cast(Any, swarm), tmp_path / "other", said.append)
         assert not (tmp_path / "other" / "tokenizer.json").exists()
         nursery.cancel_scope.cancel()
     assert said == ["no member that could be reached has the swarm's tokenizer"]
+    assert {cast(Any, one).reason for one in swarm.penalties} == {"data-of-wrong-size"}
 
 
 def swarm_witnesses(swarm: Swarm) -> Witnesses:
@@ -232,7 +238,7 @@ async def test_when_our_disk_does_not_give_a_file_back_nobody_is_blamed(
     def unreadable(path: Path) -> None:
         raise CheckpointUnreadable(f"cannot read {path.name}: Input/output error")
 
-    monkeypatch.setattr(gather, "examine", unreadable)
+    monkeypatch.setattr(copying, "examine", unreadable)
     with pytest.raises(UserError, match=r"stage 0: cannot read .*: Input/output error") as refused:
         await swarm.copy(tmp_path / "out")
     assert "TMPDIR" in refused.value.next_step

@@ -28,7 +28,6 @@ from protocol.wire.messages import (
     Goodbye,
     Letter,
     Message,
-    NoBlob,
     Propose,
     Vote,
 )
@@ -135,9 +134,9 @@ async def at_rest(swarm: TestSwarm) -> Engine:
 
 COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "data_search.linked"]
 COMES += ["reach.linked", "membership.link_up"]
-GOES = ["expulsions.link_down", "waypoints.link_down", "data_search.lost"]
+GOES = ["expulsions.link_down", "waypoints.link_down", "downloads.lost"]
 GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
-GOES += ["_slow_news.gone", "held_stages.peer_lost"]
+GOES += ["_slow_news.gone"]
 
 
 async def test_every_part_hears_of_a_link_and_of_its_end(tmp_path: Path) -> None:
@@ -175,13 +174,13 @@ async def test_who_leaves_in_order_is_not_missed_by_the_matching(tmp_path: Path)
         stayer, leaver, victim = await swarm.add(), await swarm.add(), await swarm.add()
         engine = stayer.engine
         engine.describe(ADVERT, has_data=True)
-        told = watched(engine, "matching.member_left", "held_stages.peer_lost")
+        told = watched(engine, "matching.member_left", "downloads.lost")
         await swarm.until(lambda: len(engine.membership.roster.live()) == 3)
         leaver.engine.leave()
         swarm.vanish(victim)
         await swarm.until(lambda: len(engine.membership.roster.live()) == 1)
         assert calls(told)["matching_member_left"] == [(leaver.engine.signer.peer,)]
-        assert (victim.engine.signer.peer,) in calls(told)["held_stages_peer_lost"]
+        assert (victim.engine.signer.peer,) in calls(told)["downloads_lost"]
 
 
 async def test_what_is_due_is_done_by_every_part(
@@ -300,20 +299,6 @@ async def test_a_newcomer_is_not_blamed_for_what_it_sends_before_our_seats_see_i
         engine.perform(Penalise(other, "not-from-a-neighbour", 1))
         said = [(other, 20, "a lie"), (other, 1, "not-from-a-neighbour")]
         assert calls(told)["penalise"] == said
-
-
-async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        engine, told = await at_rest(swarm), Mock()
-        engine.held_stages, engine.data_search = told.held, told.search
-        by, kinds = PeerId("donor"), (("data", False, 0), ("data", True, 1), ("state", False, 1))
-        for kind, believed, passed in kinds:
-            told.reset_mock()
-            told.search.receive.return_value = believed
-            answer = NoBlob(kind, 0, 0, "")  # type: ignore[arg-type]
-            engine.on_offer(by, answer)
-            assert told.held.copied.call_count == passed, kind
-            assert told.search.receive.called is (kind == "data")
 
 
 async def test_a_strangers_message_that_only_members_send_is_ignored(

@@ -42,7 +42,6 @@ async def _pausable(
         folder / "text",
         folder / "pausable",
         CheckpointFolder(volunteer.disk),
-        list,
     )
     history = cast(History, engine.history)
     training = ScriptedTraining(engine, engine.event_sink, history, site, pauses, _starter(workers))
@@ -91,7 +90,7 @@ async def test_charges_that_have_expelled_a_member_outlast_a_pause(tmp_path: Pat
         one, other, liar = (Signer(bytes([n]) * 32) for n in (101, 102, 103))
         body = CHARGE.encode(Charge(1, liar.peer, 7, 1, "lies"))
         charges = tuple(each.sign(KIND, body, swarm.file.swarm) for each in (one, other))
-        pauser.engine.convicted(verdict_of(VotedOut(1, liar.peer, charges)))
+        pauser.engine.seat_tells(verdict_of(VotedOut(1, liar.peer, charges)))
         pauses.resume()
         await swarm.until(lambda: not training.held_stages.closed)
         audits = training.held_stages.audits
@@ -144,7 +143,7 @@ async def _measuring(
     engine, home = volunteer.engine, folder / "measuring"
     home.mkdir()
     settings = Settings(threads=1, device=device)
-    site = Site(settings, None, home, CheckpointFolder(volunteer.disk), list)
+    site = Site(settings, None, home, CheckpointFolder(volunteer.disk))
     history, pauses = cast(History, engine.history), Pauses(folder, lambda said: None)
     training = Training(engine, engine.event_sink, history, site, pauses, _starter(workers))
     swarm._nursery.start_soon(training.run)

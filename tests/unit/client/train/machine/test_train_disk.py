@@ -25,7 +25,7 @@ async def test_a_disk_that_takes_no_state_does_not_end_the_node(
         await swarm.until(lambda: first.step(0) >= 2)
         newcomer, lacks = await swarm.add(), list[Lack]()
         newcomer.held_stages.lacks_room = lacks.append
-        snapshots = newcomer.held_stages._context.terms.folders.snapshots
+        snapshots = newcomer.held_stages.terms.folders.snapshots
         with monkeypatch.context() as patch:
             if problem == "full":
                 usage = shutil.disk_usage(tmp_path)._replace(free=100)

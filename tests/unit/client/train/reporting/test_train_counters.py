@@ -24,8 +24,8 @@ class Said:
     def recovery(self, words: str, *rest: object) -> None:
         self.reports.append((words, *rest))
 
-    def closed(self, committed: Committed, era: int) -> None:
-        self.closed_steps.append((committed, era))
+    def closed(self, committed: Committed) -> None:
+        self.closed_steps.append(committed)
 
 
 def counters() -> tuple[Counters, Said]:
@@ -44,9 +44,9 @@ def rerouted(step: int, *, replayed: bool = False) -> Rerouted:
 def test_steps_are_added_up() -> None:
     made, said = counters()
     for version, attempt in ((1, 1), (2, 3), (3, 0)):
-        made.note_committed(committed(version, counted=4, attempt=attempt), 7)
+        made.note_committed(committed(version, counted=4, attempt=attempt))
     assert (made.rounds, made.restarted) == (3, 2)
-    assert [(one.version, era) for one, era in said.closed_steps] == [(1, 7), (2, 7), (3, 7)]
+    assert [one.version for one in said.closed_steps] == [1, 2, 3]
 
 
 def test_a_recovery_lasts_from_the_first_rerouted_microbatch_to_its_gradient() -> None:
@@ -71,11 +71,11 @@ def test_a_recovery_lasts_from_the_first_rerouted_microbatch_to_its_gradient() -
 def test_a_step_that_is_closed_without_the_gradient_ends_the_recovery_in_silence() -> None:
     made, said = counters()
     made.note_rerouted(rerouted(5))
-    made.note_committed(committed(5), 0)
+    made.note_committed(committed(5))
     made.note_accepted(GradientAccepted(5, 40, rerouted=True))
     assert len(said.reports) == 2, "version 5 is what step 5 begins with"
     made.note_rerouted(rerouted(5))
-    made.note_committed(committed(6), 0)
+    made.note_committed(committed(6))
     made.note_accepted(GradientAccepted(5, 40, rerouted=True))
     assert len(said.reports) == 3
     made.note_rerouted(rerouted(6))

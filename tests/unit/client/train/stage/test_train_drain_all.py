@@ -17,7 +17,7 @@ from client.compute.checkpoint import verify
 from client.node.status import take_snapshot
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
-from client.train.stage.drain_all import FINISH_S, DrainAll
+from client.train.stage.held_stages import FINISH_S
 from client.train.stage.saver import StateSaver
 from protocol.recovery.stored import Copy, Lineage, Stored
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
@@ -26,11 +26,10 @@ from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 async def finish(volunteer: Volunteer) -> None:
     """As a node does, short of its goodbye."""
     engine, held_stages = volunteer.engine, volunteer.held_stages
-    drain = DrainAll(engine, engine.signer.peer, held_stages, held_stages.buddies)
     engine.history.end()
-    drain.prepare()
+    held_stages.save_when_drained()
     engine.drain()
-    await drain.run()
+    await held_stages.give_up_all()
 
 
 def newest(volunteer: Volunteer, stage: int) -> int:
@@ -125,10 +124,9 @@ def keeper(swarm: TestSwarm, volunteer: Volunteer) -> Buddies:
     held_stages.buddies = Buddies(
         engine,
         engine.signer.peer,
-        swarm.manifest,
-        swarm.file.swarm,
         CheckpointFolder(volunteer.disk),
         engine.shelf,
+        engine.downloads,
         engine.history,
         view=lambda: held_stages.view,
         held=lambda: held_stages.held.keys(),

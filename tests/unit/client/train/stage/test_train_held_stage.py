@@ -21,7 +21,6 @@ from client.train.stage.held_stage import (
 from client.train.stage.stage_context import StageContext
 from protocol.effects import Explain
 from protocol.held_stage.machine import Do, Phase, State
-from protocol.ids import PeerId
 from protocol.pipeline.effects import Fault
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Goodbye
@@ -141,16 +140,6 @@ class TestServing:
         assert back is not None
         assert (back.version, back.state, back.era) == (5, "fetching", 9)
 
-    def test_the_founders_words_and_the_start_reach_the_seat(self) -> None:
-        held = serving()
-        held.of.amended()
-        held.of.allow_training()
-        held.seat.amended.assert_called_once_with()
-        held.seat.allow_training.assert_called_once_with()
-        nobody = Held()
-        nobody.of.amended()
-        nobody.of.allow_training()
-
     @pytest.mark.parametrize(("deadline", "ticked"), [(99.0, True), (100.0, True), (101.0, False)])
     def test_time_reaches_the_seat_when_it_is_due(self, deadline: float, ticked: bool) -> None:
         held = serving()
@@ -219,11 +208,6 @@ class TestItsEnd:
     def test_without_a_seat_nothing_is_at_stake(self) -> None:
         assert Held().of.at_stake() is None
 
-    def test_the_seat_saves_where_the_others_want_it(self) -> None:
-        held = serving()
-        held.of.save_now()
-        held.seat.save_now.assert_called_once_with()
-
 
 class TestFaults:
     @pytest.mark.parametrize(
@@ -268,18 +252,6 @@ class TestMessages:
         assert held.of.taker(Admit(STAGE, 7, OTHER, [ME])) == held.seat.receive
         assert held.of.taker(Goodbye("")) == held.seat.receive
         assert Held().of.taker(Goodbye("")) is None
-
-    def test_news_reach_the_attempt_to_get_the_stage(self) -> None:
-        held = Held()
-        held.of.peer_lost(OTHER)
-        held.of.copied(OTHER, cast(Any, "chunk"), b"")
-        held.of._acquisition = acquisition = Mock()
-        held.of.peer_lost(PeerId(OTHER))
-        held.of.copied(OTHER, cast(Any, "chunk"), b"bytes")
-        held.of.update_view(ALONE)
-        acquisition.peer_lost.assert_called_once_with(OTHER)
-        acquisition.copied.assert_called_once_with(OTHER, "chunk", b"bytes")
-        acquisition.view_changed.assert_called_once_with()
 
 
 class TestItsLife:

@@ -63,11 +63,11 @@ KEY = PayloadKey(STEP, "input", 12)
 EVENTS = (
     (Rerouted(STEP, 12, OTHER, None, "it is lost", False), "counters.note_rerouted"),
     (GradientAccepted(STEP, 12, True), "counters.note_accepted"),
-    (Verdict(OTHER, "it lies", None), "owner.convicted"),
+    (Verdict(OTHER, "it lies", None), "owner.seat_tells"),
     (Contributions(2), "audit_log.note"),
     (Audited(1, OTHER, STEP, None, "it could not be computed"), "audit_log.note"),
-    (AgreedOn(1, cast(Any, Mock())), "owner.agreed_on"),
-    (HeldOutLoss(4, 2.0), "owner.evaluated"),
+    (AgreedOn(1, cast(Any, Mock())), "owner.seat_tells"),
+    (HeldOutLoss(4, 2.0), "owner.seat_tells"),
 )
 
 
@@ -139,10 +139,8 @@ def test_versions_are_written_when_they_are_due(version: int, due: bool) -> None
     done = Committed(1, version, "", None, 0.0, 4, 1)
     driven.of._perform([done])
     assert driven.saver.checkpoint.called is due
-    era = driven.of.seat.era
-    driven.around.counters.note_committed.assert_called_once_with(done, era)
-    terms.history.closed.assert_called_once_with(done, era)
-    driven.ports.stage_closed.assert_called_once_with(done)
+    driven.around.counters.note_committed.assert_called_once_with(done)
+    driven.ports.seat_tells.assert_called_once_with(done)
 
 
 def test_a_snapshot_for_a_newcomer_is_written() -> None:
