@@ -58,6 +58,7 @@ from client.node.status import (
     take_snapshot,
 )
 from client.quantities import plural
+from client.store.checkpoints import CheckpointFolder
 from client.store.identity import IdentityLock, ensure_identity, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
@@ -77,7 +78,6 @@ from client.train.recovery.history import History
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
 from client.train.training import Site, Training
-from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.state_size import largest_payload, round_bytes, usual_payload
 from protocol.address import Address, parse_address, parse_peer_address
 from protocol.amendments.amendment import sign_amendment
@@ -239,7 +239,11 @@ class Node(ControlApi):
         self._event_sink = EventSink(EventLog(), on_event, curve, held_out)
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
-        self._checkpoints = checkpoint_folder(folders.checkpoints(swarm.swarm), options.settings)
+        self._checkpoints = CheckpointFolder(
+            folders.checkpoints(swarm.swarm),
+            options.settings.checkpoint_keep,
+            options.settings.checkpoint_milestone_every,
+        )
         self._leaving = Leaving(lambda: self._training.held_stages, self._checkpoints)
         self._seen = seen
         self._refused: UserError | None = None

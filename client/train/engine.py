@@ -26,7 +26,6 @@ from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.error_boundary import ErrorBoundary
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
-from client.train.messaging.loopback import Loopback
 from client.train.messaging.slow_news import SlowNews
 from client.train.ports import StageHolder, Take
 from client.train.recovery.history import History
@@ -78,7 +77,6 @@ from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     ChunkRequest,
     Commit,
-    Commitment,
     CommitRequest,
     Goodbye,
     Heartbeat,
@@ -153,7 +151,8 @@ class Engine:
         """Every stage was covered at some time: training goes on."""
         self.penalties = Counter[str]()
         self.error_boundary = ErrorBoundary(self.perform, event_sink)
-        self.loopback = Loopback(self._deliver)
+        self._to_us, self._for_us = trio.open_memory_channel[Inbound](math.inf)
+        """Messages between seats of ours, so that none is called while another one acts."""
         self._nursery = nursery
         self._slow_news = SlowNews(self._is_new)
         self.chunks = ChunkServer(self, network, nursery, self._serve_chunk)
@@ -201,7 +200,7 @@ class Engine:
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message; without a link it is dropped, because membership detects lost peers."""
         if peer == self.signer.peer:
-            self.loopback.put(message, payload)
+            self._to_us.send_nowait(Inbound(peer, message, payload))
             return
         if isinstance(message, Decisive):
             signed = self.notary.signed(message)
@@ -218,10 +217,6 @@ class Engine:
     def sign(self, kind: str, body: bytes) -> Envelope:
         """Sign a body of a kind for this swarm."""
         return self.signer.sign(kind, body, self.swarm)
-
-    def sign_once(self, message: Commitment) -> Commitment | None:
-        """Return what we commit to with our signature; None: we have signed something else."""
-        return self.notary.signed(message)
 
     def perform(self, effect: Effect) -> None:
         """Perform an effect of any machine."""
@@ -281,7 +276,7 @@ class Engine:
         """Process network events and deadlines until cancelled; the events ``seen`` come first."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._timer.run)
-            nursery.start_soon(self.loopback.run)
+            nursery.start_soon(self._deliver)
             for event in seen:
                 self.take(event)
             async for event in self.network.events:
@@ -386,10 +381,11 @@ class Engine:
         ours = None if self.history is None else self.history.lineage
         return ours.electors if ours and (ours.era, ours.version) == (era, step) else ()
 
-    def _deliver(self, message: Message, payload: bytes) -> None:
-        """Take a message from another seat of ours."""
-        self.take(Inbound(self.signer.peer, message, payload))
-        self._refresh()
+    async def _deliver(self) -> None:
+        """Take the messages between our seats, each in a turn of its own, until cancelled."""
+        async for event in self._for_us:
+            self.take(event)
+            self._refresh()
 
     def _peer_down(self, peer: PeerId, reason: str, *, by_peer: bool) -> None:
         was_admitted = peer in self.handshake.admitted
@@ -494,10 +490,6 @@ class Engine:
         held = self.held_stages.view.stages
         there = held[stage] if stage < len(held) else ()
         return [replica.peer for replica in there if replica.peer != self.signer.peer]
-
-    def promised(self, stage: int, era: int, step: int) -> tuple[int, int]:
-        """Return step and attempt up to which we may have signed where a seat begins at a step."""
-        return self.notary.promised(stage, era, step)
 
     def on_letter(self, peer: PeerId, message: Letter) -> None:
         """Pass a letter of the matching on."""

@@ -9,7 +9,7 @@ from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import BlobOffer, Chunk, Commitment, Message, NoBlob
+from protocol.wire.messages import BlobOffer, Chunk, Message, NoBlob
 from protocol.wire.parts import SeatStatus
 
 Take = Callable[[PeerId, Any, bytes], None]
@@ -32,9 +32,6 @@ class Ports(Protocol):
 
     def sign(self, kind: str, body: bytes) -> Envelope:
         """Sign a body of a kind for this swarm."""
-
-    def sign_once(self, message: Commitment) -> Commitment | None:
-        """Return what we commit to with our signature; None: we have signed something else."""
 
     def perform(self, effect: Effect) -> None:
         """Perform an effect that every machine may return."""

@@ -37,11 +37,11 @@ from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.held_stages import HeldStages
+from client.train.stage.stage_acquisition import sweep_copies
 from client.train.stage.stage_context import Folders, Terms
 from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
-from client.train.transfer.leftovers import sweep_copies
 from client.train.workers.opening import advertised_bytes, check_fits, ring_bytes
 from client.train.workers.pool import OpenWorker, opener
 from protocol.effects import Explain
@@ -102,7 +102,7 @@ class Training:
             settings=site.settings,
             capacity=self._known_capacity,
             folders=Folders(
-                checkpoints=site.checkpoints.folder,
+                checkpoints=site.checkpoints,
                 snapshots=site.data / Entry.SNAPSHOTS,
                 starts=tuple(texts.path(start.digest) for start in manifest.start),
                 compiled=str(site.data / Entry.COMPILED),

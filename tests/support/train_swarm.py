@@ -25,6 +25,7 @@ from client.config import Settings
 from client.events import Event, EventLog, StepCommitted
 from client.lab.bench.efficiency import training_plan
 from client.lab.reference import train_reference
+from client.net.network import Inbound, NetEvent
 from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
 from client.train.engine import Engine
@@ -67,6 +68,13 @@ class RecordingEngine(Engine):
     commits: list[Committed]
     given_up: dict[int, str]
     served: list[int]
+    own_bytes = 0
+    """That its seats have sent to each other."""
+
+    def take(self, event: NetEvent) -> None:
+        if isinstance(event, Inbound) and event.peer == self.signer.peer:
+            self.own_bytes += len(event.payload)
+        super().take(event)
 
     def seat_tells(self, news: SeatNews) -> None:
         if isinstance(news, Committed):
@@ -203,7 +211,7 @@ class TestSwarm:
             device=device,
             memory_limit_bytes=memory_bytes,
         )
-        terms = self._terms(engine, number, own, self.data if text else None)
+        terms = self._terms(engine, folder, number, own, self.data if text else None)
         real = self._groups and "," in device
         start_worker = opener(own.devices) if real else _starter(workers)
         held_stages = HeldStages(terms, start_worker)
@@ -299,7 +307,14 @@ class TestSwarm:
             tolerance = 1e-5 if step < 20 else 1e-3  # I3
             assert abs(losses[step] - loss) <= tolerance * loss, (step, losses[step], loss)
 
-    def _terms(self, engine: Engine, number: int, settings: Settings, source: Path | None) -> Terms:
+    def _terms(
+        self,
+        engine: Engine,
+        checkpoints: CheckpointFolder,
+        number: int,
+        settings: Settings,
+        source: Path | None,
+    ) -> Terms:
         home = self._folder / str(number)
         starts = self.manifest.start
         capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
@@ -319,7 +334,7 @@ class TestSwarm:
             settings=settings,
             capacity=lambda: capacity,
             folders=Folders(
-                home / "checkpoints",
+                checkpoints,
                 home / "snapshots",
                 tuple(home / "starts" / f"{start.digest}.bin" for start in starts),
             ),

@@ -1,20 +1,27 @@
 """Downloads copies of checkpoints that peers name in their records, one at a time.
 
-A copy counts if all of it is verified and its hash is the one that was named.
+A copy counts if all of it is verified and its hash is the one that was named. The state of another
+line of the run, for which ours may be given up, is fetched while our seats go on; it waits beside
+our checkpoints, under temporary names, until the machine of ``protocol.recovery`` decides
+(``History``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
 from client.compute.checkpoint import CheckpointInfo, examine
 from client.compute.errors import CheckpointError, CheckpointUnreadable
-from client.train.transfer.blobs import Downloads
+from client.train.transfer.blobs import DownloadFailed, Downloads
 from client.train.transfer.inventory import checked
+from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
+from protocol.recovery.effects import FetchLine
 from protocol.recovery.stored import Copy
 from protocol.transfer.blob import Blob
 from protocol.transfer.fetch import WINDOW
@@ -72,3 +79,43 @@ def _check(info: CheckpointInfo, copy: Copy) -> None:
         raise CheckpointError(f"it is stage {info.stage} at version {info.version}")
     if info.hash != copy.hash.hex():
         raise CheckpointError("its hash differs from the one that was named")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedCopy:
+    """A verified copy that has no place yet."""
+
+    path: Path
+    blob: Blob
+
+
+def discard(copies: Iterable[FetchedCopy]) -> None:
+    """Remove copies that have no place."""
+    for copy in copies:
+        with suppress(OSError):
+            copy.path.unlink(missing_ok=True)
+
+
+async def fetch_line(
+    downloads: Downloads, folder: Path, wanted: FetchLine
+) -> dict[Copy, FetchedCopy]:
+    """Fetch all of these copies into a folder; empty: one cannot be had, or not in time, or is not
+    what was named."""
+    fetched = dict[Copy, FetchedCopy]()
+    try:
+        with trio.move_on_after(wanted.within_s) as limit:
+            for copy in wanted.copies:
+                path = folder / f".stage-{copy.stage}-v{copy.version}.line.tmp"
+                blob = await fetch_copy(downloads, copy, wanted.donors, path)
+                fetched[copy] = FetchedCopy(path, blob)
+        if limit.cancelled_caught:
+            raise DownloadFailed(f"it did not come within {wanted.within_s:.0f} s")
+    except (DownloadFailed, CheckpointError, OSError) as error:
+        if isinstance(error, FalseCopy):
+            for source in sorted(error.sources):
+                downloads.ports.perform(Penalise(source, "checkpoint-of-wrong-state", 20))
+        discard(fetched.values())
+        words = f"the state of the other line of the run cannot be had: {error}"
+        downloads.ports.perform(Explain("transfer", words, "warning"))
+        return {}
+    return fetched

@@ -20,7 +20,7 @@ from client.store import records
 from client.store.checkpoints import CheckpointFolder, Stored
 from client.store.persisted import Persisted
 from client.train.ports import Ports
-from client.train.recovery.line_fetch import FetchedCopy, discard, fetch_line
+from client.train.recovery.copies import FetchedCopy, discard, fetch_line
 from client.train.swarm.views import eras_served, live_members, versions_served
 from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.inventory import stored_states

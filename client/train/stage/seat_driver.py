@@ -397,7 +397,7 @@ class SeatDriver:
         key = PayloadKey(of.step, "list", 0, of.attempt, self.seat.place.me)
         self._keep(Keep((key,)), (encoded,))
         named = msgspec.structs.replace(of, root=root_of(encoded), segments=tuple(segments))
-        signed = self._ports.sign_once(named)
+        signed = self._ports.notary.signed(named)
         if signed is not None:
             self._perform(self.seat.committed(commit, signed, self._ports.now()))
 

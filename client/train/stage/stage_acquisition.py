@@ -169,7 +169,7 @@ class StageAcquisition:
             if self._terms.manifest.model.lora is None:
                 await self._begin_imported()  # or as the worker made it from the seed
             return
-        folder = CheckpointFolder(self._terms.folders.checkpoints)
+        folder = self._terms.folders.checkpoints
         own = Checkpoint(self.stage, lineage.version, folder.path(self.stage, lineage.version))
         if own.path.exists():
             self._waits(Phase.LOADING)
@@ -458,6 +458,24 @@ class StageAcquisition:
     async def _next_change(self) -> None:
         with trio.move_on_after(LOOK_S):
             await self._context.changed.wait()
+
+
+def sweep_copies(folder: Path, version: int) -> None:
+    """Remove the working copies in a folder that a killed process left behind: snapshots for
+    newcomers and downloads, each as large as a stage. Files that cannot be removed stay.
+
+    Call it only at the start of the process that holds the identity's lock, so that no other
+    process uses the folder.
+
+    Args:
+        folder: the folder of working copies.
+        version: version at which the lineage begins; downloads of others are useless.
+    """
+    resumed = f".{BEGIN}*-v{version}.safetensors.part.tmp"
+    with suppress(OSError):
+        for path in list(folder.iterdir()):
+            if not path.match(resumed) and (path.is_file() or path.is_symlink()):
+                _unlink(path)
 
 
 def _unlink(path: Path) -> None:

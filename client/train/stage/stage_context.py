@@ -11,6 +11,7 @@ from typing import Protocol
 import trio
 
 from client.config import Settings
+from client.store.checkpoints import CheckpointFolder
 from client.train.machine.capacity import Capacity, usable_memory_bytes
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.machine.time_spent import TimeSpent
@@ -19,6 +20,7 @@ from client.train.recovery.history import History
 from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
 from client.train.reporting.event_sink import EventSink
+from client.train.swarm.notary import Notary
 from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.data_search import DataSearch
 from client.train.transfer.leaf_supply import LeafSupply
@@ -30,7 +32,6 @@ from protocol.amendments.book import Amendments
 from protocol.audit.charges import Charges
 from protocol.audit.draw import SECRET_BYTES
 from protocol.audit.terms import AuditTerms
-from protocol.decree.elector import Elector
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
 from protocol.seat.effects import SeatNews
@@ -41,7 +42,7 @@ from protocol.view import SwarmView
 class Folders:
     """The folders of stage acquisition."""
 
-    checkpoints: Path
+    checkpoints: CheckpointFolder
     snapshots: Path
     starts: tuple[Path, ...] = ()
     """What the stages of an imported model begin with, by stage."""
@@ -85,8 +86,8 @@ class Owner(Ports, Protocol):
     """A held stage's interface to the engine, besides its ports."""
 
     @property
-    def elector(self) -> Elector:
-        """The elector of this volunteer, one for all stages."""
+    def notary(self) -> Notary:
+        """Signs what decides rounds, in all stages."""
 
     def seats_changed(self) -> None:
         """One of our seats changed: tell the neighbours."""
@@ -99,9 +100,6 @@ class Owner(Ports, Protocol):
 
     def seat_tells(self, news: SeatNews) -> None:
         """A seat of ours tells what concerns more than its stage."""
-
-    def promised(self, stage: int, era: int, step: int) -> tuple[int, int]:
-        """Return step and attempt up to which we may have signed where a seat begins at a step."""
 
     def seat_of(self, stage: int) -> int:
         """Return 0 for our home, 1 for our second stage."""

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from client.events import LogLine, StageAssigned
-from client.net.network import Inbound
+from client.net.network import Inbound, NetEvent
 from client.train.engine import Engine
 from protocol.effects import Explain, Penalise, Publish, Send, SendLetter
 from protocol.ids import PeerId, Stage
@@ -26,6 +26,7 @@ from protocol.wire.messages import (
     Commit,
     CommitRequest,
     Goodbye,
+    JoinStage,
     Letter,
     Message,
     Propose,
@@ -299,6 +300,34 @@ async def test_a_newcomer_is_not_blamed_for_what_it_sends_before_our_seats_see_i
         engine.perform(Penalise(other, "not-from-a-neighbour", 1))
         said = [(other, 20, "a lie"), (other, 1, "not-from-a-neighbour")]
         assert calls(told)["penalise"] == said
+
+
+async def test_messages_to_ourselves_come_in_order_and_never_within_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        engine, heard, within = await at_rest(swarm), list[tuple[int, bytes]](), [False]
+        me = engine.signer.peer
+
+        def take(event: NetEvent) -> None:
+            assert isinstance(event, Inbound)
+            assert isinstance(event.message, JoinStage)
+            assert not within[0]
+            within[0] = True
+            heard.append((event.message.stage, event.payload))
+            if event.message.stage < 3:
+                engine.send(me, JoinStage(event.message.stage + 2), b"answer")
+            within[0] = False
+
+        monkeypatch.setattr(engine, "take", take)
+        engine.send(me, JoinStage(1), b"a")
+        engine.send(me, JoinStage(2), b"b")
+        assert heard == []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(engine._deliver)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert heard == [(1, b"a"), (2, b"b"), (3, b"answer"), (4, b"answer")]
 
 
 async def test_a_strangers_message_that_only_members_send_is_ignored(

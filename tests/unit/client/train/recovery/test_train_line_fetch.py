@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from client.train.recovery.line_fetch import fetch_line
+from client.train.recovery.copies import fetch_line
 from client.train.transfer import blobs
 from client.train.transfer.blobs import Downloads
 from client.train.workers.tasks import payload_digest

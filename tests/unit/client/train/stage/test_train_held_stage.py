@@ -44,7 +44,7 @@ class Held:
     def __init__(self, stage: int = STAGE, *, state: State = State.ACQUIRING) -> None:
         self.around = Mock()
         self.around.owner.now.return_value = 100.0
-        self.around.owner.promised.return_value = (0, 0)
+        self.around.owner.notary.promised.return_value = (0, 0)
         self.around.terms.me = ME
         self.around.terms.manifest = manifest(peer(1))
         self.around.terms.history.is_kept.return_value = False
@@ -172,7 +172,7 @@ class TestItsEnd:
         held.of._lose()
         made = []
         for era, promised in ((9, (0, 0)), (9, (8, 1)), (10, (0, 0))):
-            held.around.owner.promised.return_value = promised
+            held.around.owner.notary.promised.return_value = promised
             seat = SimpleNamespace(promise=None)
             with pytest.MonkeyPatch.context() as patch:
                 make = Mock(return_value=seat)

@@ -41,7 +41,7 @@ async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
     swarm.start()
     await swarm.until(lambda: first.step(0) >= 2)
     dual.assign(0)
-    await swarm.until(lambda: dual.engine.loopback.delivered_bytes)
+    await swarm.until(lambda: dual.engine.own_bytes)
     return first, dual
 
 

@@ -255,7 +255,7 @@ class TestPayloads:
 
     def test_a_contribution_is_signed_with_all_that_it_is_made_of(self) -> None:
         driven = Driven()
-        driven.ports.sign_once.side_effect = lambda message: message
+        driven.ports.notary.signed.side_effect = lambda message: message
         driven.of.seat.committed = Mock(return_value=[])  # type: ignore[method-assign]
         sealed = Header("fp32", "average", (1,))
         shard = bytearray(sealed.size_bytes)
@@ -273,7 +273,7 @@ class TestPayloads:
         assert [row.digests for row in found.microbatches] == [()], "an auditor will see that"
         assert [bool(one) for one in signed.segments] == [True, False]
         driven.of.seat.committed.reset_mock()
-        driven.ports.sign_once.side_effect = lambda message: None
+        driven.ports.notary.signed.side_effect = lambda message: None
         driven.of._perform([commit])
         driven.of._perform([DropStep(STEP), commit])
         assert not driven.of.seat.committed.called
