@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,13 +50,13 @@ from client.net.pacing import Rates
 from client.net.port_mapper import PortMapper
 from client.node.leaving import Leaving
 from client.node.matches import describe_matching
-from client.node.members import describe_members
 from client.node.relaying import Relaying
 from client.node.status import (
     drain_costs_of,
     limits_view,
     take_snapshot,
 )
+from client.node.trust import describe_members
 from client.quantities import plural
 from client.store.checkpoints import CheckpointFolder
 from client.store.identity import IdentityLock, ensure_identity, load_identity
@@ -174,8 +174,9 @@ async def _run(
             raise UserError(str(error), "see --listen-host", ExitCode.CONFIG) from error
         store = SwarmStore(folders.swarms)
         seen: list[NetEvent] = []
-        find = partial(find_swarm, network, options.target, store, signer.peer, CLIENT, seen)
-        swarm = await _with_stop(find, stop, settings.dial_timeout_s)
+        who, timeout_s = (signer.peer, CLIENT), settings.dial_timeout_s
+        find = partial(find_swarm, network, options.target, store, *who, seen, timeout_s)
+        swarm = await _unless_stopped(find, stop)
         if swarm is None:
             return ExitCode.OK
         _note_begin(folders, swarm)
@@ -195,12 +196,11 @@ def _note_begin(folders: Folders, target: Target) -> None:
     RunRecord(folders.data).begin(swarm, name)
 
 
-async def _with_stop(
-    find: Callable[..., object], stop: trio.Event, *arguments: object
+async def _unless_stopped(
+    find: Callable[[], Awaitable[SwarmFile]], stop: trio.Event
 ) -> SwarmFile | None:
-    """Run ``find`` unless ``stop`` comes first."""
-    found: list[SwarmFile] = []
-    failure: UserError | None = None
+    """Return what ``find`` finds; None: ``stop`` came first."""
+    found, failure = None, None
     async with trio.open_nursery() as nursery:
 
         async def watch() -> None:
@@ -209,13 +209,13 @@ async def _with_stop(
 
         nursery.start_soon(watch)
         try:
-            found.append(await find(*arguments))  # type: ignore[misc]
+            found = await find()
         except UserError as error:
             failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
-    return found[0] if found else None
+    return found
 
 
 class Node(ControlApi):
@@ -467,6 +467,17 @@ class Node(ControlApi):
         engine.reach.announced = _parsed(announced(self._options.settings, me))
         engine.own_advert.addresses = self._reach
         engine.reach.moved = engine.own_advert.move
+        history = engine.history = self._history = History(
+            engine,
+            me,
+            swarm.manifest,
+            swarm.swarm,
+            engine.membership.contacts,
+            self._checkpoints,
+            engine.shelf,
+            engine.downloads,
+            (engine.amending.book.steps, engine.amending.book.longest),
+        )
         folders, name = self._folders, swarm.swarm
         engine.keep_evidence(
             folders.proofs(name),
@@ -475,25 +486,12 @@ class Node(ControlApi):
             folders.waypoints(name),
         )
         engine.contributions.keep_in(folders.contributions(name))
-        folder = self._checkpoints
-        history = engine.history = self._history = History(
-            engine,
-            me,
-            swarm.manifest,
-            swarm.swarm,
-            engine.membership.contacts,
-            folder,
-            engine.shelf,
-            engine.downloads,
-            (engine.amending.book.steps, engine.amending.book.longest),
-        )
         engine.notary.resume(history.lineage.era)
-        engine.waypoints.begin(history)
         site = Site(
             self._options.settings,
             self._options.data_path,
             self._folders.data,
-            folder,
+            self._checkpoints,
         )
         training = Training(engine, self._event_sink, history, site, self._pauses)
         self._engine, self._training = engine, training
@@ -509,7 +507,6 @@ class Node(ControlApi):
         )
         if self._options.relay_only:
             engine.history = None
-            training.held_stages.close()
         engine.shelf.closed_because = self._serves_nothing_because
         self._network.watch.explain = self._event_sink.explain
         self._network.watch.renew = self._renew

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -23,7 +23,6 @@ from client.clock import SET_CLOCK
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.store.numbers import Numbers
 from client.train.messaging.deadline_timer import DeadlineTimer
-from client.train.messaging.error_boundary import ErrorBoundary
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
 from client.train.messaging.slow_news import SlowNews
@@ -150,7 +149,8 @@ class Engine:
         self.started = False
         """Every stage was covered at some time: training goes on."""
         self.penalties = Counter[str]()
-        self.error_boundary = ErrorBoundary(self.perform, event_sink)
+        self.internal_errors = 0
+        """Unexpected errors that were survived."""
         self._to_us, self._for_us = trio.open_memory_channel[Inbound](math.inf)
         """Messages between seats of ours, so that none is called while another one acts."""
         self._nursery = nursery
@@ -250,7 +250,7 @@ class Engine:
         self, proofs: Path, numbers: Path, marks: Path, chain: Path | None = None
     ) -> None:
         """Keep in files who is expelled, what we have signed, and the chain of waypoints; call it
-        at first."""
+        once there is a history, and before anything else."""
         self.numbers = Numbers(numbers)
         self.notary.keep_in(marks)
         if chain is not None:
@@ -269,7 +269,7 @@ class Engine:
         self.own_advert.enter(advert, self._unable)
         self._view_changed()
         for record in self.membership.heard_before():
-            with self.error_boundary.against(record.signer, record.kind):
+            with self._against(record.signer, record.kind):
                 self._record(record)  # stewards spoke before we could listen, and repeat it rarely
 
     async def run(self, seen: Sequence[NetEvent] = ()) -> None:
@@ -330,7 +330,7 @@ class Engine:
             case PeerDown(peer, reason):
                 self._peer_down(peer, reason, by_peer=event.by_peer)
             case Inbound(peer, message, payload):
-                with self.error_boundary.against(peer, type(message).__name__):
+                with self._against(peer, type(message).__name__):
                     if (take := self._taker(peer, message, len(payload))) is not None:
                         if isinstance(message, Decisive) and peer != self.signer.peer:
                             self._members(self.expulsions.stated(peer, message, self._siblings))
@@ -380,6 +380,18 @@ class Engine:
         """Return the electors that our lineage names, if a step is its first."""
         ours = None if self.history is None else self.history.lineage
         return ours.electors if ours and (ours.era, ours.version) == (era, step) else ()
+
+    @contextmanager
+    def _against(self, peer: PeerId, what: str) -> Iterator[None]:
+        """Handle exceptions of the body, which processes ``what`` a peer has sent: its errors are
+        penalised, ours are reported."""
+        try:
+            yield
+        except RemoteProtocolError as error:
+            self.perform(Penalise(peer, error.reason, error.penalty))
+        except Exception as error:  # a bug of ours must not let a peer stop the node
+            self.internal_errors += 1
+            self.event_sink.survived(f"{what} of {short(peer)}", error)
 
     async def _deliver(self) -> None:
         """Take the messages between our seats, each in a turn of its own, until cancelled."""
@@ -497,7 +509,7 @@ class Engine:
             self.matched(self.matching.receive(peer, message.kind, message.body, self.now()))
 
     def _serve_chunk(self, peer: PeerId, request: ChunkRequest) -> None:
-        with self.error_boundary.against(peer, "ChunkRequest"):
+        with self._against(peer, "ChunkRequest"):
             self.shelf.request(peer, request)
 
     # --- membership ------------------------------------------------------------------------
@@ -555,7 +567,7 @@ class Engine:
             self.matched(self.matching.receive_record(*said, self.now()))
 
     def _waypoint(self, record: RecordChanged | RecordGone) -> None:
-        with self.error_boundary.against(PeerId(record.key), WAYPOINT):
+        with self._against(PeerId(record.key), WAYPOINT):
             self.waypoints.record(record)
 
     def _refresh(self, *, soon: bool = True) -> None:

@@ -29,12 +29,10 @@ from client.train.machine.capacity import (
     kept_line,
     measured_capacity,
 )
-from client.train.machine.disk_room import Lack
+from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
 from client.train.recovery.buddies import Buddies
 from client.train.recovery.history import History
-from client.train.reporting.audit_log import AuditLog
-from client.train.reporting.counters import Counters
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_acquisition import sweep_copies
@@ -80,9 +78,6 @@ class Training:
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
         self._pauses = pauses
-        self._start_worker = start_worker or opener(
-            site.settings.devices, ring_bytes(engine.manifest)
-        )
         self._capacity: Capacity | None = None
         self._offered = trio.Event()
         self._leaving = trio.Lock()
@@ -123,12 +118,7 @@ class Training:
             ),
         )
         engine.downloads.add(self._terms.leaves)
-        self.counters = Counters(engine, event_sink)
-        """Counts since the node started, over all pauses."""
-        self.audit_log = AuditLog()
-        self.held_stages = self._new_held_stages()
-        if pauses.now is not None:
-            self.held_stages.close()  # a new one is made after the pause
+        self.held_stages = self._stages_of(start_worker)
 
     # --- running -----------------------------------------------------------------------------
 
@@ -141,8 +131,6 @@ class Training:
                 await self._pauses.wait_clear()
                 if self._over:
                     await trio.sleep_forever()
-                if self.held_stages.closed:
-                    self.held_stages = self._new_held_stages()
                 await self._train()
 
     async def drain(self, *, for_good: bool = False) -> None:
@@ -156,6 +144,9 @@ class Training:
 
     async def _train(self) -> None:
         """Hold stages until a pause begins; then drain them."""
+        engine = self._engine
+        if self.held_stages.audits is not None:
+            self.held_stages.audits.share(engine.membership.verdicts, engine.now())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.held_stages.run)
             nursery.start_soon(self._keep_copies)
@@ -164,7 +155,7 @@ class Training:
             await self.drain()
             nursery.cancel_scope.cancel()
         self.held_stages.close()
-        self._engine.offer_no_seats()
+        engine.offer_no_seats()
 
     async def _offer(self) -> None:
         """Offer the checkpoints on our disk."""
@@ -242,7 +233,7 @@ class Training:
                 next_step = "leave --device out, or use --device cpu"
                 raise UserError(words, next_step, ExitCode.CONFIG) from failure
             except WorkerDied as death:
-                self.counters.worker_restarts += 1
+                self.held_stages.counters.worker_restarts += 1
                 self._engine.event_sink.recovery(f"{death}; restarting it", "worker", "detected")
             try:
                 await self.held_stages.workers.renew_idle()
@@ -253,12 +244,12 @@ class Training:
 
     # --- parts -------------------------------------------------------------------------------
 
-    def _new_held_stages(self) -> HeldStages:
-        """Return new ``HeldStages``, attached to the engine and the history."""
-        engine = self._engine
-        held_stages = HeldStages(self._terms, self._start_worker, self.counters, self.audit_log)
-        held_stages.pause = lambda reason: self._pauses.pause(None, reason)
-        held_stages.lacks_room = self._pause_without_room
+    def _stages_of(self, start_worker: OpenWorker | None) -> HeldStages:
+        """Return our stages, attached to the engine and the history."""
+        engine, devices = self._engine, self._site.settings.devices
+        start_worker = start_worker or opener(devices, ring_bytes(engine.manifest))
+        held_stages = HeldStages(self._terms, start_worker)
+        held_stages.pause = self._pause
         held_stages.buddies = Buddies(
             engine,
             engine.signer.peer,
@@ -271,16 +262,15 @@ class Training:
             places=partial(hosts, engine.membership.roster),
             steps=lambda: engine.amending.book.steps,
         )
-        if held_stages.audits is not None:
-            held_stages.audits.share(engine.membership.verdicts, engine.now())
         engine.held_stages = self._history.seats = held_stages
-        if engine.started:
-            held_stages.allow_training()
         return held_stages
 
-    def _pause_without_room(self, lack: Lack) -> None:
-        words = f"{lack.words}; training goes on when there is room"
-        self._pauses.hold("disk", words, ends=lack.is_over)
+    def _pause(self, why: UserError) -> None:
+        if isinstance(why, NoRoom):
+            words = f"{why}; training goes on when there is room"
+            self._pauses.hold("disk", words, ends=why.is_over)
+        else:
+            self._pauses.pause(None, f"{why}; {why.next_step}")
 
     @property
     def capacity(self) -> Capacity | None:

@@ -262,7 +262,7 @@ class TestSwarm:
         counted: dict[tuple[int, int], int] = defaultdict(int)
         hashes: dict[tuple[int, int], set[str]] = defaultdict(set)
         for volunteer in [*self.volunteers, *self.dead]:
-            assert volunteer.engine.error_boundary.internal_errors == 0
+            assert volunteer.engine.internal_errors == 0
             assert volunteer.held_stages.counters.miscounted == 0
             assert not any(driver.miscounted for driver in volunteer.held_stages.drivers())
             for commit in volunteer.engine.commits:

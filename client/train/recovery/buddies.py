@@ -107,7 +107,8 @@ class Buddies:
 
     def _is_due(self, version: int) -> bool:
         """Whether all stages save a version."""
-        return version % self._manifest.policy.checkpoint_every == 0 or version >= self._steps()
+        due = self._manifest.policy.newest_saved(version) == version
+        return due or version >= self._steps()
 
     def _named(self, stage: int) -> dict[PeerId, list[Copy]]:
         """Return what the replicas of a stage have of it, by their records."""

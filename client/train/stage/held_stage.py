@@ -17,7 +17,7 @@ import trio
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import SetThreads
 from client.errors import ExitCode, UserError
-from client.train.machine.disk_room import Lack
+from client.train.machine.disk_room import NoRoom
 from client.train.ports import Take
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import StageAcquisition
@@ -56,22 +56,12 @@ class Diverged(UserError):
     ends."""
 
 
-class NoRoom(UserError):
-    """The disk has no room for the stage: the node pauses until there is."""
-
-    def __init__(self, lack: Lack) -> None:
-        super().__init__(lack.words, "make room on that disk")
-        self.lack = lack
-
-
 class HeldStageDriver:
     """See the module's docstring; ``run`` is its life."""
 
     def __init__(self, context: StageContext, stage: int) -> None:
         self._context, self.stage = context, stage
         self.machine = HeldStage(stage, context.owner.now())
-        self.again = False
-        """The stage was assigned again while it was being given up."""
         self.worker: Worker | None = None
         self.worker_restarts = 0
         self.driver: SeatDriver | None = None
@@ -194,10 +184,6 @@ class HeldStageDriver:
                     self._seat_nursery.start_soon(self._save)
                 case Do.RELEASE:
                     self._release()
-                case Do.COME_BACK:
-                    self.again = True
-                case Do.STAY_AWAY:
-                    self.again = False
 
     def _announce(self) -> None:
         self._context.owner.serving(self.stage)
@@ -355,7 +341,7 @@ class HeldStageDriver:
         except (DownloadFailed, RequestFailed, OSError) as error:
             if isinstance(error, DiskFailed) and error.needed_bytes:
                 folder = self._context.terms.folders.snapshots.parent
-                self._fail(NoRoom(Lack(str(error), folder, error.needed_bytes)))
+                self._fail(NoRoom(str(error), folder, error.needed_bytes))
                 return
             words = f"stage {self.stage}: {error}; trying again"
             self._context.owner.perform(Explain("transfer", words, "warning"))

@@ -18,12 +18,10 @@ import trio
 from client.compute.process import open_worker
 from client.errors import UserError
 from client.store.checkpoints import CheckpointFolder
-from client.train.machine.disk_room import Lack
+from client.train.machine.disk_room import NoRoom
 from client.train.ports import Take
 from client.train.recovery.buddies import Buddies
-from client.train.reporting.audit_log import AuditLog
-from client.train.reporting.counters import Counters
-from client.train.stage.held_stage import Diverged, HeldStageDriver, NoRoom
+from client.train.stage.held_stage import Diverged, HeldStageDriver
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import DataMissing, offer_data, offer_start
 from client.train.stage.stage_context import StageContext, Terms
@@ -47,28 +45,20 @@ COPY_S = 60.0
 class HeldStages(StageContext):
     """See the module's docstring; it is what its stages share."""
 
-    def __init__(
-        self,
-        terms: Terms,
-        start_worker: OpenWorker = open_worker,
-        counters: Counters | None = None,
-        audit_log: AuditLog | None = None,
-    ) -> None:
-        super().__init__(terms, start_worker, counters, audit_log)
+    def __init__(self, terms: Terms, start_worker: OpenWorker = open_worker) -> None:
+        super().__init__(terms, start_worker)
         self.newest = [0] * terms.manifest.stage_count
         """Newest version ever seen served, by stage."""
         self.failure: UserError | None = None
         """Why this volunteer cannot go on at all."""
-        self.pause: Callable[[str], object] = lambda reason: None
-        """Has everything given up until the user resumes, with the reason."""
-        self.lacks_room: Callable[[Lack], object] = lambda lack: None
-        """Has everything given up until the disk has room."""
+        self.pause: Callable[[Diverged | NoRoom], object] = lambda why: None
+        """Has everything given up until the user resumes, or the disk has room."""
         self.held: dict[int, HeldStageDriver] = {}
         """What is held, the oldest first."""
         self.lost: list[str] = []
         """What went with stages that were given up and nobody has."""
-        self.closed = False
-        """It has held its last stage; another will hold the next."""
+        self.closed = True
+        """Nothing can be held now: it does not run."""
         self.buddies: Buddies | None = None
         """Whoever keeps copies of other stages' checkpoints."""
         self._opened, self._to_open = trio.open_memory_channel[HeldStageDriver](math.inf)
@@ -215,11 +205,6 @@ class HeldStages(StageContext):
         deadlines = (held.next_deadline() for held in self._all())
         return min((d for d in deadlines if d is not None), default=None)
 
-    def peak_flops(self) -> float:
-        """Return what the device reaches in the run's type of numbers, FLOP/s; 0: not measured."""
-        terms = self.terms
-        return terms.capacity().peak_flops(terms.manifest.compute)
-
     def seats(self) -> list[SeatStatus]:
         """Return what heartbeats say of our seats."""
         statuses = (held.status() for held in self._all())
@@ -233,17 +218,20 @@ class HeldStages(StageContext):
     # --- running -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Keep the workers and hold whatever is assigned, until cancelled."""
+        """Keep the workers and hold whatever is assigned, until cancelled; again after a pause."""
+        self.closed = False
+        self.lost.clear()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.workers.run)
             nursery.start_soon(self._offer_starts)
             nursery.start_soon(self.terms.leaves.run)
             async for held in self._to_open:
-                nursery.start_soon(self._hold, held)
+                if self.held.get(held.stage) is held:
+                    nursery.start_soon(self._hold, held)
 
     def close(self) -> None:
         """Hold nothing any more: ``run`` has ended."""
-        self.closed, self.buddies = True, None
+        self.closed = True
         self.held.clear()  # one that was assigned too late to be opened
 
     async def text_problem(self) -> str:
@@ -280,16 +268,16 @@ class HeldStages(StageContext):
             self.owner.seats_changed()
         if failure is not None:
             self._failed(held, failure)
-        elif held.again:
+        elif held.machine.again:
             self.assign(held.stage)
 
     def _failed(self, held: HeldStageDriver, failure: UserError) -> None:
         if isinstance(failure, Diverged):
             self.owner.perform(Explain("round", str(failure), "error"))
-            self.pause(f"{failure}; {failure.next_step}")
+            self.pause(failure)
             return
         if not self.held and isinstance(failure, NoRoom):
-            self.lacks_room(failure.lack)
+            self.pause(failure)
             return
         if not self.held and not isinstance(failure, DataMissing):
             self.failure = failure

@@ -465,24 +465,24 @@ class SeatDriver:
         """Wait for a task's reply, store its results and tell the seat."""
         begun, patience_s = self._ports.now(), self._patience.seconds(task)
         self.answers_by = max(self.answers_by, begun + patience_s)
+        found: tuple[Outcome, list[bytes]] | RequestFailed | WorkerDied
         try:
             with trio.fail_after(patience_s):
-                outcome, payloads = await submitted.wait()
+                found = await submitted.wait()
         except trio.TooSlowError:
-            if not self._closed:
-                words = f"it had not answered for {patience_s:.0f} s"
-                self._owner.worker_lost(WorkerDied(-signal.SIGKILL, (words,)))
-            return
-        except RequestFailed as failure:
-            if not self._closed:
-                self._failed(task, failure)
-            return
-        except WorkerDied as death:
-            if not self._closed:
-                self._owner.worker_lost(death)
-            return
+            words = f"it had not answered for {patience_s:.0f} s"
+            found = WorkerDied(-signal.SIGKILL, (words,))
+        except (RequestFailed, WorkerDied) as failure:
+            found = failure
         if self._closed:
             return
+        if isinstance(found, WorkerDied):
+            self._owner.worker_lost(found)
+            return
+        if isinstance(found, RequestFailed):
+            self._failed(task, found)
+            return
+        outcome, payloads = found
         failpoints.after_task(task, stage=self.seat.place.stage, worker=self._worker.pid)
         self._patience.note(task, self._ports.now() - begun)
         if not isinstance(task, HashTask):  # it is computed beside the others

@@ -16,7 +16,7 @@ import trio
 from client.compute.checkpoint import read_info
 from client.compute.errors import CheckpointError
 from client.compute.process import RequestFailed, Worker
-from client.compute.requests import Load, LoadStart
+from client.compute.requests import Load, LoadStart, OpenStage
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.stage import failpoints
@@ -30,7 +30,7 @@ from client.train.transfer.blobs import (
 from client.train.transfer.data_search import ASK_AGAIN_S, TOKENIZER
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.state_size import data_bytes
-from client.train.workers.opening import Fit, open_stage_request
+from client.train.workers.opening import Fit
 from protocol.effects import Explain, Penalise
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
 from protocol.held_stage.machine import Phase
@@ -86,6 +86,49 @@ async def offer_start(terms: Terms, stage: int) -> None:
         terms.shelf.put(blob, path, temporary=False)
 
 
+def open_stage_request(terms: Terms, stage: int, fit: Fit, corpus: str) -> OpenStage:
+    """Return the request that opens a stage in a worker.
+
+    Args:
+        terms: of all attempts.
+        stage: the stage.
+        fit: how it fits into memory.
+        corpus: folder of the training data, or of leaves of them; empty: not needed.
+    """
+    manifest, settings = terms.manifest, terms.settings
+    return OpenStage(
+        swarm=terms.swarm,
+        peer=terms.me,
+        model=manifest.model,
+        layers_per_stage=list(manifest.layers_per_stage),
+        stage=stage,
+        seed=manifest.seed,
+        imported=bool(manifest.start),
+        optimizer=manifest.optimizer,
+        precision=manifest.compute,
+        boundary_codec=manifest.boundary_codec,
+        averaging_codec=manifest.averaging_codec,
+        aggregation=manifest.aggregation,
+        local_rounds=manifest.local_rounds,
+        sequences=manifest.sequences_per_microbatch,
+        tokens=manifest.model.context,
+        microbatches=manifest.microbatches_per_step,
+        graphs_kept=fit.graphs,
+        reruns_blocks=fit.reruns_blocks,
+        threads=terms.capacity().threads,
+        choose_threads=not settings.threads,
+        compute_share=settings.compute_share,
+        memory_bytes=settings.memory_limit_bytes,
+        vram_share=settings.vram_share,
+        offload=fit.offloaded_bytes > 0,
+        compile=settings.compile,
+        compile_folder=terms.folders.compiled,
+        device=settings.device,
+        corpus=corpus,
+        token_data=manifest.data,
+    )
+
+
 class StageAcquisition:
     """One attempt to take ``stage`` with ``worker``.
 
@@ -123,17 +166,7 @@ class StageAcquisition:
         if self.stage == 0:
             corpus = await self._prepare_data()
         self._waits(Phase.OPENING)
-        request = open_stage_request(
-            terms.manifest,
-            terms.swarm,
-            self.stage,
-            terms.settings,
-            fit,
-            corpus,
-            terms.capacity().threads,
-            terms.folders.compiled,
-            terms.me,
-        )
+        request = open_stage_request(terms, self.stage, fit, corpus)
         if fit.offloaded_bytes:
             terms.ports.perform(Explain("pipeline", _offloads(self.stage, fit)))
         opened, _ = await self._worker.call(request)

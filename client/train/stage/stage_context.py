@@ -24,7 +24,7 @@ from client.train.swarm.notary import Notary
 from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.data_search import DataSearch
 from client.train.transfer.leaf_supply import LeafSupply
-from client.train.workers.devices import Devices, devices_now
+from client.train.workers.opening import Devices, devices_now
 from client.train.workers.pool import OpenWorker, WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
 from model_zoo.specs.codec import CODECS
@@ -108,13 +108,7 @@ class Owner(Ports, Protocol):
 class StageContext(StageHolder):
     """The context shared by the stages of one volunteer."""
 
-    def __init__(
-        self,
-        terms: Terms,
-        start_worker: OpenWorker,
-        counters: Counters | None,
-        audit_log: AuditLog | None,
-    ) -> None:
+    def __init__(self, terms: Terms, start_worker: OpenWorker) -> None:
         super().__init__(terms.manifest.stage_count)
         self.sees = False
         """Whether the view is one of our lineage."""
@@ -125,8 +119,8 @@ class StageContext(StageHolder):
         self.scheduler = TaskScheduler(terms.settings.ranks)
         self.time_spent = TimeSpent(terms.settings.compute_share)
         self.memory_budget = MemoryBudget(terms.manifest, terms.usable_bytes, terms.devices)
-        self.counters = counters or Counters(terms.ports, terms.event_sink)
-        self.audit_log = audit_log or AuditLog()
+        self.counters = Counters(terms.ports, terms.event_sink)
+        self.audit_log = AuditLog()
         self.audits = _audits_of(terms.manifest, SwarmId(terms.swarm))
         """None: the run has no audits."""
         self.changed = trio.Event()

@@ -28,6 +28,7 @@ from model_zoo.specs.merkle import LEAF_BYTES, is_proven
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
+from protocol.pipeline.effects import held_out
 from protocol.transfer.fetch import StoreChunk
 from protocol.transfer.leaves import LEAVES, LeafEffect, LeafFetch, Verdict, is_of_leaves
 from protocol.wire.messages import BlobOffer, Chunk, NoBlob
@@ -233,13 +234,10 @@ class LeafSupply:
         self._read -= Counter([microbatch])
 
     def _work_out(self, microbatch: int) -> tuple[int, ...]:
-        if microbatch < 0:
-            return self._work_out_held_out(-1 - microbatch)
-        first = microbatch * self._batch
-        return tuple(self._leaves(range(first, first + self._batch)))
-
-    def _work_out_held_out(self, number: int) -> tuple[int, ...]:
+        number = microbatch if microbatch >= 0 else held_out(microbatch)
         samples = range(number * self._batch, (number + 1) * self._batch)
+        if microbatch >= 0:
+            return tuple(self._leaves(samples))
         found = (self._windows.held_out_leaves_of(sample, self._width) for sample in samples)
         return tuple(dict.fromkeys(leaf for leaves in found for leaf in leaves))
 

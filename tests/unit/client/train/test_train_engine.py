@@ -59,7 +59,7 @@ async def test_who_enters_late_hears_what_stewards_said_before(
         assert not heard
         late.engine.describe(ADVERT, has_data=True)
         assert sorted(heard) == [(peer, POSTING, b"poison"), (peer, POSTING, b"words")]
-        assert late.engine.error_boundary.internal_errors == 1
+        assert late.engine.internal_errors == 1
 
 
 async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_every_part_hears_of_a_link_and_of_its_end(tmp_path: Path) -> None
         gone = calls(told)
         for method in GOES:
             assert peer in [of[0] for of in gone[method.replace(".", "_").lstrip("_")]], method
-        assert one.engine.error_boundary.internal_errors == 0
+        assert one.engine.internal_errors == 0
 
 
 async def test_the_end_of_a_strangers_link_is_no_members(tmp_path: Path) -> None:
@@ -370,4 +370,4 @@ async def test_our_elector_hears_of_every_stage_and_answers_for_it(
         assert isinstance(promise, Vote)
         assert (promise.stage, promise.step, promise.promised) == (stage, 8, 2)
         assert promise.signature
-        assert engine.error_boundary.internal_errors == 0
+        assert engine.internal_errors == 0

@@ -106,13 +106,6 @@ class TestServing:
         held.seat.seat.draining.cancel.assert_called_once_with()
         assert held.around.owner.seats_changed.called
 
-    def test_one_that_is_given_up_may_be_wanted_again_meanwhile(self) -> None:
-        held = Held(state=State.DRAINING)
-        held.of.machine.stand_still(100.0)
-        for effects, again in (((Do.COME_BACK,), True), ((Do.STAY_AWAY,), False)):
-            held.of._perform(effects)
-            assert held.of.again is again
-
     @pytest.mark.parametrize("knows_where", [True, False])
     def test_a_new_lineage_ends_an_attempt_that_fetches_another_ones_state(
         self, knows_where: bool
