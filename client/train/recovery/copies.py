@@ -28,7 +28,7 @@ from protocol.transfer.fetch import WINDOW
 from protocol.wire.messages import BlobQuery
 
 ANSWER_S = 20.0
-"""Seconds within which a donor offers the copy."""
+"""Seconds within which a donor offers a copy, unless somebody cannot wait so long."""
 
 
 class FalseCopy(CheckpointError):
@@ -40,7 +40,13 @@ class FalseCopy(CheckpointError):
 
 
 async def fetch_copy(
-    downloads: Downloads, copy: Copy, donors: Sequence[PeerId], path: Path, window: int = WINDOW
+    downloads: Downloads,
+    copy: Copy,
+    donors: Sequence[PeerId],
+    path: Path,
+    window: int = WINDOW,
+    *,
+    answer_s: float = ANSWER_S,
 ) -> Blob:
     """Fetch a copy into a file; without one nothing is left there.
 
@@ -50,6 +56,7 @@ async def fetch_copy(
         donors: who may have it.
         path: of the file.
         window: chunks asked for at a time of each donor.
+        answer_s: seconds within which one of them must offer it.
 
     Raises:
         DownloadFailed: it cannot be had.
@@ -59,7 +66,7 @@ async def fetch_copy(
     """
     query = BlobQuery("state", copy.stage, copy.version)
     try:
-        sources = await downloads.fetch(query, donors, path, begins_s=ANSWER_S, window=window)
+        sources = await downloads.fetch(query, donors, path, begins_s=answer_s, window=window)
         try:
             info, digests = await trio.to_thread.run_sync(examine, path)
             checked(info, downloads.swarm, downloads.manifest.stage_count)

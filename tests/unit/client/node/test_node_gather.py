@@ -18,6 +18,7 @@ from client.compute.errors import CheckpointUnreadable
 from client.compute.state_hash import state_hash
 from client.errors import UserError
 from client.node import gather
+from client.train.ports import StageHolder
 from client.train.recovery import copies as copying
 from client.train.recovery.witnesses import MAX_VERSIONS, Witnesses
 from client.train.transfer.blobs import Downloads, Shelf, blob_of_file
@@ -29,7 +30,7 @@ from protocol.effects import Effect
 from protocol.ids import PeerId, SwarmId
 from protocol.recovery.stored import STORED, Copy, Lineage, Stored, encode_stored
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import BlobOffer, BlobQuery, ChunkRequest, Message
+from protocol.wire.messages import BlobQuery, ChunkRequest, Message
 from tests.support.protocol_examples import manifest, peer
 
 SWARM = "ab" * 32
@@ -64,15 +65,14 @@ class Swarm:
     """The engine of the observer, and the members that answer what it sends."""
 
     def __init__(self, folder: Path) -> None:
-        self.observer = gather.Observer(2)
-        self.observer.view = view(20, 20)
+        self.held_stages = StageHolder(2)
+        self.held_stages.view = view(20, 20)
         self.asked = set[PeerId]()
         self._folder, self._shelves = folder, dict[PeerId, Shelf]()
         self._records = list[Any]()
         self.membership = SimpleNamespace(records=self._records)
         self.manifest, self.penalties = MANIFEST, list[Effect]()
         self.downloads = Downloads(cast(Any, self), MANIFEST, SwarmId(SWARM))
-        self.downloads.add(self.observer)
         self._send, self._queue = trio.open_memory_channel[Any](1000)
 
     def now(self) -> float:
@@ -116,9 +116,7 @@ class Swarm:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.answer)
             try:
-                found = await gather._copy_newest(
-                    cast(Any, self), self.observer, out, lambda words: None
-                )
+                found = await gather._copy_newest(cast(Any, self), out, lambda words: None)
             except UserError as error:
                 failure = error
             nursery.cancel_scope.cancel()
@@ -163,24 +161,12 @@ async def test_the_newest_whole_version_is_copied(
 async def test_a_stranger_with_records_of_its_own_is_not_believed(
     swarm: Swarm, tmp_path: Path, autojump_clock: MockClock, version: int
 ) -> None:
-    swarm.observer.view = view(26, 26)
+    swarm.held_stages.view = view(26, 26)
     false = [(0, version), (1, version)]
     swarm.has(STRANGER, *false, fill=7)
     swarm.says(STRANGER, copies(*false, fill=7))
     paths = await swarm.copy(tmp_path / "out")
     assert [path.read_bytes() for path in paths] == [checkpoint(s, 20, 0) for s in (0, 1)]
-
-
-async def test_offers_that_nobody_asked_for_count_for_nothing(
-    swarm: Swarm, tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    swarm.observer.want(swarm_witnesses(swarm).candidates())
-    for version in range(1, 5000):
-        offer = BlobOffer("state", version % 2, version, 100, bytes(32))
-        swarm.observer.receive(STRANGER, offer, b"")
-        swarm.observer.receive(FIRST, offer, b"")
-    assert set(swarm.observer.offers) <= {(0, 10), (0, 20)}
-    assert STRANGER not in set().union(*swarm.observer.offers.values())
 
 
 async def test_a_tokenizer_is_copied_from_whoever_has_the_true_one(
@@ -215,11 +201,6 @@ async def test_a_tokenizer_is_copied_from_whoever_has_the_true_one(
     assert {cast(Any, one).reason for one in swarm.penalties} == {"data-of-wrong-size"}
 
 
-def swarm_witnesses(swarm: Swarm) -> Witnesses:
-    stored = gather._stored_records(cast(Any, swarm), 2)
-    return Witnesses(stored, swarm.observer.view)
-
-
 async def test_who_serves_what_the_records_do_not_name_is_not_asked_again(
     swarm: Swarm, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
@@ -239,7 +220,7 @@ async def test_when_our_disk_does_not_give_a_file_back_nobody_is_blamed(
         raise CheckpointUnreadable(f"cannot read {path.name}: Input/output error")
 
     monkeypatch.setattr(copying, "examine", unreadable)
-    with pytest.raises(UserError, match=r"stage 0: cannot read .*: Input/output error") as refused:
+    with pytest.raises(UserError, match=r"cannot read stage-0.*: Input/output error") as refused:
         await swarm.copy(tmp_path / "out")
     assert "TMPDIR" in refused.value.next_step
     assert list((tmp_path / "out").iterdir()) == []
