@@ -244,7 +244,7 @@ class Node(ControlApi):
             options.settings.checkpoint_keep,
             options.settings.checkpoint_milestone_every,
         )
-        self._leaving = Leaving(lambda: self._training.held_stages, self._checkpoints)
+        self._leaving = Leaving(lambda: self._training.held_stages)
         self._seen = seen
         self._refused: UserError | None = None
         self._register = self._load_register()
@@ -568,7 +568,6 @@ class Node(ControlApi):
             self._register,
             self._swarm.ticket,
             engine,
-            engine.wall,
             self._keep_vouches,
             lambda: engine.handshake.admitted,
             engine.greet_all,

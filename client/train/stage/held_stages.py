@@ -17,7 +17,6 @@ import trio
 
 from client.compute.process import open_worker
 from client.errors import UserError
-from client.store.checkpoints import CheckpointFolder
 from client.train.machine.disk_room import NoRoom
 from client.train.ports import Take
 from client.train.recovery.buddies import Buddies
@@ -116,14 +115,11 @@ class HeldStages(StageContext):
         words = f"left stage {stage} at version {version}: {where}"
         self.owner.perform(Explain("transfer", words, "info" if kept else "warning"))
 
-    def not_to_be_saved(self, folder: CheckpointFolder) -> str:
-        """Say which states would be lost because the disk does not take them; empty: none would.
-
-        Args:
-            folder: where they would be saved.
-        """
+    def not_to_be_saved(self) -> str:
+        """Say which states would be lost because the disk does not take them; empty: none would."""
         at_stake = {held.stage: at for held in self._all() if (at := held.at_stake()) is not None}
         manifest = self.terms.manifest
+        folder = self.terms.folders.checkpoints
         problem = folder.problem(sum(data_bytes(manifest, stage) for stage in at_stake))
         if not at_stake or not problem:
             return ""

@@ -26,6 +26,7 @@ from client.train.transfer.blobs import (
     DiskFailed,
     DownloadFailed,
     blob_of_file,
+    unlink,
 )
 from client.train.transfer.data_search import ASK_AGAIN_S, TOKENIZER
 from client.train.transfer.leaf_supply import LeafSupply
@@ -218,9 +219,9 @@ class StageAcquisition:
         try:
             await self._begin_with_others(lineage, path)
         finally:
-            _unlink(path)
+            unlink(path)
         for begun in path.parent.glob(f".{BEGIN}stage-{self.stage}-v*"):
-            _unlink(begun)  # partial files of it, and of versions no longer wanted
+            unlink(begun)  # partial files of it, and of versions no longer wanted
 
     async def admission(self) -> Admit:
         """Ask the stage's replicas for admission, until a leader admits us at its version.
@@ -261,7 +262,7 @@ class StageAcquisition:
             evidence.not_had(donors)
             raise
         finally:
-            _unlink(path)
+            unlink(path)
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -294,7 +295,7 @@ class StageAcquisition:
         problem = await self._problem_of(LoadStart(path=str(path), digest=digest))
         if problem:
             self._terms.ports.perform(Explain("transfer", problem, "warning"))
-            await trio.to_thread.run_sync(_unlink, path)
+            await trio.to_thread.run_sync(unlink, path)
         return problem
 
     def _load(self, path: Path, version: int, expected: str | None = None) -> Load:
@@ -443,7 +444,7 @@ class StageAcquisition:
         """
         sources = await self._fetch(BlobQuery("data", 0, TOKENIZER), donors, leaves.tokenizer)
         if not leaves.has_tokenizer():
-            await trio.to_thread.run_sync(_unlink, leaves.tokenizer)
+            await trio.to_thread.run_sync(unlink, leaves.tokenizer)
             self._terms.data_search.lied(sources)
             raise DownloadFailed("another tokenizer came than the manifest's")
 
@@ -508,10 +509,4 @@ def sweep_copies(folder: Path, version: int) -> None:
     with suppress(OSError):
         for path in list(folder.iterdir()):
             if not path.match(resumed) and (path.is_file() or path.is_symlink()):
-                _unlink(path)
-
-
-def _unlink(path: Path) -> None:
-    """Remove a working copy if there is one and the disk lets us."""
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
+                unlink(path)

@@ -93,7 +93,7 @@ class Shelf:
         known = self._items.get(key)
         if known is not None and known.blob == blob and known.temporary <= temporary:
             if temporary and path != known.path:
-                _unlink(path)  # the other one is served
+                unlink(path)  # the other one is served
             return
         if known is not None:
             self._remove(key, but=path)
@@ -194,7 +194,7 @@ class Shelf:
         if item is not None and item.temporary:
             self._snapshots.remove(key)
             if item.path != but:
-                _unlink(item.path)
+                unlink(item.path)
 
 
 def blob_of_file(kind: BlobKind, stage: int, version: int, path: Path) -> Blob:
@@ -416,7 +416,7 @@ class Download:
         with suppress(OSError):
             file.close()
         if empty or not self._resumable:
-            _unlink(self._partial)
+            unlink(self._partial)
 
 
 class Taker(Protocol):
@@ -539,7 +539,7 @@ def _chunk(item: _Item, index: int | None) -> bytes:
     return data
 
 
-def _unlink(path: Path) -> None:
+def unlink(path: Path) -> None:
     """Remove a file if possible; a failure leaves a file behind and is no reason to stop the
     node."""
     with suppress(OSError):
