@@ -493,7 +493,7 @@ class Node(ControlApi):
             self._folders.data,
             self._checkpoints,
         )
-        training = Training(engine, self._event_sink, history, site, self._pauses)
+        training = Training(engine, history, site, self._pauses)
         self._engine, self._training = engine, training
         self._relaying = Relaying(
             self._network,

@@ -33,7 +33,6 @@ from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
 from client.train.recovery.buddies import Buddies
 from client.train.recovery.history import History
-from client.train.reporting.event_sink import EventSink
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_acquisition import sweep_copies
 from client.train.stage.stage_context import Folders, Terms
@@ -70,7 +69,6 @@ class Training:
     def __init__(
         self,
         engine: Engine,
-        event_sink: EventSink,
         history: History,
         site: Site,
         pauses: Pauses,
@@ -78,7 +76,8 @@ class Training:
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
         self._pauses = pauses
-        self._capacity: Capacity | None = None
+        self.capacity: Capacity | None = None
+        """What was measured of this machine; None: nothing yet."""
         self._offered = trio.Event()
         self._leaving = trio.Lock()
         self._over = False
@@ -90,7 +89,7 @@ class Training:
         texts = TextStore(site.data / Entry.TEXTS)
         self._terms = Terms(
             ports=engine,
-            event_sink=event_sink,
+            event_sink=engine.event_sink,
             me=engine.signer.peer,
             manifest=manifest,
             swarm=swarm,
@@ -221,13 +220,13 @@ class Training:
             try:
                 worker = await self.held_stages.workers.wait_idle()
                 threads = settings.threads or find_cores().usable
-                self._capacity = await measured_capacity(worker, settings, data, threads)
-                for kind, why in self._capacity.unused.items():
+                self.capacity = await measured_capacity(worker, settings, data, threads)
+                for kind, why in self.capacity.unused.items():
                     words = f"the GPU {kind} is not used: it cannot train here: {why}"
                     self._engine.perform(Explain("swarm", words, "warning"))
                 check_fits(manifest, self._terms.usable_bytes(), self._terms.devices())
                 self.phase = "looking for the training data"
-                return self._capacity, await self.held_stages.text_problem()
+                return self.capacity, await self.held_stages.text_problem()
             except RequestFailed as failure:
                 words = f"this machine cannot be measured: {_said(failure)}"
                 next_step = "leave --device out, or use --device cpu"
@@ -272,15 +271,10 @@ class Training:
         else:
             self._pauses.pause(None, f"{why}; {why.next_step}")
 
-    @property
-    def capacity(self) -> Capacity | None:
-        """What was measured of this machine; None: nothing yet."""
-        return self._capacity
-
     def _known_capacity(self) -> Capacity:
-        if self._capacity is None:
+        if self.capacity is None:
             raise RuntimeError("a stage is only assigned after our capacity was advertised")
-        return self._capacity
+        return self.capacity
 
 
 def check_threads(settings: Settings) -> None:

@@ -13,8 +13,10 @@ from client.config import Settings
 from client.errors import ExitCode
 from client.store.checkpoints import CheckpointFolder
 from client.train.machine.capacity import Capacity
+from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
 from client.train.recovery.history import History
+from client.train.stage.held_stage import Diverged
 from client.train.training import MEASURING_WORKERS, Site, Training
 from protocol.audit.charges import CHARGE, KIND, Charge, verdict_of
 from protocol.wire.envelope import Signer
@@ -27,7 +29,7 @@ class ScriptedTraining(Training):
     """Volunteers whose places a test assigns instead of the matching."""
 
     async def _enter(self) -> None:
-        self._capacity = Capacity("cpu", 1, 1e9, 0.0, 2**33, 1e9)
+        self.capacity = Capacity("cpu", 1, 1e9, 0.0, 2**33, 1e9)
         await trio.sleep_forever()
 
 
@@ -44,7 +46,7 @@ async def _pausable(
         CheckpointFolder(volunteer.disk),
     )
     history = cast(History, engine.history)
-    training = ScriptedTraining(engine, engine.event_sink, history, site, pauses, _starter(workers))
+    training = ScriptedTraining(engine, history, site, pauses, _starter(workers))
     volunteer.held_stages = training.held_stages
     swarm._nursery.start_soon(training.run)
     return volunteer, training, workers
@@ -99,6 +101,19 @@ async def test_charges_that_have_expelled_a_member_outlast_a_pause(tmp_path: Pat
         assert [(one.culprit, one.stage) for one in audits.verdicts] == [(liar.peer, 1)]
 
 
+async def test_a_pause_says_why_and_what_ends_it(tmp_path: Path) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        pauses = Pauses(tmp_path, lambda said: None)
+        _, training, _ = await _pausable(swarm, tmp_path, pauses)
+        training.held_stages.pause(NoRoom("the disk is full", tmp_path, 1))
+        assert pauses.now is not None
+        assert pauses.now.reason == "the disk is full; training goes on when there is room"
+        pauses.release("disk")
+        training.held_stages.pause(Diverged("training diverged", "resume to try again"))
+        assert pauses.now is not None
+        assert pauses.now.reason == "training diverged; resume to try again"
+
+
 async def test_who_starts_paused_holds_nothing(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         pauses = Pauses(tmp_path, lambda said: None)
@@ -145,7 +160,7 @@ async def _measuring(
     settings = Settings(threads=1, device=device)
     site = Site(settings, None, home, CheckpointFolder(volunteer.disk))
     history, pauses = cast(History, engine.history), Pauses(folder, lambda said: None)
-    training = Training(engine, engine.event_sink, history, site, pauses, _starter(workers))
+    training = Training(engine, history, site, pauses, _starter(workers))
     swarm._nursery.start_soon(training.run)
     return training, workers
 

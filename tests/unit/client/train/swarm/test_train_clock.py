@@ -22,7 +22,7 @@ def training_of(volunteer: Volunteer, folder: Path) -> Training:
     site = Site(settings, None, own, copies)
     pauses = Pauses(folder, lambda said: None)
     history = cast(History, engine.history)
-    return Training(engine, engine.event_sink, history, site, pauses)
+    return Training(engine, history, site, pauses)
 
 
 def said_by(volunteer: Volunteer) -> str:
