@@ -2,7 +2,7 @@
 
 An observer with a throw-away identity: it links to the members, holds no seat and delays nobody.
 The members' signed records name the complete versions and the members that have them
-(``witnesses``). Those are asked, and each stage is downloaded striped over the peers that offer it.
+(``witnesses``). Those are asked, and each stage is downloaded striped over those that offer it.
 A file that differs from the records is discarded, and its donor is not asked again.
 """
 
@@ -18,8 +18,7 @@ import nacl.utils
 import trio
 
 from client import __version__
-from client.compute.checkpoint import examine
-from client.compute.errors import CheckpointError, CheckpointUnreadable
+from client.compute.errors import CheckpointUnreadable
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.net.libp2p_network import Libp2pNetwork, open_network
@@ -28,104 +27,34 @@ from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import dial_first, fetch_manifest
 from client.train.messaging.handshake import Handshake
-from client.train.ports import Copied, StageHolder
+from client.train.recovery.copies import FalseCopy, fetch_copy
 from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
-from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed
+from client.train.transfer.blobs import DiskFailed, DownloadFailed
 from client.train.transfer.data_search import TOKENIZER
-from client.train.transfer.inventory import checked
-from model_zoo.specs.data import DataSpec
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.invite import Invite, SwarmFile, Target
 from protocol.manifest import FIRST_SAVED
-from protocol.recovery.stored import STORED, Stored, parse_stored
-from protocol.view import SwarmView
+from protocol.recovery.stored import STORED, Copy, Stored, parse_stored
 from protocol.vouching.register import KeptRegister, Register
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import BlobOffer, BlobQuery
+from protocol.wire.messages import BlobQuery
 
 CLIENT = f"volunteer/{__version__}"
 FIND_S = 20.0
-ASK_S = 0.5
-MORE_S = 0.1
-"""Extra wait for others that have the same or a better version."""
-DOWNLOAD_S = 3600.0
+LOOK_S = 0.5
+ANSWER_S = 5.0
+"""Seconds within which a member must offer what it has named; else another version is tried."""
 TOKENIZER_S = 20.0
-"""Seconds without a part of it after which another member is asked for the tokenizer."""
+"""Seconds without an answer after which another member is asked for the tokenizer."""
 TOKENIZER_FILE = "tokenizer.json"
 ATTEMPTS = 5
+"""At least, where something was to be had."""
 Progress = Callable[[str], None]
 Lend = Callable[[SwarmFile, PeerId], KeptRegister]
 """Vouches for a key of our own that only observes."""
-
-
-class Observer(StageHolder):
-    """Sits on an engine without a seat: collects offers, feeds the download under way."""
-
-    def __init__(self, stages: int) -> None:
-        super().__init__(stages)
-        self.wanted: list[Candidate] = []
-        """Versions that are asked for now, the best first."""
-        self.offers: dict[tuple[int, int], set[PeerId]] = {}
-        """By stage and version: who of those asked offers it."""
-        self.download: Download | None = None
-        self.tokenizer_bytes = 0
-        """Size of the tokenizer that is copied; offers of other sizes are ignored."""
-        self.changed = trio.Event()
-
-    def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
-        """Take an offer or a chunk: ``message`` of ``peer``, with its ``payload``."""
-        other = isinstance(message, BlobOffer) and message.size_bytes != self.tokenizer_bytes
-        if self.download is not None and not (message.kind == "data" and other):
-            self.download.receive(peer, message, payload)
-        elif isinstance(message, BlobOffer) and self._is_awaited(peer, message):
-            self.offers.setdefault((message.stage, message.version), set()).add(peer)
-        else:
-            return
-        self._notify()
-
-    def want(self, candidates: list[Candidate]) -> None:
-        """Wait for offers of these from now on; other offers are forgotten."""
-        self.wanted = candidates
-        named = {
-            (stage, one.version): set(donors)
-            for one in candidates
-            for stage, donors in enumerate(one.donors)
-        }
-        self.offers = {
-            place: peers & named[place] for place, peers in self.offers.items() if place in named
-        }
-
-    def whole(self) -> Candidate | None:
-        """Return the best version that is offered for every stage."""
-        for one in self.wanted:
-            if all(self.offers.get((s, one.version)) for s in range(len(one.donors))):
-                return one
-        return None
-
-    def _is_awaited(self, peer: PeerId, offer: BlobOffer) -> bool:
-        return offer.kind == "state" and any(
-            one.version == offer.version
-            and offer.stage < len(one.donors)
-            and peer in one.donors[offer.stage]
-            for one in self.wanted
-        )
-
-    def peer_lost(self, peer: PeerId) -> None:
-        """A donor was lost."""
-        if self.download is not None:
-            self.download.lost(peer)
-
-    def update_view(self, view: SwarmView) -> None:
-        """Note the replicas of every stage."""
-        super().update_view(view)
-        self._notify()
-
-    def _notify(self) -> None:
-        self.changed.set()
-        self.changed = trio.Event()
 
 
 async def gather(
@@ -152,12 +81,10 @@ async def gather(
         seen: list[NetEvent] = []
         swarm = await _find(network, target, dial_timeout_s, seen)
         async with trio.open_nursery() as nursery:
-            observer = Observer(swarm.manifest.stage_count)
-            engine = _engine(network, Signer(seed), swarm, observer, nursery, lend)
+            engine = _engine(network, Signer(seed), swarm, nursery, lend)
             nursery.start_soon(engine.run, seen)
-            paths = await _copy_newest(engine, observer, swarm, out_dir, say)
-            if swarm.manifest.data.tokenizer is not None:
-                await _copy_tokenizer(engine, observer, swarm.manifest.data, out_dir, say)
+            paths = await _copy_newest(engine, out_dir, say)
+            await _copy_tokenizer(engine, out_dir, say)
             nursery.cancel_scope.cancel()
     return swarm, paths
 
@@ -191,7 +118,6 @@ def _engine(
     network: Libp2pNetwork,
     signer: Signer,
     swarm: SwarmFile,
-    observer: Observer,
     nursery: trio.Nursery,
     lend: Lend,
 ) -> Engine:
@@ -203,68 +129,52 @@ def _engine(
         kept = lend(swarm, signer.peer)
         register = Register(signer, swarm.manifest.founder, swarm.swarm, kept)
         linked, greet = lambda: engine.handshake.admitted, engine.greet_all
-        vouching = Vouching(
-            register, None, engine, engine.wall, _drop, linked, greet, engine.expel, _drop
-        )
+        vouching = Vouching(register, None, engine, _drop, linked, greet, engine.expel, _drop)
     engine.handshake = Handshake(
         signer.peer, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, vouching
     )
-    engine.held_stages = observer
     return engine
 
 
-async def _copy_newest(
-    engine: Engine, observer: Observer, swarm: SwarmFile, out_dir: Path, say: Progress
-) -> list[Path]:
-    """Copy the best version, or another one if that is deleted meanwhile or proves false."""
-    liars = set[PeerId]()
-    for attempt in range(ATTEMPTS):
-        chosen = await _agree(engine, observer, swarm, liars)
-        try:
-            return [
-                await _copy(engine, observer, swarm, stage, chosen, out_dir, say, liars)
-                for stage in range(swarm.manifest.stage_count)
-            ]
-        except DiskFailed as error:
-            next_step = "free space, or set TMPDIR to a folder on another disk"
-            raise UserError(str(error), next_step) from error
-        except DownloadFailed as error:
-            say(f"version {chosen.version}: {error}")
-            observer.want([])
-            if attempt == ATTEMPTS - 1:
-                raise UserError(str(error), "try again", ExitCode.TEMPORARY) from error
-    raise UserError("no version could be copied", "try again", ExitCode.TEMPORARY)
-
-
-async def _agree(
-    engine: Engine, observer: Observer, swarm: SwarmFile, liars: set[PeerId]
-) -> Candidate:
-    """Ask the claimed owners of the best versions until one version is offered completely."""
-    every, stages = swarm.manifest.policy.checkpoint_every, swarm.manifest.stage_count
-    first = min(every, FIRST_SAVED)
+async def _copy_newest(engine: Engine, out_dir: Path, say: Progress) -> list[Path]:
+    """Copy the best version that members give: one that is deleted meanwhile or proves false gives
+    way to another, and who gave something else than was named is not asked again."""
+    liars, found, problem, failures = set[PeerId](), list[Candidate](), "", 0
     deadline = engine.now() + FIND_S
-    while engine.now() < deadline:
-        stored = _stored_records(engine, stages)
-        observer.want(Witnesses(stored, observer.view, frozenset(liars)).candidates())
-        for one in observer.wanted:
-            for stage, donors in enumerate(one.donors):
-                for donor in set(donors) - observer.offers.get((stage, one.version), set()):
-                    engine.send(donor, BlobQuery("state", stage, one.version))
-        with trio.move_on_after(ASK_S):
-            while observer.whole() is None:
-                await observer.changed.wait()
-        await trio.sleep(MORE_S)
-        if (whole := observer.whole()) is not None:
-            return whole
-    if empty := observer.view.empty_stages():
-        raise UserError(
-            f"nobody serves stage {', '.join(map(str, empty))} now", "", ExitCode.TEMPORARY
-        )
+    while engine.now() < deadline or (found and failures < ATTEMPTS):
+        await trio.sleep(LOOK_S)
+        found = _candidates(engine, liars)
+        failures += bool(found)
+        for candidate in found:
+            try:
+                stages = range(engine.manifest.stage_count)
+                return [await _copy(engine, stage, candidate, out_dir, say) for stage in stages]
+            except (DiskFailed, CheckpointUnreadable) as error:  # no donor lied
+                next_step = "free space, or set TMPDIR to a folder on another disk"
+                raise UserError(str(error), next_step) from error
+            except (DownloadFailed, FalseCopy) as error:
+                if problem != (problem := f"version {candidate.version}: {error}"):
+                    say(problem)
+                if isinstance(error, FalseCopy):
+                    liars.update(error.sources)
+                    break  # without them the records weigh otherwise
+    if found:
+        raise UserError(problem, "try again", ExitCode.TEMPORARY)
+    if empty := engine.held_stages.view.empty_stages():
+        words = f"nobody serves stage {', '.join(map(str, empty))} now"
+        raise UserError(words, "", ExitCode.TEMPORARY)
+    every = engine.manifest.policy.checkpoint_every
+    first = min(every, FIRST_SAVED)
     raise UserError(
         "no version is on the disks of every stage yet",
         f"try again later: every volunteer saves its stage after {first} steps, and each {every}",
         ExitCode.TEMPORARY,
     )
+
+
+def _candidates(engine: Engine, liars: set[PeerId]) -> list[Candidate]:
+    stored = _stored_records(engine, engine.manifest.stage_count)
+    return Witnesses(stored, engine.held_stages.view, frozenset(liars)).candidates()
 
 
 def _stored_records(engine: Engine, stages: int) -> dict[PeerId, Stored]:
@@ -278,58 +188,26 @@ def _stored_records(engine: Engine, stages: int) -> dict[PeerId, Stored]:
 
 
 async def _copy(
-    engine: Engine,
-    observer: Observer,
-    swarm: SwarmFile,
-    stage: int,
-    chosen: Candidate,
-    out_dir: Path,
-    say: Progress,
-    liars: set[PeerId],
+    engine: Engine, stage: int, chosen: Candidate, out_dir: Path, say: Progress
 ) -> Path:
-    version = chosen.version
-    path = out_dir / f"stage-{stage}-v{version}.safetensors"
-    say(f"downloading stage {stage} at version {version}")
-    donors = sorted(observer.offers[stage, version] - liars)
-    query = BlobQuery("state", stage, version)
-    download = observer.download = Download(engine, query, donors, path)
-    try:
-        await download.run(DOWNLOAD_S)
-    finally:
-        observer.download = None
-    try:
-        info, _ = await trio.to_thread.run_sync(examine, path)
-        checked(info, swarm.swarm, swarm.manifest.stage_count)
-        named = chosen.hashes[stage].hex()
-        if (info.stage, info.version, info.hash) != (stage, version, named):
-            raise CheckpointError("its hash differs from the one that its holders announced")
-    except CheckpointUnreadable as error:  # our own disk failed: no donor lied
-        path.unlink(missing_ok=True)
-        raise DiskFailed(f"stage {stage}: {error}") from error
-    except CheckpointError as error:
-        liars.update(download.sources)
-        path.unlink(missing_ok=True)
-        raise DownloadFailed(f"stage {stage}: {error}") from error
+    path = out_dir / f"stage-{stage}-v{chosen.version}.safetensors"
+    say(f"downloading stage {stage} at version {chosen.version}")
+    copy = Copy(stage, chosen.version, chosen.hashes[stage])
+    await fetch_copy(engine.downloads, copy, chosen.donors[stage], path, answer_s=ANSWER_S)
     return path
 
 
-async def _copy_tokenizer(
-    engine: Engine, observer: Observer, data: DataSpec, out_dir: Path, say: Progress
-) -> None:
+async def _copy_tokenizer(engine: Engine, out_dir: Path, say: Progress) -> None:
     """Copy the swarm's tokenizer from any member that has it; each is asked by itself."""
-    if (brought := data.tokenizer) is None:
+    if (brought := engine.manifest.data.tokenizer) is None:
         return
-    observer.tokenizer_bytes = brought.size_bytes
     path = out_dir / TOKENIZER_FILE
     for donor in sorted(engine.handshake.admitted):
         query = BlobQuery("data", 0, TOKENIZER)
-        download = observer.download = Download(engine, query, [donor], path)
         try:
-            await download.run(TOKENIZER_S)
+            await engine.downloads.fetch(query, [donor], path, begins_s=TOKENIZER_S)
         except DownloadFailed:
             continue
-        finally:
-            observer.download = None
         if blake2b(path.read_bytes(), digest_size=32).hexdigest() == brought.digest:
             return
         path.unlink()

@@ -11,7 +11,6 @@ from typing import Final
 
 from client.control.methods import Impossible
 from client.errors import UserError
-from client.store.checkpoints import CheckpointFolder
 from client.train.stage.held_stages import HeldStages
 
 UNSAVED: Final = "free space and try again; finish or pause with --discard leaves anyway"
@@ -21,12 +20,11 @@ class Leaving:
     """See the module's docstring.
 
     Args:
-        stages: returns what the node holds now.
-        folder: where it saves that.
+        stages: returns the node's stages.
     """
 
-    def __init__(self, stages: Callable[[], HeldStages], folder: CheckpointFolder) -> None:
-        self._stages, self._folder = stages, folder
+    def __init__(self, stages: Callable[[], HeldStages]) -> None:
+        self._stages = stages
         self._asked = self._discards = False
 
     def ask(self, *, discard: bool) -> None:
@@ -42,7 +40,7 @@ class Leaving:
         """The user wants to pause; as ``ask``."""
         if discard:
             self._stages().let_go()
-        elif problem := self._stages().not_to_be_saved(self._folder):
+        elif problem := self._stages().not_to_be_saved():
             raise Impossible(f"{problem}; {UNSAVED}")
 
     def must(self) -> None:

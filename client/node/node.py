@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,14 +50,15 @@ from client.net.pacing import Rates
 from client.net.port_mapper import PortMapper
 from client.node.leaving import Leaving
 from client.node.matches import describe_matching
-from client.node.members import describe_members
 from client.node.relaying import Relaying
 from client.node.status import (
     drain_costs_of,
     limits_view,
     take_snapshot,
 )
+from client.node.trust import describe_members
 from client.quantities import plural
+from client.store.checkpoints import CheckpointFolder
 from client.store.identity import ensure_identity, identity_lock, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
@@ -76,9 +77,7 @@ from client.train.messaging.kept_links import KeptLinks
 from client.train.recovery.history import History
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
-from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.training import Site, Training
-from client.train.transfer.inventory import checkpoint_folder
 from client.train.transfer.state_size import largest_payload, round_bytes, usual_payload
 from protocol.address import Address, parse_address, parse_peer_address
 from protocol.amendments.amendment import sign_amendment
@@ -175,8 +174,9 @@ async def _run(
             raise UserError(str(error), "see --listen-host", ExitCode.CONFIG) from error
         store = SwarmStore(folders.swarms)
         seen: list[NetEvent] = []
-        find = partial(find_swarm, network, options.target, store, signer.peer, CLIENT, seen)
-        swarm = await _with_stop(find, stop, settings.dial_timeout_s)
+        who, timeout_s = (signer.peer, CLIENT), settings.dial_timeout_s
+        find = partial(find_swarm, network, options.target, store, *who, seen, timeout_s)
+        swarm = await _unless_stopped(find, stop)
         if swarm is None:
             return ExitCode.OK
         _note_begin(folders, swarm)
@@ -196,12 +196,11 @@ def _note_begin(folders: Folders, target: Target) -> None:
     RunRecord(folders.data).begin(swarm, name)
 
 
-async def _with_stop(
-    find: Callable[..., object], stop: trio.Event, *arguments: object
+async def _unless_stopped(
+    find: Callable[[], Awaitable[SwarmFile]], stop: trio.Event
 ) -> SwarmFile | None:
-    """Run ``find`` unless ``stop`` comes first."""
-    found: list[SwarmFile] = []
-    failure: UserError | None = None
+    """Return what ``find`` finds; None: ``stop`` came first."""
+    found, failure = None, None
     async with trio.open_nursery() as nursery:
 
         async def watch() -> None:
@@ -210,13 +209,13 @@ async def _with_stop(
 
         nursery.start_soon(watch)
         try:
-            found.append(await find(*arguments))  # type: ignore[misc]
+            found = await find()
         except UserError as error:
             failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
-    return found[0] if found else None
+    return found
 
 
 class Node(ControlApi):
@@ -240,8 +239,12 @@ class Node(ControlApi):
         self._event_sink = EventSink(EventLog(), on_event, curve, held_out)
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
-        self._checkpoints = checkpoint_folder(folders.checkpoints(swarm.swarm), options.settings)
-        self._leaving = Leaving(lambda: self._training.held_stages, self._checkpoints)
+        self._checkpoints = CheckpointFolder(
+            folders.checkpoints(swarm.swarm),
+            options.settings.checkpoint_keep,
+            options.settings.checkpoint_milestone_every,
+        )
+        self._leaving = Leaving(lambda: self._training.held_stages)
         self._seen = seen
         self._refused: UserError | None = None
         self._register = self._load_register()
@@ -469,7 +472,19 @@ class Node(ControlApi):
         self._network.named(map(str, named))
         engine.keep_amendments(self._folders.amendments(swarm.swarm))
         engine.reach.announced = _parsed(announced(self._options.settings, me))
-        engine.reach.moved = lambda: engine.own_advert.move(self._reach())
+        engine.own_advert.addresses = self._reach
+        engine.reach.moved = engine.own_advert.move
+        history = engine.history = self._history = History(
+            engine,
+            me,
+            swarm.manifest,
+            swarm.swarm,
+            engine.membership.contacts,
+            self._checkpoints,
+            engine.shelf,
+            engine.downloads,
+            (engine.amending.book.steps, engine.amending.book.longest),
+        )
         folders, name = self._folders, swarm.swarm
         engine.keep_evidence(
             folders.proofs(name),
@@ -478,34 +493,20 @@ class Node(ControlApi):
             folders.waypoints(name),
         )
         engine.contributions.keep_in(folders.contributions(name))
-        folder = self._checkpoints
-        history = engine.history = self._history = History(
-            engine,
-            me,
-            swarm.manifest,
-            swarm.swarm,
-            engine.membership.contacts,
-            folder,
-            engine.shelf,
-            (engine.amending.book.steps, engine.amending.book.longest),
-        )
         engine.notary.resume(history.lineage.era)
-        engine.waypoints.begin(history)
         site = Site(
             self._options.settings,
             self._options.data_path,
             self._folders.data,
-            folder,
-            self._reach,
+            self._checkpoints,
         )
-        training = Training(engine, self._event_sink, history, site, self._pauses)
+        training = Training(engine, history, site, self._pauses)
         self._engine, self._training = engine, training
         self._relaying = Relaying(
             self._network,
             engine.membership.roster,
             engine.own_advert,
             self._options.settings.relay,
-            self._reach,
             lambda: not self._limiting.used_up,
             lambda: self._network.reached or engine.reach.reachable,
             self._event_sink.explain,
@@ -513,7 +514,6 @@ class Node(ControlApi):
         )
         if self._options.relay_only:
             engine.history = None
-            training.held_stages.close()
         engine.shelf.closed_because = self._serves_nothing_because
         self._network.watch.explain = self._event_sink.explain
         self._network.watch.renew = self._renew
@@ -536,14 +536,11 @@ class Node(ControlApi):
 
     async def _take_part_as_relay(self) -> None:
         """Be a member that holds no stage: nothing is measured, and no worker starts."""
-        settings, data = self._options.settings, self._folders.data
+        data, own_advert = self._folders.data, self._engine.own_advert
         await self._training.clock_agrees()
-        joined = int(self._engine.wall())
-        own = relay_advert(settings, tuple(self._reach()), joined, kept_line(data))
-        self._engine.own_advert.enter(own, {})
-        await AdvertUpdater(
-            self._engine.measuring, self._engine.own_advert, settings, data, self._reach
-        ).run()
+        joined, here = int(self._engine.wall()), tuple(self._reach())
+        own_advert.enter(relay_advert(self._options.settings, here, joined, kept_line(data)), {})
+        await own_advert.keep_current(lambda: self._options.settings, data)
 
     def _greets(self, peer: PeerId) -> bool:
         """Whether to say Hello: before a member has vouched for us, to nobody but the maker of our
@@ -582,7 +579,6 @@ class Node(ControlApi):
             self._register,
             self._swarm.ticket,
             engine,
-            engine.wall,
             self._keep_vouches,
             lambda: engine.handshake.admitted,
             engine.greet_all,

@@ -44,7 +44,6 @@ class Relaying:
         own_advert: our advert, which says whether we relay and how we are reached.
         setting: the owner's ``relay``.
         always: a pure relay, whose owner knows that it is reached.
-        addresses: our addresses for others.
         may: whether the owner's quota allows for relaying now.
         reached: whether we can be dialled from the internet.
         explain: tells the user.
@@ -56,7 +55,6 @@ class Relaying:
         roster: Roster,
         own_advert: OwnAdvert,
         setting: str,
-        addresses: Callable[[], Sequence[str]],
         may: Callable[[], bool],
         reached: Callable[[], bool],
         explain: Callable[[Explain], None],
@@ -64,7 +62,7 @@ class Relaying:
         always: bool = False,
     ) -> None:
         self._network, self._roster, self._own_advert = network, roster, own_advert
-        self._setting, self._addresses, self._may = setting, addresses, may
+        self._setting, self._may = setting, may
         self._reached, self._explain, self._always = reached, explain, always
         self._outside_since: float | None = None
         self._told: tuple[PeerId, ...] | bool = False
@@ -78,7 +76,7 @@ class Relaying:
                 await self._network.moved.wait()
             if self._network.moved.is_set():
                 self._network.moved = trio.Event()
-                self._own_advert.move(self._addresses())
+                self._own_advert.move()
 
     def look(self) -> None:
         """Offer to relay if we may, and keep reservations if we need them."""

@@ -339,7 +339,8 @@ def _utilized(
     """Return the view of a worker with what it makes of its device."""
     if held.driver is None or not (done := held.driver.utilization.flop_per_s(now)):
         return view
-    computing, peak = held.driver.utilization.computing_flop_per_s(now), held_stages.peak_flops()
+    computing, terms = held.driver.utilization.computing_flop_per_s(now), held_stages.terms
+    peak = terms.capacity().peak_flops(terms.manifest.compute)
     return msgspec.structs.replace(
         view,
         flop_per_s=done,

@@ -1,11 +1,11 @@
-"""Why this volunteer trusts other members, and who was expelled: for the status."""
+"""Why this volunteer trusts other members, who was expelled, and who was invited by whom."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
-from client.control.snapshot import ExpelledView, TrustView
+from client.control.snapshot import ExpelledView, InvitedMember, TrustView
 from client.train.engine import Engine
 from client.train.reporting.audit_log import OfMember
 from client.train.stage.held_stages import HeldStages
@@ -64,6 +64,34 @@ def _taken_back(register: Register | None) -> list[ExpelledView]:
         words = f"{short(entry.by)} has expelled {who}{through}{reason}"
         found.append(ExpelledView(peer=peer, reason=words, by="inviter"))
     return found
+
+
+def describe_members(register: Register, linked: Collection[PeerId]) -> list[InvitedMember]:
+    """Return the members met and those expelled, as a tree: each below its inviter.
+
+    Args:
+        register: of this node.
+        linked: the peers that are here now, ourselves included.
+    """
+    paths = {peer: register.path(peer) for peer in register.known()}
+    ordered = sorted(paths, key=lambda peer: paths[peer])
+    return [_member(register, peer, paths[peer], peer in linked) for peer in ordered]
+
+
+def _member(
+    register: Register, peer: PeerId, path: tuple[PeerId, ...], linked: bool
+) -> InvitedMember:
+    above = (register.founder, *path)[:-1] if path else ()
+    entry = register.why_out(peer)
+    return InvitedMember(
+        peer=peer,
+        invited_by=above[-1] if above else "",
+        depth=len(path),
+        linked=linked,
+        ours=register.may_expel(peer),
+        expelled_by="" if entry is None else entry.by,
+        reason="" if entry is None else entry.said.reason,
+    )
 
 
 class _Known:

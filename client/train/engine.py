@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -25,12 +25,10 @@ from client.clock import SET_CLOCK
 from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
 from client.store.numbers import Numbers
 from client.train.messaging.deadline_timer import DeadlineTimer
-from client.train.messaging.error_boundary import ErrorBoundary
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
-from client.train.messaging.loopback import Loopback
 from client.train.messaging.slow_news import SlowNews
-from client.train.ports import Copied, StageHolder, Take
+from client.train.ports import StageHolder, Take
 from client.train.recovery.history import History
 from client.train.recovery.waypoints import WaypointDriver
 from client.train.reporting.event_sink import EventSink
@@ -43,7 +41,7 @@ from client.train.swarm.notary import Notary
 from client.train.swarm.own_advert import OwnAdvert
 from client.train.swarm.reach import Reach
 from client.train.swarm.views import era_followed, matching_members, may_speak, swarm_view
-from client.train.transfer.blobs import Shelf
+from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.chunks import ChunkServer
 from client.train.transfer.data_search import DataSearch
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendLetter
@@ -71,24 +69,21 @@ from protocol.membership.view import (
 )
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import STORED
-from protocol.seat.effects import AgreedOn, HeldOutLoss
+from protocol.seat.effects import AgreedOn, HeldOutLoss, SeatNews
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.waypoints.part import PART, WAYPOINT, encode_part
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
-    BlobOffer,
     ChunkRequest,
     Commit,
-    Commitment,
     CommitRequest,
     Goodbye,
     Heartbeat,
     Hello,
     Letter,
     Message,
-    NoBlob,
     Propose,
     RecordDigest,
     Records,
@@ -129,12 +124,13 @@ class Engine:
         self._clock = SwarmClock(self._clock_counts)
         self.measuring = Measuring(signer.peer, manifest, self.membership)
         self.contributions = Contributions(signer.peer, self.membership)
-        self.own_advert = OwnAdvert(self.membership, self, self._members)
+        self.own_advert = OwnAdvert(self.membership, self.measuring, self, self._members)
         self.matching: Matching | None = None
         self.data_search = DataSearch(
             self, manifest.data, lambda: self.handshake.admitted, self._data_changed
         )
-        self.shelf = Shelf(self)
+        self.shelf, self.downloads = Shelf(self), Downloads(self, manifest, swarm)
+        self.downloads.add(self.data_search)
         self.expulsions = Expulsions(self, network, self.membership, swarm)
         self.numbers = Numbers()
         self.notary = Notary(signer, swarm, self.event_sink.explain)
@@ -155,8 +151,10 @@ class Engine:
         self.started = False
         """Every stage was covered at some time: training goes on."""
         self.penalties = Counter[str]()
-        self.error_boundary = ErrorBoundary(self.perform, event_sink)
-        self.loopback = Loopback(self._deliver)
+        self.internal_errors = 0
+        """Unexpected errors that were survived."""
+        self._to_us, self._for_us = trio.open_memory_channel[Inbound](math.inf)
+        """Messages between seats of ours, so that none is called while another one acts."""
         self._nursery = nursery
         self._slow_news = SlowNews(self._is_new)
         self.chunks = ChunkServer(self, network, nursery, self._serve_chunk)
@@ -204,7 +202,7 @@ class Engine:
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message; without a link it is dropped, because membership detects lost peers."""
         if peer == self.signer.peer:
-            self.loopback.put(message, payload)
+            self._to_us.send_nowait(Inbound(peer, message, payload))
             return
         if isinstance(message, Decisive):
             signed = self.notary.signed(message)
@@ -221,10 +219,6 @@ class Engine:
     def sign(self, kind: str, body: bytes) -> Envelope:
         """Sign a body of a kind for this swarm."""
         return self.signer.sign(kind, body, self.swarm)
-
-    def sign_once(self, message: Commitment) -> Commitment | None:
-        """Return what we commit to with our signature; None: we have signed something else."""
-        return self.notary.signed(message)
 
     def perform(self, effect: Effect) -> None:
         """Perform an effect of any machine."""
@@ -258,7 +252,7 @@ class Engine:
         self, proofs: Path, numbers: Path, marks: Path, chain: Path | None = None
     ) -> None:
         """Keep in files who is expelled, what we have signed, and the chain of waypoints; call it
-        at first."""
+        once there is a history, and before anything else."""
         self.numbers = Numbers(numbers)
         self.notary.keep_in(marks)
         if chain is not None:
@@ -277,14 +271,14 @@ class Engine:
         self.own_advert.enter(advert, self._unable)
         self._view_changed()
         for record in self.membership.heard_before():
-            with self.error_boundary.against(record.signer, record.kind):
+            with self._against(record.signer, record.kind):
                 self._record(record)  # stewards spoke before we could listen, and repeat it rarely
 
     async def run(self, seen: Sequence[NetEvent] = ()) -> None:
         """Process network events and deadlines until cancelled; the events ``seen`` come first."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._timer.run)
-            nursery.start_soon(self.loopback.run)
+            nursery.start_soon(self._deliver)
             for event in seen:
                 self.take(event)
             async for event in self.network.events:
@@ -338,7 +332,7 @@ class Engine:
             case PeerDown(peer, reason):
                 self._peer_down(peer, reason, by_peer=event.by_peer)
             case Inbound(peer, message, payload):
-                with self.error_boundary.against(peer, type(message).__name__):
+                with self._against(peer, type(message).__name__):
                     if (take := self._taker(peer, message, len(payload))) is not None:
                         if isinstance(message, Decisive) and peer != self.signer.peer:
                             self._members(self.expulsions.stated(peer, message, self._siblings))
@@ -389,10 +383,23 @@ class Engine:
         ours = None if self.history is None else self.history.lineage
         return ours.electors if ours and (ours.era, ours.version) == (era, step) else ()
 
-    def _deliver(self, message: Message, payload: bytes) -> None:
-        """Take a message from another seat of ours."""
-        self.take(Inbound(self.signer.peer, message, payload))
-        self._refresh()
+    @contextmanager
+    def _against(self, peer: PeerId, what: str) -> Iterator[None]:
+        """Handle exceptions of the body, which processes ``what`` a peer has sent: its errors are
+        penalised, ours are reported."""
+        try:
+            yield
+        except RemoteProtocolError as error:
+            self.perform(Penalise(peer, error.reason, error.penalty))
+        except Exception as error:  # a bug of ours must not let a peer stop the node
+            self.internal_errors += 1
+            self.event_sink.survived(f"{what} of {short(peer)}", error)
+
+    async def _deliver(self) -> None:
+        """Take the messages between our seats, each in a turn of its own, until cancelled."""
+        async for event in self._for_us:
+            self.take(event)
+            self._refresh()
 
     def _peer_down(self, peer: PeerId, reason: str, *, by_peer: bool) -> None:
         was_admitted = peer in self.handshake.admitted
@@ -403,13 +410,12 @@ class Engine:
         self.chunks.gone(peer)
         self.measuring.gone(peer)
         self._slow_news.gone(peer)
-        self.data_search.lost(peer)
+        self.downloads.lost(peer)
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self._members(down)
             self.expulsions.link_down(peer)
             self.waypoints.link_down(peer)
-            self.held_stages.peer_lost(peer)
 
     # --- messages to the node itself ---------------------------------------------------------
 
@@ -467,11 +473,6 @@ class Engine:
         self.held_stages.amended()
         self._view_dirty = True
 
-    def agreed_on(self, said: AgreedOn) -> None:
-        """A stage of ours has agreed on an amendment."""
-        self.amending.agreed()
-        self._note_steps()  # where it was one of two that contradict each other, it counts now
-
     def _note_steps(self) -> None:
         """Tell the machines that go by it how long the run is."""
         self.waypoints.machine.steps = self.amending.book.longest
@@ -504,26 +505,13 @@ class Engine:
         there = held[stage] if stage < len(held) else ()
         return [replica.peer for replica in there if replica.peer != self.signer.peer]
 
-    def promised(self, stage: int, era: int, step: int) -> tuple[int, int]:
-        """Return step and attempt up to which we may have signed where a seat begins at a step."""
-        return self.notary.promised(stage, era, step)
-
     def on_letter(self, peer: PeerId, message: Letter) -> None:
         """Pass a letter of the matching on."""
         if self.matching is not None:
             self.matched(self.matching.receive(peer, message.kind, message.body, self.now()))
 
-    def on_offer(self, peer: PeerId, message: BlobOffer | NoBlob) -> None:
-        """Take an answer to a query of ours, or an offer that nobody asked for."""
-        if message.kind != "data" or self.data_search.receive(peer, message):
-            self.on_chunk(peer, message)
-
-    def on_chunk(self, peer: PeerId, message: Copied, payload: bytes = b"") -> None:
-        """Pass a part of a blob to its download."""
-        self.held_stages.copied(peer, message, payload)
-
     async def _serve_chunk(self, peer: PeerId, request: ChunkRequest) -> None:
-        with self.error_boundary.against(peer, "ChunkRequest"):
+        with self._against(peer, "ChunkRequest"):
             await self.shelf.request(peer, request)
 
     # --- membership ------------------------------------------------------------------------
@@ -571,7 +559,7 @@ class Engine:
             self.matching.member_left(peer)
         if peer != self.signer.peer:
             self.event_sink.peer(peer, "down", reason)
-        self.held_stages.peer_lost(peer)
+        self.downloads.lost(peer)
 
     def _record(self, record: RecordChanged) -> None:
         if record.kind in (PROGRESS, HELD_OUT):
@@ -581,7 +569,7 @@ class Engine:
             self.matched(self.matching.receive_record(*said, self.now()))
 
     def _waypoint(self, record: RecordChanged | RecordGone) -> None:
-        with self.error_boundary.against(PeerId(record.key), WAYPOINT):
+        with self._against(PeerId(record.key), WAYPOINT):
             self.waypoints.record(record)
 
     def _refresh(self, *, soon: bool = True) -> None:
@@ -735,25 +723,26 @@ class Engine:
         """Return 0 for our home, 1 for our second stage."""
         return 0 if self.matching is None else self.matching.seat_of(Stage(stage))
 
-    def convicted(self, out: Verdict | Contradicted) -> None:
-        """A majority of a stage near ours has expelled one of its members; or a member contradicts
-        itself."""
-        if isinstance(out, Verdict):
-            self._members(self.expulsions.voted_out(out))
-        else:
-            with suppress(RemoteProtocolError):  # a false signature: it is refused all the same
-                self._members(self.expulsions.contradicted(out.held, out.other))
-
-    def evaluated(self, found: HeldOutLoss) -> None:
-        """Our seat in the last stage has a version's loss on held-out text."""
-        self._loss_reports.found(found)
-
-    def stage_closed(self, committed: Committed) -> None:
-        """Our stage has committed a step."""
-        self.waypoints.closed(committed)
-        self.contributions.closed(committed)
-        self.measuring.closed(committed, self.now())
-        self._loss_reports.closed(committed, self.held_stages.view)
+    def seat_tells(self, news: SeatNews) -> None:
+        """A seat of ours tells what concerns more than its stage."""
+        match news:
+            case Committed():
+                if self.history is not None:
+                    self.history.closed(news)
+                self.waypoints.closed(news)
+                self.contributions.closed(news)
+                self.measuring.closed(news, self.now())
+                self._loss_reports.closed(news, self.held_stages.view)
+            case HeldOutLoss():
+                self._loss_reports.found(news)
+            case Verdict():
+                self._members(self.expulsions.voted_out(news))
+            case Contradicted(held, other):
+                with suppress(RemoteProtocolError):  # a false signature: it is refused all the same
+                    self._members(self.expulsions.contradicted(held, other))
+            case AgreedOn():
+                self.amending.agreed()
+                self._note_steps()  # where it contradicted another one, it counts now
 
     def drain(self) -> None:
         """Leave the matching; every stage of ours is drained."""

@@ -9,7 +9,7 @@ from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import BlobOffer, Chunk, Commitment, Message, NoBlob
+from protocol.wire.messages import BlobOffer, Chunk, Message, NoBlob
 from protocol.wire.parts import SeatStatus
 
 Take = Callable[[PeerId, Any, bytes], None]
@@ -33,9 +33,6 @@ class Ports(Protocol):
     def sign(self, kind: str, body: bytes) -> Envelope:
         """Sign a body of a kind for this swarm."""
 
-    def sign_once(self, message: Commitment) -> Commitment | None:
-        """Return what we commit to with our signature; None: we have signed something else."""
-
     def perform(self, effect: Effect) -> None:
         """Perform an effect that every machine may return."""
 
@@ -45,20 +42,10 @@ class StageHolder:
 
     def __init__(self, stages: int) -> None:
         self.view = SwarmView(((),) * stages)
-        self.sees = False
-        """Whether the view is one of our lineage."""
-        self.allowed = False
-        """Whether the swarm has started."""
 
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to one of our stages, if we hold it."""
         return None
-
-    def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
-        """Take an answer or a part of a blob that may be downloaded here."""
-
-    def peer_lost(self, peer: PeerId) -> None:
-        """A peer has left or was lost."""
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""

@@ -8,7 +8,6 @@ stay. Resuming enters the swarm again with the same identity.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,21 +29,16 @@ from client.train.machine.capacity import (
     kept_line,
     measured_capacity,
 )
-from client.train.machine.disk_room import Lack
+from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
 from client.train.recovery.buddies import Buddies
 from client.train.recovery.history import History
-from client.train.reporting.audit_log import AuditLog
-from client.train.reporting.counters import Counters
-from client.train.reporting.event_sink import EventSink
-from client.train.stage.drain_all import DrainAll
 from client.train.stage.held_stages import HeldStages
-from client.train.stage.stage_acquisition import Folders, Terms
-from client.train.swarm.advert_updater import AdvertUpdater
+from client.train.stage.stage_acquisition import sweep_copies
+from client.train.stage.stage_context import Folders, Terms
 from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
-from client.train.transfer.leftovers import sweep_copies
 from client.train.workers.opening import advertised_bytes, check_fits, ring_bytes
 from client.train.workers.pool import OpenWorker, opener
 from protocol.effects import Explain
@@ -59,7 +53,7 @@ MEASURING_WORKERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A node's folders, settings and addresses for training."""
+    """A node's folders and settings for training."""
 
     settings: Settings
     data_path: Path | None
@@ -67,8 +61,6 @@ class Site:
     data: Path
     """The folder of the files beside the identity."""
     checkpoints: CheckpointFolder
-    addresses: Callable[[], list[str]]
-    """The addresses at which others reach us."""
 
 
 class Training:
@@ -77,7 +69,6 @@ class Training:
     def __init__(
         self,
         engine: Engine,
-        event_sink: EventSink,
         history: History,
         site: Site,
         pauses: Pauses,
@@ -85,11 +76,8 @@ class Training:
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
         self._pauses = pauses
-        self._start_worker = start_worker or opener(
-            site.settings.devices, ring_bytes(engine.manifest)
-        )
-        self._capacity: Capacity | None = None
-        self._updater: AdvertUpdater | None = None
+        self.capacity: Capacity | None = None
+        """What was measured of this machine; None: nothing yet."""
         self._offered = trio.Event()
         self._leaving = trio.Lock()
         self._over = False
@@ -101,14 +89,14 @@ class Training:
         texts = TextStore(site.data / Entry.TEXTS)
         self._terms = Terms(
             ports=engine,
-            event_sink=event_sink,
+            event_sink=engine.event_sink,
             me=engine.signer.peer,
             manifest=manifest,
             swarm=swarm,
             settings=site.settings,
             capacity=self._known_capacity,
             folders=Folders(
-                checkpoints=site.checkpoints.folder,
+                checkpoints=site.checkpoints,
                 snapshots=site.data / Entry.SNAPSHOTS,
                 starts=tuple(texts.path(start.digest) for start in manifest.start),
                 compiled=str(site.data / Entry.COMPILED),
@@ -116,6 +104,7 @@ class Training:
             data_search=engine.data_search,
             linked=lambda: engine.handshake.admitted,
             shelf=engine.shelf,
+            downloads=engine.downloads,
             history=history,
             amendments=lambda: engine.amending.book,
             leaves=LeafSupply(
@@ -127,12 +116,8 @@ class Training:
                 site.settings.data_cache_bytes,
             ),
         )
-        self.counters = Counters(engine, event_sink)
-        """Counts since the node started, over all pauses."""
-        self.audit_log = AuditLog()
-        self.held_stages = self._new_held_stages()
-        if pauses.now is not None:
-            self.held_stages.close()  # a new one is made after the pause
+        engine.downloads.add(self._terms.leaves)
+        self.held_stages = self._stages_of(start_worker)
 
     # --- running -----------------------------------------------------------------------------
 
@@ -145,22 +130,22 @@ class Training:
                 await self._pauses.wait_clear()
                 if self._over:
                     await trio.sleep_forever()
-                if self.held_stages.closed:
-                    self.held_stages = self._new_held_stages()
                 await self._train()
 
     async def drain(self, *, for_good: bool = False) -> None:
         """Hand over and save our stages; nothing is held afterwards."""
         self._over = self._over or for_good
-        held_stages, engine = self.held_stages, self._engine
+        held_stages = self.held_stages
         async with self._leaving:  # a pause may be at it already
-            drain = DrainAll(engine, engine.signer.peer, held_stages, held_stages.buddies)
-            drain.prepare()
-            engine.drain()
-            await drain.run()
+            held_stages.save_when_drained()
+            self._engine.drain()
+            await held_stages.give_up_all()
 
     async def _train(self) -> None:
         """Hold stages until a pause begins; then drain them."""
+        engine = self._engine
+        if self.held_stages.audits is not None:
+            self.held_stages.audits.share(engine.membership.verdicts, engine.now())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.held_stages.run)
             nursery.start_soon(self._keep_copies)
@@ -169,7 +154,7 @@ class Training:
             await self.drain()
             nursery.cancel_scope.cancel()
         self.held_stages.close()
-        self._engine.offer_no_seats()
+        engine.offer_no_seats()
 
     async def _offer(self) -> None:
         """Offer the checkpoints on our disk."""
@@ -196,7 +181,7 @@ class Training:
             self.held_stages.failure = error
             return
         await self.clock_agrees()
-        addresses = tuple(self._site.addresses())
+        addresses = tuple(engine.own_advert.addresses())
         seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
         own = advert(capacity, settings, addresses, seats, joined, kept_line(data))
         usable, manifest = self._terms.usable_bytes(), engine.manifest
@@ -204,16 +189,11 @@ class Training:
         own = replace(own, memory_bytes=advertised_bytes(manifest, usable, fits))
         engine.describe(own, has_data=not problem)
         self.entered = True
-        self._updater = AdvertUpdater(
-            engine.measuring, engine.own_advert, settings, data, self._site.addresses
-        )
-        await self._updater.run()
+        await engine.own_advert.keep_current(lambda: self._site.settings, data)
 
     def limit(self, settings: Settings) -> None:
         """Take limits that the owner has changed: members are told of them."""
         self._site = dataclasses.replace(self._site, settings=settings)
-        if self._updater is not None:
-            self._updater.settings = settings
 
     async def clock_agrees(self) -> None:
         """Wait until this machine's clock and the members' agree, and say that we wait."""
@@ -238,21 +218,21 @@ class Training:
         check_threads(settings)
         for _ in range(MEASURING_WORKERS):
             try:
-                worker = await self.held_stages.worker_ready()
+                worker = await self.held_stages.workers.wait_idle()
                 threads = settings.threads or find_cores().usable
-                self._capacity = await measured_capacity(worker, settings, data, threads)
-                for kind, why in self._capacity.unused.items():
+                self.capacity = await measured_capacity(worker, settings, data, threads)
+                for kind, why in self.capacity.unused.items():
                     words = f"the GPU {kind} is not used: it cannot train here: {why}"
                     self._engine.perform(Explain("swarm", words, "warning"))
                 check_fits(manifest, self._terms.usable_bytes(), self._terms.devices())
                 self.phase = "looking for the training data"
-                return self._capacity, await self.held_stages.text_problem()
+                return self.capacity, await self.held_stages.text_problem()
             except RequestFailed as failure:
                 words = f"this machine cannot be measured: {_said(failure)}"
                 next_step = "leave --device out, or use --device cpu"
                 raise UserError(words, next_step, ExitCode.CONFIG) from failure
             except WorkerDied as death:
-                self.counters.worker_restarts += 1
+                self.held_stages.counters.worker_restarts += 1
                 self._engine.event_sink.recovery(f"{death}; restarting it", "worker", "detected")
             try:
                 await self.held_stages.workers.renew_idle()
@@ -263,47 +243,38 @@ class Training:
 
     # --- parts -------------------------------------------------------------------------------
 
-    def _new_held_stages(self) -> HeldStages:
-        """Return new ``HeldStages``, attached to the engine and the history."""
-        engine = self._engine
-        held_stages = HeldStages(
-            engine, self._terms, self._start_worker, self.counters, self.audit_log
-        )
-        held_stages.pause = lambda reason: self._pauses.pause(None, reason)
-        held_stages.lacks_room = self._pause_without_room
+    def _stages_of(self, start_worker: OpenWorker | None) -> HeldStages:
+        """Return our stages, attached to the engine and the history."""
+        engine, devices = self._engine, self._site.settings.devices
+        start_worker = start_worker or opener(devices, ring_bytes(engine.manifest))
+        held_stages = HeldStages(self._terms, start_worker)
+        held_stages.pause = self._pause
         held_stages.buddies = Buddies(
             engine,
             engine.signer.peer,
-            engine.manifest,
-            engine.swarm,
             self._site.checkpoints,
             engine.shelf,
+            engine.downloads,
             self._history,
             view=lambda: held_stages.view,
             held=lambda: held_stages.held.keys(),
             places=partial(hosts, engine.membership.roster),
             steps=lambda: engine.amending.book.steps,
         )
-        if held_stages.audits is not None:
-            held_stages.audits.share(engine.membership.verdicts, engine.now())
         engine.held_stages = self._history.seats = held_stages
-        if engine.started:
-            held_stages.allow_training()
         return held_stages
 
-    def _pause_without_room(self, lack: Lack) -> None:
-        words = f"{lack.words}; training goes on when there is room"
-        self._pauses.hold("disk", words, ends=lack.is_over)
-
-    @property
-    def capacity(self) -> Capacity | None:
-        """What was measured of this machine; None: nothing yet."""
-        return self._capacity
+    def _pause(self, why: UserError) -> None:
+        if isinstance(why, NoRoom):
+            words = f"{why}; training goes on when there is room"
+            self._pauses.hold("disk", words, ends=why.is_over)
+        else:
+            self._pauses.pause(None, f"{why}; {why.next_step}")
 
     def _known_capacity(self) -> Capacity:
-        if self._capacity is None:
+        if self.capacity is None:
             raise RuntimeError("a stage is only assigned after our capacity was advertised")
-        return self._capacity
+        return self.capacity
 
 
 def check_threads(settings: Settings) -> None:

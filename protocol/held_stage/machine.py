@@ -77,8 +77,6 @@ class Do(enum.Enum):
     SAVE = "write the last checkpoint"
     RELEASE = "close the seat, give worker and memory back"
     REPORT = "close the seat and say why the stage cannot be held"
-    COME_BACK = "acquire the stage again once it is gone"
-    STAY_AWAY = "do not acquire it again"
 
 
 Cell = tuple[State, tuple[Do, ...]]
@@ -125,19 +123,19 @@ TABLE: Final[Mapping[State, Mapping[Event, Cell]]] = {
         Event.DRAINED_TO_SAVE: _to(State.SAVING, Do.SAVE),
     },
     State.SAVING: {
-        Event.ASSIGN: _to(State.SAVING, Do.COME_BACK),
+        Event.ASSIGN: _to(State.SAVING),
         Event.SERVE: _to(State.SAVING),
         Event.LOSE: _RELEASED,
         Event.FAIL: _FAILED,
-        Event.DRAIN: _to(State.SAVING, Do.STAY_AWAY),
+        Event.DRAIN: _to(State.SAVING),
         Event.SAVED: _RELEASED,
     },
     State.GONE: {
-        Event.ASSIGN: _to(State.GONE, Do.COME_BACK),
+        Event.ASSIGN: _to(State.GONE),
         Event.SERVE: _to(State.GONE),
         Event.LOSE: _to(State.GONE),
         Event.FAIL: _to(State.GONE),
-        Event.DRAIN: _to(State.GONE, Do.STAY_AWAY),
+        Event.DRAIN: _to(State.GONE),
         Event.SAVED: _to(State.GONE),
     },
 }
@@ -175,6 +173,8 @@ class HeldStage:
         """``since``: when the state began, or in a state of several phases the present one."""
         self._phase, self._words = Phase.MEMORY, ""
         self._begins_anew = False
+        self.again = False
+        """Whether it is to be acquired again once it is gone."""
         self._saves = self._keeps = False
         self._told = True
         """Whether all peers know that it drains."""
@@ -236,6 +236,7 @@ class HeldStage:
 
     def assign(self, now: float) -> tuple[Do, ...]:
         """The matching gives us the stage again, perhaps while it is leaving."""
+        self.again = self.state in (State.SAVING, State.GONE)
         return self._take(Event.ASSIGN, now)
 
     def waits(self, phase: Phase, now: float, words: str = "") -> None:
@@ -280,6 +281,7 @@ class HeldStage:
 
     def drain(self, now: float) -> tuple[Do, ...]:
         """The stage is to be given up."""
+        self.again = False
         return self._take(Event.DRAIN, now)
 
     def look(self, now: float, *, drained: bool) -> tuple[Do, ...]:

@@ -83,18 +83,18 @@ class AgreedOn:
     amended: AgreedList
 
 
+SeatNews = Committed | HeldOutLoss | Verdict | Contradicted | AgreedOn
+"""What concerns more than the stage: a step that it has closed, a loss on held-out text, who is
+expelled or contradicts itself, and amendments of the founder."""
+
 SeatEffect = (
     PipelineEffect
-    | HeldOutLoss
+    | SeatNews
     | CommitTo
     | SignCharge
-    | Verdict
-    | Contradicted
     | Contributions
     | Audited
     | Unsigned
-    | Committed
     | Snapshot
     | Serving
-    | AgreedOn
 )

@@ -25,7 +25,7 @@ from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.pace import FORGET_S
 from protocol.transfer.fetch import StoreChunk
-from protocol.wire.messages import Chunk, ChunkRequest
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 
 LEAVES = 2
 """What blobs of training data have as their version where single leaves are meant."""
@@ -43,7 +43,13 @@ REFUSED_S = 5.0
 STARVES_S = 10.0
 """Seconds without a donor for what is wanted after which the owner is told."""
 LIE_POINTS = 100
-"""Penalty for a leaf that the root does not prove: nobody sends one by mistake."""
+"""Penalty for data that are not the swarm's: nobody sends or offers them by mistake."""
+
+
+def is_of_leaves(message: BlobOffer | BlobQuery | NoBlob | Chunk | ChunkRequest) -> bool:
+    """Whether a message is about single leaves, not about a blob."""
+    return (message.kind, message.version) == ("data", LEAVES)
+
 
 Verdict = Literal["proven", "lacks", "lie"]
 """What a chunk's payload is: checked by the caller, for it needs the whole payload."""

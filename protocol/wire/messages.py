@@ -553,7 +553,7 @@ class BlobOffer(Message, frozen=True):
     """A donor has this blob; equal roots from two donors allow striping. The root is the digest of
     the list of all chunks' digests; of token data it is the manifest's, which proves each leaf."""
 
-    route = Route("node", "on_offer")
+    route = Route("node", "downloads.receive")
 
     kind: BlobKind
     stage: StageIndex
@@ -575,7 +575,7 @@ class BlobQuery(Message, frozen=True):
 class NoBlob(Message, frozen=True):
     """The sender does not have this blob, or does not give it now."""
 
-    route = Route("node", "on_offer")
+    route = Route("node", "downloads.receive")
 
     kind: BlobKind
     stage: StageIndex
@@ -598,7 +598,7 @@ class Chunk(Message, frozen=True):
     (``index`` None), which must hash to the offer's root. A leaf of token data has its path to the
     root behind it; empty: the sender does not have it."""
 
-    route = Route("node", "on_chunk", lane="background")
+    route = Route("node", "downloads.receive", lane="background")
 
     kind: BlobKind
     stage: StageIndex

@@ -15,11 +15,11 @@ from client.compute.checkpoint import build_header, read_info
 from client.compute.state_hash import state_hash
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
-from client.train.transfer.blobs import Shelf
+from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.inventory import offer_stored
 from model_zoo.specs.slices import stage_parameters
 from protocol.effects import Effect, Explain, Penalise
-from protocol.ids import PeerId
+from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Policy
 from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.view import Replica, SwarmView
@@ -80,16 +80,16 @@ class Member:
         folder.mkdir()
         self.folder = CheckpointFolder(folder)
         self.shelf, self.history = Shelf(self), History(self.say)
+        self.downloads = Downloads(self, MANIFEST, SwarmId(SWARM))
         self.said: list[Explain] = []
         self.blamed: list[PeerId] = []
         self.spoil: Callable[[bytes], bytes] = lambda payload: payload
         self.buddies = Buddies(
             self,
             me,
-            MANIFEST,
-            SWARM,
             self.folder,
             self.shelf,
+            self.downloads,
             cast(Any, self.history),
             view=lambda: world.view,
             held=lambda: world.held(me),
@@ -114,7 +114,7 @@ class Member:
             case ChunkRequest():
                 await self.shelf.request(sender, message)
             case _:
-                self.buddies.copies.receive(sender, message, payload)
+                self.downloads.receive(sender, message, payload)
 
     async def store(self, *copies: tuple[int, int], **how: Any) -> None:
         """Have checkpoints on disk and on the shelf."""

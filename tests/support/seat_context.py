@@ -7,16 +7,16 @@ from unittest.mock import Mock
 
 from client.config import Settings
 from client.train.machine.time_spent import TimeSpent
-from client.train.ports import StageHolder
 from client.train.workers.task_scheduler import TaskScheduler
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
+from protocol.view import SwarmView
 
 
 def seat_context(me: PeerId, manifest: Manifest, ports: Any) -> Any:
     """A ``StageContext`` whose owner is ``ports``."""
-    holder = StageHolder(manifest.stage_count)
-    context = Mock(owner=ports, holder=holder, scheduler=TaskScheduler(), time_spent=TimeSpent())
+    context = Mock(owner=ports, scheduler=TaskScheduler(), time_spent=TimeSpent())
+    context.view = SwarmView(((),) * manifest.stage_count)
     terms = context.terms
     terms.me, terms.manifest, terms.settings, terms.ports = me, manifest, Settings(), ports
     terms.history.is_kept.return_value = False

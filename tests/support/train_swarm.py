@@ -25,6 +25,7 @@ from client.config import Settings
 from client.events import Event, EventLog, StepCommitted
 from client.lab.bench.efficiency import training_plan
 from client.lab.reference import train_reference
+from client.net.network import Inbound, NetEvent
 from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
 from client.train.engine import Engine
@@ -34,7 +35,7 @@ from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
-from client.train.stage.stage_acquisition import Folders, Terms
+from client.train.stage.stage_context import Folders, Terms
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.pool import OpenWorker, opener
 from model_zoo.data import BUILT_IN
@@ -45,6 +46,7 @@ from protocol.invite import SwarmFile
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.membership.advert import Advert
 from protocol.pipeline.effects import Committed
+from protocol.seat.effects import SeatNews
 from protocol.wire.envelope import Signer
 from tests.support.local_worker import LocalWorker
 from tests.support.memory_network import MemoryHub, open_memory_hub
@@ -66,10 +68,18 @@ class RecordingEngine(Engine):
     commits: list[Committed]
     given_up: dict[int, str]
     served: list[int]
+    own_bytes = 0
+    """That its seats have sent to each other."""
 
-    def stage_closed(self, committed: Committed) -> None:
-        self.commits.append(committed)
-        super().stage_closed(committed)
+    def take(self, event: NetEvent) -> None:
+        if isinstance(event, Inbound) and event.peer == self.signer.peer:
+            self.own_bytes += len(event.payload)
+        super().take(event)
+
+    def seat_tells(self, news: SeatNews) -> None:
+        if isinstance(news, Committed):
+            self.commits.append(news)
+        super().seat_tells(news)
 
     def lost(self, stage: int, reason: str) -> None:
         self.given_up[stage] = reason
@@ -194,16 +204,17 @@ class TestSwarm:
             engine.membership.contacts,
             folder,
             engine.shelf,
+            engine.downloads,
         )
         own = Settings(
             threads=1,
             device=device,
             memory_limit_bytes=memory_bytes,
         )
-        terms = self._terms(engine, number, own, self.data if text else None)
+        terms = self._terms(engine, folder, number, own, self.data if text else None)
         real = self._groups and "," in device
         start_worker = opener(own.devices) if real else _starter(workers)
-        held_stages = HeldStages(engine, terms, start_worker)
+        held_stages = HeldStages(terms, start_worker)
         engine.held_stages = history.seats = held_stages
         life = trio.CancelScope()
         self._nursery.start_soon(_within, life, engine.run, history.run, held_stages.run)
@@ -251,7 +262,7 @@ class TestSwarm:
         counted: dict[tuple[int, int], int] = defaultdict(int)
         hashes: dict[tuple[int, int], set[str]] = defaultdict(set)
         for volunteer in [*self.volunteers, *self.dead]:
-            assert volunteer.engine.error_boundary.internal_errors == 0
+            assert volunteer.engine.internal_errors == 0
             assert volunteer.held_stages.counters.miscounted == 0
             assert not any(driver.miscounted for driver in volunteer.held_stages.drivers())
             for commit in volunteer.engine.commits:
@@ -296,7 +307,14 @@ class TestSwarm:
             tolerance = 1e-5 if step < 20 else 1e-3  # I3
             assert abs(losses[step] - loss) <= tolerance * loss, (step, losses[step], loss)
 
-    def _terms(self, engine: Engine, number: int, settings: Settings, source: Path | None) -> Terms:
+    def _terms(
+        self,
+        engine: Engine,
+        checkpoints: CheckpointFolder,
+        number: int,
+        settings: Settings,
+        source: Path | None,
+    ) -> Terms:
         home = self._folder / str(number)
         starts = self.manifest.start
         capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
@@ -304,6 +322,7 @@ class TestSwarm:
         supply = LeafSupply(
             engine, self.manifest, engine.data_search, texts, folders, self.cache_bytes
         )
+        engine.downloads.add(supply)
         return Terms(
             leaves=supply,
             linked=lambda: engine.handshake.admitted,
@@ -315,12 +334,13 @@ class TestSwarm:
             settings=settings,
             capacity=lambda: capacity,
             folders=Folders(
-                home / "checkpoints",
+                checkpoints,
                 home / "snapshots",
                 tuple(home / "starts" / f"{start.digest}.bin" for start in starts),
             ),
             data_search=engine.data_search,
             shelf=engine.shelf,
+            downloads=engine.downloads,
             history=cast(History, engine.history),
             amendments=lambda: engine.amending.book,
         )

@@ -17,8 +17,7 @@ from client.plan.model import Load, Machine, Prediction, Run, predict
 from client.plan.rounds import WORTH_SHARE, gap_percent, paced
 from client.quantities import plural
 from client.train.machine.capacity import HOUSEHOLD_BYTES_PER_S
-from client.train.workers.devices import PINNED
-from client.train.workers.opening import stage_need
+from client.train.workers.opening import PINNED, stage_need
 from client.views.words import size as human_bytes
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.operations import flops_per_token, forward_flops_per_token, update_flops

@@ -45,7 +45,7 @@ from client.cli.terminal.mixture_text import warn_of_repeats
 from client.compute.payload import largest_payload_bytes
 from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
-from client.train.workers.devices import PINNED
+from client.train.workers.opening import PINNED
 from client.views.words import size as human_bytes
 from model_zoo.data import DataError
 from model_zoo.datasets.build import open_source

@@ -11,8 +11,7 @@ from collections.abc import Callable
 import trio
 
 from client.errors import UserError
-from client.train.workers.devices import ONE, Devices
-from client.train.workers.opening import Fit, fit_stage, stage_need
+from client.train.workers.opening import ONE, Devices, Fit, fit_stage, stage_need
 from protocol.manifest import Manifest
 
 MOST_STAGES = 3

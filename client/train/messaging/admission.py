@@ -24,7 +24,6 @@ class Vouching:
         register: the members of the swarm.
         ticket: of our own invite, until it is redeemed.
         ports: the node.
-        wall: Unix seconds.
         keep: saves the register.
         linked: the peers admitted now.
         greet: sends our Hello again.
@@ -37,7 +36,6 @@ class Vouching:
         register: Register,
         ticket: bytes | None,
         ports: Ports,
-        wall: Callable[[], float],
         keep: Callable[[KeptRegister], None],
         linked: Callable[[], Iterable[PeerId]],
         greet: Callable[[], None],
@@ -45,7 +43,7 @@ class Vouching:
         out: Callable[[str], None],
     ) -> None:
         self.register = register
-        self._ticket, self._ports, self._wall = ticket, ports, wall
+        self._ticket, self._ports = ticket, ports
         self._keep, self._linked, self._greet = keep, linked, greet
         self._cut, self._out = cut, out
         self._welcome: dict[PeerId, Statements] = {}
@@ -63,7 +61,7 @@ class Vouching:
         """
         if not shown:
             return no("this swarm is entered by invitation: ask a member for an invite")
-        answer, chain = self.register.admit(peer, shown, self._wall())
+        answer, chain = self.register.admit(peer, shown, self._ports.wall())
         if chain:
             self._welcome[peer] = Statements("vouches", tuple(chain))
             self._save()
@@ -110,7 +108,7 @@ class Vouching:
         Raises:
             LocalProtocolError: we may not expel it.
         """
-        self._spread(self.register.expel(member, reason, self._wall()), None)
+        self._spread(self.register.expel(member, reason, self._ports.wall()), None)
 
     def _spread(self, news: Expulsion, sender: PeerId | None) -> None:
         self._save()
@@ -148,7 +146,7 @@ class Vouching:
         Raises:
             LocalProtocolError: we may not invite.
         """
-        ticket = self.register.draw_ticket(secret, uses, self._wall(), life_s)
+        ticket = self.register.draw_ticket(secret, uses, self._ports.wall(), life_s)
         self._save()
         return ticket
 

@@ -55,7 +55,9 @@ class Handshake:
     def greet(self, peer: PeerId) -> None:
         """A link is up: send our Hello."""
         if self.greets(peer):
-            self.ports.send(peer, self._hello(peer))
+            proof = self.vouching.proof(peer) if self.vouching is not None else b""
+            hello = Hello(PROTOCOL, self.swarm, self.client, proof, self.clock())
+            self.ports.send(peer, hello)
 
     def gone(self, peer: PeerId) -> None:
         """A link is down."""
@@ -70,23 +72,18 @@ class Handshake:
         if not self.greets(peer):
             self.early[peer] = message
             return False
-        admitted = self._hello_from(peer, message.protocol, message.swarm, message.admission)
+        admitted = self._admit(peer, message)
         if message.swarm == self.swarm and self.newer.heard(peer, message):
             words = f"{self.newer.words}; to update this one: {HOW_TO_UPDATE}"
             self.ports.perform(Explain("membership", words))
         return admitted
 
-    def _hello(self, peer: PeerId) -> Hello:
-        proof = self.vouching.proof(peer) if self.vouching is not None else b""
-        return Hello(PROTOCOL, self.swarm, self.client, proof, self.clock())
-
-    def _hello_from(self, peer: PeerId, protocol: int, swarm: str, proof: bytes) -> bool:
-        refusal = self._refusal(peer, protocol, swarm, proof)
-        if refusal:
+    def _admit(self, peer: PeerId, hello: Hello) -> bool:
+        if refusal := self._refusal(peer, hello):
             self.ports.send(peer, Goodbye(refusal))
             self.ports.perform(Penalise(peer, "hello-refused", 20))
-            if protocol != PROTOCOL:
-                words = _upgrade(peer, protocol)
+            if hello.protocol != PROTOCOL:
+                words = _upgrade(peer, hello.protocol)
                 self.ports.perform(Explain("membership", words, "warning", (peer,)))
             return False
         fresh = peer not in self.admitted
@@ -95,14 +92,14 @@ class Handshake:
             self.vouching.admitted(peer, fresh=fresh)
         return fresh
 
-    def _refusal(self, peer: PeerId, protocol: int, swarm: str, proof: bytes) -> str:
-        if protocol != PROTOCOL:
-            return f"this swarm speaks protocol {PROTOCOL}, you speak {protocol}"
-        if swarm != self.swarm:
+    def _refusal(self, peer: PeerId, hello: Hello) -> str:
+        if hello.protocol != PROTOCOL:
+            return f"this swarm speaks protocol {PROTOCOL}, you speak {hello.protocol}"
+        if hello.swarm != self.swarm:
             return "this is another swarm"
         if peer in self.verdicts:
             return "you are expelled for the rest of the run"
-        return self.vouching.check(peer, proof).reason if self.vouching is not None else ""
+        return "" if self.vouching is None else self.vouching.check(peer, hello.admission).reason
 
 
 def _upgrade(peer: PeerId, protocol: int) -> str:

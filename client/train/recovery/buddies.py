@@ -21,13 +21,12 @@ import trio
 from client.compute.errors import CheckpointError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.ports import Ports
-from client.train.recovery.copies import CopyFetch
+from client.train.recovery.copies import fetch_copy
 from client.train.recovery.history import History
-from client.train.transfer.blobs import DiskFailed, DownloadFailed, Shelf
+from client.train.transfer.blobs import DiskFailed, DownloadFailed, Downloads, Shelf
 from client.train.transfer.state_size import data_bytes
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
-from protocol.manifest import Manifest
 from protocol.recovery.stored import Copy
 from protocol.transfer.buddy import FOREIGN_KEPT, buddy, kept_by
 from protocol.view import SwarmView
@@ -56,22 +55,20 @@ class Buddies:
         self,
         ports: Ports,
         me: PeerId,
-        manifest: Manifest,
-        swarm: str,
         folder: CheckpointFolder,
         shelf: Shelf,
+        downloads: Downloads,
         history: History,
         view: Callable[[], SwarmView],
         held: Callable[[], Collection[int]],
         places: Callable[[], Mapping[PeerId, str]] = dict,
         steps: Callable[[], int] | None = None,
     ) -> None:
-        self._ports, self._me, self._manifest = ports, me, manifest
+        self._ports, self._me, self._manifest = ports, me, downloads.manifest
         self._folder, self._shelf, self._history = folder, shelf, history
+        self._downloads = downloads
         self._view, self._held, self._places = view, held, places
-        self._steps = steps or (lambda: manifest.steps)
-        self.copies = CopyFetch(ports, manifest, swarm, WINDOW)
-        """The owner passes to it what peers send of blobs."""
+        self._steps = steps or (lambda: downloads.manifest.steps)
         self._rests_until: dict[PeerId, float] = {}
         """By peer that did not give what it names."""
         self._complaint = ""
@@ -110,7 +107,8 @@ class Buddies:
 
     def _is_due(self, version: int) -> bool:
         """Whether all stages save a version."""
-        return version % self._manifest.policy.checkpoint_every == 0 or version >= self._steps()
+        due = self._manifest.policy.newest_saved(version) == version
+        return due or version >= self._steps()
 
     def _named(self, stage: int) -> dict[PeerId, list[Copy]]:
         """Return what the replicas of a stage have of it, by their records."""
@@ -152,7 +150,7 @@ class Buddies:
         self._check_room(stage)
         path = self._folder.folder / f".stage-{stage}-v{version}.buddy.tmp"
         era = self._history.lineage.era
-        blob = await self.copies.fetch(copy, donors, path)
+        blob = await fetch_copy(self._downloads, copy, donors, path, WINDOW)
         target = await trio.to_thread.run_sync(self._folder.adopt, path, stage, version)
         if self._history.lineage.era != era:
             self._folder.set_aside(Checkpoint(stage, version, target))

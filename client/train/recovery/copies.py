@@ -1,99 +1,128 @@
 """Downloads copies of checkpoints that peers name in their records, one at a time.
 
-A copy counts if all of it is verified and its hash is the one that was named. The owner says from
-whom, and passes on what peers send of blobs.
+A copy counts if all of it is verified and its hash is the one that was named. The state of another
+line of the run, for which ours may be given up, is fetched while our seats go on; it waits beside
+our checkpoints, under temporary names, until the machine of ``protocol.recovery`` decides
+(``History``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
 from client.compute.checkpoint import CheckpointInfo, examine
-from client.compute.errors import CheckpointError
-from client.train.ports import Copied, Ports
-from client.train.transfer.blobs import Download
+from client.compute.errors import CheckpointError, CheckpointUnreadable
+from client.train.transfer.blobs import DownloadFailed, Downloads
 from client.train.transfer.inventory import checked
-from client.train.transfer.state_size import is_plausible
-from protocol.effects import Penalise
+from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
-from protocol.manifest import Manifest
+from protocol.recovery.effects import FetchLine
 from protocol.recovery.stored import Copy
 from protocol.transfer.blob import Blob
 from protocol.transfer.fetch import WINDOW
-from protocol.wire.messages import BlobOffer, BlobQuery
+from protocol.wire.messages import BlobQuery
 
 ANSWER_S = 20.0
-"""Seconds within which a donor offers the copy."""
-IDLE_S = 60.0
-"""Seconds without a chunk after which it is not had."""
+"""Seconds within which a donor offers a copy, unless somebody cannot wait so long."""
 
 
-class CopyFetch:
-    """See the module's docstring.
+class FalseCopy(CheckpointError):
+    """It is damaged, or another one than was named; ``sources`` have served it."""
+
+    def __init__(self, words: str, sources: frozenset[PeerId]) -> None:
+        super().__init__(words)
+        self.sources = sources
+
+
+async def fetch_copy(
+    downloads: Downloads,
+    copy: Copy,
+    donors: Sequence[PeerId],
+    path: Path,
+    window: int = WINDOW,
+    *,
+    answer_s: float = ANSWER_S,
+) -> Blob:
+    """Fetch a copy into a file; without one nothing is left there.
 
     Args:
+        downloads: of our swarm.
+        copy: what is wanted.
+        donors: who may have it.
+        path: of the file.
         window: chunks asked for at a time of each donor.
+        answer_s: seconds within which one of them must offer it.
+
+    Raises:
+        DownloadFailed: it cannot be had.
+        FalseCopy: it is damaged, or another one.
+        CheckpointUnreadable: it cannot be read here.
+        OSError: the same.
     """
-
-    def __init__(self, ports: Ports, manifest: Manifest, swarm: str, window: int = WINDOW) -> None:
-        self._ports, self._manifest, self._swarm, self._window = ports, manifest, swarm, window
-        self._download: Download | None = None
-        self._donors: frozenset[PeerId] = frozenset()
-        self.sources: frozenset[PeerId] = frozenset()
-        """Who has served a chunk of the last one."""
-
-    def receive(self, peer: PeerId, message: Copied, payload: bytes) -> bool:
-        """Handle a message about the copy that is being fetched; False: it concerns another."""
-        if self._download is None or peer not in self._donors:
-            return False
-        wanted = self._download.query
-        asked = (wanted.kind, wanted.stage, wanted.version)
-        if (message.kind, message.stage, message.version) != asked:
-            return False
-        if isinstance(message, BlobOffer) and not is_plausible(self._manifest, message):
-            self._ports.perform(Penalise(peer, "checkpoint-of-wrong-size", 20))
-        else:
-            self._download.receive(peer, message, payload)
-        return True
-
-    def peer_lost(self, peer: PeerId) -> None:
-        """A donor may have been lost."""
-        if self._download is not None:
-            self._download.lost(peer)
-
-    async def fetch(self, copy: Copy, donors: Sequence[PeerId], path: Path) -> Blob:
-        """Fetch a copy into a file; without one nothing is left there.
-
-        Args:
-            copy: what is wanted.
-            donors: who may have it.
-            path: of the file.
-
-        Raises:
-            DownloadFailed: it cannot be had.
-            CheckpointError: it is damaged, or another one.
-            OSError: it cannot be read here.
-        """
-        query = BlobQuery("state", copy.stage, copy.version)
-        download = Download(self._ports, query, donors, path, self._window)
-        self._download, self._donors = download, frozenset(donors)
+    query = BlobQuery("state", copy.stage, copy.version)
+    try:
+        sources = await downloads.fetch(query, donors, path, begins_s=answer_s, window=window)
         try:
-            await download.run(IDLE_S, ANSWER_S)
             info, digests = await trio.to_thread.run_sync(examine, path)
-            self._check(info, copy)
-        except BaseException:
-            path.unlink(missing_ok=True)
+            checked(info, downloads.swarm, downloads.manifest.stage_count)
+            _check(info, copy)
+        except CheckpointUnreadable:
             raise
-        finally:
-            self._download, self.sources = None, download.sources
-        return Blob.of("state", copy.stage, copy.version, info.size_bytes, digests)
+        except CheckpointError as error:
+            raise FalseCopy(str(error), sources) from error
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return Blob.of("state", copy.stage, copy.version, info.size_bytes, digests)
 
-    def _check(self, info: CheckpointInfo, copy: Copy) -> None:
-        checked(info, self._swarm, self._manifest.stage_count)
-        if (info.stage, info.version) != (copy.stage, copy.version):
-            raise CheckpointError(f"it is stage {info.stage} at version {info.version}")
-        if info.hash != copy.hash.hex():
-            raise CheckpointError("its hash differs from the one that was named")
+
+def _check(info: CheckpointInfo, copy: Copy) -> None:
+    if (info.stage, info.version) != (copy.stage, copy.version):
+        raise CheckpointError(f"it is stage {info.stage} at version {info.version}")
+    if info.hash != copy.hash.hex():
+        raise CheckpointError("its hash differs from the one that was named")
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedCopy:
+    """A verified copy that has no place yet."""
+
+    path: Path
+    blob: Blob
+
+
+def discard(copies: Iterable[FetchedCopy]) -> None:
+    """Remove copies that have no place."""
+    for copy in copies:
+        with suppress(OSError):
+            copy.path.unlink(missing_ok=True)
+
+
+async def fetch_line(
+    downloads: Downloads, folder: Path, wanted: FetchLine
+) -> dict[Copy, FetchedCopy]:
+    """Fetch all of these copies into a folder; empty: one cannot be had, or not in time, or is not
+    what was named."""
+    fetched = dict[Copy, FetchedCopy]()
+    try:
+        with trio.move_on_after(wanted.within_s) as limit:
+            for copy in wanted.copies:
+                path = folder / f".stage-{copy.stage}-v{copy.version}.line.tmp"
+                blob = await fetch_copy(downloads, copy, wanted.donors, path)
+                fetched[copy] = FetchedCopy(path, blob)
+        if limit.cancelled_caught:
+            raise DownloadFailed(f"it did not come within {wanted.within_s:.0f} s")
+    except (DownloadFailed, CheckpointError, OSError) as error:
+        if isinstance(error, FalseCopy):
+            for source in sorted(error.sources):
+                downloads.ports.perform(Penalise(source, "checkpoint-of-wrong-state", 20))
+        discard(fetched.values())
+        words = f"the state of the other line of the run cannot be had: {error}"
+        downloads.ports.perform(Explain("transfer", words, "warning"))
+        return {}
+    return fetched

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Final, Protocol
 
 import trio
@@ -22,9 +21,9 @@ from client.store import records
 from client.store.checkpoints import CheckpointFolder
 from client.store.persisted import Persisted
 from client.train.ports import Ports
-from client.train.recovery.line_fetch import FetchedCopy, LineFetch, discard
+from client.train.recovery.copies import FetchedCopy, discard, fetch_line
 from client.train.swarm.views import eras_served, live_members, versions_served
-from client.train.transfer.blobs import Shelf
+from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.inventory import stored_states
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
@@ -73,14 +72,6 @@ class Restarts(Protocol):
         """Write a checkpoint of the version that each seat serves."""
 
 
-class _Files:
-    """The records beside a swarm's checkpoints."""
-
-    def __init__(self, folder: Path) -> None:
-        self.lineage = Persisted(folder / records.LINEAGE, Lineage)
-        self.evidence = Persisted(folder / records.EVIDENCE, Kept)
-
-
 class History:
     """See the module's docstring.
 
@@ -100,15 +91,17 @@ class History:
         touch: Contacts,
         folder: CheckpointFolder,
         shelf: Shelf,
+        downloads: Downloads,
         steps: tuple[int, int] | None = None,
     ) -> None:
         self._ports, self._me, self.touch = ports, me, touch
         self._swarm, self._stages = swarm, manifest.stage_count
-        self._folder, self._shelf = folder, shelf
-        self._files = _Files(folder.folder)
+        self._folder, self._shelf, self._downloads = folder, shelf, downloads
+        self._lineage_file = Persisted(folder.folder / records.LINEAGE, Lineage)
+        self._evidence_file = Persisted(folder.folder / records.EVIDENCE, Kept)
         now, longest = steps or (manifest.steps, manifest.steps)
         of_no_use = partial(why_unusable, stages=manifest.stage_count, steps=longest)
-        lineage = self._files.lineage.load(self._warn, of_no_use) or Lineage()
+        lineage = self._lineage_file.load(self._warn, of_no_use) or Lineage()
         self._saved = lineage
         """The lineage that the disk names as that of its checkpoints."""
         known = Knowledge(
@@ -117,11 +110,10 @@ class History:
             manifest.policy.checkpoint_every,
             lineage,
             now,
-            Evidence(self._files.evidence.load(self._warn)),
+            Evidence(self._evidence_file.load(self._warn)),
             manifest.founder,
         )
         self.machine = Recovery(known, int(time.time() * 1000))
-        self.line_fetch = LineFetch(ports, manifest, swarm, folder)
         self._wanted, self._to_fetch = trio.open_memory_channel[FetchLine](math.inf)
         self._fetched: dict[Copy, FetchedCopy] = {}
         """The state of another line, verified; it is used once ours is given up."""
@@ -281,7 +273,7 @@ class History:
         what is on our disk."""
         self.machine.end()
         evidence = self.machine.evidence.kept()
-        self._files.evidence.keep(evidence)  # otherwise the earlier file stays valid
+        self._evidence_file.keep(evidence)  # otherwise the earlier file stays valid
 
     def _warn(self, words: str) -> None:
         self._ports.perform(Explain("transfer", words, "warning"))
@@ -296,7 +288,7 @@ class History:
     async def _keep_fetching(self) -> None:
         async for wanted in self._to_fetch:
             discard(self._fetched.values())  # of a line for which ours was not given up
-            self._fetched = await self.line_fetch.fetch(wanted) or {}
+            self._fetched = await fetch_line(self._downloads, self._folder.folder, wanted)
             if self._fetched:
                 self._perform(self.machine.fetched(self._ports.now()))
             else:
@@ -317,8 +309,8 @@ class History:
         readable and the disk names our lineage."""
         evidence = self.machine.evidence
         if evidence.any or evidence.saw_training:
-            await trio.to_thread.run_sync(self._files.evidence.keep, evidence.kept())
-        lineage, keep = self.lineage, self._files.lineage.keep
+            await trio.to_thread.run_sync(self._evidence_file.keep, evidence.kept())
+        lineage, keep = self.lineage, self._lineage_file.keep
         if lineage != self._saved and await trio.to_thread.run_sync(keep, lineage):
             self._saved = lineage  # otherwise it is tried again
         found = await trio.to_thread.run_sync(
@@ -356,11 +348,11 @@ class History:
             for checkpoint in self._folder.entries():
                 if checkpoint.version > kept:
                     self._folder.set_aside(checkpoint)
-            self._files.lineage.save(lineage)
+            self._lineage_file.save(lineage)
             self._saved = lineage
             for copy in fetched:  # under the old lineage they would be another state
                 self._place(copy)
-            self._files.evidence.save(self.machine.evidence.kept())
+            self._evidence_file.save(self.machine.evidence.kept())
         except OSError as error:
             words = f"the new lineage cannot be written to {self._folder.folder}: {error}"
             self._ports.perform(Explain("transfer", words, "error"))

@@ -1,7 +1,6 @@
 """Drives the waypoints of our swarm: signs, spreads, keeps them on disk, and shows newcomers ours.
 
-``protocol.waypoints`` decides what is signed and what is certified. The history of the run begins
-with the end of the chain where this volunteer has seen nothing itself.
+``protocol.waypoints`` decides what is signed and what is certified.
 """
 
 from __future__ import annotations
@@ -59,7 +58,8 @@ class WaypointDriver:
         )
 
     def keep_in(self, path: Path) -> None:
-        """Take the chain of a file, and save ours to it from now on."""
+        """Take the chain of a file, and save ours to it from now on; call it once there is the
+        history, which begins with it where it has seen nothing itself."""
         self._file = Persisted(path, KeptChain)
         found = self._file.load(self._warn) or KeptChain()
         try:
@@ -68,11 +68,6 @@ class WaypointDriver:
             self._warn(f"the chain of waypoints cannot be used, beginning anew: {error}")
             return
         self._perform(effects, save=False)
-
-    def begin(self, history: History) -> None:
-        """Show the history of a newcomer what we have read from our disk."""
-        if (newest := self.machine.newest) is not None:
-            history.certified(newest)
 
     # --- inputs ------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ import trio
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import SetThreads
 from client.errors import ExitCode, UserError
-from client.train.machine.disk_room import Lack
-from client.train.ports import Copied, Take
+from client.train.machine.disk_room import NoRoom
+from client.train.ports import Take
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.stage.stage_context import StageContext
@@ -33,7 +33,6 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import Fault
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
-from protocol.view import SwarmView
 from protocol.wire.messages import Admit, Message
 from protocol.wire.parts import SeatStatus
 
@@ -57,22 +56,12 @@ class Diverged(UserError):
     ends."""
 
 
-class NoRoom(UserError):
-    """The disk has no room for the stage: the node pauses until there is."""
-
-    def __init__(self, lack: Lack) -> None:
-        super().__init__(lack.words, "make room on that disk")
-        self.lack = lack
-
-
 class HeldStageDriver:
     """See the module's docstring; ``run`` is its life."""
 
     def __init__(self, context: StageContext, stage: int) -> None:
         self._context, self.stage = context, stage
         self.machine = HeldStage(stage, context.owner.now())
-        self.again = False
-        """The stage was assigned again while it was being given up."""
         self.worker: Worker | None = None
         self.worker_restarts = 0
         self.driver: SeatDriver | None = None
@@ -143,43 +132,11 @@ class HeldStageDriver:
             return
         self._perform(self.machine.begin_anew(self._context.owner.now()))
 
-    def allow_training(self) -> None:
-        """The swarm has started."""
-        if self.driver is not None:
-            self.driver.allow_training()
-
-    def amended(self) -> None:
-        """There is a new amendment of the founder."""
-        if self.driver is not None:
-            self.driver.amended()
-
-    def update_view(self, view: SwarmView) -> None:
-        """Take a new view of the swarm."""
-        if self.driver is not None:
-            self.driver.update_view(view)
-        if self._acquisition is not None:
-            self._acquisition.view_changed()
-
-    def peer_lost(self, peer: PeerId) -> None:
-        """A peer has left or was lost."""
-        if self._acquisition is not None:
-            self._acquisition.peer_lost(peer)
-
-    def save_now(self) -> None:
-        """Write a checkpoint of the version that the seat serves."""
-        if self.driver is not None:
-            self.driver.save_now()
-
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to this stage: its seat, or the attempt to get one."""
         if isinstance(message, Admit) and message.joiner == self._context.terms.me:
             return None if self._acquisition is None else self._acquisition.admit
         return None if self.driver is None else self.driver.receive
-
-    def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
-        """Pass a part of a blob to the attempt to get the stage."""
-        if self._acquisition is not None:
-            self._acquisition.copied(peer, message, payload)
 
     def tick(self, now: float) -> None:
         """Handle deadlines of the stage and its seat that have passed."""
@@ -227,10 +184,6 @@ class HeldStageDriver:
                     self._seat_nursery.start_soon(self._save)
                 case Do.RELEASE:
                     self._release()
-                case Do.COME_BACK:
-                    self.again = True
-                case Do.STAY_AWAY:
-                    self.again = False
 
     def _announce(self) -> None:
         self._context.owner.serving(self.stage)
@@ -368,9 +321,7 @@ class HeldStageDriver:
     async def _take(self, worker: Worker, nursery: trio.Nursery) -> None:
         """One attempt to serve the stage; ends when the seat stands, whose tasks go on."""
         context = self._context
-        acquisition = self._acquisition = StageAcquisition(
-            context.terms, self.stage, worker, context.holder, self._waits
-        )
+        acquisition = self._acquisition = StageAcquisition(context, self.stage, worker, self._waits)
         try:
             size = await acquisition.open(self._fit)
             way = await acquisition.way_in()
@@ -390,7 +341,7 @@ class HeldStageDriver:
         except (DownloadFailed, RequestFailed, OSError) as error:
             if isinstance(error, DiskFailed) and error.needed_bytes:
                 folder = self._context.terms.folders.snapshots.parent
-                self._fail(NoRoom(Lack(str(error), folder, error.needed_bytes)))
+                self._fail(NoRoom(str(error), folder, error.needed_bytes))
                 return
             words = f"stage {self.stage}: {error}; trying again"
             self._context.owner.perform(Explain("transfer", words, "warning"))
@@ -427,9 +378,9 @@ class HeldStageDriver:
             era=era,
             touch=terms.history.touch,
             has_left=terms.history.machine.known.has_left,
-            elector=self._context.owner.elector,
+            elector=self._context.owner.notary.elector,
             electors=list(map(PeerId, terms.history.lineage.electors)),
-            promise=max(kept, self._context.owner.promised(self.stage, era, version)),
+            promise=max(kept, self._context.owner.notary.promised(self.stage, era, version)),
             proves=terms.history.proves,
             audits=self._context.audits,
             evaluation=manifest.evaluation,
@@ -444,13 +395,12 @@ class HeldStageDriver:
             self._context.terms.history.touch.vacated(self.stage)
             return  # to be acquired again, or given up
         owner = self._context.owner
-        holder = self._context.holder
         driver = self.driver = SeatDriver(self._context, self, seat, worker, nursery)
         owner.seats_changed()
         self._perform(self.machine.opened(owner.now(), serving=seat.serving))
-        if holder.allowed:
+        if self._context.allowed:
             driver.allow_training()
-        driver.update_view(holder.view)
+        driver.update_view(self._context.view)
 
     def look(self) -> None:
         """Continue draining and saving, if it is time."""

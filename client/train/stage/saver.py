@@ -17,8 +17,7 @@ import trio
 from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.compute.requests import Failed, Save, Saved
 from client.train.stage import failpoints
-from client.train.stage.stage_acquisition import Terms
-from client.train.transfer.inventory import checkpoint_folder
+from client.train.stage.stage_context import Terms
 from protocol.effects import Explain
 from protocol.transfer.blob import Blob
 
@@ -31,7 +30,7 @@ class StateSaver:
 
     def __init__(self, worker: Worker, stage: int, terms: Terms, nursery: trio.Nursery) -> None:
         self._worker, self._stage, self._nursery = worker, stage, nursery
-        self._checkpoints = checkpoint_folder(terms.folders.checkpoints, terms.settings)
+        self._checkpoints = terms.folders.checkpoints
         self._snapshots, self._shelf = terms.folders.snapshots, terms.shelf
         self._ports, self._history = terms.ports, terms.history
         self._busy, self._complaint = False, ""

@@ -51,7 +51,6 @@ from protocol.pipeline.effects import (
     SendPayload,
     Task,
 )
-from protocol.rounds.commitments import Unsigned
 from protocol.rounds.shards import largest_segment
 from protocol.seat.drain_cost import is_ending
 from protocol.seat.effects import (
@@ -61,7 +60,6 @@ from protocol.seat.effects import (
     Contributions,
     HeldOutLoss,
     SeatEffect,
-    Serving,
     SignCharge,
     Snapshot,
 )
@@ -114,7 +112,7 @@ class SeatDriver:
         self._around, self._owner, self.seat = around, owner, seat
         terms, self._place = around.terms, seat.place
         self._ports, self._worker, self._nursery = around.owner, worker, nursery
-        self._time_spent, self._view = around.time_spent, around.holder.view
+        self._time_spent, self._view = around.time_spent, around.view
         self._samples = terms.leaves if seat.place.first else None
         """Supplies our microbatches with tokens."""
         if self._samples is not None:
@@ -325,8 +323,6 @@ class SeatDriver:
             case SignCharge(kind, body):
                 signed = self._ports.sign(kind, body)
                 self._perform(self.seat.charged(signed, self._ports.now()))
-            case Serving() | Unsigned():
-                pass  # told through ``changed``; settled within the seat
             case Fault():
                 self._owner.fault(effect)
             case _ if isinstance(effect, Effect):
@@ -347,22 +343,17 @@ class SeatDriver:
                 self._committed(effect)
             case Snapshot():
                 self.saver.snapshot(effect.version)
-            case Verdict() | Contradicted():
-                around.owner.convicted(effect)
             case Audited() | Contributions():
                 around.audit_log.note(effect)
-            case HeldOutLoss():
-                around.owner.evaluated(effect)
-            case AgreedOn():
-                around.owner.agreed_on(effect)
+            case HeldOutLoss() | Verdict() | Contradicted() | AgreedOn():
+                around.owner.seat_tells(effect)
 
     def _committed(self, committed: Committed) -> None:
         """Tell of a version, and save it when it is due."""
         around, version = self._around, committed.version
         terms = around.terms
         around.counters.note_committed(committed)
-        terms.history.closed(committed)
-        around.owner.stage_closed(committed)
+        around.owner.seat_tells(committed)
         due = terms.manifest.policy.newest_saved(version) == version or is_ending(self._view)
         if (due or version >= terms.amendments().steps) and not self._closed:
             self.saver.checkpoint(version)
@@ -412,7 +403,7 @@ class SeatDriver:
         key = PayloadKey(of.step, "list", 0, of.attempt, self.seat.place.me)
         self._keep(Keep((key,)), (encoded,))
         named = msgspec.structs.replace(of, root=root_of(encoded), segments=tuple(segments))
-        signed = self._ports.sign_once(named)
+        signed = self._ports.notary.signed(named)
         if signed is not None:
             self._perform(self.seat.committed(commit, signed, self._ports.now()))
 
@@ -480,24 +471,24 @@ class SeatDriver:
         """Wait for a task's reply, store its results and tell the seat."""
         begun, patience_s = self._ports.now(), self._patience.seconds(task)
         self.answers_by = max(self.answers_by, begun + patience_s)
+        found: tuple[Outcome, list[bytes]] | RequestFailed | WorkerDied
         try:
             with trio.fail_after(patience_s):
-                outcome, payloads = await submitted.wait()
+                found = await submitted.wait()
         except trio.TooSlowError:
-            if not self._closed:
-                words = f"it had not answered for {patience_s:.0f} s"
-                self._owner.worker_lost(WorkerDied(-signal.SIGKILL, (words,)))
-            return
-        except RequestFailed as failure:
-            if not self._closed:
-                self._failed(task, failure)
-            return
-        except WorkerDied as death:
-            if not self._closed:
-                self._owner.worker_lost(death)
-            return
+            words = f"it had not answered for {patience_s:.0f} s"
+            found = WorkerDied(-signal.SIGKILL, (words,))
+        except (RequestFailed, WorkerDied) as failure:
+            found = failure
         if self._closed:
             return
+        if isinstance(found, WorkerDied):
+            self._owner.worker_lost(found)
+            return
+        if isinstance(found, RequestFailed):
+            self._failed(task, found)
+            return
+        outcome, payloads = found
         failpoints.after_task(task, stage=self.seat.place.stage, worker=self._worker.pid)
         self._patience.note(task, self._ports.now() - begun)
         if not isinstance(task, HashTask):  # it is computed beside the others

@@ -1,60 +1,51 @@
 """Acquires a stage: finds the training data, opens the stage in the worker, downloads its state.
 
-One object per attempt. The owner passes it the messages that concern its downloads. Only files
-under their final names outlive the attempt.
+One object per attempt. Only files under their final names outlive it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
 from client.compute.checkpoint import read_info
 from client.compute.errors import CheckpointError
 from client.compute.process import RequestFailed, Worker
-from client.compute.requests import Load, LoadStart
-from client.config import Settings
+from client.compute.requests import Load, LoadStart, OpenStage
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
-from client.train.machine.capacity import Capacity, usable_memory_bytes
-from client.train.ports import Copied, Ports, StageHolder
-from client.train.recovery.history import History
-from client.train.reporting.event_sink import EventSink
 from client.train.stage import failpoints
-from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, Shelf, blob_of_file
-from client.train.transfer.data_search import (
-    ASK_AGAIN_S,
-    LIE_POINTS,
-    TOKENIZER,
-    DataSearch,
+from client.train.stage.stage_context import StageContext, Terms
+from client.train.transfer.blobs import (
+    IDLE_S,
+    DiskFailed,
+    DownloadFailed,
+    blob_of_file,
+    unlink,
 )
+from client.train.transfer.data_search import ASK_AGAIN_S, TOKENIZER
 from client.train.transfer.leaf_supply import LeafSupply
-from client.train.transfer.state_size import data_bytes, is_plausible
-from client.train.workers.devices import Devices, devices_now
-from client.train.workers.opening import Fit, open_stage_request
-from protocol.amendments.book import Amendments
+from client.train.transfer.state_size import data_bytes
+from client.train.workers.opening import Fit
 from protocol.effects import Explain, Penalise
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
 from protocol.held_stage.machine import Phase
 from protocol.ids import PeerId, short
-from protocol.manifest import Manifest
 from protocol.recovery.stored import Lineage
 from protocol.rounds.reports import state_digest
-from protocol.wire.messages import Admit, BlobOffer, BlobQuery, JoinStage
+from protocol.transfer.leaves import LIE_POINTS
+from protocol.wire.messages import Admit, BlobQuery, JoinStage
 
 ANSWER_S = 2 * ASK_AGAIN_S + 2.0
 """Seconds within which members with training data answer."""
 LOOK_FOR_ANSWERS_S = 0.1
 JOIN_RETRY_S = 1.0
 JOIN_TIMEOUT_S = 600.0
-IDLE_S = 120.0
-"""Seconds without progress after which a download is restarted, perhaps from other donors."""
 SAVED_BYTES_PER_S = 20e6
 """At which a donor writes a snapshot at least: it copies, hashes and writes it beside its work, and
 answers when it is complete."""
@@ -65,56 +56,6 @@ LOOK_S = 2.0
 _WORDS: Final = {"data": "tokenizer", "state": "state", "start": "imported weights"}
 BEGIN: Final = "begin-"
 """Prefix of the file names of downloads for the start of a lineage."""
-
-
-@dataclass(frozen=True, slots=True)
-class Folders:
-    """The folders of stage acquisition."""
-
-    checkpoints: Path
-    snapshots: Path
-    starts: tuple[Path, ...] = ()
-    """What the stages of an imported model begin with, by stage."""
-    compiled: str = ""
-    """For compiled blocks, by all swarms; empty: nothing is compiled."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Constants of all attempts."""
-
-    ports: Ports
-    event_sink: EventSink
-    me: PeerId
-    manifest: Manifest
-    swarm: str
-    settings: Settings
-    capacity: Callable[[], Capacity]
-    folders: Folders
-    data_search: DataSearch
-    linked: Callable[[], Iterable[PeerId]]
-    """The members that can be asked."""
-    shelf: Shelf
-    history: History
-    amendments: Callable[[], Amendments]
-    """The founder's that are known; asked anew for each seat."""
-    leaves: LeafSupply
-    """Supplies the training data leaf by leaf."""
-
-    def usable_bytes(self) -> int:
-        """Return the memory that our stages may take."""
-        return usable_memory_bytes(self.capacity(), self.settings)
-
-    def devices(self) -> Devices:
-        """Return what our devices have for a stage now."""
-        return devices_now(self.settings, has_host=self.capacity().has_host)
-
-
-class Waits(Protocol):
-    """Says how far an attempt is."""
-
-    def __call__(self, phase: Phase, words: str = "") -> None:
-        """See ``HeldStage.waits``."""
 
 
 class DataMissing(UserError):
@@ -146,48 +87,69 @@ async def offer_start(terms: Terms, stage: int) -> None:
         terms.shelf.put(blob, path, temporary=False)
 
 
+def open_stage_request(terms: Terms, stage: int, fit: Fit, corpus: str) -> OpenStage:
+    """Return the request that opens a stage in a worker.
+
+    Args:
+        terms: of all attempts.
+        stage: the stage.
+        fit: how it fits into memory.
+        corpus: folder of the training data, or of leaves of them; empty: not needed.
+    """
+    manifest, settings = terms.manifest, terms.settings
+    return OpenStage(
+        swarm=terms.swarm,
+        peer=terms.me,
+        model=manifest.model,
+        layers_per_stage=list(manifest.layers_per_stage),
+        stage=stage,
+        seed=manifest.seed,
+        imported=bool(manifest.start),
+        optimizer=manifest.optimizer,
+        precision=manifest.compute,
+        boundary_codec=manifest.boundary_codec,
+        averaging_codec=manifest.averaging_codec,
+        aggregation=manifest.aggregation,
+        local_rounds=manifest.local_rounds,
+        sequences=manifest.sequences_per_microbatch,
+        tokens=manifest.model.context,
+        microbatches=manifest.microbatches_per_step,
+        graphs_kept=fit.graphs,
+        reruns_blocks=fit.reruns_blocks,
+        threads=terms.capacity().threads,
+        choose_threads=not settings.threads,
+        compute_share=settings.compute_share,
+        memory_bytes=settings.memory_limit_bytes,
+        vram_share=settings.vram_share,
+        offload=fit.offloaded_bytes > 0,
+        compile=settings.compile,
+        compile_folder=terms.folders.compiled,
+        device=settings.device,
+        corpus=corpus,
+        token_data=manifest.data,
+    )
+
+
 class StageAcquisition:
     """One attempt to take ``stage`` with ``worker``.
 
     Args:
-        waits: called with the phase reached and, where that says too little, what is waited for.
+        waits: called with the ``Phase`` reached and, where that says too little, with what is
+            waited for.
     """
 
     def __init__(
         self,
-        terms: Terms,
+        context: StageContext,
         stage: int,
         worker: Worker,
-        holder: StageHolder,
-        waits: Waits,
+        waits: Callable[..., None],
     ) -> None:
-        self._terms, self.stage, self._worker, self._holder = terms, stage, worker, holder
-        self._waits = waits
-        self._download: Download | None = None
+        self._context, self._terms = context, context.terms
+        self.stage, self._worker, self._waits = stage, worker, waits
         self._admits, self._admitted = trio.open_memory_channel[Admit](4)
-        self._changed = trio.Event()
         self.knows_where = False
         """Whether the state of one lineage is being fetched."""
-
-    # --- input -------------------------------------------------------------
-
-    def copied(self, peer: PeerId, message: Copied, payload: bytes) -> None:
-        """Take a part of a blob that is being downloaded."""
-        lie = self._lie_in(message) if isinstance(message, BlobOffer) else None
-        if lie is not None:
-            self._terms.ports.perform(Penalise(peer, *lie))
-            self.peer_lost(peer)
-        elif self._download is not None:
-            self._download.receive(peer, message, payload)
-
-    def peer_lost(self, peer: PeerId) -> None:
-        """A peer was lost: a download must not wait for it."""
-        if self._download is not None:
-            self._download.lost(peer)
-
-    def view_changed(self) -> None:
-        """The view of the swarm has changed."""
-        self._changed.set()
 
     # --- the steps ---------------------------------------------------------------------------
 
@@ -205,17 +167,7 @@ class StageAcquisition:
         if self.stage == 0:
             corpus = await self._prepare_data()
         self._waits(Phase.OPENING)
-        request = open_stage_request(
-            terms.manifest,
-            terms.swarm,
-            self.stage,
-            terms.settings,
-            fit,
-            corpus,
-            terms.capacity().threads,
-            terms.folders.compiled,
-            terms.me,
-        )
+        request = open_stage_request(terms, self.stage, fit, corpus)
         if fit.offloaded_bytes:
             terms.ports.perform(Explain("pipeline", _offloads(self.stage, fit)))
         opened, _ = await self._worker.call(request)
@@ -230,8 +182,8 @@ class StageAcquisition:
         """Wait until the state can be had: from siblings, or from the start of the lineage."""
         while True:
             machine, now = self._terms.history.machine, self._terms.ports.now()
-            way = way_in(self.stage, self._terms.me, self._holder.view, machine, now)
-            if self._holder.sees and not isinstance(way, Wait):
+            way = way_in(self.stage, self._terms.me, self._context.view, machine, now)
+            if self._context.sees and not isinstance(way, Wait):
                 self.knows_where = True
                 return way
             if isinstance(way, Wait):
@@ -251,11 +203,12 @@ class StageAcquisition:
             if self._terms.manifest.model.lora is None:
                 await self._begin_imported()  # or as the worker made it from the seed
             return
-        folder = CheckpointFolder(self._terms.folders.checkpoints)
+        folder = self._terms.folders.checkpoints
         own = Checkpoint(self.stage, lineage.version, folder.path(self.stage, lineage.version))
         if own.path.exists():
+            self._waits(Phase.LOADING)
             try:
-                await self._load_beginning(own.path, lineage)
+                await self._worker.call(self._beginning(own.path, lineage))
             except RequestFailed as failure:
                 if failure.kind not in ("checkpoint", "disk"):
                     raise
@@ -266,9 +219,9 @@ class StageAcquisition:
         try:
             await self._begin_with_others(lineage, path)
         finally:
-            _unlink(path)
+            unlink(path)
         for begun in path.parent.glob(f".{BEGIN}stage-{self.stage}-v*"):
-            _unlink(begun)  # partial files of it, and of versions no longer wanted
+            unlink(begun)  # partial files of it, and of versions no longer wanted
 
     async def admission(self) -> Admit:
         """Ask the stage's replicas for admission, until a leader admits us at its version.
@@ -279,7 +232,7 @@ class StageAcquisition:
         self._waits(Phase.ADMISSION)
         with trio.move_on_after(JOIN_TIMEOUT_S):
             while True:
-                for replica in self._holder.view.serving(self.stage):
+                for replica in self._context.view.serving(self.stage):
                     self._terms.ports.send(replica.peer, JoinStage(self.stage))
                 with trio.move_on_after(JOIN_RETRY_S):
                     return await self._admitted.receive()
@@ -300,7 +253,8 @@ class StageAcquisition:
         evidence = self._terms.history.machine.evidence
         try:
             failpoints.recovering(admit.version, self.stage, self._worker.pid)
-            await self._first_of(donors, partial(self._load_from, admit, path))
+            query = BlobQuery("state", self.stage, admit.version)
+            await self._load_from(query, donors, path, partial(self._load_admitted, admit))
             evidence.had(donors)
         except DiskFailed:
             raise
@@ -308,7 +262,7 @@ class StageAcquisition:
             evidence.not_had(donors)
             raise
         finally:
-            _unlink(path)
+            unlink(path)
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -323,9 +277,11 @@ class StageAcquisition:
         if not terms.manifest.start:
             return
         path = terms.folders.starts[self.stage]
-        if not (path.exists() and await self._load_start(path)):
+        if not path.exists() or await self._load_start(path):
             try:
-                await self._first_of(sorted(terms.linked()), partial(self._start_from, path))
+                query, lie = BlobQuery("start", self.stage, 0), "start-of-wrong-digest"
+                donors = sorted(terms.linked())
+                await self._load_from(query, donors, path, self._load_start, (lie, LIE_POINTS))
             except DiskFailed:
                 raise
             except DownloadFailed as failure:
@@ -333,63 +289,88 @@ class StageAcquisition:
                 raise DownloadFailed(f"{words} the stage, has to be here ({failure})") from failure
         await offer_start(terms, self.stage)
 
-    async def _start_from(self, path: Path, donors: list[PeerId]) -> bool:
-        """Begin with these donors' file; return whether it is the manifest's."""
-        sources = await self._fetch(BlobQuery("start", self.stage, 0), donors, path, resumable=True)
-        if await self._load_start(path):
-            return True
-        for source in sorted(sources):
-            self._terms.ports.perform(Penalise(source, "start-of-wrong-digest", LIE_POINTS))
-        return False
-
-    async def _load_start(self, path: Path) -> bool:
-        """Load a file if it is the manifest's; else remove it."""
-        self._waits(Phase.LOADING)
-        assert self._terms.manifest.start  # nobody asks else
+    async def _load_start(self, path: Path) -> str:
+        """Load a file if it is the manifest's; else remove it, and return what is wrong."""
         digest = self._terms.manifest.start[self.stage].digest
-        try:
-            await self._worker.call(LoadStart(path=str(path), digest=digest))
-        except RequestFailed as failure:
-            if failure.kind != "checkpoint":
-                raise
-            self._terms.ports.perform(Explain("transfer", str(failure), "warning"))
-            await trio.to_thread.run_sync(_unlink, path)
-            return False
-        return True
-
-    def _lie_in(self, offer: BlobOffer) -> tuple[str, int] | None:
-        """Return what is wrong with an offer, and its points; None: nothing, as far as we see."""
-        manifest = self._terms.manifest
-        if offer.kind == "state" and not is_plausible(manifest, offer):
-            return "checkpoint-of-wrong-size", 20
-        size_bytes = manifest.start[self.stage].size_bytes if manifest.start else -1
-        if offer.kind == "start" and offer.size_bytes != size_bytes:
-            return "start-of-wrong-size", LIE_POINTS
-        return None
+        problem = await self._problem_of(LoadStart(path=str(path), digest=digest))
+        if problem:
+            self._terms.ports.perform(Explain("transfer", problem, "warning"))
+            await trio.to_thread.run_sync(unlink, path)
+        return problem
 
     def _load(self, path: Path, version: int, expected: str | None = None) -> Load:
         rate = self._terms.amendments().rate_at(version)
         return Load(path=str(path), version=version, expected_hash=expected, learning_rate=rate)
 
-    async def _load_beginning(self, path: Path, lineage: Lineage) -> None:
-        self._waits(Phase.LOADING)
-        expected = lineage.hashes[self.stage].hex()
-        await self._worker.call(self._load(path, lineage.version, expected))
+    def _beginning(self, path: Path, lineage: Lineage) -> Load:
+        return self._load(path, lineage.version, lineage.hashes[self.stage].hex())
 
-    async def _first_of(
-        self, donors: list[PeerId], load: Callable[[list[PeerId]], Awaitable[bool]]
+    async def _load_beginning(self, lineage: Lineage, path: Path) -> str:
+        """Load a file if it is the start of the lineage; else return what is wrong."""
+        return await self._problem_of(self._beginning(path, lineage))
+
+    async def _load_admitted(self, admit: Admit, path: Path) -> str:
+        """Load a file if it is the state that we were admitted at; else return what is wrong."""
+        self._waits(Phase.LOADING)
+        try:
+            loaded, _ = await self._worker.call(self._load(path, admit.version))
+        except RequestFailed as failure:
+            if failure.kind != "checkpoint":
+                raise
+            return str(failure)
+        right = not admit.state or state_digest(loaded.hash) == admit.state
+        return "" if right else "its hash differs from the one that the stage's leader sent"
+
+    async def _problem_of(self, request: Load | LoadStart) -> str:
+        """Load a file; return what is wrong with it, empty: nothing."""
+        self._waits(Phase.LOADING)
+        try:
+            await self._worker.call(request)
+        except RequestFailed as failure:
+            if failure.kind != "checkpoint":
+                raise
+            return str(failure)
+        return ""
+
+    async def _load_from(
+        self,
+        query: BlobQuery,
+        donors: list[PeerId],
+        path: Path,
+        load: Callable[[Path], Awaitable[str]],
+        lie: tuple[str, int] | None = None,
     ) -> None:
-        """Load the state that all donors give together, or else that of a single one.
+        """Load what all donors give together, or else what a single one gives.
+
+        Args:
+            query: what is wanted of them.
+            donors: who may have it.
+            path: of the file.
+            load: loads it; returns what is wrong with it, empty: nothing.
+            lie: the penalty of those who gave a wrong one, and the next attempt goes on with a
+                part; None: no other attempt wants it, and those who gave it may be honest.
 
         Raises:
-            DownloadFailed: nobody gave a state that ``load`` accepts.
+            DownloadFailed: nobody gave what is wanted.
         """
-        alone = [[donor] for donor in donors] if len(donors) > 1 else []
-        if await load(donors):
+
+        async def loads(some: list[PeerId]) -> bool:
+            sources = await self._fetch(query, some, path, resumable=lie is not None)
+            if not (problem := await load(path)):
+                return True
+            names = ", ".join(map(short, some))
+            words = f"the {_WORDS[query.kind]} from {names} is rejected: {problem}"
+            self._terms.ports.perform(Explain("transfer", words, "warning"))
+            if lie is not None:
+                for source in sorted(sources):
+                    self._terms.ports.perform(Penalise(source, *lie))
+            return False
+
+        if await loads(donors):
             return
-        for donor in alone:
+        for donor in donors if len(donors) > 1 else ():
             with suppress(DownloadFailed):
-                if await load(donor):
+                if await loads([donor]):
                     return
         raise DownloadFailed(f"no replica sent the wanted state of stage {self.stage}")
 
@@ -404,7 +385,9 @@ class StageAcquisition:
         within_s = BEGIN_S + data_bytes(self._terms.manifest, self.stage) / SLOW_BYTES_PER_S
         try:
             with trio.move_on_after(within_s):
-                await self._first_of(donors, partial(self._begin_from, lineage, path))
+                query, load = BlobQuery("state", self.stage, lineage.version), self._load_beginning
+                lie = "checkpoint-of-wrong-state", 20
+                await self._load_from(query, donors, path, partial(load, lineage), lie)
                 had = True
             if not had:
                 names = ", ".join(map(short, donors))
@@ -415,42 +398,6 @@ class StageAcquisition:
         except DownloadFailed:
             history.begun_with(self.stage, had=False)
             raise
-
-    async def _begin_from(self, lineage: Lineage, path: Path, donors: list[PeerId]) -> bool:
-        """Load these donors' state; return whether it is the start of the lineage."""
-        query = BlobQuery("state", self.stage, lineage.version)
-        sources = await self._fetch(query, donors, path, resumable=True)
-        try:
-            await self._load_beginning(path, lineage)
-        except RequestFailed as failure:
-            if failure.kind != "checkpoint":
-                raise
-            self._refuse(donors, str(failure))
-            for source in sorted(sources):
-                self._terms.ports.perform(Penalise(source, "checkpoint-of-wrong-state", 20))
-            return False
-        return True
-
-    async def _load_from(self, admit: Admit, path: Path, donors: list[PeerId]) -> bool:
-        """Load these donors' state; return whether it is the one that we were admitted at."""
-        await self._fetch(BlobQuery("state", self.stage, admit.version), donors, path)
-        self._waits(Phase.LOADING)
-        problem = "its hash differs from the one that the stage's leader sent"
-        try:
-            loaded, _ = await self._worker.call(self._load(path, admit.version))
-        except RequestFailed as failure:
-            if failure.kind != "checkpoint":
-                raise
-            problem = str(failure)
-        else:
-            if not admit.state or state_digest(loaded.hash) == admit.state:
-                return True
-        self._refuse(donors, problem)
-        return False
-
-    def _refuse(self, donors: list[PeerId], problem: str) -> None:
-        words = f"the state from {', '.join(map(short, donors))} is rejected: {problem}"
-        self._terms.ports.perform(Explain("transfer", words, "warning"))
 
     def _put_away(
         self, folder: CheckpointFolder, own: Checkpoint, lineage: Lineage, problem: RequestFailed
@@ -485,7 +432,7 @@ class StageAcquisition:
                 donors = await self._data_donors()
                 if not leaves.has_tokenizer():
                     await self._copy_tokenizer(leaves, donors)
-            leaves.at(max(self._holder.view.committed(self.stage), terms.history.lineage.version))
+            leaves.at(max(self._context.view.committed(self.stage), terms.history.lineage.version))
         await offer_data(terms)
         return str(leaves.folder)
 
@@ -497,7 +444,7 @@ class StageAcquisition:
         """
         sources = await self._fetch(BlobQuery("data", 0, TOKENIZER), donors, leaves.tokenizer)
         if not leaves.has_tokenizer():
-            await trio.to_thread.run_sync(_unlink, leaves.tokenizer)
+            await trio.to_thread.run_sync(unlink, leaves.tokenizer)
             self._terms.data_search.lied(sources)
             raise DownloadFailed("another tokenizer came than the manifest's")
 
@@ -523,35 +470,43 @@ class StageAcquisition:
         what = _WORDS[query.kind]
         self._waits(Phase.DATA_DOWNLOAD if query.kind == "data" else Phase.DOWNLOAD)
         path.parent.mkdir(parents=True, exist_ok=True)
-        download = Download(self._terms.ports, query, donors, path, resumable=resumable)
-        self._download, begin = download, trio.current_time()
-        saving_s = 0.0
+        begin, begins_s = trio.current_time(), IDLE_S
         if query.kind == "state":
-            saving_s = data_bytes(self._terms.manifest, self.stage) / SAVED_BYTES_PER_S
-        try:
-            await download.run(IDLE_S, IDLE_S + saving_s)
-        finally:
-            self._download = None
+            begins_s += data_bytes(self._terms.manifest, self.stage) / SAVED_BYTES_PER_S
+        sources = await self._terms.downloads.fetch(
+            query, donors, path, begins_s=begins_s, resumable=resumable
+        )
         seconds, size = max(trio.current_time() - begin, 1e-3), path.stat().st_size
         words = f"{size / 1e6:.1f} MB in {seconds:.1f} s, {8e-6 * size / seconds:.3g} Mbit/s"
         self._terms.ports.perform(Explain("transfer", f"fetched the {what}: {words}"))
-        return download.sources
+        return sources
 
     def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> None:
         """A leader admits us, if its message counts."""
-        view, machine = self._holder.view, self._terms.history.machine
+        view, machine = self._context.view, self._terms.history.machine
         believed = admission(self.stage, sender, admit, view, machine)
         if believed is not None:
             with suppress(trio.WouldBlock):  # more leaders than needed have admitted us
                 self._admits.send_nowait(believed)
 
     async def _next_change(self) -> None:
-        self._changed = trio.Event()
         with trio.move_on_after(LOOK_S):
-            await self._changed.wait()
+            await self._context.changed.wait()
 
 
-def _unlink(path: Path) -> None:
-    """Remove a working copy if there is one and the disk lets us."""
+def sweep_copies(folder: Path, version: int) -> None:
+    """Remove the working copies in a folder that a killed process left behind: snapshots for
+    newcomers and downloads, each as large as a stage. Files that cannot be removed stay.
+
+    Call it only at the start of the process that holds the identity's lock, so that no other
+    process uses the folder.
+
+    Args:
+        folder: the folder of working copies.
+        version: version at which the lineage begins; downloads of others are useless.
+    """
+    resumed = f".{BEGIN}*-v{version}.safetensors.part.tmp"
     with suppress(OSError):
-        path.unlink(missing_ok=True)
+        for path in list(folder.iterdir()):
+            if not path.match(resumed) and (path.is_file() or path.is_symlink()):
+                unlink(path)

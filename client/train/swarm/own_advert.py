@@ -1,34 +1,54 @@
 """Our own advert: its only holder, and the rules for publishing changes.
 
 Changes that others plan by (stages we cannot serve, addresses) are published at once. Gradual
-changes (measured bandwidth) wait for the advert's next renewal.
+changes (measured bandwidth) wait for the advert's next renewal. Once a minute bandwidth is saved
+beside the identity, and both are looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
+import trio
 
+from client.config import Settings
+from client.train.machine.capacity import Line, kept_line, line_rates, save_line
+from client.train.machine.line_meter import LineMeter
 from client.train.ports import Ports
+from client.train.swarm.measuring import Measuring
 from protocol.ids import Stage
 from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
 
+UPDATE_S = 60.0
+AT_LIMIT = 0.7
+"""Share of the owner's limit from which a rate counts as set by the limit."""
+
 
 class OwnAdvert:
-    """See the module's docstring; publishes nothing before ``enter``."""
+    """See the module's docstring; publishes nothing before ``enter``.
+
+    Args:
+        measuring: of our partners, which shows our line.
+        perform: performs what membership wants.
+    """
 
     def __init__(
         self,
         membership: Membership,
+        measuring: Measuring,
         clock: Ports,
         perform: Callable[[list[MembershipEffect]], None],
     ) -> None:
-        self._membership, self._clock, self._perform = membership, clock, perform
+        self._membership, self._measuring = membership, measuring
+        self._clock, self._perform = clock, perform
         self._advert: Advert | None = None
+        self.addresses: Callable[[], Sequence[str]] = tuple
+        """Returns the addresses at which others reach us."""
 
     @property
     def entered(self) -> bool:
@@ -50,20 +70,28 @@ class OwnAdvert:
         if self._advert is not None:
             self._tell(msgspec.structs.replace(self._advert, seats=0, unable=()))
 
-    def amend(self, *, upload: float, download: float) -> None:
-        """Change gradual values, to be published with the next renewal.
+    async def keep_current(self, settings: Callable[[], Settings], folder: Path) -> None:
+        """Update the advert periodically until cancelled.
 
         Args:
-            upload: bandwidth, bytes/s.
-            download: bandwidth, bytes/s.
+            settings: returns the owner's limits.
+            folder: data folder, which keeps the bandwidth.
         """
+        while True:
+            self.update(settings(), folder)
+            await trio.sleep(UPDATE_S)
+
+    def update(self, settings: Settings, folder: Path) -> None:
+        """Save the present values and put them into the advert."""
+        line = _newer(kept_line(folder), self._measuring, settings)
+        save_line(folder, line)
+        upload, download = line_rates(line, settings)
         if self._advert is not None:
-            self._advert = msgspec.structs.replace(
-                self._advert,
-                upload_bytes_per_s=upload,
-                download_bytes_per_s=download,
+            changed = msgspec.structs.replace(
+                self._advert, upload_bytes_per_s=upload, download_bytes_per_s=download
             )
-            self._membership.amend(self._advert)
+            self._amend(changed)
+        self.move()
 
     @property
     def upload_bytes_per_s(self) -> float:
@@ -78,12 +106,11 @@ class OwnAdvert:
         if bool(self._advert.relay_bytes_per_s) != bool(relay_bytes_per_s):
             self._tell(changed)
         else:
-            self._advert = changed
-            self._membership.amend(changed)
+            self._amend(changed)
 
-    def move(self, addresses: Sequence[str]) -> None:
+    def move(self) -> None:
         """Publish our addresses if they have changed."""
-        here = tuple(addresses)[:MAX_ADDRESSES]
+        here = tuple(self.addresses())[:MAX_ADDRESSES]
         if self._advert is not None and set(here) != set(self._advert.addresses):
             self._tell(msgspec.structs.replace(self._advert, addresses=here))
 
@@ -91,3 +118,30 @@ class OwnAdvert:
         self._advert = advert
         now, wall = self._clock.now(), self._clock.wall()
         self._perform(self._membership.describe(advert, now, wall))
+
+    def _amend(self, advert: Advert) -> None:
+        """Change gradual values, to be published with the next renewal."""
+        self._advert = advert
+        self._membership.amend(advert)
+
+
+def _newer(line: Line, measuring: Measuring, settings: Settings) -> Line:
+    """Return the known bandwidth; this session's measurements replace saved ones.
+
+    A rate that only reached the owner's limit is no measurement of the line.
+    """
+    up, down = measuring.outgoing, measuring.incoming
+    sent = _told(up, settings.upload_limit_bytes_per_s)
+    came = _told(down, settings.download_limit_bytes_per_s)
+    return Line(
+        up.own_bytes_per_s if sent else line.upload_bytes_per_s,
+        up.own_s if sent else line.upload_s,
+        down.own_bytes_per_s if came else line.download_bytes_per_s,
+        down.own_s if came else line.download_s,
+    )
+
+
+def _told(meter: LineMeter, limit_bytes_per_s: int) -> bool:
+    """Whether a meter has measured the line, and not its owner's limit."""
+    reached = meter.own_bytes_per_s
+    return reached > 0 and not (limit_bytes_per_s and reached >= AT_LIMIT * limit_bytes_per_s)

@@ -116,18 +116,23 @@ class Reach:
     def wants_mapping(self) -> int | None:
         """Return the port that a router should map; None: we have a public IPv4 address, or none
         at all."""
-        ports: dict[str, int] = {a.kind: a.port for a in self._network.listening if _is_open(a)}
-        hosts = [host for a in self._network.listening for host in reachable_hosts(a.host)]
-        four = [host for host in hosts if kind_of(host) == "ip4" and not is_loopback(host)]
-        return ports.get("ip4") if four and not any(map(is_global, four)) else None
+        four = [
+            host for host in self._own_hosts() if kind_of(host) == "ip4" and not is_loopback(host)
+        ]
+        return self._ports().get("ip4") if four and not any(map(is_global, four)) else None
 
     def wants_pinhole(self) -> int | None:
         """Return the port for which a router should open its IPv6 firewall; None: we have no public
         IPv6 address."""
-        ports: dict[str, int] = {a.kind: a.port for a in self._network.listening if _is_open(a)}
-        hosts = [host for a in self._network.listening for host in reachable_hosts(a.host)]
-        six = any(kind_of(host) == "ip6" and is_global(host) for host in hosts)
-        return ports.get("ip6") if six else None
+        six = any(kind_of(host) == "ip6" and is_global(host) for host in self._own_hosts())
+        return self._ports().get("ip6") if six else None
+
+    def _own_hosts(self) -> list[str]:
+        return [host for a in self._network.listening for host in reachable_hosts(a.host)]
+
+    def _ports(self) -> dict[str, int]:
+        """Return the ports at which others can be meant to dial us, by kind of host."""
+        return {a.kind: a.port for a in self._network.listening if not is_loopback(a.host)}
 
     def map(self, kind: Literal["ip4", "ip6"], mapped: Mapped | None) -> None:
         """Note what the router has mapped for us; None: nothing, or no longer."""
@@ -155,10 +160,8 @@ class Reach:
         self.moved()
 
     def _look(self) -> None:
-        bound = self._network.listening
-        self._hosts = [host for address in bound for host in reachable_hosts(address.host)]
-        ports: dict[str, int] = {a.kind: a.port for a in bound if _is_open(a)}
-        self.machine.listens(self._hosts, ports, self._engine.now())
+        self._hosts = self._own_hosts()
+        self.machine.listens(self._hosts, self._ports(), self._engine.now())
         self.machine.give(self._given(), self._engine.now())
         self._go_on()
 
@@ -196,7 +199,7 @@ class Reach:
             words = f"reachable{way} at {public.host} port {public.port}"
             state, words = "mapped" if way else "reachable", f"{words}{_said_by(public)}"
             return ReachView(state=state, words=words)
-        if not any(_is_open(address) for address in self._network.listening):
+        if not self._ports():
             return ReachView(state="local", words="listens on this machine only")
         if any(s.verdict is Verdict.PRIVATE for s in standings):
             words = "not reachable: members of other networks could not dial this volunteer"
@@ -259,11 +262,6 @@ def _place(text: str) -> Place:
         address = parse_address(text)
         return address.host, address.port
     return "", 0
-
-
-def _is_open(address: Address) -> bool:
-    """Whether others can be meant to dial what listens here."""
-    return not is_loopback(address.host)
 
 
 def _said_by(standing: Standing) -> str:

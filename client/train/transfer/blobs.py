@@ -1,8 +1,9 @@
 """Blobs between peers: states of stages, what they begin with, a tokenizer, leaves of data.
 
 The donor's side (`Shelf`) answers queries with offers and serves the chunks of files;
-the receiver's side (`Download`) writes verified chunks into a file at their places.
-``protocol.transfer.fetch`` decides which donor is asked for which chunk.
+the receiver's side (`Downloads`) hands what donors send to each `Download`, which writes verified
+chunks into a file at their places. ``protocol.transfer.fetch`` decides which donor is asked for
+which chunk.
 """
 
 from __future__ import annotations
@@ -20,21 +21,26 @@ import trio
 
 from client.train.ports import Copied, Ports
 from client.train.transfer.partial_file import PartialFile
+from client.train.transfer.state_size import is_plausible
 from client.train.workers.tasks import payload_digest
 from protocol.effects import Penalise, Send
-from protocol.ids import PeerId
+from protocol.ids import PeerId, SwarmId
 from protocol.limits import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_CHUNKS
+from protocol.manifest import Manifest
 from protocol.transfer.blob import Blob, chunk_count
 from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
-from protocol.transfer.leaves import LEAVES
+from protocol.transfer.leaves import LIE_POINTS, is_of_leaves
 from protocol.wire.messages import BlobKind, BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 
 TICK_S = 0.25
 FULL = (errno.ENOSPC, errno.EDQUOT)
 BLOCK_BYTES = 512
 """Unit in which a file system says how much disk a file takes."""
-LEAVES_OF_DATA = ("data", LEAVES)
-"""Kind and version of what is served leaf by leaf."""
+_Key = tuple[BlobKind, int, int]
+"""Kind, stage and version."""
+IDLE_S = 120.0
+"""Seconds without a chunk after which a download is given up; it may be tried again, perhaps with
+other donors."""
 
 
 @dataclass(slots=True)
@@ -42,6 +48,11 @@ class _Item:
     path: Path
     blob: Blob
     temporary: bool
+
+
+def _key(of: BlobOffer | Chunk | ChunkRequest) -> _Key:
+    """Return what names a blob."""
+    return of.kind, of.stage, of.version
 
 
 class LeafGiver(Protocol):
@@ -59,8 +70,8 @@ class Shelf:
 
     def __init__(self, ports: Ports, keep_snapshots: int = 4) -> None:
         self._ports = ports
-        self._items: dict[tuple[str, int, int], _Item] = {}
-        self._snapshots: list[tuple[str, int, int]] = []
+        self._items: dict[_Key, _Item] = {}
+        self._snapshots: list[_Key] = []
         self._skipped: dict[int, int] = {}
         """By stage: the newest version that was asked for here and is not written."""
         self._keep_snapshots = keep_snapshots
@@ -77,12 +88,11 @@ class Shelf:
             path: the file.
             temporary: the shelf now owns the file and removes it when it is superseded.
         """
-        offer = blob.offer
-        key = (offer.kind, offer.stage, offer.version)
+        key = _key(blob.offer)
         known = self._items.get(key)
         if known is not None and known.blob == blob and known.temporary <= temporary:
             if temporary and path != known.path:
-                _unlink(path)  # the other one is served
+                unlink(path)  # the other one is served
             return
         if known is not None:
             self._remove(key, but=path)
@@ -117,7 +127,7 @@ class Shelf:
         version = newest if query.version is None else query.version
         item = self._items.get((query.kind, query.stage, version))
         offer = None if item is None else item.blob.offer
-        if (query.kind, query.version) == LEAVES_OF_DATA:
+        if is_of_leaves(query):
             offer = None if self.leaves is None else self.leaves.offer()
         if offer is not None and not closed:
             self._ports.send(sender, offer)
@@ -129,18 +139,19 @@ class Shelf:
 
     async def request(self, sender: PeerId, request: ChunkRequest) -> None:
         """Serve a chunk, or say that it cannot be had."""
-        key = (request.kind, request.stage, request.version)
-        data = None if self.closed_because() else await self._read(key, request.index)
+        key = _key(request)
+        data = None if self.closed_because() else await self._read(request)
         if data is None:
             self._ports.send(sender, NoBlob(*key))
             return
         self.served_bytes += len(data)
         self._ports.send(sender, Chunk(*key, request.index), data)
 
-    async def _read(self, key: tuple[BlobKind, int, int], index: int | None) -> bytes | None:
+    async def _read(self, request: ChunkRequest) -> bytes | None:
         """Return a chunk, or the list of digests; None: it cannot be read now. A file is withdrawn
         only if it is missing or shorter than offered."""
-        if (key[0], key[2]) == LEAVES_OF_DATA and self.leaves is not None:
+        key, index = _key(request), request.index
+        if is_of_leaves(request) and self.leaves is not None:
             return None if index is None else self.leaves.read(index)
         item = self._items.get(key)
         if item is None or (index or 0) >= chunk_count(item.blob.offer.size_bytes):
@@ -163,13 +174,13 @@ class Shelf:
         for key in list(self._snapshots):
             self._remove(key)
 
-    def _remove(self, key: tuple[str, int, int], but: Path | None = None) -> None:
+    def _remove(self, key: _Key, but: Path | None = None) -> None:
         """Withdraw it; a temporary file is removed, unless it is ``but``."""
         item = self._items.pop(key, None)
         if item is not None and item.temporary:
             self._snapshots.remove(key)
             if item.path != but:
-                _unlink(item.path)
+                unlink(item.path)
 
 
 def blob_of_file(kind: BlobKind, stage: int, version: int, path: Path) -> Blob:
@@ -238,18 +249,7 @@ class Download:
         self._failure: OSError | None = None
         self._no_room, self._too_large = "", 0
         self._changed = trio.Event()
-        self.query = query
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """Chunks here, chunks in all."""
-        return self._fetch.progress
-
-    @property
-    def version(self) -> int:
-        """Version of what was fetched."""
-        offer = self._fetch.offer
-        return offer.version if offer else -1
+        self._query = query
 
     @property
     def sources(self) -> frozenset[PeerId]:
@@ -304,6 +304,12 @@ class Download:
             if self._no_room and not total:
                 raise DiskFailed(self._no_room, self._too_large)
             raise DownloadFailed(f"{have} of {total or '?'} chunks came; no donor is left")
+
+    def concerns(self, message: Copied) -> bool:
+        """Whether a message is about what is wanted here."""
+        wanted = self._query
+        same = (message.kind, message.stage) == (wanted.kind, wanted.stage)
+        return same and wanted.version in (None, message.version)
 
     def receive(self, sender: PeerId, message: Copied, payload: bytes) -> None:
         """Take an offer, a refusal or a chunk.
@@ -396,7 +402,95 @@ class Download:
         with suppress(OSError):
             file.close()
         if empty or not self._resumable:
-            _unlink(self._partial)
+            unlink(self._partial)
+
+
+class Taker(Protocol):
+    """Waits for what members send of a blob."""
+
+    def concerns(self, message: Copied) -> bool:
+        """Whether a message is about that blob."""
+
+    def receive(self, sender: PeerId, message: Copied, payload: bytes) -> None:
+        """Take an offer, a refusal or a chunk."""
+
+    def lost(self, peer: PeerId) -> None:
+        """A member is gone, or lies."""
+
+
+class Downloads:
+    """What is fetched from members now: each message goes to whom it concerns.
+
+    Args:
+        manifest: knows the sizes of the run's blobs; who offers another one lies.
+        swarm: its id.
+    """
+
+    def __init__(self, ports: Ports, manifest: Manifest, swarm: SwarmId) -> None:
+        self.ports, self.manifest, self.swarm = ports, manifest, swarm
+        self._takers: list[Taker] = []
+
+    def add(self, taker: Taker) -> None:
+        """Hand somebody what concerns it from now on."""
+        self._takers.append(taker)
+
+    def receive(self, sender: PeerId, message: Copied, payload: bytes = b"") -> None:
+        """Take what a member sends of a blob."""
+        concerned = [taker for taker in self._takers if taker.concerns(message)]
+        lie = self._lie_in(message) if concerned and isinstance(message, BlobOffer) else None
+        if lie is not None:
+            self.ports.perform(Penalise(sender, *lie))
+        for taker in concerned:
+            if lie is None:
+                taker.receive(sender, message, payload)
+            else:
+                taker.lost(sender)
+
+    def lost(self, peer: PeerId) -> None:
+        """A member is gone: nobody must wait for it."""
+        for taker in list(self._takers):
+            taker.lost(peer)
+
+    async def fetch(
+        self,
+        query: BlobQuery,
+        donors: Sequence[PeerId],
+        path: Path,
+        *,
+        begins_s: float | None = None,
+        window: int = WINDOW,
+        resumable: bool = False,
+    ) -> frozenset[PeerId]:
+        """Fetch a blob into a file; the other arguments are those of ``Download``.
+
+        Returns:
+            The donors that are accountable for its bytes.
+
+        Raises:
+            DiskFailed: the disk is full or cannot be written.
+            DownloadFailed: every donor was lost, or nothing came for too long.
+        """
+        download = Download(self.ports, query, donors, path, window, resumable=resumable)
+        self._takers.append(download)
+        try:
+            await download.run(IDLE_S, begins_s)
+        finally:
+            self._takers.remove(download)
+        return download.sources
+
+    def _lie_in(self, offer: BlobOffer) -> tuple[str, int] | None:
+        """Return what is wrong with the size of an offer, and its points; None: nothing."""
+        manifest, data = self.manifest, self.manifest.data
+        if offer.kind == "state":
+            return None if is_plausible(manifest, offer) else ("checkpoint-of-wrong-size", 20)
+        if offer.kind == "start":
+            size_bytes = manifest.start[offer.stage].size_bytes
+        elif is_of_leaves(offer):
+            size_bytes = data.kept_bytes
+        else:
+            size_bytes = data.tokenizer.size_bytes if data.tokenizer is not None else -1
+        right = offer.size_bytes == size_bytes
+        return None if right else (f"{offer.kind}-of-wrong-size", LIE_POINTS)
 
 
 def _megabytes(count: int) -> str:
@@ -431,7 +525,7 @@ def _chunk(item: _Item, index: int | None) -> bytes:
     return data
 
 
-def _unlink(path: Path) -> None:
+def unlink(path: Path) -> None:
     """Remove a file if possible; a failure leaves a file behind and is no reason to stop the
     node."""
     with suppress(OSError):

@@ -12,20 +12,18 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from client.train.ports import Ports
+from client.train.ports import Copied, Ports
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, Stage, short
-from protocol.transfer.leaves import LEAVES
-from protocol.wire.messages import BlobOffer, BlobQuery, NoBlob
+from protocol.transfer.leaves import LEAVES, LIE_POINTS, is_of_leaves
+from protocol.wire.messages import BlobQuery, Chunk, NoBlob
 
 ASK_AGAIN_S = 5.0
 """Seconds between questions to all members while nobody offers it; after the first the owner is
 told."""
 MOST_DONORS = 4
 """Donors at a time; others are used at the next attempt."""
-LIE_POINTS = 100
-"""Penalty for data that are not the swarm's: nobody offers them by mistake."""
 TOKENIZER: Final = 1
 """What the blob of the tokenizer has as its version."""
 QUERY: Final = BlobQuery("data", 0, LEAVES)
@@ -128,19 +126,16 @@ class DataSearch:
             self.lost(peer)
             self._ports.perform(Penalise(peer, "tokenizer-of-wrong-digest", LIE_POINTS))
 
-    def receive(self, peer: PeerId, message: BlobOffer | NoBlob) -> bool:
-        """Handle a member's offer of data; False: it cannot be true."""
-        if not self.missing or message.version != LEAVES:
-            return True
+    def concerns(self, message: Copied) -> bool:
+        """Whether a member says what it has of the data, which are asked for."""
+        return is_of_leaves(message) and self.missing and not isinstance(message, Chunk)
+
+    def receive(self, peer: PeerId, message: Copied, payload: bytes = b"") -> None:
+        """Take a member's offer of data, or its refusal."""
         if isinstance(message, NoBlob):
             self.lost(peer)
-        elif message.size_bytes != self._data.kept_bytes:
-            self.lost(peer)
-            self._ports.perform(Penalise(peer, "data-of-wrong-size", LIE_POINTS))
-            return False
         elif peer not in self._offers:
             self._offered(peer)
-        return True
 
     def tick(self, now: float) -> None:
         """Ask again while nobody offers the data."""

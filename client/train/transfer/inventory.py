@@ -6,24 +6,16 @@ that is slow, so it is done once, in a thread, while the node already works.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import trio
 
 from client.compute.checkpoint import CheckpointInfo, examine, read_info
 from client.compute.errors import CheckpointError, CheckpointUnreadable
-from client.config import Settings
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.ports import Ports
 from client.train.transfer.blobs import Shelf
 from protocol.effects import Explain
 from protocol.limits import MAX_BLOB_BYTES, MAX_STEP
 from protocol.transfer.blob import Blob
-
-
-def checkpoint_folder(folder: Path, settings: Settings) -> CheckpointFolder:
-    """Return the folder of a swarm's checkpoints with the owner's retention settings."""
-    return CheckpointFolder(folder, settings.checkpoint_keep, settings.checkpoint_milestone_every)
 
 
 def stored_states(folder: CheckpointFolder, swarm: str, stages: int) -> list[CheckpointInfo]:

@@ -28,8 +28,9 @@ from model_zoo.specs.merkle import LEAF_BYTES, is_proven
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
+from protocol.pipeline.effects import held_out
 from protocol.transfer.fetch import StoreChunk
-from protocol.transfer.leaves import LEAVES, LeafEffect, LeafFetch, Verdict
+from protocol.transfer.leaves import LEAVES, LeafEffect, LeafFetch, Verdict, is_of_leaves
 from protocol.wire.messages import BlobOffer, Chunk, NoBlob
 
 TICK_S = 0.5
@@ -233,13 +234,10 @@ class LeafSupply:
         self._read -= Counter([microbatch])
 
     def _work_out(self, microbatch: int) -> tuple[int, ...]:
-        if microbatch < 0:
-            return self._work_out_held_out(-1 - microbatch)
-        first = microbatch * self._batch
-        return tuple(self._leaves(range(first, first + self._batch)))
-
-    def _work_out_held_out(self, number: int) -> tuple[int, ...]:
+        number = microbatch if microbatch >= 0 else held_out(microbatch)
         samples = range(number * self._batch, (number + 1) * self._batch)
+        if microbatch >= 0:
+            return tuple(self._leaves(samples))
         found = (self._windows.held_out_leaves_of(sample, self._width) for sample in samples)
         return tuple(dict.fromkeys(leaf for leaves in found for leaf in leaves))
 
@@ -261,10 +259,12 @@ class LeafSupply:
                 await self._changed.wait()
             self._changed = trio.Event()
 
-    def receive(self, peer: PeerId, message: Copied, payload: bytes) -> bool:
-        """Take what a member sends; False: it is no leaf."""
-        if message.kind != "data" or message.version != LEAVES:
-            return False
+    def concerns(self, message: Copied) -> bool:
+        """Whether a message is a leaf, or says that there is none."""
+        return is_of_leaves(message) and not isinstance(message, BlobOffer)
+
+    def receive(self, peer: PeerId, message: Copied, payload: bytes) -> None:
+        """Take what a member sends."""
         now = self._ports.now()
         if isinstance(message, NoBlob):
             self._perform(self._fetch.refused(peer, now))
@@ -274,9 +274,8 @@ class LeafSupply:
             if verdict == "lie":
                 self._search.lost(peer)
         self._changed.set()
-        return True
 
-    def peer_lost(self, peer: PeerId) -> None:
+    def lost(self, peer: PeerId) -> None:
         """A member is gone."""
         self._perform(self._fetch.lost(peer, self._ports.now()))
 

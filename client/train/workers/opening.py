@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from typing import Literal
+
+import psutil
 
 from client.compute.memory import Holding, MemoryNeed, graphs_that_fit
 from client.compute.payload import largest_payload_bytes
 from client.compute.process import RING_BYTES
-from client.compute.requests import OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
-from client.train.workers.devices import ONE, Devices
 from protocol.manifest import Manifest
 
 RING_PAYLOADS = 6
@@ -21,6 +22,48 @@ RING_PAYLOADS = 6
 microbatch that is computed, and of the ones that wait for it."""
 MOST_GRAPHS = 16
 """More forward graphs than this are never in flight at one replica."""
+
+_HOST_SHARE = 0.85
+PINNED = 2
+"""Pinned memory may be rounded up to so many times what is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The devices of one worker.
+
+    Fields:
+        ranks: their number; 1: there is no group.
+        host_bytes: memory beside theirs, for vectors that are offloaded; 0: there is no other.
+        offload: whether vectors lie there: always, never, or where a stage does not fit otherwise.
+    """
+
+    ranks: int = 1
+    host_bytes: int = 0
+    offload: Literal["auto", "on", "off"] = "off"
+
+    def can_offload(self, size_bytes: int) -> bool:
+        """Whether vectors of so many bytes may lie with the host; those of a group do not."""
+        allowed = self.offload != "off" and self.ranks == 1 and self.host_bytes > 0
+        return allowed and self.can_hold(size_bytes)
+
+    def can_hold(self, size_bytes: int) -> bool:
+        """Whether the host has room for vectors of so many bytes."""
+        return PINNED * size_bytes <= self.host_bytes
+
+
+ONE = Devices()
+
+
+def devices_now(settings: Settings, *, has_host: bool) -> Devices:
+    """Return what the owner's devices have for a stage now.
+
+    Args:
+        settings: the owner's.
+        has_host: whether GPUs compute, and their host has memory of its own.
+    """
+    free_bytes = int(_HOST_SHARE * psutil.virtual_memory().available) if has_host else 0
+    return Devices(settings.ranks, free_bytes, settings.offload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,63 +215,6 @@ def advertised_bytes(manifest: Manifest, usable_bytes: int, fits: Sequence[bool]
     """
     needs = (int(cost.memory_bytes) for cost, fit in zip(manifest.stages, fits, strict=True) if fit)
     return max([usable_bytes, *needs])
-
-
-def open_stage_request(
-    manifest: Manifest,
-    swarm: str,
-    stage: int,
-    settings: Settings,
-    fit: Fit,
-    corpus: str,
-    threads: int,
-    compile_folder: str = "",
-    peer: str = "",
-) -> OpenStage:
-    """Return the request that opens a stage in a worker.
-
-    Args:
-        manifest: of the swarm.
-        swarm: its id.
-        stage: the stage.
-        settings: the owner's limits and device.
-        fit: how it fits into memory.
-        corpus: folder of the training data, or of leaves of them; empty: not needed.
-        threads: threads to compute with.
-        compile_folder: of compiled blocks; empty: there are none.
-        peer: our id.
-    """
-    return OpenStage(
-        swarm=swarm,
-        peer=peer,
-        model=manifest.model,
-        layers_per_stage=list(manifest.layers_per_stage),
-        stage=stage,
-        seed=manifest.seed,
-        imported=bool(manifest.start),
-        optimizer=manifest.optimizer,
-        precision=manifest.compute,
-        boundary_codec=manifest.boundary_codec,
-        averaging_codec=manifest.averaging_codec,
-        aggregation=manifest.aggregation,
-        local_rounds=manifest.local_rounds,
-        sequences=manifest.sequences_per_microbatch,
-        tokens=manifest.model.context,
-        microbatches=manifest.microbatches_per_step,
-        graphs_kept=fit.graphs,
-        reruns_blocks=fit.reruns_blocks,
-        threads=threads,
-        choose_threads=not settings.threads,
-        compute_share=settings.compute_share,
-        memory_bytes=settings.memory_limit_bytes,
-        vram_share=settings.vram_share,
-        offload=fit.offloaded_bytes > 0,
-        compile=settings.compile,
-        compile_folder=compile_folder,
-        device=settings.device,
-        corpus=corpus,
-        token_data=manifest.data,
-    )
 
 
 def ring_bytes(manifest: Manifest) -> int:

@@ -58,7 +58,10 @@ class WorkerPool:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._set_idle(await self._start())
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = self._idle = None
 
     def warm(self) -> None:
         """Start an idle worker; it is ready some seconds later."""

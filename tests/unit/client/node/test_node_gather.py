@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from client.compute.checkpoint import build_header
@@ -17,17 +18,19 @@ from client.compute.errors import CheckpointUnreadable
 from client.compute.state_hash import state_hash
 from client.errors import UserError
 from client.node import gather
+from client.train.ports import StageHolder
+from client.train.recovery import copies as copying
 from client.train.recovery.witnesses import MAX_VERSIONS, Witnesses
-from client.train.transfer.blobs import Shelf, blob_of_file
+from client.train.transfer.blobs import Downloads, Shelf, blob_of_file
 from client.train.transfer.data_search import TOKENIZER
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.tokens import TokenizerSpec
 from protocol.effects import Effect
-from protocol.ids import PeerId
+from protocol.ids import PeerId, SwarmId
 from protocol.recovery.stored import STORED, Copy, Lineage, Stored, encode_stored
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import BlobOffer, BlobQuery, ChunkRequest, Message
+from protocol.wire.messages import BlobQuery, ChunkRequest, Message
 from tests.support.protocol_examples import manifest, peer
 
 SWARM = "ab" * 32
@@ -62,19 +65,21 @@ class Swarm:
     """The engine of the observer, and the members that answer what it sends."""
 
     def __init__(self, folder: Path) -> None:
-        self.observer = gather.Observer(2)
-        self.observer.view = view(20, 20)
+        self.held_stages = StageHolder(2)
+        self.held_stages.view = view(20, 20)
         self.asked = set[PeerId]()
         self._folder, self._shelves = folder, dict[PeerId, Shelf]()
         self._records = list[Any]()
         self.membership = SimpleNamespace(records=self._records)
+        self.manifest, self.penalties = MANIFEST, list[Effect]()
+        self.downloads = Downloads(cast(Any, self), MANIFEST, SwarmId(SWARM))
         self._send, self._queue = trio.open_memory_channel[Any](1000)
 
     def now(self) -> float:
         return trio.current_time()
 
     def perform(self, effect: Effect) -> None:
-        raise AssertionError(effect)
+        self.penalties.append(effect)
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         self.asked.add(peer)
@@ -89,7 +94,7 @@ class Swarm:
     def has(self, member: PeerId, *named: tuple[int, int], fill: int = 0) -> None:
         """A member serves checkpoints."""
         ports = SimpleNamespace(
-            send=lambda _, message, payload=b"": self.observer.copied(member, message, payload)
+            send=lambda _, message, payload=b"": self.downloads.receive(member, message, payload)
         )
         shelf = self._shelves.setdefault(member, Shelf(cast(Any, ports)))
         for stage, version in named:
@@ -107,14 +112,11 @@ class Swarm:
                 await shelf.request(ME, message)
 
     async def copy(self, out: Path) -> list[Path]:
-        swarm = cast(Any, SimpleNamespace(manifest=MANIFEST, swarm=SWARM))
         found, failure = list[Path](), None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.answer)
             try:
-                found = await gather._copy_newest(
-                    cast(Any, self), self.observer, swarm, out, lambda words: None
-                )
+                found = await gather._copy_newest(cast(Any, self), out, lambda words: None)
             except UserError as error:
                 failure = error
             nursery.cancel_scope.cancel()
@@ -159,24 +161,12 @@ async def test_the_newest_whole_version_is_copied(
 async def test_a_stranger_with_records_of_its_own_is_not_believed(
     swarm: Swarm, tmp_path: Path, autojump_clock: MockClock, version: int
 ) -> None:
-    swarm.observer.view = view(26, 26)
+    swarm.held_stages.view = view(26, 26)
     false = [(0, version), (1, version)]
     swarm.has(STRANGER, *false, fill=7)
     swarm.says(STRANGER, copies(*false, fill=7))
     paths = await swarm.copy(tmp_path / "out")
     assert [path.read_bytes() for path in paths] == [checkpoint(s, 20, 0) for s in (0, 1)]
-
-
-async def test_offers_that_nobody_asked_for_count_for_nothing(
-    swarm: Swarm, tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    swarm.observer.want(swarm_witnesses(swarm).candidates())
-    for version in range(1, 5000):
-        offer = BlobOffer("state", version % 2, version, 100, bytes(32))
-        swarm.observer.copied(STRANGER, offer, b"")
-        swarm.observer.copied(FIRST, offer, b"")
-    assert set(swarm.observer.offers) <= {(0, 10), (0, 20)}
-    assert STRANGER not in set().union(*swarm.observer.offers.values())
 
 
 async def test_a_tokenizer_is_copied_from_whoever_has_the_true_one(
@@ -195,23 +185,20 @@ async def test_a_tokenizer_is_copied_from_whoever_has_the_true_one(
     swarm.handshake = SimpleNamespace(admitted={FIRST, SECOND, HOLDER, STRANGER})  # type: ignore[attr-defined]
     digest = hashlib.blake2b(true, digest_size=32).hexdigest()
     spec = TokenizerSpec(digest, len(true), 300, "0.23.3")
-    data = DataSpec("book", 10_000, "0" * 64, spec)
+    swarm.manifest = replace(MANIFEST, data=DataSpec("book", 10_000, "0" * 64, spec))
+    swarm.downloads.manifest = swarm.manifest
     said: list[str] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(swarm.answer)
         copy = gather._copy_tokenizer
-        await copy(cast(Any, swarm), swarm.observer, data, tmp_path / "out", said.append)
+        await copy(cast(Any, swarm), tmp_path / "out", said.append)
         assert (tmp_path / "out" / "tokenizer.json").read_bytes() == true
         del swarm._shelves[HOLDER]
-        await copy(cast(Any, swarm), swarm.observer, data, tmp_path / "other", said.append)
+        await copy(cast(Any, swarm), tmp_path / "other", said.append)
         assert not (tmp_path / "other" / "tokenizer.json").exists()
         nursery.cancel_scope.cancel()
     assert said == ["no member that could be reached has the swarm's tokenizer"]
-
-
-def swarm_witnesses(swarm: Swarm) -> Witnesses:
-    stored = gather._stored_records(cast(Any, swarm), 2)
-    return Witnesses(stored, swarm.observer.view)
+    assert {cast(Any, one).reason for one in swarm.penalties} == {"data-of-wrong-size"}
 
 
 async def test_who_serves_what_the_records_do_not_name_is_not_asked_again(
@@ -232,8 +219,8 @@ async def test_when_our_disk_does_not_give_a_file_back_nobody_is_blamed(
     def unreadable(path: Path) -> None:
         raise CheckpointUnreadable(f"cannot read {path.name}: Input/output error")
 
-    monkeypatch.setattr(gather, "examine", unreadable)
-    with pytest.raises(UserError, match=r"stage 0: cannot read .*: Input/output error") as refused:
+    monkeypatch.setattr(copying, "examine", unreadable)
+    with pytest.raises(UserError, match=r"cannot read stage-0.*: Input/output error") as refused:
         await swarm.copy(tmp_path / "out")
     assert "TMPDIR" in refused.value.next_step
     assert list((tmp_path / "out").iterdir()) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from client.control.methods import Impossible
 from client.errors import ExitCode
 from client.node.leaving import Leaving
-from client.store.checkpoints import CheckpointFolder
 from client.train.stage.held_stages import HeldStages
 
 
@@ -24,7 +22,7 @@ class Held:
     def let_go(self) -> None:
         self.gone = True
 
-    def not_to_be_saved(self, folder: CheckpointFolder) -> str:
+    def not_to_be_saved(self) -> str:
         return "cannot save version 65 of stage 0, which nobody else has: full" if self.full else ""
 
     @property
@@ -38,8 +36,8 @@ def held() -> Held:
 
 
 @pytest.fixture
-def leaving(held: Held, tmp_path: Path) -> Leaving:
-    return Leaving(lambda: cast(HeldStages, held), CheckpointFolder(tmp_path))
+def leaving(held: Held) -> Leaving:
+    return Leaving(lambda: cast(HeldStages, held))
 
 
 def test_who_asks_is_refused_and_nothing_is_given_up(leaving: Leaving, held: Held) -> None:

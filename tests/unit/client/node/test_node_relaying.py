@@ -56,7 +56,6 @@ class World:
             cast(Roster, SimpleNamespace(members=lambda: members)),
             cast(OwnAdvert, advert),
             self.setting,
-            list,
             lambda: self.quota,
             lambda: self.reached,
             self._explain,

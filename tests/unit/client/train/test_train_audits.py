@@ -155,4 +155,4 @@ async def test_asking_for_what_was_dropped_or_never_was_harms_nobody(tmp_path) -
         await swarm.until_done()
         assert not any(map(expelled, (first, asked, asker, third)))
         assert swarm.hub.linked(peer(asker))
-        assert asked.engine.error_boundary.internal_errors == 0
+        assert asked.engine.internal_errors == 0

@@ -97,7 +97,7 @@ async def test_who_sends_something_else_than_it_signed_is_out_everywhere(
         for one in honest:
             [proof] = one.engine.membership.verdicts.proofs
             assert check(proof, swarm.file.swarm) == peer(liar)
-            assert one.engine.error_boundary.internal_errors == 0
+            assert one.engine.internal_errors == 0
         for one in honest:
             now = take_snapshot(one.engine, one.held_stages, 0.0, stopping=False)
             assert [out.peer for out in now.expelled] == [peer(liar)], "also where some voted, too"

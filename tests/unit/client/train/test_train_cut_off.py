@@ -28,4 +28,4 @@ async def test_a_replica_without_its_neighbours_names_no_electors_of_its_own(tmp
             return sibling.step(1) >= step + 8 and first.step(0) >= step + 8
 
         await swarm.until(goes_on)
-        assert not any(one.engine.error_boundary.internal_errors for one in swarm.volunteers)
+        assert not any(one.engine.internal_errors for one in swarm.volunteers)

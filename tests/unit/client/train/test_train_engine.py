@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from client.events import LogLine, StageAssigned
-from client.net.network import Inbound
+from client.net.network import Inbound, NetEvent
 from client.train.engine import Engine
 from protocol.effects import Explain, Penalise, Publish, Send, SendLetter
 from protocol.ids import PeerId, Stage
@@ -26,9 +26,9 @@ from protocol.wire.messages import (
     Commit,
     CommitRequest,
     Goodbye,
+    JoinStage,
     Letter,
     Message,
-    NoBlob,
     Propose,
     Vote,
 )
@@ -59,7 +59,7 @@ async def test_who_enters_late_hears_what_stewards_said_before(
         assert not heard
         late.engine.describe(ADVERT, has_data=True)
         assert sorted(heard) == [(peer, POSTING, b"poison"), (peer, POSTING, b"words")]
-        assert late.engine.error_boundary.internal_errors == 1
+        assert late.engine.internal_errors == 1
 
 
 async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ async def at_rest(swarm: TestSwarm) -> Engine:
 
 COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "data_search.linked"]
 COMES += ["reach.linked", "membership.link_up"]
-GOES = ["expulsions.link_down", "waypoints.link_down", "data_search.lost"]
+GOES = ["expulsions.link_down", "waypoints.link_down", "downloads.lost"]
 GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
-GOES += ["_slow_news.gone", "held_stages.peer_lost"]
+GOES += ["_slow_news.gone"]
 
 
 async def test_every_part_hears_of_a_link_and_of_its_end(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_every_part_hears_of_a_link_and_of_its_end(tmp_path: Path) -> None
         gone = calls(told)
         for method in GOES:
             assert peer in [of[0] for of in gone[method.replace(".", "_").lstrip("_")]], method
-        assert one.engine.error_boundary.internal_errors == 0
+        assert one.engine.internal_errors == 0
 
 
 async def test_the_end_of_a_strangers_link_is_no_members(tmp_path: Path) -> None:
@@ -175,13 +175,13 @@ async def test_who_leaves_in_order_is_not_missed_by_the_matching(tmp_path: Path)
         stayer, leaver, victim = await swarm.add(), await swarm.add(), await swarm.add()
         engine = stayer.engine
         engine.describe(ADVERT, has_data=True)
-        told = watched(engine, "matching.member_left", "held_stages.peer_lost")
+        told = watched(engine, "matching.member_left", "downloads.lost")
         await swarm.until(lambda: len(engine.membership.roster.live()) == 3)
         leaver.engine.leave()
         swarm.vanish(victim)
         await swarm.until(lambda: len(engine.membership.roster.live()) == 1)
         assert calls(told)["matching_member_left"] == [(leaver.engine.signer.peer,)]
-        assert (victim.engine.signer.peer,) in calls(told)["held_stages_peer_lost"]
+        assert (victim.engine.signer.peer,) in calls(told)["downloads_lost"]
 
 
 async def test_what_is_due_is_done_by_every_part(
@@ -302,18 +302,32 @@ async def test_a_newcomer_is_not_blamed_for_what_it_sends_before_our_seats_see_i
         assert calls(told)["penalise"] == said
 
 
-async def test_offers_of_the_text_that_cannot_be_true_reach_no_download(tmp_path: Path) -> None:
+async def test_messages_to_ourselves_come_in_order_and_never_within_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with open_swarm(tmp_path) as swarm:
-        engine, told = await at_rest(swarm), Mock()
-        engine.held_stages, engine.data_search = told.held, told.search
-        by, kinds = PeerId("donor"), (("data", False, 0), ("data", True, 1), ("state", False, 1))
-        for kind, believed, passed in kinds:
-            told.reset_mock()
-            told.search.receive.return_value = believed
-            answer = NoBlob(kind, 0, 0)  # type: ignore[arg-type]
-            engine.on_offer(by, answer)
-            assert told.held.copied.call_count == passed, kind
-            assert told.search.receive.called is (kind == "data")
+        engine, heard, within = await at_rest(swarm), list[tuple[int, bytes]](), [False]
+        me = engine.signer.peer
+
+        def take(event: NetEvent) -> None:
+            assert isinstance(event, Inbound)
+            assert isinstance(event.message, JoinStage)
+            assert not within[0]
+            within[0] = True
+            heard.append((event.message.stage, event.payload))
+            if event.message.stage < 3:
+                engine.send(me, JoinStage(event.message.stage + 2), b"answer")
+            within[0] = False
+
+        monkeypatch.setattr(engine, "take", take)
+        engine.send(me, JoinStage(1), b"a")
+        engine.send(me, JoinStage(2), b"b")
+        assert heard == []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(engine._deliver)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        assert heard == [(1, b"a"), (2, b"b"), (3, b"answer"), (4, b"answer")]
 
 
 async def test_a_strangers_message_that_only_members_send_is_ignored(
@@ -360,4 +374,4 @@ async def test_our_elector_hears_of_every_stage_and_answers_for_it(
         assert isinstance(promise, Vote)
         assert (promise.stage, promise.step, promise.promised) == (stage, 8, 2)
         assert promise.signature
-        assert engine.error_boundary.internal_errors == 0
+        assert engine.internal_errors == 0

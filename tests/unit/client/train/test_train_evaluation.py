@@ -14,7 +14,7 @@ from client.lab.reference import evaluate, train_reference
 from model_zoo.datasets.build import build, open_source
 from model_zoo.whole import build_whole, load_whole
 from protocol.manifest import encode_manifest
-from protocol.seat.effects import HeldOutLoss
+from protocol.seat.effects import HeldOutLoss, SeatNews
 from tests.support.cases import usual
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
@@ -121,8 +121,12 @@ async def test_a_lie_of_one_path_is_outvoted(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=STEPS, evaluate_every=STEPS, microbatches=8) as swarm:
         volunteers = [await swarm.add(stage) for stage in (0, 1, 0, 1, 0, 1)]
         liar = volunteers[1].engine
-        tell = liar.evaluated
-        liar.evaluated = lambda said: tell(HeldOutLoss(said.version, 0.25))  # type: ignore[method-assign]
+        tell = liar.seat_tells
+
+        def lie(news: SeatNews) -> None:
+            tell(HeldOutLoss(news.version, 0.25) if isinstance(news, HeldOutLoss) else news)
+
+        liar.seat_tells = lie  # type: ignore[method-assign]
         swarm.start()
         await swarm.until_done()
         for volunteer in volunteers:

@@ -9,6 +9,7 @@ import pytest
 
 from client.compute.codec import decode, encode
 from client.compute.payload import seal
+from client.errors import UserError
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import Fault
@@ -61,7 +62,7 @@ async def test_own_samples_that_diverge_twice_pause_with_a_reason(tmp_path: Path
     async with open_swarm(tmp_path, steps=40, microbatches=8) as swarm:
         first, _ = [await swarm.add(stage) for stage in (0, 0)]
         await swarm.add(1)
-        reasons: list[str] = []
+        reasons = list[UserError]()
         first.held_stages.pause = reasons.append
         swarm.start()
         await swarm.until(lambda: first.step(0) >= 2)
@@ -71,8 +72,8 @@ async def test_own_samples_that_diverge_twice_pause_with_a_reason(tmp_path: Path
         assert not reasons, "with another state it may go on"
         held.fault(Fault("diverged", "a test says so"))
         await swarm.until(lambda: reasons)
-        assert "diverged on our own samples" in reasons[0]
-        assert "resume" in reasons[0]
+        assert "diverged on our own samples" in str(reasons[0])
+        assert "resume" in reasons[0].next_step
         assert first.held_stages.failure is None, "it does not end"
 
 

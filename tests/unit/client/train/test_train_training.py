@@ -13,8 +13,10 @@ from client.config import Settings
 from client.errors import ExitCode
 from client.store.checkpoints import CheckpointFolder
 from client.train.machine.capacity import Capacity
+from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
 from client.train.recovery.history import History
+from client.train.stage.held_stage import Diverged
 from client.train.training import MEASURING_WORKERS, Site, Training
 from protocol.audit.charges import CHARGE, KIND, Charge, verdict_of
 from protocol.wire.envelope import Signer
@@ -27,7 +29,7 @@ class ScriptedTraining(Training):
     """Volunteers whose places a test assigns instead of the matching."""
 
     async def _enter(self) -> None:
-        self._capacity = Capacity("cpu", 1, 1e9, 0.0, 2**33, 1e9)
+        self.capacity = Capacity("cpu", 1, 1e9, 0.0, 2**33, 1e9)
         await trio.sleep_forever()
 
 
@@ -42,10 +44,9 @@ async def _pausable(
         folder / "text",
         folder / "pausable",
         CheckpointFolder(volunteer.disk),
-        list,
     )
     history = cast(History, engine.history)
-    training = ScriptedTraining(engine, engine.event_sink, history, site, pauses, _starter(workers))
+    training = ScriptedTraining(engine, history, site, pauses, _starter(workers))
     volunteer.held_stages = training.held_stages
     swarm._nursery.start_soon(training.run)
     return volunteer, training, workers
@@ -60,7 +61,7 @@ async def test_every_step_is_exact_over_a_pause(tmp_path: Path) -> None:
         pauser.assign(0)
         swarm.start()
         await swarm.until(lambda: pauser.step(0) >= 3)
-        rounds = training.counters.rounds
+        rounds = training.held_stages.counters.rounds
         assert rounds > 0
 
         pauses.pause(None, "")
@@ -79,7 +80,7 @@ async def test_every_step_is_exact_over_a_pause(tmp_path: Path) -> None:
         await swarm.until(lambda: pauser.serves(0))
         await swarm.until_done()
         swarm.assert_exact()
-        assert training.counters.rounds > rounds, "the count goes on"
+        assert training.held_stages.counters.rounds > rounds, "the count goes on"
 
 
 async def test_charges_that_have_expelled_a_member_outlast_a_pause(tmp_path: Path) -> None:
@@ -91,13 +92,26 @@ async def test_charges_that_have_expelled_a_member_outlast_a_pause(tmp_path: Pat
         one, other, liar = (Signer(bytes([n]) * 32) for n in (101, 102, 103))
         body = CHARGE.encode(Charge(1, liar.peer, 7, 1, "lies"))
         charges = tuple(each.sign(KIND, body, swarm.file.swarm) for each in (one, other))
-        pauser.engine.convicted(verdict_of(VotedOut(1, liar.peer, charges)))
+        pauser.engine.seat_tells(verdict_of(VotedOut(1, liar.peer, charges)))
         pauses.resume()
         await swarm.until(lambda: not training.held_stages.closed)
         audits = training.held_stages.audits
         assert audits is not None
         assert [kept.envelope for kept in audits.charges.all(0.0)] == list(charges)
         assert [(one.culprit, one.stage) for one in audits.verdicts] == [(liar.peer, 1)]
+
+
+async def test_a_pause_says_why_and_what_ends_it(tmp_path: Path) -> None:
+    async with open_swarm(tmp_path) as swarm:
+        pauses = Pauses(tmp_path, lambda said: None)
+        _, training, _ = await _pausable(swarm, tmp_path, pauses)
+        training.held_stages.pause(NoRoom("the disk is full", tmp_path, 1))
+        assert pauses.now is not None
+        assert pauses.now.reason == "the disk is full; training goes on when there is room"
+        pauses.release("disk")
+        training.held_stages.pause(Diverged("training diverged", "resume to try again"))
+        assert pauses.now is not None
+        assert pauses.now.reason == "training diverged; resume to try again"
 
 
 async def test_who_starts_paused_holds_nothing(tmp_path: Path) -> None:
@@ -144,9 +158,9 @@ async def _measuring(
     engine, home = volunteer.engine, folder / "measuring"
     home.mkdir()
     settings = Settings(threads=1, device=device)
-    site = Site(settings, None, home, CheckpointFolder(volunteer.disk), list)
+    site = Site(settings, None, home, CheckpointFolder(volunteer.disk))
     history, pauses = cast(History, engine.history), Pauses(folder, lambda said: None)
-    training = Training(engine, engine.event_sink, history, site, pauses, _starter(workers))
+    training = Training(engine, history, site, pauses, _starter(workers))
     swarm._nursery.start_soon(training.run)
     return training, workers
 
@@ -176,7 +190,7 @@ async def test_a_worker_that_dies_while_it_measures_is_replaced_a_few_times(
             await swarm.until(lambda: len(workers) > died)  # noqa: B023
             workers[died].die()
         await _has_begun_or_failed(swarm, training)
-        assert training.counters.worker_restarts == deaths
+        assert training.held_stages.counters.worker_restarts == deaths
         if deaths < MEASURING_WORKERS:
             assert training.held_stages.failure is None
             assert training._engine.matching is not None, "it has entered the swarm"

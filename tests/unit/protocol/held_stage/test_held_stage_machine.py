@@ -102,8 +102,10 @@ def test_what_the_driver_does_on_the_way_through() -> None:
     assert held.assign(4.0) == (Do.KEEP, Do.ANNOUNCE)
     assert held.lose(5.0) == (Do.RETAKE,)
     assert held.drain(6.0) == (Do.RELEASE,), "there is nothing to drain"
-    assert held.assign(7.0) == (Do.COME_BACK,)
-    assert held.drain(8.0) == (Do.STAY_AWAY,)
+    assert held.assign(7.0) == ()
+    assert held.again
+    assert held.drain(8.0) == ()
+    assert not held.again
 
 
 def test_it_drains_until_everybody_knows_and_nobody_needs_the_seat() -> None:

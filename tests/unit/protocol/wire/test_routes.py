@@ -8,7 +8,7 @@ import pytest
 from client.train.engine import Engine
 from client.train.recovery.waypoints import WaypointDriver
 from client.train.swarm.reach import Reach
-from client.train.transfer.blobs import Shelf
+from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.chunks import ChunkServer
 from protocol.pipeline.pipeline import Pipeline
 from protocol.rounds.leader import RoundLeader
@@ -25,6 +25,7 @@ PARTS = {
     "auditing": Auditing,
     "charging": Charging,
     "chunks": ChunkServer,
+    "downloads": Downloads,
     "evaluating": Evaluating,
     "leader": RoundLeader,
     "leasing": Leasing,

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from client.compute.checkpoint import build_header
-from client.train.machine.disk_room import Lack
+from client.errors import UserError
 from tests.support.train_swarm import open_swarm
 
 
@@ -23,9 +23,9 @@ async def test_a_disk_that_takes_no_state_does_not_end_the_node(
         first, _ = await swarm.add(0), await swarm.add(1)
         swarm.start()
         await swarm.until(lambda: first.step(0) >= 2)
-        newcomer, lacks = await swarm.add(), list[Lack]()
-        newcomer.held_stages.lacks_room = lacks.append
-        snapshots = newcomer.held_stages._context.terms.folders.snapshots
+        newcomer, lacks = await swarm.add(), list[UserError]()
+        newcomer.held_stages.pause = lacks.append
+        snapshots = newcomer.held_stages.terms.folders.snapshots
         with monkeypatch.context() as patch:
             if problem == "full":
                 usage = shutil.disk_usage(tmp_path)._replace(free=100)
@@ -39,12 +39,12 @@ async def test_a_disk_that_takes_no_state_does_not_end_the_node(
             assert newcomer.held_stages.failure is None
         if problem == "full":
             assert 0 not in newcomer.held_stages.held, "others may take it"
-            assert "more are needed" in lacks[0].words
+            assert "more are needed" in str(lacks[0])
             newcomer.assign(0)  # once the pause is over
         else:
             snapshots.unlink()
         await swarm.until(lambda: newcomer.serves(0))
-        assert newcomer.engine.error_boundary.internal_errors == 0
+        assert newcomer.engine.internal_errors == 0
 
 
 @pytest.mark.parametrize("method", ["iterdir", "open"])

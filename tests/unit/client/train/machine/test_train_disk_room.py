@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import trio
 
-from client.train.machine.disk_room import AGAIN_S, Lack
+from client.train.machine.disk_room import AGAIN_S, NoRoom
 from client.train.machine.pausing import LOOK_S, Pauses
 
 
@@ -24,8 +24,8 @@ async def test_it_pauses_until_there_is_room_or_for_a_while(
         return SimpleNamespace(free=1000 if room else 999)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-    lack = Lack("the disk is full", Path("/disk"), 1000)
-    pauses.hold("disk", lack.words, ends=lack.is_over)
+    lack = NoRoom("the disk is full", Path("/disk"), 1000)
+    pauses.hold("disk", str(lack), ends=lack.is_over)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pauses.run)
         await pauses.wait_clear()
@@ -34,5 +34,5 @@ async def test_it_pauses_until_there_is_room_or_for_a_while(
     assert expected <= trio.current_time() - begun <= expected + LOOK_S
 
 
-def test_a_disk_that_cannot_be_asked_is_tried(tmp_path: Path) -> None:
-    assert Lack("full", tmp_path / "gone", 1000, since=0.0).is_over()
+async def test_a_disk_that_cannot_be_asked_is_tried(tmp_path: Path) -> None:
+    assert NoRoom("full", tmp_path / "gone", 1000).is_over()

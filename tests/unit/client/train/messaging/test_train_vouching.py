@@ -43,7 +43,6 @@ class Member:
             self.register,
             ticket,
             self.engine,
-            self.engine.wall,
             self._keep,
             lambda: self.engine.handshake.admitted,
             self.engine.greet_all,

@@ -12,6 +12,7 @@ import trio
 
 from client.compute.checkpoint import verify
 from client.train.recovery import buddies, copies
+from client.train.transfer.blobs import Download
 from client.train.transfer.inventory import checked, stored_states
 from protocol.recovery.stored import Copy, Lineage
 from protocol.transfer.blob import Blob
@@ -120,7 +121,7 @@ async def test_a_full_disk_is_said_once_and_later_copies_come(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(copies.Download, "_write", full)
+        patch.setattr(Download, "_write", full)
         nursery.start_soon(keeper.buddies.run)
         await trio.sleep(10 * buddies.RETRY_S)
     warnings = [said.words for said in keeper.said if said.level == "warning"]

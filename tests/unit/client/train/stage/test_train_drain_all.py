@@ -17,7 +17,7 @@ from client.compute.checkpoint import verify
 from client.node.status import take_snapshot
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
-from client.train.stage.drain_all import FINISH_S, DrainAll
+from client.train.stage.held_stages import FINISH_S
 from client.train.stage.saver import StateSaver
 from protocol.recovery.stored import Copy, Lineage, Stored
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
@@ -26,11 +26,10 @@ from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 async def finish(volunteer: Volunteer) -> None:
     """As a node does, short of its goodbye."""
     engine, held_stages = volunteer.engine, volunteer.held_stages
-    drain = DrainAll(engine, engine.signer.peer, held_stages, held_stages.buddies)
     engine.history.end()
-    drain.prepare()
+    held_stages.save_when_drained()
     engine.drain()
-    await drain.run()
+    await held_stages.give_up_all()
 
 
 def newest(volunteer: Volunteer, stage: int) -> int:
@@ -125,10 +124,9 @@ def keeper(swarm: TestSwarm, volunteer: Volunteer) -> Buddies:
     held_stages.buddies = Buddies(
         engine,
         engine.signer.peer,
-        swarm.manifest,
-        swarm.file.swarm,
         CheckpointFolder(volunteer.disk),
         engine.shelf,
+        engine.downloads,
         engine.history,
         view=lambda: held_stages.view,
         held=lambda: held_stages.held.keys(),
@@ -218,7 +216,7 @@ async def test_what_others_have_is_not_lost_on_a_full_disk(tmp_path: Path, disk:
         swarm.start()
         await swarm.until(lambda: leaver.step(0) >= 3)
         disk.full = True
-        assert leaver.held_stages.not_to_be_saved(CheckpointFolder(leaver.disk)) == ""
+        assert leaver.held_stages.not_to_be_saved() == ""
         await finish(leaver)
         assert newest(leaver, 0) == -1
         assert leaver.held_stages.lost == []
@@ -231,16 +229,15 @@ async def test_it_is_known_before_that_the_disk_will_not_take_the_last_version(
 ) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
         alone = await swarm.add(0)
-        folder = CheckpointFolder(alone.disk)
         disk.full = True
-        assert alone.held_stages.not_to_be_saved(folder) == "", "it has nothing yet"
+        assert alone.held_stages.not_to_be_saved() == "", "it has nothing yet"
         swarm.start()
         await swarm.until(lambda: alone.step(0) >= 3)
-        said = alone.held_stages.not_to_be_saved(folder)
+        said = alone.held_stages.not_to_be_saved()
         assert said.startswith(f"cannot save version {alone.step(0)} of stage 0")
         assert "0.0 MB free" in said
         disk.full = False
-        assert alone.held_stages.not_to_be_saved(folder) == ""
+        assert alone.held_stages.not_to_be_saved() == ""
 
 
 async def test_a_copy_counts_that_is_of_our_lineage_and_of_our_state(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from client.train.stage.held_stage import (
 from client.train.stage.stage_context import StageContext
 from protocol.effects import Explain
 from protocol.held_stage.machine import Do, Phase, State
-from protocol.ids import PeerId
 from protocol.pipeline.effects import Fault
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Goodbye
@@ -45,7 +44,7 @@ class Held:
     def __init__(self, stage: int = STAGE, *, state: State = State.ACQUIRING) -> None:
         self.around = Mock()
         self.around.owner.now.return_value = 100.0
-        self.around.owner.promised.return_value = (0, 0)
+        self.around.owner.notary.promised.return_value = (0, 0)
         self.around.terms.me = ME
         self.around.terms.manifest = manifest(peer(1))
         self.around.terms.history.is_kept.return_value = False
@@ -107,13 +106,6 @@ class TestServing:
         held.seat.seat.draining.cancel.assert_called_once_with()
         assert held.around.owner.seats_changed.called
 
-    def test_one_that_is_given_up_may_be_wanted_again_meanwhile(self) -> None:
-        held = Held(state=State.DRAINING)
-        held.of.machine.stand_still(100.0)
-        for effects, again in (((Do.COME_BACK,), True), ((Do.STAY_AWAY,), False)):
-            held.of._perform(effects)
-            assert held.of.again is again
-
     @pytest.mark.parametrize("knows_where", [True, False])
     def test_a_new_lineage_ends_an_attempt_that_fetches_another_ones_state(
         self, knows_where: bool
@@ -140,16 +132,6 @@ class TestServing:
         back = held.of.status()
         assert back is not None
         assert (back.version, back.state, back.era) == (5, "fetching", 9)
-
-    def test_the_founders_words_and_the_start_reach_the_seat(self) -> None:
-        held = serving()
-        held.of.amended()
-        held.of.allow_training()
-        held.seat.amended.assert_called_once_with()
-        held.seat.allow_training.assert_called_once_with()
-        nobody = Held()
-        nobody.of.amended()
-        nobody.of.allow_training()
 
     @pytest.mark.parametrize(("deadline", "ticked"), [(99.0, True), (100.0, True), (101.0, False)])
     def test_time_reaches_the_seat_when_it_is_due(self, deadline: float, ticked: bool) -> None:
@@ -183,7 +165,7 @@ class TestItsEnd:
         held.of._lose()
         made = []
         for era, promised in ((9, (0, 0)), (9, (8, 1)), (10, (0, 0))):
-            held.around.owner.promised.return_value = promised
+            held.around.owner.notary.promised.return_value = promised
             seat = SimpleNamespace(promise=None)
             with pytest.MonkeyPatch.context() as patch:
                 make = Mock(return_value=seat)
@@ -218,11 +200,6 @@ class TestItsEnd:
 
     def test_without_a_seat_nothing_is_at_stake(self) -> None:
         assert Held().of.at_stake() is None
-
-    def test_the_seat_saves_where_the_others_want_it(self) -> None:
-        held = serving()
-        held.of.save_now()
-        held.seat.save_now.assert_called_once_with()
 
 
 class TestFaults:
@@ -268,18 +245,6 @@ class TestMessages:
         assert held.of.taker(Admit(STAGE, 7, OTHER, [ME])) == held.seat.receive
         assert held.of.taker(Goodbye("")) == held.seat.receive
         assert Held().of.taker(Goodbye("")) is None
-
-    def test_news_reach_the_attempt_to_get_the_stage(self) -> None:
-        held = Held()
-        held.of.peer_lost(OTHER)
-        held.of.copied(OTHER, cast(Any, "chunk"), b"")
-        held.of._acquisition = acquisition = Mock()
-        held.of.peer_lost(PeerId(OTHER))
-        held.of.copied(OTHER, cast(Any, "chunk"), b"bytes")
-        held.of.update_view(ALONE)
-        acquisition.peer_lost.assert_called_once_with(OTHER)
-        acquisition.copied.assert_called_once_with(OTHER, "chunk", b"bytes")
-        acquisition.view_changed.assert_called_once_with()
 
 
 class TestItsLife:

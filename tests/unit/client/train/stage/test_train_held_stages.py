@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
+from client.config import Settings
 from client.node.status import take_snapshot
+from client.train.stage.held_stages import HeldStages
+from client.train.stage.stage_context import Terms
 from client.train.workers.opening import stage_need
 from protocol.held_stage import machine
+from protocol.view import SwarmView
 from tests.support.cases import usual
+from tests.support.protocol_examples import SWARM, manifest
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
@@ -34,8 +41,27 @@ async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
     swarm.start()
     await swarm.until(lambda: first.step(0) >= 2)
     dual.assign(0)
-    await swarm.until(lambda: dual.engine.loopback.delivered_bytes)
+    await swarm.until(lambda: dual.engine.own_bytes)
     return first, dual
+
+
+def test_what_concerns_all_seats_reaches_those_that_are_open() -> None:
+    terms = Mock(manifest=manifest(), settings=Settings(), swarm=SWARM)
+    stages, held = HeldStages(cast(Terms, terms)), Mock()
+    stages.held = {0: held, 1: cast(Any, Mock(driver=None))}
+    view, before = SwarmView(((),) * manifest().stage_count), stages.changed
+    stages.amended()
+    stages.allow_training()
+    stages.save_now()
+    assert not stages.sees
+    stages.update_view(view)
+    for said in (held.driver.amended, held.driver.allow_training, held.driver.save_now):
+        said.assert_called_once_with()
+    held.driver.update_view.assert_called_once_with(view)
+    assert stages.view is view
+    assert stages.sees
+    assert before.is_set(), "an attempt to get a stage looks again"
+    assert not stages.changed.is_set()
 
 
 async def test_the_status_shows_every_stage_and_worker(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import trio
 from client.compute.process import RequestFailed
 from client.compute.requests import Failed, Save, Saved
 from client.config import Settings
+from client.store.checkpoints import CheckpointFolder
 from client.train.stage.saver import StateSaver
 from client.train.transfer.blobs import Shelf
 from protocol.wire.messages import BlobOffer, BlobQuery, NoBlob
@@ -50,7 +51,8 @@ def saver_of(
     worker: Writer, folder: Path, ports: RecordingPorts, shelf: Shelf, nursery: trio.Nursery
 ) -> StateSaver:
     terms = Mock(ports=ports, shelf=shelf, settings=Settings())
-    terms.folders.checkpoints, terms.folders.snapshots = folder / "checkpoints", folder
+    terms.folders.checkpoints = CheckpointFolder(folder / "checkpoints")
+    terms.folders.snapshots = folder
     terms.history.protected.return_value = ()
     return StateSaver(cast(Any, worker), 0, terms, nursery)
 

@@ -63,11 +63,11 @@ KEY = PayloadKey(STEP, "input", 12)
 EVENTS = (
     (Rerouted(STEP, 12, OTHER, None, "it is lost", False), "counters.note_rerouted"),
     (GradientAccepted(STEP, 12, True), "counters.note_accepted"),
-    (Verdict(OTHER, "it lies", None), "owner.convicted"),
+    (Verdict(OTHER, "it lies", None), "owner.seat_tells"),
     (Contributions(2), "audit_log.note"),
     (Audited(1, OTHER, STEP, None, "it could not be computed"), "audit_log.note"),
-    (AgreedOn(1, cast(Any, Mock())), "owner.agreed_on"),
-    (HeldOutLoss(4, 2.0), "owner.evaluated"),
+    (AgreedOn(1, cast(Any, Mock())), "owner.seat_tells"),
+    (HeldOutLoss(4, 2.0), "owner.seat_tells"),
 )
 
 
@@ -140,8 +140,7 @@ def test_versions_are_written_when_they_are_due(version: int, due: bool) -> None
     driven.of._perform([done])
     assert driven.saver.checkpoint.called is due
     driven.around.counters.note_committed.assert_called_once_with(done)
-    terms.history.closed.assert_called_once_with(done)
-    driven.ports.stage_closed.assert_called_once_with(done)
+    driven.ports.seat_tells.assert_called_once_with(done)
 
 
 def test_a_snapshot_for_a_newcomer_is_written() -> None:
@@ -256,7 +255,7 @@ class TestPayloads:
 
     def test_a_contribution_is_signed_with_all_that_it_is_made_of(self) -> None:
         driven = Driven()
-        driven.ports.sign_once.side_effect = lambda message: message
+        driven.ports.notary.signed.side_effect = lambda message: message
         driven.of.seat.committed = Mock(return_value=[])  # type: ignore[method-assign]
         sealed = Header("fp32", "average", (1,))
         shard = bytearray(sealed.size_bytes)
@@ -274,7 +273,7 @@ class TestPayloads:
         assert [row.digests for row in found.microbatches] == [()], "an auditor will see that"
         assert [bool(one) for one in signed.segments] == [True, False]
         driven.of.seat.committed.reset_mock()
-        driven.ports.sign_once.side_effect = lambda message: None
+        driven.ports.notary.signed.side_effect = lambda message: None
         driven.of._perform([commit])
         driven.of._perform([DropStep(STEP), commit])
         assert not driven.of.seat.committed.called

@@ -14,7 +14,8 @@ import trio
 from client.compute.checkpoint import read_info
 from client.compute.state_hash import state_hash
 from client.train.stage import stage_acquisition
-from client.train.stage.stage_acquisition import StageAcquisition, Terms
+from client.train.stage.stage_acquisition import StageAcquisition
+from client.train.transfer import blobs
 from client.train.transfer.blobs import Shelf, blob_of_file
 from client.train.transfer.inventory import offer_stored
 from model_zoo.export import export_hf
@@ -161,7 +162,8 @@ async def test_a_state_that_is_named_and_never_given_is_given_up_for_an_older_on
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who holds the other stage has never asked for it, and follows all the same."""
-    monkeypatch.setattr(stage_acquisition, "IDLE_S", 5.0)
+    for where in (blobs, stage_acquisition):
+        monkeypatch.setattr(where, "IDLE_S", 5.0)
     for where in (trouble, following):
         monkeypatch.setattr(where, "IN_VAIN_S", 20.0)
     for where in (knowledge, deciding):
@@ -228,12 +230,12 @@ async def test_weights_that_nobody_has_are_waited_for(
 async def test_a_damaged_start_of_ours_is_fetched_anew(tmp_path: Path, model: Path) -> None:
     async with open_swarm(tmp_path, source=model) as swarm:
         sound, own = await swarm.add(1, starts=True), await swarm.add(starts=True)
-        path = own.held_stages._context.terms.folders.starts[0]
+        path = own.held_stages.terms.folders.starts[0]
         rot(path)
         own.assign(0)
         swarm.start()
         await swarm.until_done()
-        kept = sound.held_stages._context.terms.folders.starts[0]
+        kept = sound.held_stages.terms.folders.starts[0]
         assert path.read_bytes() == kept.read_bytes()
         swarm.assert_exact()
 
@@ -252,7 +254,7 @@ async def test_adapters_are_trained_as_by_one_process(tmp_path: Path, model: Pat
         await swarm.until(lambda: newcomer.serves(1))
         await swarm.until_done()
         swarm.assert_exact()
-        kept = newcomer.held_stages._context.terms.folders.starts[1]
+        kept = newcomer.held_stages.terms.folders.starts[1]
         start = swarm.manifest.start[1]  # type: ignore[index]
         assert kept.stat().st_size == start.size_bytes
         for path in newcomer.disk.glob("stage-1-v*"):
@@ -290,12 +292,11 @@ async def admission(*said: tuple[PeerId, Admit], evidence: Evidence | None = Non
             [Replica(NEXT, 5, True)],
         ]
     )
-    ports, holder = SimpleNamespace(send=lambda *_: None), SimpleNamespace(view=view)
+    ports = SimpleNamespace(send=lambda *_: None)
     machine = SimpleNamespace(lineage=Lineage(), evidence=evidence or Evidence())
     terms = SimpleNamespace(ports=ports, me=ME, history=SimpleNamespace(machine=machine))
-    acquisition = StageAcquisition(
-        cast(Terms, terms), 0, cast(Any, None), cast(Any, holder), lambda *_: None
-    )
+    context = SimpleNamespace(terms=terms, view=view)
+    acquisition = StageAcquisition(cast(Any, context), 0, cast(Any, None), lambda *_: None)
     for sender, admit in said:
         acquisition.admit(sender, admit, b"")
     with trio.move_on_after(5):

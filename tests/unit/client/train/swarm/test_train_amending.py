@@ -131,7 +131,7 @@ async def test_all_learn_of_it_and_agree_and_newcomers_too(tmp_path: Path) -> No
         assert {book.steps for book in books(swarm)} == {50}
         assert len({book.agreed for book in books(swarm)}) == 1
         for volunteer in swarm.volunteers:
-            assert volunteer.engine.error_boundary.internal_errors == 0
+            assert volunteer.engine.internal_errors == 0
 
 
 async def test_what_is_not_the_founders_costs_its_bringer(tmp_path: Path) -> None:
@@ -144,4 +144,4 @@ async def test_what_is_not_the_founders_costs_its_bringer(tmp_path: Path) -> Non
         liar.engine.send(founder.engine.signer.peer, Statements("amendments", (forged,)))
         await swarm.until(lambda: founder.engine.penalties["amendment-not-the-founders"])
         assert founder.engine.amending.book.steps == 2000
-        assert founder.engine.error_boundary.internal_errors == 0
+        assert founder.engine.internal_errors == 0

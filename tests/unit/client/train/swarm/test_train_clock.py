@@ -19,10 +19,10 @@ from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 def training_of(volunteer: Volunteer, folder: Path) -> Training:
     engine, own = volunteer.engine, folder / "own"
     settings, copies = Settings(threads=1, device="cpu"), CheckpointFolder(volunteer.disk)
-    site = Site(settings, None, own, copies, list)
+    site = Site(settings, None, own, copies)
     pauses = Pauses(folder, lambda said: None)
     history = cast(History, engine.history)
-    return Training(engine, engine.event_sink, history, site, pauses)
+    return Training(engine, history, site, pauses)
 
 
 def said_by(volunteer: Volunteer) -> str:

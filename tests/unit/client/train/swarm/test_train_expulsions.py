@@ -80,7 +80,7 @@ async def test_the_author_of_two_adverts_is_out_everywhere(tmp_path: Path) -> No
         now = take_snapshot(late.engine, late.held_stages, 0.0, stopping=False)
         assert [out.peer for out in now.expelled] == [me]
         assert "two different adverts" in now.expelled[0].reason
-        assert late.engine.error_boundary.internal_errors == 0
+        assert late.engine.internal_errors == 0
 
 
 async def test_who_relays_evidence_of_another_run_is_banned(tmp_path: Path) -> None:

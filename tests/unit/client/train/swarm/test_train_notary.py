@@ -217,7 +217,7 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(tmp_path: Path)
         with trio.fail_after(DEAD_AFTER_S - 1):  # no round waits until its silence is noticed
             await swarm.until(lambda: all(one.step(1) > newest + 2 for one in honest))
         assert all(len(one.engine.membership.verdicts) == 1 for one in honest)
-        assert all(one.engine.error_boundary.internal_errors == 0 for one in honest)
+        assert all(one.engine.internal_errors == 0 for one in honest)
 
 
 def _another(message: Plan) -> Plan:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
 
 from msgspec.structs import replace
 
-from client.train.machine.capacity import HOUSEHOLD_BYTES_PER_S, SLOW_AFTER_S, Line, line_rates
+from client.config import Settings
+from client.train.machine.capacity import (
+    HOUSEHOLD_BYTES_PER_S,
+    SLOW_AFTER_S,
+    Line,
+    line_rates,
+    save_line,
+)
 from client.train.swarm.own_advert import OwnAdvert
 from protocol.ids import Stage
 from protocol.limits import MAX_ADDRESSES
@@ -22,9 +30,13 @@ class Said:
     def __init__(self, *, entered: bool = True) -> None:
         self.membership, self.performed = Mock(), list[Any]()
         self.membership.describe.side_effect = lambda advert, *_: [advert]
-        clock = Mock()
+        clock, measuring = Mock(), Mock()
+        for meter in (measuring.incoming, measuring.outgoing):
+            meter.own_bytes_per_s = 0.0
         clock.now.return_value, clock.wall.return_value = 5.0, 1000.0
-        self.of = OwnAdvert(cast(Membership, self.membership), clock, self.performed.extend)
+        self.of = OwnAdvert(
+            cast(Membership, self.membership), measuring, clock, self.performed.extend
+        )
         if entered:
             self.of.enter(ADVERT, {})
             self.forget()
@@ -40,13 +52,14 @@ class Said:
         return [one.args[0] for one in self.membership.amend.mock_calls]
 
 
-def test_before_we_are_a_member_nothing_is_said() -> None:
+def test_before_we_are_a_member_nothing_is_said(tmp_path: Path) -> None:
     said = Said(entered=False)
     said.of.set_unable({Stage(0): "no text"})
     said.of.offer_no_seats()
-    said.of.amend(upload=1.0, download=1.0)
+    said.of.update(Settings(), tmp_path)
     said.of.lend(5.0)
-    said.of.move(["/ip4/1.2.3.4/tcp/1"])
+    said.of.addresses = lambda: ["/ip4/1.2.3.4/tcp/1"]
+    said.of.move()
     assert not said.of.entered
     assert said.at_once() == said.later() == []
     assert said.of.upload_bytes_per_s == 0.0
@@ -65,9 +78,10 @@ def test_stages_that_we_cannot_serve_and_seats_are_told_at_once() -> None:
     assert said.at_once() == [replace(ADVERT, seats=0, unable=())]
 
 
-def test_gradual_values_wait_for_the_renewal() -> None:
+def test_gradual_values_wait_for_the_renewal(tmp_path: Path) -> None:
     said = Said()
-    said.of.amend(upload=2e6, download=3e6)
+    save_line(tmp_path, Line(2e6, 100.0, 3e6, 100.0))
+    said.of.update(Settings(), tmp_path)
     changed = replace(ADVERT, upload_bytes_per_s=2e6, download_bytes_per_s=3e6)
     assert (said.at_once(), said.later()) == ([], [changed])
     assert said.of.upload_bytes_per_s == 2e6
@@ -90,8 +104,9 @@ def test_that_we_relay_is_told_at_once_and_another_rate_later() -> None:
 def test_addresses_are_told_when_they_are_others() -> None:
     said = Said()
     many = [f"/ip4/1.2.3.4/tcp/{port}" for port in range(1, MAX_ADDRESSES + 3)]
-    said.of.move(many)
-    said.of.move(list(reversed(many[:MAX_ADDRESSES])))
+    for here in (many, list(reversed(many[:MAX_ADDRESSES]))):
+        said.of.addresses = lambda: here  # noqa: B023
+        said.of.move()
     assert [advert.addresses for advert in said.at_once()] == [tuple(many[:MAX_ADDRESSES])]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any, cast
 
+import pytest
+from msgspec.structs import replace
+
+from client.train.transfer.blobs import Downloads
 from client.train.transfer.data_search import (
     ASK_AGAIN_S,
-    LIE_POINTS,
     MOST_DONORS,
     QUERY,
     TOKENIZER,
@@ -14,10 +17,10 @@ from client.train.transfer.data_search import (
 )
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Penalise
-from protocol.ids import PeerId, Stage
-from protocol.transfer.leaves import LEAVES
+from protocol.ids import PeerId, Stage, SwarmId
+from protocol.transfer.leaves import LEAVES, LIE_POINTS
 from protocol.wire.messages import BlobOffer, NoBlob
-from tests.support.protocol_examples import peer
+from tests.support.protocol_examples import SWARM, manifest, peer
 from tests.support.recording_ports import RecordingPorts
 
 DATA = DataSpec("novel.txt", 4_200_000, "ab" * 32)
@@ -32,12 +35,15 @@ class Asked(RecordingPorts):
         super().__init__()
         self.linked, self.changes = {ONE, OTHER}, 0
         self.search = DataSearch(self, data, lambda: self.linked, self._changed)
+        run = replace(manifest(), data=data)
+        self.downloads = Downloads(cast(Any, self), run, SwarmId(SWARM))
+        self.downloads.add(self.search)
 
     def _changed(self) -> None:
         self.changes += 1
 
-    def offers(self, who: PeerId, size: int = DATA.kept_bytes) -> bool:
-        return self.search.receive(who, BlobOffer("data", 0, LEAVES, size, [b"d" * 32]))
+    def offers(self, who: PeerId, size: int = DATA.kept_bytes) -> None:
+        self.downloads.receive(who, BlobOffer("data", 0, LEAVES, size, b"d" * 32))
 
     def changed(self) -> bool:
         """Whether others were told of a change since the last question."""
@@ -63,7 +69,7 @@ def test_what_is_here_is_not_asked_for() -> None:
     assert made.search.next_deadline() == float("inf")
     assert made.search.unable() == {}
     made.search.linked(ONE)
-    assert made.offers(ONE)
+    made.offers(ONE)
     assert made.sent == []
     assert not made.search.offering
 
@@ -81,7 +87,7 @@ def test_all_members_are_asked_and_asked_again_until_one_offers(asked: Asked) ->
     assert len(asked.sent) == 4
     asked.search.linked(MANY[0])
     assert asked.sent[4:] == [(MANY[0], QUERY)]
-    assert asked.offers(ONE)
+    asked.offers(ONE)
     assert asked.changed()
     asked.search.tick(asked.time + ASK_AGAIN_S)
     assert len(asked.sent) == 5
@@ -145,7 +151,7 @@ def test_a_few_of_many_that_offer_it_are_donors_and_no_more_are_asked(asked: Ask
 
 def test_who_offers_or_gives_another_text_is_penalised_and_is_no_donor(asked: Asked) -> None:
     asked.offers(OTHER)
-    assert not asked.offers(OTHER, DATA.kept_bytes + 1)
+    asked.offers(OTHER, DATA.kept_bytes + 1)
     assert asked.done == [Penalise(OTHER, "data-of-wrong-size", LIE_POINTS)]
     assert not asked.search.offering
     asked.offers(ONE)
@@ -156,8 +162,8 @@ def test_who_offers_or_gives_another_text_is_penalised_and_is_no_donor(asked: As
 
 def test_an_answer_about_something_else_changes_nothing(asked: Asked) -> None:
     asked.offers(ONE)
-    assert asked.search.receive(OTHER, BlobOffer("data", 0, TOKENIZER, 1, [b"d" * 32]))
-    assert asked.search.receive(ONE, NoBlob("data", 0, TOKENIZER))
+    asked.downloads.receive(OTHER, BlobOffer("data", 0, TOKENIZER, 1, b"d" * 32))
+    asked.downloads.receive(ONE, NoBlob("data", 0, TOKENIZER))
     assert asked.search.offering == {ONE}
     assert asked.done == []
 

@@ -7,16 +7,34 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
+from msgspec.structs import replace
 
-from client.train.transfer.blobs import DiskFailed, Download, DownloadFailed, blob_of_file
-from protocol.effects import Effect
-from protocol.ids import PeerId
+from client.train.ports import Copied
+from client.train.transfer.blobs import (
+    DiskFailed,
+    Download,
+    DownloadFailed,
+    Downloads,
+    blob_of_file,
+)
+from client.train.transfer.data_search import TOKENIZER
+from client.train.transfer.state_size import data_bytes
+from model_zoo.specs.data import DataSpec
+from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
+from model_zoo.specs.tokens import TokenizerSpec
+from protocol.effects import Effect, Penalise
+from protocol.ids import PeerId, SwarmId
 from protocol.limits import CHUNK_BYTES
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message
-from tests.support.protocol_examples import peer
+from protocol.manifest import StageStart
+from protocol.transfer.leaves import LEAVES, LIE_POINTS
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
+from tests.support.protocol_examples import SWARM, manifest, peer
+from tests.support.recording_ports import RecordingPorts
 
 DONOR, LIAR = peer(1), peer(2)
 CHUNK_S, IDLE_S = 20.0, 25.0
@@ -211,3 +229,93 @@ async def test_a_file_removed_meanwhile_is_never_completed_with_zeros(
 async def test_a_folder_that_cannot_be_made_is_a_download_that_failed(source: Path) -> None:
     with pytest.raises(DiskFailed, match="cannot be written"):
         await fetch(downloader(source, source / "below" / "target"))
+
+
+# --- who gets what is sent ----------------------------------------------------------------------
+
+RUN = replace(
+    manifest(stages=2),
+    data=DataSpec("book", 10_000, "0" * 64, TokenizerSpec("1" * 64, 300, 256, "0.23.3")),
+    start=(StageStart(500, "2" * 64), StageStart(700, "3" * 64)),
+)
+
+
+class Waiting:
+    """Waits for a blob, or for another one."""
+
+    def __init__(self, *, concerned: bool = True) -> None:
+        self._concerned, self.taken, self.gone = concerned, list[Copied](), list[PeerId]()
+
+    def concerns(self, message: Copied) -> bool:
+        return self._concerned
+
+    def receive(self, sender: PeerId, message: Copied, payload: bytes) -> None:
+        self.taken.append(message)
+
+    def lost(self, peer: PeerId) -> None:
+        self.gone.append(peer)
+
+
+@pytest.mark.parametrize(
+    ("offer", "reason", "points"),
+    [
+        (("state", 1, 5, data_bytes(RUN, 1) + 1), "checkpoint-of-wrong-size", 20),
+        (("start", 1, 0, 700), "start-of-wrong-size", LIE_POINTS),
+        (("data", 0, LEAVES, RUN.data.kept_bytes), "data-of-wrong-size", LIE_POINTS),
+        (("data", 0, TOKENIZER, 300), "data-of-wrong-size", LIE_POINTS),
+    ],
+)
+def test_who_offers_what_the_run_does_not_have_lies_and_is_lost_to_those_who_wait(
+    offer: tuple[Any, ...], reason: str, points: int
+) -> None:
+    ports, waiting, other = RecordingPorts(), Waiting(), Waiting(concerned=False)
+    downloads = Downloads(cast(Any, ports), RUN, SwarmId(SWARM))
+    for taker in (waiting, other):
+        downloads.add(taker)
+    right = BlobOffer(*offer, bytes(32))
+    downloads.receive(DONOR, right)
+    assert (waiting.taken, waiting.gone, ports.done) == ([right], [], [])
+    for wrong in (offer[3] - 1, offer[3] + MAX_HEADER_BYTES):
+        downloads.receive(LIAR, BlobOffer(*offer[:3], wrong, bytes(32)))
+    assert waiting.taken == [right]
+    assert waiting.gone == [LIAR] * 2
+    assert ports.done == [Penalise(LIAR, reason, points)] * 2
+    assert (other.taken, other.gone) == ([], [])
+
+
+def test_an_offer_that_nobody_waits_for_is_not_judged() -> None:
+    ports, other = RecordingPorts(), Waiting(concerned=False)
+    downloads = Downloads(cast(Any, ports), RUN, SwarmId(SWARM))
+    downloads.add(other)
+    for stage in (0, 2**15):
+        downloads.receive(LIAR, BlobOffer("start", stage, 0, 1, bytes(32)))
+    assert ports.done == []
+    downloads.lost(LIAR)
+    assert other.gone == [LIAR]
+
+
+async def test_what_is_fetched_takes_messages_only_meanwhile(tmp_path: Path) -> None:
+    ports = RecordingPorts()
+    downloads = Downloads(cast(Any, ports), RUN, SwarmId(SWARM))
+    query, sources = BlobQuery("data", 0, TOKENIZER), list[frozenset[PeerId]]()
+
+    async def fetch_it() -> None:
+        sources.append(await downloads.fetch(query, [DONOR, LIAR], tmp_path / "target"))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fetch_it)
+        await trio.testing.wait_all_tasks_blocked()
+        assert ports.sent == [(DONOR, query), (LIAR, query)]
+        (download,) = downloads._takers
+        assert download.concerns(NoBlob("data", 0, TOKENIZER))
+        for other in (("data", 0, LEAVES), ("data", 1, TOKENIZER), ("state", 0, TOKENIZER)):
+            assert not download.concerns(NoBlob(*other))  # type: ignore[arg-type]
+        small = tmp_path / "small"
+        small.write_bytes(b"x" * 300)
+        blob = blob_of_file("data", 0, TOKENIZER, small)
+        downloads.receive(DONOR, blob.offer)
+        downloads.receive(DONOR, Chunk("data", 0, TOKENIZER, None), blob.listed)
+        downloads.receive(DONOR, Chunk("data", 0, TOKENIZER, 0), small.read_bytes())
+    assert sources == [{DONOR}]
+    assert (tmp_path / "target").read_bytes() == small.read_bytes()
+    assert downloads._takers == []

@@ -62,7 +62,7 @@ def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def supply(volunteer: Volunteer) -> LeafSupply:
-    found = volunteer.held_stages._context.terms.leaves
+    found = volunteer.held_stages.terms.leaves
     assert found is not None
     return found
 

@@ -11,9 +11,9 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from client.train.stage.stage_acquisition import sweep_copies
 from client.train.transfer import blobs
 from client.train.transfer.blobs import Shelf, blob_of_file
-from client.train.transfer.leftovers import sweep_copies
 from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
 from protocol.transfer.leaves import LEAVES
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
@@ -185,11 +185,11 @@ def test_copies_that_a_killed_process_left_are_swept_but_begun_downloads_are_not
     ):
         (tmp_path / name).write_bytes(b"weights")
     (tmp_path / "a folder").mkdir()
-    assert sweep_copies(tmp_path) == 5
+    sweep_copies(tmp_path / "none", version=5)
+    sweep_copies(tmp_path, version=5)
     assert {path.name for path in tmp_path.iterdir()} == {resumed, "a folder"}
-    assert sweep_copies(tmp_path / "none") == 0
-    assert sweep_copies(tmp_path, version=5) == 0
-    assert sweep_copies(tmp_path, version=6) == 1, "nobody goes on with it"
+    sweep_copies(tmp_path, version=6)
+    assert [path.name for path in tmp_path.iterdir()] == ["a folder"], "nobody goes on with it"
 
 
 def test_who_waits_for_a_state_that_is_not_written_is_told(

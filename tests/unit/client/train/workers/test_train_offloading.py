@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace as replaced
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
 
+from client.compute.requests import OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.train.machine.memory_budget import MemoryBudget
-from client.train.workers.devices import ONE, PINNED, Devices, devices_now
+from client.train.stage.stage_acquisition import open_stage_request
 from client.train.workers.opening import (
+    ONE,
+    PINNED,
+    Devices,
     Fit,
     advertised_bytes,
     check_fits,
+    devices_now,
     fit_stage,
-    open_stage_request,
     stage_need,
 )
 from model_zoo.specs.local_rounds import LocalRounds
@@ -64,6 +69,13 @@ def test_a_stage_is_offloaded_where_it_does_not_fit_otherwise() -> None:
         fit_stage(LARGE, 0, rerun - 2)
 
 
+def request_of(how: Manifest, fit: Fit) -> OpenStage:
+    """The request that opens its first stage."""
+    terms = Mock(manifest=how, swarm="ab" * 32, settings=Settings(), me="")
+    terms.capacity.return_value.threads, terms.folders.compiled = 1, ""
+    return open_stage_request(terms, 0, fit, "")
+
+
 def test_what_a_local_round_touches_once_lies_with_the_host_without_a_wish() -> None:
     local = replace(LARGE, local_rounds=LocalRounds(4))
     need = stage_need(local, 0, 0, host=True)
@@ -72,7 +84,7 @@ def test_what_a_local_round_touches_once_lies_with_the_host_without_a_wish() -> 
     assert least < bytes_for(local)
     room = Devices(1, PINNED * need.offloaded_bytes, "off")
     fit = fit_stage(local, 0, least, devices=room)
-    request = open_stage_request(local, "ab" * 32, 0, Settings(), fit, "", 1)
+    request = request_of(local, fit)
     assert not request.offload
     assert request.local_rounds == LocalRounds(4)
     assert stage_need(local, 0, 0).offloaded_bytes == 0
@@ -103,7 +115,7 @@ async def test_the_budget_and_the_request_know_of_it() -> None:
     budget = MemoryBudget(LARGE, lambda: bytes_for(LARGE, reruns_blocks=True) - 2, lambda: CARD)
     assert budget.has_room()
     fit = await budget.take(0)
-    request = open_stage_request(LARGE, "ab" * 32, 0, Settings(), fit, "", 1)
+    request = request_of(LARGE, fit)
     assert request.offload
     assert budget.free_bytes >= 0
 

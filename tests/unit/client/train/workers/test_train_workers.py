@@ -11,9 +11,7 @@ import trio
 import trio.testing
 
 from client.compute.process import Worker, WorkerDied
-from client.train.messaging.loopback import Loopback
 from client.train.workers.pool import WorkerPool
-from protocol.wire.messages import JoinStage, Message
 
 
 class Processes:
@@ -101,28 +99,3 @@ async def test_a_process_that_cannot_be_started_is_told_to_who_needs_it() -> Non
                 async with pool.lend():
                     pass
         nursery.cancel_scope.cancel()
-
-
-async def test_messages_to_ourselves_come_in_order_and_never_within_another() -> None:
-    heard: list[tuple[int, bytes]] = []
-    within: list[bool] = [False]
-
-    def deliver(message: Message, payload: bytes) -> None:
-        assert isinstance(message, JoinStage)
-        assert not within[0]
-        within[0] = True
-        heard.append((message.stage, payload))
-        if message.stage < 3:
-            loopback.put(JoinStage(message.stage + 2), b"answer")
-        within[0] = False
-
-    loopback = Loopback(deliver)
-    loopback.put(JoinStage(1), b"a")
-    loopback.put(JoinStage(2), b"b")
-    assert heard == []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(loopback.run)
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
-    assert heard == [(1, b"a"), (2, b"b"), (3, b"answer"), (4, b"answer")]
-    assert loopback.delivered_bytes == 14

@@ -13,7 +13,6 @@ from client.train.machine.capacity import (
     kept_line,
     save_line,
 )
-from client.train.swarm.advert_updater import AdvertUpdater
 from client.train.swarm.measuring import Measuring
 from client.train.swarm.own_advert import OwnAdvert
 from client.train.swarm.views import matching_members
@@ -46,7 +45,8 @@ class Node:
         self.membership = Membership(peer(0), SWARM, 2)
         self.measuring = Measuring(peer(0), RUN, self.membership)
         self.told: list[MembershipEffect] = []
-        self.own_advert = OwnAdvert(self.membership, self, self.told.extend)
+        self.own_advert = OwnAdvert(self.membership, self.measuring, self, self.told.extend)
+        self.own_advert.addresses = here
 
     def now(self) -> float:
         return self.time
@@ -61,14 +61,13 @@ class Node:
             self.measuring.incoming.arrived(peer(1), 2_000_000, (n + 1) / 20)
 
 
-def test_the_updater_tells_what_our_line_has_shown(tmp_path: Path) -> None:
+def test_an_update_tells_what_our_line_has_shown(tmp_path: Path) -> None:
     node = Node()
     node.time = 50.0
     node.own_advert.enter(advert(), {})
-    updater = AdvertUpdater(node.measuring, node.own_advert, Settings(), tmp_path, here)
     node.downloads()
     node.time = 650.0
-    updater.update()
+    node.own_advert.update(Settings(), tmp_path)
     node.time = 710.0
     node.own_advert.set_unable({})  # a renewal
     (publish,) = [effect for effect in node.told if isinstance(effect, Publish)][-1:]
@@ -87,19 +86,15 @@ def test_what_only_reached_the_owners_limit_says_nothing_of_the_line(
     save_line(tmp_path, Line(download_bytes_per_s=9e6, download_s=60.0))
     node = Node()
     node.own_advert.enter(advert(), {})
-    updater = AdvertUpdater(
-        node.measuring, node.own_advert, Settings(download_limit_bytes_per_s=limit), tmp_path, here
-    )
     node.downloads()
-    updater.update()
+    node.own_advert.update(Settings(download_limit_bytes_per_s=limit), tmp_path)
     assert kept_line(tmp_path).download_bytes_per_s == pytest.approx(kept, rel=0.02)
 
 
 def test_a_full_disk_does_not_stop_the_telling(tmp_path: Path) -> None:
     node = Node()
     node.own_advert.enter(advert(), {})
-    updater = AdvertUpdater(node.measuring, node.own_advert, Settings(), tmp_path / "gone", here)
-    updater.update()
+    node.own_advert.update(Settings(), tmp_path / "gone")
 
 
 def test_seats_become_home_second_and_fetching() -> None:
@@ -159,14 +154,14 @@ def test_who_moves_to_another_network_says_so_at_once(tmp_path: Path) -> None:
     """Others would dial the old address until the node is started again."""
     node, now = Node(), list(here())
     node.own_advert.enter(advert(), {})
-    updater = AdvertUpdater(node.measuring, node.own_advert, Settings(), tmp_path, lambda: now)
+    node.own_advert.addresses = lambda: now
     said = len(node.told)
-    updater.update()
+    node.own_advert.update(Settings(), tmp_path)
     assert len(node.told) == said
     now[:] = [f"/ip4/10.0.0.{n}/tcp/4001" for n in range(20)]
-    updater.update()
+    node.own_advert.update(Settings(), tmp_path)
     (publish,) = [e for e in node.told[said:] if isinstance(e, Publish)]
     assert parse_advert(publish.body, peer(0), peer(0), 2).addresses == tuple(now[:8])
     said = len(node.told)
-    updater.update()
+    node.own_advert.update(Settings(), tmp_path)
     assert len(node.told) == said

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from client.store.checkpoints import CheckpointFolder
-from client.train.recovery import copies
-from client.train.recovery.line_fetch import LineFetch
+from client.train.recovery.copies import fetch_line
+from client.train.transfer import blobs
+from client.train.transfer.blobs import Downloads
 from client.train.workers.tasks import payload_digest
-from protocol.ids import PeerId
+from protocol.ids import PeerId, SwarmId
 from protocol.limits import CHUNK_BYTES
 from protocol.recovery.choice import SEED
 from protocol.recovery.effects import FetchLine
@@ -30,7 +30,7 @@ class DrippingDonor(RecordingPorts):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fetch: LineFetch
+        self.downloads = Downloads(self, manifest(), SwarmId(SWARM))
         digests = [payload_digest(BYTES)] * CHUNKS
         self._blob = Blob.of("state", 0, VERSION, CHUNKS * CHUNK_BYTES, digests)
         self._send, self._asked = trio.open_memory_channel[Message](64)
@@ -45,25 +45,24 @@ class DrippingDonor(RecordingPorts):
         async for message in self._asked:
             match message:
                 case BlobQuery():
-                    self.fetch.copies.receive(DONOR, self._blob.offer, b"")
+                    self.downloads.receive(DONOR, self._blob.offer)
                 case ChunkRequest(index=None):
                     listed = Chunk("state", 0, VERSION, None)
-                    self.fetch.copies.receive(DONOR, listed, self._blob.listed)
+                    self.downloads.receive(DONOR, listed, self._blob.listed)
                 case ChunkRequest(index=index):
                     await trio.sleep(CHUNK_S)
-                    self.fetch.copies.receive(DONOR, Chunk("state", 0, VERSION, index), BYTES)
+                    self.downloads.receive(DONOR, Chunk("state", 0, VERSION, index), BYTES)
 
 
 async def test_a_donor_that_drips_does_not_hold_up_the_next_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "is_plausible", lambda manifest, offer: True)
+    monkeypatch.setattr(blobs, "is_plausible", lambda manifest, offer: True)
     donor = DrippingDonor()
-    fetch = donor.fetch = LineFetch(donor, manifest(), SWARM, CheckpointFolder(tmp_path))
     wanted = FetchLine(SEED, (Copy(0, VERSION, bytes(32)),), (DONOR,), within_s=90.0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(donor.run)
-        assert await fetch.fetch(wanted) is None
+        assert await fetch_line(donor.downloads, tmp_path, wanted) == {}
         nursery.cancel_scope.cancel()
     assert trio.current_time() == pytest.approx(90.0, abs=1.0)
     assert "did not come within 90 s" in donor.told()[-1].words
