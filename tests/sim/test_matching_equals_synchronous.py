@@ -12,7 +12,6 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from client.lab.simulate.market.stability import Instance, blocking_pairs
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import settling
@@ -20,7 +19,12 @@ from protocol.matching.pool import HeldPlace, Limits
 from protocol.matching.population import Population
 from tests.support.cases import usual
 from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member, peer
-from tests.support.synchronous_matching import cold_start, deferred_acceptance
+from tests.support.synchronous_matching import (
+    Instance,
+    blocking_pairs,
+    cold_start,
+    deferred_acceptance,
+)
 
 SEEDS = usual(1, (range(15), range(15, 300)))
 QUICK_MEMBERSHIP = replace(STORMY, gossip_s=(0.02, 0.15))

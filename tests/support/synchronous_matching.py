@@ -1,19 +1,63 @@
-"""Deferred acceptance in one process: the reference that the distributed protocol must equal.
+"""Deferred acceptance in one process: the reference that the distributed protocol must equal, and
+the pairs that it must not leave. Pure functions.
 
-Pure functions. Gale & Shapley 1962, volunteers proposing, with prefix cover as the choice.
+Gale & Shapley 1962, volunteers proposing, with prefix cover as the choice.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from client.lab.simulate.market.stability import Instance
 from protocol.ids import PeerId, Stage
 from protocol.matching import preferences
-from protocol.matching.choice import Proposer
+from protocol.matching.choice import Choice, Proposer, prefix_cover
 from protocol.matching.pool import Limits
 from protocol.matching.population import Population
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One matching problem."""
+
+    preferences: Mapping[PeerId, tuple[Stage, ...]]
+    """Acceptable stages of every volunteer, best first."""
+    offers: Mapping[tuple[PeerId, Stage], Proposer]
+    """The volunteer's rate and score at a stage."""
+    limits: Mapping[Stage, Limits]
+
+    def choose(self, stage: Stage, peers: set[PeerId]) -> Choice[Proposer]:
+        """Return the stage's choice among some proposers."""
+        limits = self.limits[stage]
+        proposers = (self.offers[peer, stage] for peer in peers)
+        return prefix_cover(proposers, limits.quota, limits.floor)
+
+
+def blocking_pairs(
+    instance: Instance, assignment: Mapping[PeerId, Stage | None]
+) -> list[tuple[PeerId, Stage]]:
+    """Return the volunteers and stages that would keep them and that they prefer to theirs:
+    without any the matching is stable."""
+    staff = {
+        stage: {peer for peer, at in assignment.items() if at == stage} for stage in instance.limits
+    }
+    return [
+        (peer, stage)
+        for peer in instance.preferences
+        for stage in _preferred(instance, peer, assignment.get(peer))
+        if _would_keep(instance, stage, staff[stage], peer)
+    ]
+
+
+def _preferred(instance: Instance, peer: PeerId, now_at: Stage | None) -> tuple[Stage, ...]:
+    wishes = instance.preferences[peer]
+    return wishes[: wishes.index(now_at)] if now_at in wishes else wishes
+
+
+def _would_keep(instance: Instance, stage: Stage, staff: set[PeerId], peer: PeerId) -> bool:
+    kept = instance.choose(stage, staff | {peer}).kept
+    return any(proposer.peer == peer for proposer in kept)
 
 
 def deferred_acceptance(instance: Instance) -> dict[PeerId, Stage | None]:

@@ -49,7 +49,6 @@ def simulate(
     seed: Annotated[int, Parameter(validator=validators.Number(gte=0, lt=2**62))] = 0,
     policy: tuple[str, ...] = DEFAULT_POLICIES,
     trace: Path | None = None,
-    charge: Annotated[bool, Parameter(negative="--no-charge")] = True,
     json: AsJson = False,
     plot: Path | None = None,
 ) -> None:
@@ -71,16 +70,14 @@ def simulate(
         Who decides; may be repeated. A wrong name shows the right ones.
     trace
         CSV (time_s,peer,event,speed) to replay instead of --volunteers and --churn.
-    charge
-        Let a volunteer with two stages pay for averaging both.
     plot
         Write the throughput over time to this SVG file.
     """
-    from client.lab.simulate.market.compare import compare
+    from client.lab.simulate.market.catalogue import compare
 
     check_policies(policy)
-    nature = make_nature(volunteers, stages, churn, hours, seed, trace, charge)
-    with Bar(len(policy)) as bar:
+    nature = make_nature(volunteers, stages, churn, hours, seed, trace)
+    with Bar() as bar:
         found = list(compare(nature, policy, bar.show))
     if plot:
         write_plot(plot, nature, found)
@@ -110,14 +107,13 @@ def make_nature(
     hours: float,
     seed: int,
     trace: Path | None,
-    charge: bool,
 ) -> Nature:
     """Return the world the flags describe."""
     from client.lab.simulate.market.nature import draw
     from client.lab.simulate.market.setting import Setting
     from client.lab.simulate.market.trace import read_trace
 
-    setting = Setting(volunteers, stages, churn / 100.0, hours, seed, charged=charge)
+    setting = Setting(volunteers, stages, churn / 100.0, hours, seed)
     if trace is None:
         return draw(setting)
     nature = read_trace(trace, setting)
