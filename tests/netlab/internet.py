@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,6 +157,13 @@ class Internet:
     def command(self, host: str, command: Sequence[str] = ()) -> list[str]:
         """Return the command that runs a command on a host; its process id stays the same."""
         return ["ip", "netns", "exec", self.namespace(host), *command]
+
+    def counted(self, host: str, counter: str) -> int:
+        """Return the bytes that a counter of a host's table ``probes`` has seen."""
+        shown = ground.run(
+            self.command(host, ["nft", "list", "counter", "inet", "probes", counter])
+        )
+        return int(shown.partition("bytes ")[2].split()[0])
 
     def router(self, place: str) -> str:
         """Return the name of a place's router, for ``command``: a host of its own."""
@@ -371,13 +378,8 @@ class Internet:
         """Wait until it listens for PCP, the last that it opens."""
         end = time.monotonic() + START_S
         while time.monotonic() < end:
-            with suppress(subprocess.SubprocessError):
-                found = subprocess.run(
-                    self.command(router, ["ss", "-Hlun", "sport", "=", ":5351"]),
-                    capture_output=True, text=True, timeout=START_S, check=True,
-                )  # fmt: skip
-                if found.stdout.strip():
-                    return
+            if ground.run(self.command(router, ["ss", "-Hlun", "sport", "=", ":5351"])).strip():
+                return
             time.sleep(0.05)
         raise UserError(f"miniupnpd did not start: {log.read_text(errors='replace')[-500:]}")
 
