@@ -15,14 +15,19 @@ import trio
 from client.compute.payload import Header, seal, write_header
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
+from client.config import Settings
 from client.store.boundaries import BoundaryStore
+from client.train.machine.time_spent import TimeSpent
+from client.train.ports import StageHolder
 from client.train.stage.seat_driver import SeatDriver
+from client.train.workers.task_scheduler import TaskScheduler
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
 from protocol.audit.commitment import CONTENTS, contents, root_of
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
 from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_STEP
+from protocol.manifest import Manifest
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
@@ -53,7 +58,18 @@ from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import AuditReply, Commitment, Forward, Goodbye, Reduced, Segment
 from tests.support.protocol_examples import manifest, peer
-from tests.support.seat_context import seat_context
+
+
+def seat_context(me: PeerId, manifest: Manifest, ports: Any) -> Any:
+    """A ``StageContext`` whose owner is ``ports``."""
+    holder = StageHolder(manifest.stage_count)
+    context = Mock(owner=ports, holder=holder, scheduler=TaskScheduler(), time_spent=TimeSpent())
+    terms = context.terms
+    terms.me, terms.manifest, terms.settings, terms.ports = me, manifest, Settings(), ports
+    terms.history.is_kept.return_value = False
+    terms.amendments.return_value.steps = manifest.steps
+    return context
+
 
 ME, OTHER = peer(1), peer(2)
 SIZE, STEP = 300, 3
