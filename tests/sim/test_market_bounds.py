@@ -13,7 +13,7 @@ from client.lab.simulate.market.catalogue import POLICIES
 from client.lab.simulate.market.crowd import Crowd
 from client.lab.simulate.market.nature import Floats, draw
 from client.lab.simulate.market.policies.policy import Market
-from client.lab.simulate.market.run import RESOLUTION_S, play
+from client.lab.simulate.market.run import play
 from client.lab.simulate.market.score import score
 from client.lab.simulate.market.setting import Setting
 
@@ -52,8 +52,8 @@ def test_no_assignment_exceeds_the_single_bound(seed: int) -> None:
 @pytest.mark.parametrize("name", SINGLE)
 def test_no_policy_of_one_stage_each_exceeds_the_bound_at_any_moment(name: str) -> None:
     nature = draw(Setting(40, 6, 0.5, hours=1.5, seed=4))
-    # Reckoned at the moments of observation, so that both see the same volunteers.
-    bounds = oracle(nature, RESOLUTION_S)
+    # Reckoned at the moments of observation: both see the same volunteers.
+    bounds = oracle(nature)
     record = play(nature, POLICIES[name])
     _, single = bounds.at(record.times_s)
     assert (record.throughput <= single * (1 + 1e-6) + 1).all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -42,10 +42,9 @@ class ScatteredSwarm:
     ) -> None:
         self._swarm, self._within, self._folder = swarm, within, folder
 
-    def start(self, host: str, *flags: str, variables: Mapping[str, str] | None = None) -> None:
+    def start(self, host: str, *flags: str) -> None:
         """Start the volunteer of a host."""
-        command = self._within(host)
-        self._swarm.start(host, (*FLAGS, *flags), within=command, variables=variables or {})
+        self._swarm.start(host, (*FLAGS, *flags), within=self._within(host))
 
     def pid(self, host: str) -> int:
         """Return the process of a host's volunteer."""
