@@ -14,10 +14,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import TypeVar
 
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.matches import MatchesSnapshot
@@ -30,6 +31,7 @@ STOP_TIMEOUT_S = 90.0
 DATA = "data"
 """A folder beside the swarm file with the training data, which every volunteer is given."""
 _POLL_S = 0.1
+Answer = TypeVar("Answer")
 
 
 @dataclass
@@ -52,21 +54,11 @@ class Member:
 
     def snapshot(self) -> Snapshot | None:
         """Return its status; None while it does not answer."""
-        try:
-            control = self._attached()
-            return control.status() if control else None
-        except ControlError:
-            self._detach()
-            return None
+        return self._answer(ControlClient.status)
 
     def matches(self) -> MatchesSnapshot | None:
         """Return its matching; None while it does not answer."""
-        try:
-            control = self._attached()
-            return control.matches() if control else None
-        except ControlError:
-            self._detach()
-            return None
+        return self._answer(ControlClient.matches)
 
     def wait_until_it_answers(self, timeout_s: float) -> Snapshot:
         """Return its first snapshot.
@@ -84,12 +76,7 @@ class Member:
 
     def new_events(self) -> list[EventView]:
         """Return the events since the last call."""
-        try:
-            control = self._attached()
-            batch = control.events(self._last_event) if control else None
-        except ControlError:
-            self._detach()
-            return []
+        batch = self._answer(lambda control: control.events(self._last_event))
         if batch is None:
             return []
         self._last_event = batch.last
@@ -130,11 +117,16 @@ class Member:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
-    def _attached(self) -> ControlClient | None:
-        if self._control is None and self.alive:
-            nodes = running_nodes(runtime_folder(self.home))
-            self._control = ControlClient(nodes[0][0], timeout_s=2.0) if nodes else None
-        return self._control
+    def _answer(self, ask: Callable[[ControlClient], Answer]) -> Answer | None:
+        """Return what the volunteer answers to a question; None while it does not."""
+        try:
+            if self._control is None and self.alive:
+                nodes = running_nodes(runtime_folder(self.home))
+                self._control = ControlClient(nodes[0][0], timeout_s=2.0) if nodes else None
+            return None if self._control is None else ask(self._control)
+        except ControlError:
+            self._detach()
+            return None
 
     def _detach(self) -> None:
         if self._control is not None:

@@ -25,7 +25,7 @@ from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.matrices import rows_of
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, stage_clip
-from model_zoo.specs.precision import DEFAULT, Precision
+from model_zoo.specs.precision import DEFAULT, Precision, precision_on
 from model_zoo.specs.slices import StageSlice, cut_problem, slices, stage_tensors, whole_slice
 from model_zoo.specs.state import decays
 from model_zoo.stages import (
@@ -38,6 +38,7 @@ from model_zoo.stages import (
     summed_loss,
 )
 from model_zoo.threads import limited_threads
+from protocol.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,21 @@ class TrainingPlan:
     def of_step(self, step: int) -> range:
         """Return the microbatches of a step."""
         return range(step * self.microbatches_per_step, (step + 1) * self.microbatches_per_step)
+
+
+def training_plan(manifest: Manifest) -> TrainingPlan:
+    """Return the plan of a manifest."""
+    return TrainingPlan(
+        spec=manifest.model,
+        layers_per_stage=manifest.layers_per_stage,
+        optimizer=manifest.optimizer,
+        seed=manifest.seed,
+        steps=manifest.steps,
+        microbatches_per_step=manifest.microbatches_per_step,
+        sequences_per_microbatch=manifest.sequences_per_microbatch,
+        precision=precision_on(manifest.compute, fast_in_bf16=False),
+        local_rounds=manifest.local_rounds,
+    )
 
 
 @dataclass(frozen=True, slots=True)

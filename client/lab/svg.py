@@ -58,20 +58,6 @@ class Axis:
         return self.pixel_low + share * (self.pixel_high - self.pixel_low)
 
 
-def line_chart(
-    points: Sequence[tuple[float, float]],
-    *,
-    title: str,
-    subtitle: str,
-    x_label: str,
-    y_label: str,
-    events: Sequence[Event] = (),
-) -> str:
-    """Return the SVG of one curve; points that are not finite are left out."""
-    labels = Labels(title, subtitle, x_label, y_label)
-    return curves_chart([Curve(points)], labels, events=events)
-
-
 def curves_chart(curves: Sequence[Curve], labels: Labels, *, events: Sequence[Event] = ()) -> str:
     """Return the SVG of some curves; points that are not finite are left out."""
     lines = [_finite(curve.points) for curve in curves]

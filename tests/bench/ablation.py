@@ -20,8 +20,7 @@ from functools import partial
 
 import msgspec
 
-from client.lab.simulate.market.catalogue import POLICIES
-from client.lab.simulate.market.compare import compare
+from client.lab.simulate.market.catalogue import POLICIES, compare
 from client.lab.simulate.market.nature import draw
 from client.lab.simulate.market.setting import Setting
 

@@ -8,9 +8,9 @@
 - ``repeats``: whether a recomputed microbatch has the bits of one whose graph was kept, whether two
   replicas make the same version, and what the codec's bytes are beside the processor's.
 - ``codec``: s8 of a boundary on the device against copying the same numbers, and to the host.
-- ``alone MODEL``: steps of a worker (microbatches, update) beside one PyTorch process that does the
-  same in the same precision with a compiled model, in turns; MFU of both. MODEL: gpt2 (124M, all of
-  it) or llama (a body stage of 1B parameters).
+- ``alone``: steps of a worker (microbatches, update) beside one PyTorch process that does the
+  same in the same precision with a compiled model, in turns; MFU of both. ``--model``: gpt2
+  (124M, all of it) or llama (a body stage of 1B parameters).
 - ``exposed``: what encoding, copying and sealing boundaries adds to a middle stage's microbatches:
   done at once, and beside the next task; the share of it that is hidden.
 - ``memory``: bytes a parameter of the stage, by the device's allocator, with and without
@@ -34,7 +34,6 @@ import string
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -52,9 +51,9 @@ from client.compute.codec import decode, encode
 from client.compute.codecs import s8
 from client.compute.device import probe
 from client.compute.payload import Buffer, check_seal, seal
-from client.compute.requests import Answer, AnyRequest, Failed, OpenStage, Probe
+from client.compute.requests import Failed, OpenStage, Probe
 from client.compute.worker import copy_beside
-from client.lab.bench.efficiency import found, median_interval
+from client.lab.founding import write_lab
 from client.lab.local_swarm import LocalSwarm, Member, environment, terminate_as_interrupt
 from model_zoo.datasets.build import build
 from model_zoo.specs.model import ModelSpec
@@ -233,19 +232,19 @@ def repeats(asked: argparse.Namespace) -> Found:
     told: Found = {}
     hashes = []
     for keep in (True, True, False):
-        worker = LocalWorker()
-        call(worker, one.opening(asked.device))
+        worker = LocalWorker(limit_s=CALL_S)
+        worker.call(one.opening(asked.device))
         scaled = hidden.to(asked.device) / 50
         gradient = bytes(worker.replica.wire.boundary_out(scaled, "backward"))
         outputs = []
         for number in range(2):
-            _, (sent, *_) = call(worker, ForwardTask(step=0, microbatch=number), one.sample(number))
+            _, (sent, *_) = worker.call(ForwardTask(step=0, microbatch=number), one.sample(number))
             if not keep:
                 worker.replica.drop_graphs()
-            call(worker, BackwardTask(step=0, microbatch=number), gradient, one.sample(number))
+            worker.call(BackwardTask(step=0, microbatch=number), gradient, one.sample(number))
             outputs.append(bytes(sent))
         total = worker.replica.gradient_sum.double().cpu()
-        reply, _ = call(worker, ApplyTask(step=0))
+        reply, _ = worker.call(ApplyTask(step=0))
         hashes.append((outputs, total, reply.hash or worker.replica.state_hash()))
     kept, again, rerun = hashes
     told["two replicas: outputs equal"] = kept[0] == again[0]
@@ -282,15 +281,15 @@ def alone(asked: argparse.Namespace) -> Found:
         "microbatch": f"{one.sequences} x {one.spec.context}, {one.microbatches} a step",
     }
     with tempfile.TemporaryDirectory() as folder:
-        worker = LocalWorker()
-        call(worker, one.opening(asked.device))
+        worker = LocalWorker(limit_s=CALL_S)
+        worker.call(one.opening(asked.device))
         plain = compared(worker, one, "eager", asked)
         tell({"part": "alone", **named, **plain, "ms": breakdown(worker, one, asked)})
         if asked.compile == "off":
             return named
         began = time.perf_counter()
         compiling = one.opening(asked.device, compile=asked.compile, compile_folder=folder)
-        reply, _ = call(worker, compiling)
+        reply, _ = worker.call(compiling)
         seconds = time.perf_counter() - began
         tell({"part": "alone", **named, "compile": f"{reply.compiled} after {seconds:.1f} s"})
         return {**named, **compared(worker, one, asked.reference, asked)}
@@ -359,14 +358,14 @@ def worker_step(worker: LocalWorker, one: Work) -> Callable[[], None]:
         for number, tokens in enumerate(samples):
             named: Any = {"step": version, "microbatch": version * len(samples) + number}
             if part.has_head and part.embeds:
-                call(worker, LossTask(**named), tokens)
+                worker.call(LossTask(**named), tokens)
             elif part.has_head:
-                call(worker, LossTask(**named), hidden, tokens)
+                worker.call(LossTask(**named), hidden, tokens)
             else:
                 given = tokens if part.embeds else hidden
-                call(worker, ForwardTask(**named), given)
-                call(worker, BackwardTask(**named), gradient, given)
-        call(worker, ApplyTask(step=version))
+                worker.call(ForwardTask(**named), given)
+                worker.call(BackwardTask(**named), gradient, given)
+        worker.call(ApplyTask(step=version))
 
     return step
 
@@ -478,8 +477,8 @@ def exposed(asked: argparse.Namespace) -> Found:
     seconds: dict[str, list[float]] = {"nothing sent": [], "at once": [], "beside": []}
     workers = {}
     for way in seconds:
-        worker = workers[way] = LocalWorker(departs=way == "beside")
-        call(worker, one.opening(asked.device))
+        worker = workers[way] = LocalWorker(departs=way == "beside", limit_s=CALL_S)
+        worker.call(one.opening(asked.device))
     given, gradient = _payloads(workers["at once"], one)
     made = {"forward": memoryview(given), "backward": memoryview(gradient)}
     for _ in range(asked.turns + 1):
@@ -551,8 +550,8 @@ def memory(asked: argparse.Namespace) -> Found:
     told: Found = {way: held(one, way, asked) for way in ("off", "on")}
     large = replace(work("gpt2", small=asked.small), microbatches=32)
     for way in ("off", "on"):
-        worker = LocalWorker()
-        call(worker, large.opening(asked.device, offload=way == "on"))
+        worker = LocalWorker(limit_s=CALL_S)
+        worker.call(large.opening(asked.device, offload=way == "on"))
         step = worker_step(worker, large)
         step()
         told[f"gpt2 step {way} ms"] = 1e3 * timed(asked.device, step, 3)
@@ -563,24 +562,24 @@ def memory(asked: argparse.Namespace) -> Found:
 
 def apply_round(worker: LocalWorker, number: int, bounds: list[int]) -> None:
     """Average with nobody, over the wire's codec, and make the next version."""
-    call(worker, ContributeTask(step=number, attempt=0, bounds=bounds))
+    worker.call(ContributeTask(step=number, attempt=0, bounds=bounds))
     sums: list[Buffer] = []
     norms: list[float] = []
     for segment in range(len(bounds) - 1):
         identity: dict[str, Any] = {"step": number, "attempt": 0, "segment": segment}
-        reply, sent = call(worker, reduce_task(**identity, microbatches=[1], own=0))
+        reply, sent = worker.call(reduce_task(**identity, microbatches=[1], own=0))
         sums += sent
         norms.append(reply.sq_norm)
-        call(worker, decode_task(**identity, squared_norm=norms[-1]), *sent)
+        worker.call(decode_task(**identity, squared_norm=norms[-1]), *sent)
     request = ApplyTask(step=number, attempt=0, bounds=bounds, sq_norms=norms)
-    call(worker, request, *sums)
+    worker.call(request, *sums)
 
 
 def held(one: Work, way: str, asked: argparse.Namespace) -> Found:
     """Open a stage with its vectors ``way``, and run steps with rounds."""
     before = allocated(anew=True)
-    worker = LocalWorker()
-    call(worker, one.opening(asked.device, offload=way == "on"))
+    worker = LocalWorker(limit_s=CALL_S)
+    worker.call(one.opening(asked.device, offload=way == "on"))
     worker_step(worker, one)()
     kept, size = allocated() - before, worker.replica.size
     bounds = [*(128 * (size // 128 * part // 16) for part in range(16)), size]
@@ -589,8 +588,8 @@ def held(one: Work, way: str, asked: argparse.Namespace) -> Found:
     def averaged() -> None:
         version = worker.replica.version
         named: Any = {"step": version, "microbatch": 2 * version}
-        call(worker, ForwardTask(**named), given)
-        call(worker, BackwardTask(**named), gradient, given)
+        worker.call(ForwardTask(**named), given)
+        worker.call(BackwardTask(**named), gradient, given)
         apply_round(worker, version, bounds)
 
     seconds = timed(asked.device, averaged, 3)
@@ -601,23 +600,6 @@ def held(one: Work, way: str, asked: argparse.Namespace) -> Found:
         "peak_bytes": peak / size,
         "round_s": seconds,
     }
-
-
-def call(worker: LocalWorker, request: AnyRequest, *payloads: bytes) -> tuple[Any, list[bytes]]:
-    """Call a worker and return its reply and payloads; a large stage takes minutes."""
-    answered, replies = threading.Event(), list[tuple[Answer, list[bytes]]]()
-
-    def answer(reply: Answer, sent: Sequence[Buffer]) -> None:
-        replies.append((reply, [bytes(payload) for payload in sent]))
-        answered.set()
-
-    worker.executor.execute(request, payloads, answer)
-    if not answered.wait(CALL_S):
-        raise SystemExit(f"no answer within {CALL_S:.0f} s")
-    reply, sent = replies[0]
-    if isinstance(reply, Failed):
-        raise SystemExit(reply.message)
-    return reply, sent
 
 
 def _payloads(worker: LocalWorker, one: Work) -> tuple[bytes, bytes]:
@@ -642,7 +624,7 @@ def made_up(folder: Path) -> str:
 
 def swarm(asked: argparse.Namespace) -> Found:
     """Train in a swarm of two volunteers on the device, then let them pause."""
-    from client.cli.founding.options import ModelChoices, RunChoices
+    from client.cli.founding.options import RunChoices
 
     end = time.monotonic() + asked.limit - 25
     with terminate_as_interrupt(), tempfile.TemporaryDirectory(prefix="volunteer-") as name:
@@ -663,15 +645,15 @@ def swarm(asked: argparse.Namespace) -> Found:
             measure=False,
             evaluate_every=0,
         )
-        manifest = found(folder, run, ModelChoices()).manifest
-        with LocalSwarm(folder / "bench.swarm", folder, folder / "logs") as processes:
+        manifest = write_lab(folder / "x.swarm", folder / "volunteer-1", run).manifest
+        with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as processes:
             moments, views = trained(processes, asked, end)
             told = paused(processes.members)
             told["logs"] = {member.name: member.log_tail(12) for member in processes.members}
     told |= {"steps": len(moments), "views": views}
-    told["intervals"] = [b - a for a, b in itertools.pairwise(moments)]
+    told["intervals"] = intervals = [b - a for a, b in itertools.pairwise(moments)]
     if len(moments) > 3:
-        spec, seconds = manifest.model, median_interval(moments)
+        spec, seconds = manifest.model, statistics.median(intervals[1:])  # the first warms up
         tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
         whole = StageSlice(0, 1, 0, spec.layers, embeds=True, has_head=True)
         told["tokens_s"] = tokens / seconds
@@ -751,10 +733,10 @@ def faults(asked: argparse.Namespace) -> Found:
     told: Found = {}
     one = work("gpt2", small=True)
     for device in (f"{asked.device}:7", "mps"):
-        told[device] = LocalWorker().ask(one.opening(device))[0].message
+        told[device] = LocalWorker(limit_s=CALL_S).ask(one.opening(device))[0].message
     if asked.device.startswith("cuda"):
         large = replace(work("gpt2", small=asked.small), sequences=512)
-        worker = LocalWorker()
+        worker = LocalWorker(limit_s=CALL_S)
         worker.call(large.opening(asked.device))
         before = worker.replica.state_hash()
         hold = torch.empty(

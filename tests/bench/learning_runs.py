@@ -26,7 +26,7 @@ from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.tokens import token_dtype
 from protocol.pipeline.effects import ApplyTask, ContributeTask, LossTask, PassTask
 from tests.bench.figures import checked_out
-from tests.support.compute_rounds import reduce_task
+from tests.support.compute_rounds import summed
 from tests.support.compute_stages import LocalWorker
 
 CONTEXT = 64
@@ -36,7 +36,6 @@ HELD_OUT = 512
 SHAPES = {
     "S": ModelSpec("gpt", 3, 64, 4, 4, 256, CONTEXT),
     "W": ModelSpec("gpt", 4, 128, 4, 4, 512, CONTEXT),
-    "L": ModelSpec("gpt", 6, 256, 8, 8, 1024, CONTEXT),
 }
 RATES = {"muon": 0.01, "adamw": 0.003}
 """The best of those tried for exact runs of S."""
@@ -189,15 +188,8 @@ class Swarm:
         sent = [worker.call(contribute)[1] for worker in members]
         if lies:
             sent[-1] = [self._lie(*each) for each in zip(sent[-1], pairwise(bounds), strict=True)]
-        sums, norms, counts = [], [], [each] * len(members)
-        for owner, worker in enumerate(members):
-            parts = [segments[owner] for at, segments in enumerate(sent) if at != owner]
-            reduce = reduce_task(
-                step=step, attempt=0, segment=owner, microbatches=counts, own=owner
-            )
-            reply, (total,) = worker.call(reduce, *parts)
-            sums.append(total)
-            norms.append(reply.sq_norm)
+        counts = [each] * len(members)
+        sums, norms = summed(members, sent, step, 0, range(len(members)), counts)
         for worker in self.replicas:  # so many have come
             worker.replica.step_tokens = sum(counts) * self.sequences * CONTEXT
         apply = ApplyTask(step=step, attempt=0, bounds=bounds, sq_norms=norms)

@@ -112,8 +112,7 @@ def all_notes(logs: Path) -> list[Note]:
     before the end."""
     notes = list[Note]()
     for log in sorted(logs.glob("*.log")):
-        name, _, life = log.stem.partition(".")
-        tail = LogTail(log, name, int(life or 1))
+        tail = LogTail(log, log.stem.partition(".")[0])
         while some := list(tail.new_notes()):
             notes += some
     return notes

@@ -11,9 +11,8 @@ import pytest
 
 from client.cli.founding.options import OptimizerChoices, RunChoices
 from client.control.snapshot import Snapshot
-from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
-from client.lab.reference import train_reference
+from client.lab.reference import train_reference, training_plan
 from model_zoo.datasets.build import open_source
 from protocol.invite import SwarmFile
 from tests.hostile.member import LIES_FROM

@@ -9,9 +9,8 @@ import pytest
 
 from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
-from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
-from client.lab.reference import train_reference
+from client.lab.reference import train_reference, training_plan
 from client.store.checkpoints import CheckpointFolder
 from client.store.persisted import Persisted
 from client.store.records import EVIDENCE

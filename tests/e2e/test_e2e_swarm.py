@@ -14,9 +14,8 @@ import pytest
 
 from client.cli.founding.options import RunChoices
 from client.errors import ExitCode
-from client.lab.bench.efficiency import training_plan
 from client.lab.local_swarm import LocalSwarm, Member
-from client.lab.reference import train_reference
+from client.lab.reference import train_reference, training_plan
 from model_zoo.datasets.build import build, open_source
 from protocol.invite import SwarmFile
 from tests.support.e2e_local import (

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
-import trio
 
 from client.errors import ExitCode, UserError
 from protocol.audit.commitment import SEGMENT, piece_of
@@ -31,6 +30,10 @@ if TYPE_CHECKING:
     from tests.hostile.stranger import Stranger
 
 MIB = 2**20
+WITHIN_S = 15.0
+"""From the beginning of an attack until its bounds hold."""
+FILES = 16
+"""File descriptors that a node may have more than before, when the attacker has gone."""
 Outgoing = tuple[Message, bytes] | tuple[Message, bytes, float]
 """A message and its payload, and after how many seconds it is sent."""
 
@@ -69,14 +72,11 @@ class Bounds:
     """Bounds that the honest volunteers must keep."""
 
     rate: float = 0.8
-    """Least share of the steps per second before, from ``within_s`` after the attack began on."""
-    within_s: float = 15.0
+    """Least share of the steps per second before, from ``WITHIN_S`` after the attack began on."""
     memory_bytes: int = 64 * MIB
     """Most that any honest node's memory may grow by, two minutes after the attack included."""
     steps_lost: int = 0
     """Most steps that may be done again: none, unless the harness restarts a volunteer."""
-    files: int = 16
-    """File descriptors that a node may have more than before, when the attacker has gone."""
     shut_out_by: int = 0
     """Least number of honest volunteers that shut the attacker out."""
     attacker_cores: float = 0.0
@@ -107,23 +107,19 @@ class Attack:
     """Name of the swarm's aggregation rule."""
     microbatches: int = 8
     """Per step."""
-    steps: int = 100_000
-    """Steps of the run, which is not meant to end."""
     lasts_s: float = 35.0
     """Duration of the attack."""
     rest_s: float = 5.0
     """Seconds for which the honest ones are watched afterwards; 120 for attacks on memory."""
     bounds: Bounds = field(default_factory=Bounds)
     restarts: bool = False
-    """Whether one honest volunteer is killed and started again ``within_s`` after the attack began;
+    """Whether one honest volunteer is killed and started again ``WITHIN_S`` after the attack began;
     its rate counts from when it serves again."""
     forgets: bool = False
     """Whether that volunteer's home is emptied first, so that it comes back as a newcomer."""
     returns_within_s: float = 0.0
     """How long it is waited for until it serves, which the attack may prevent; 0: the attack goes
     on once it serves."""
-    flags: tuple[str, ...] = ()
-    """Further flags of the honest volunteers' ``join``."""
     apart: bool = False
     """Whether everybody has a host with a public address of its own (root): the attacker is one
     machine of the internet, and what counts by address applies. Else all are on loopback, where
@@ -159,8 +155,3 @@ def attack_named(name: str) -> Attack:
     if name not in known:
         raise UserError(f"no attack {name!r}", f"one of {', '.join(known)}", ExitCode.USAGE)
     return known[name]
-
-
-async def forever() -> None:
-    """Go on until cancelled: an attack that has said what it had to say."""
-    await trio.sleep_forever()

@@ -16,8 +16,6 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import re
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -57,18 +55,6 @@ table inet probes {{
 """
 
 
-def _count(net: Internet, host: str, name: str) -> int:
-    told = subprocess.run(
-        net.command(host, ["nft", "list", "counter", "inet", "probes", name]),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    found = re.search(r"bytes (\d+)", told)
-    assert found is not None
-    return int(found[1])
-
-
 async def _ask_without_end(address: str, seconds: float) -> dict[str, int]:
     """Ask a member to dial us back; return what it answered, by kind."""
     said = dict.fromkeys(("identities", "asked", "dialled", "refused"), 0)
@@ -106,7 +92,7 @@ def flood(seconds: float) -> list[str]:
         rules = COUNTERS.format(own=own, whom=net.address("asker"))
         ground.run(net.command("prober", ["nft", "-f", "-"]), rules)
         said = inside(net, "asker", lambda: trio.run(_ask_without_end, address, seconds))
-        dialled, asked = _count(net, "prober", "dialled"), _count(net, "prober", "asked")
+        dialled, asked = net.counted("prober", "dialled"), net.counted("prober", "asked")
         blamed = prober.network.statistics().refused.get("reach-flood", 0)
     words = ", ".join(f"{name} {count}" for name, count in said.items())
     held = "held" if dialled <= asked and said["dialled"] <= 8 + seconds else "missed"

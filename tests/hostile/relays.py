@@ -13,7 +13,9 @@ leaves. Every attack is tried on a relay of its own; ``--keep`` puts its row int
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -42,12 +44,61 @@ from protocol.relay.messages import Connect, RelayMessage, Reserve, Reserved, St
 from protocol.wire.messages import Backward
 from tests.bench.machines import commit, this_machine
 from tests.hostile.attack import MIB
-from tests.hostile.spoken import Process, reserved, talk
 from tests.netlab.internet import Internet, Place
+
+
+async def talk(first: str, tell: Callable[[], dict[str, Any]]) -> None:
+    """Say a line, then answer every line of stdin until its end."""
+    print(first, flush=True)
+    async for line in trio.wrap_file(sys.stdin):
+        if line.strip():
+            print(json.dumps(tell()), flush=True)
+
+
+async def reserved(network: Libp2pNetwork, relay_address: str) -> None:
+    """Let a network be reached through a relay."""
+    name = await network.connect(relay_address)
+    network.reaching.update({name: [relay_address]}, needed=True)
+    while not network.reaching.addresses:
+        await trio.sleep(0.01)
+
+
+class Process:
+    """A process of this module in a role, which answers line by line."""
+
+    def __init__(self, role: str, host: str, *arguments: str, within: Sequence[str] = ()) -> None:
+        program = (sys.executable, "-m", "tests.hostile.relays", "--peer", role, host, *arguments)
+        self.process = subprocess.Popen(
+            [*within, *program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.first = self._line()
+
+    def ask(self) -> dict[str, Any]:
+        """Let it tell of itself."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("?\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self._line())
+        return answer
+
+    def end(self) -> None:
+        """Kill it."""
+        self.process.kill()
+        self.process.communicate()
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        if not line:
+            raise RuntimeError(f"{self.process.args!r} ended")
+        return line
+
 
 HOST: Final = "127.0.0.1"
 RATE: Final = 16_000_000
 """Bytes per second that the relay lends."""
+KEPT_RATE: Final = 0.8
+"""Least share of the honest rate."""
 HONEST_RATE: Final = 1_000_000
 """Bytes per second that the honest members send: less than one of ten senders' share."""
 PAYLOAD_BYTES: Final = 64 * 1024
@@ -306,28 +357,26 @@ def _take_all(nursery: trio.Nursery, stream: Any, relay: PeerId, asker: PeerId) 
     nursery.start_soon(take)
 
 
-ATTACKS: dict[str, tuple[str, float, Callable[[Attacker], Awaitable[None]]]] = {
-    "reservations": ("40 identities a second reserve, and keep their places.", 0.8, reservations),
-    "storm": ("Asks for a reservation without end; a banned identity is replaced.", 0.8, storm),
-    "to-oneself": ("Asks for circuits to itself and to the relay.", 0.8, to_oneself),
-    "loops": ("Asks over a circuit for reservations and further circuits.", 0.8, loops),
-    "another-name": ("Reserves with another's name in the message.", 0.8, another_name),
+ATTACKS: dict[str, tuple[str, Callable[[Attacker], Awaitable[None]]]] = {
+    "reservations": ("40 identities a second reserve, and keep their places.", reservations),
+    "storm": ("Asks for a reservation without end; a banned identity is replaced.", storm),
+    "to-oneself": ("Asks for circuits to itself and to the relay.", to_oneself),
+    "loops": ("Asks over a circuit for reservations and further circuits.", loops),
+    "another-name": ("Reserves with another's name in the message.", another_name),
     "one-target": (
         "Takes all circuits to one member that it gets.",
-        0.8,
         partial(one_target, askers=1),
     ),
-    "one-target-8": ("The same with eight identities.", 0.8, partial(one_target, askers=8)),
-    "break-off": ("Floods a member through circuits and breaks off.", 0.8, break_off),
-    "slow-readers": ("Fills 256 circuits whose targets read nothing.", 0.8, slow_readers),
+    "one-target-8": ("The same with eight identities.", partial(one_target, askers=8)),
+    "break-off": ("Floods a member through circuits and breaks off.", break_off),
+    "slow-readers": ("Fills 256 circuits whose targets read nothing.", slow_readers),
     "never-agrees": (
         "64 identities ask for a target that never answers.",
-        0.8,
         never_agrees,
     ),
-    "greedy": ("Sends through 32 circuits.", 0.8, greedy),
+    "greedy": ("Sends through 32 circuits.", greedy),
 }
-"""What each does, the least share of the honest rate, and its actions."""
+"""What each does, and its actions."""
 
 
 # --- processes -------------------------------------------------------------------------------
@@ -409,7 +458,7 @@ async def _honest(host: str, relay: str) -> None:
 async def _attack(name: str, relay: str, victim: str) -> None:
     async with trio.open_nursery() as nursery:
         attacker = Attacker(relay, victim, nursery)
-        nursery.start_soon(_going_on, ATTACKS[name][2], attacker)
+        nursery.start_soon(_going_on, ATTACKS[name][1], attacker)
         await talk("begun", lambda: dict(attacker.said))
         nursery.cancel_scope.cancel()
 
@@ -471,7 +520,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         served, tried = self.newcomers_during
         grown = max(self.memory[1:]) - self.memory[0]
         told = {
-            f"rate {self.share:.2f} of before": self.share < ATTACKS[self.attack][1],
+            f"rate {self.share:.2f} of before": self.share < KEPT_RATE,
             f"{tried - served} of {tried} newcomers not served": served < 0.8 * tried,
             f"memory grew by {grown / MIB:.0f} MiB": grown > 150 * MIB,
             f"{self.files[2] - self.files[0]} descriptors stayed open": self.files[2]

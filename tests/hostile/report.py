@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.hostile.attack import MIB, Attack
+from tests.hostile.attack import MIB, WITHIN_S, Attack
 from tests.hostile.scene import Result
 
 FOLDER = Path(__file__).parents[1] / "bench" / "results"
@@ -105,9 +105,8 @@ def markdown(all_runs: Sequence[Sequence[Result]], attacks: Mapping[str, Attack]
     rows = [middle(runs) for runs in all_runs]
     shares = {runs[0].attack: [run.share for run in runs] for runs in all_runs}
     machines = ", ".join(dict.fromkeys(row.machine for row in rows)) or "none yet"
-    within = max((attack.bounds.within_s for attack in attacks.values()), default=15.0)
     ordered = sorted(rows, key=lambda row: (row.issue, row.attack))
-    head = HEAD.format(within=within, machine=machines)
+    head = HEAD.format(within=WITHIN_S, machine=machines)
     rows_of_table = [_line(COLUMNS), _line(["---"] * len(COLUMNS))]
     rows_of_table += [row_of(row, attacks[row.attack], shares[row.attack]) for row in ordered]
     return head + "\n".join(rows_of_table) + "\n"

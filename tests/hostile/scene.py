@@ -25,30 +25,27 @@ from pathlib import Path
 
 import psutil
 
-from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.options import ModelChoices, RunChoices
-from client.cli.reach.home import free_port
 from client.control.snapshot import Snapshot
 from client.errors import UserError
-from client.lab.founding import found_lab
+from client.lab.founding import HOST, write_lab
 from client.lab.local_swarm import LocalSwarm, Member, environment
-from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from client.train.machine.capacity import FILE_NAME as CAPACITY_FILE
-from protocol.address import Address
 from protocol.ids import short
 from tests.bench.machines import commit, this_machine
-from tests.hostile.attack import MIB, Attack
+from tests.hostile.attack import FILES, MIB, WITHIN_S, Attack
 from tests.hostile.member import LIES_FROM
 from tests.netlab.internet import Internet, Place
 
-HOST = "127.0.0.1"
 REPOSITORY = Path(__file__).parents[2]
 MODEL = ModelChoices(layers=2, width=32, heads=2, context=16)
 LIAR = "liar"
 START_S = 180.0
 BEFORE_S = 12.0
 WARM_STEPS = 5
+STEPS = 100_000
+"""Of the run, which is not meant to end."""
 POLL_S = 0.5
 LOOK_S = 2.0
 """Between two looks at everybody: each costs a volunteer some 10 ms, also while it does nothing."""
@@ -66,7 +63,7 @@ class Result:
     issue: str
     rate_before: float
     rate_at_first: float
-    """In the first ``within_s`` of the attack."""
+    """In the first ``WITHIN_S`` of the attack."""
     rate_during: float
     """From then on."""
     rate_after: float
@@ -125,7 +122,7 @@ class Result:
             "the newcomer was not linked in time": bool(attack.returns_within_s)
             and not self.linked_s,
             "the newcomer had no stage in time": bool(attack.returns_within_s) and not self.back_s,
-            "file descriptors stayed open": self.files_after - self.files_before > bounds.files,
+            "file descriptors stayed open": self.files_after - self.files_before > FILES,
             f"honest ones were blamed: {', '.join(wrongly)}": bool(wrongly),
             f"only {out} shut it out": out < bounds.shut_out_by,
             f"it had {self.attacker:.2f} cores, too few": self.attacker < bounds.attacker_cores,
@@ -140,7 +137,7 @@ class Result:
 
     @property
     def share(self) -> float:
-        """Rate during the attack, once it had ``within_s``, against the rate before."""
+        """Rate during the attack, once it had ``WITHIN_S``, against the rate before."""
         return self.rate_during / self.rate_before if self.rate_before else 0.0
 
     @property
@@ -245,10 +242,10 @@ class Scene:
                 self._start()
                 before = self._watch("before", BEFORE_S)
                 self._attack()
-                at_first = self._watch("at first", self.attack.bounds.within_s)
+                at_first = self._watch("at first", WITHIN_S)
                 if self.attack.restarts:
                     self._restart()
-                during = self._watch("then", self.attack.lasts_s - self.attack.bounds.within_s)
+                during = self._watch("then", self.attack.lasts_s - WITHIN_S)
                 self._end_attack()
                 after = self._watch("after", self.attack.rest_s)
                 return self._result(before, at_first, during, after, time.monotonic() - began)
@@ -316,8 +313,7 @@ class Scene:
         shutil.copyfile(kept, data / CAPACITY_FILE)
 
     def _flags(self, name: str) -> list[str]:
-        common = ["--listen-host", self._host(name), "--threads", "1", "--seats", "1"]
-        return [*common, *self.attack.flags]
+        return ["--listen-host", self._host(name), "--threads", "1", "--seats", "1"]
 
     def _all_serve(self) -> bool:
         looks = self._looks()
@@ -561,13 +557,10 @@ def _found(attack: Attack, folder: Path, host: str) -> None:
         microbatches=attack.microbatches,
         aggregation=attack.aggregation,
         sequences=2,
-        steps=attack.steps,
+        steps=STEPS,
         checkpoint_every=50,
         dual_homing=False,
         measure=False,
         name=f"hostile-{attack.name}"[:40],
     )
-    signer = ensure_identity(make_private(home_folders(folder / "v1").data))
-    manifest = found_lab(folder, signer.peer, run, MODEL).manifest
-    swarm = sign(manifest, signer, (Address("ip4", host, free_port(HOST), signer.peer),))
-    write_swarm_file(folder / "x.swarm", swarm)
+    write_lab(folder / "x.swarm", folder / "v1", run, MODEL, hosts=(host,))

@@ -102,14 +102,6 @@ class Stranger:
         """The swarm's id."""
         return self.file.swarm
 
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return trio.current_time()
-
-    def wall(self) -> float:
-        """Unix seconds."""
-        return time.time()
-
     async def say(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
         """Send a message, waiting for room; return whether there was a link."""
         try:
@@ -127,7 +119,7 @@ class Stranger:
         """Return a plausible signed advert of ours; ``serves``: the stages that it boasts of,
         ``changes``: what else is otherwise in it."""
         self._records += 1
-        number = int(self.wall() * 1000) + self._records
+        number = int(time.time() * 1000) + self._records
         said = advert(self.me, self.network.addresses, serves=tuple(serves), **changes)
         return Records([record_of(self.signer, self.swarm, ADVERT, encode_advert(said), number)])
 

@@ -77,8 +77,8 @@ def remove(name: str) -> None:
     )
 
 
-def run(command: Sequence[str], given: str | None = None) -> None:
-    """Run a command to its end.
+def run(command: Sequence[str], given: str | None = None) -> str:
+    """Run a command to its end; return what it prints.
 
     Raises:
         UserError: it failed.
@@ -88,6 +88,7 @@ def run(command: Sequence[str], given: str | None = None) -> None:
     )
     if done.returncode:
         raise UserError(f"{' '.join(command)} failed: {done.stderr.strip()}")
+    return done.stdout
 
 
 def limit(name: str, device: str, mbit: float, mtu: int, queue_ms: float) -> None:

@@ -16,8 +16,10 @@ all with the block.
 
 from __future__ import annotations
 
+import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +30,51 @@ from pathlib import Path
 from client.errors import UserError
 from tests.netlab import ground
 from tests.netlab.routers import IPv6, Router, port_mapper, rules
-from tests.netlab.wire_process import DEVICE, QUEUE, WireProcess
+
+DEVICE = "wire"
+QUEUE = 20_000
+"""Packets that wait for the wire's process at most."""
+START_S = 20.0
+
+
+class WireProcess:
+    """Runs from its making to ``end``.
+
+    Args:
+        within: the command that runs a command in the namespace of the wire.
+        delay_s: of each packet.
+
+    Raises:
+        UserError: it did not start.
+    """
+
+    def __init__(self, within: Sequence[str], delay_s: float) -> None:
+        program = Path(__file__).with_name("wire.py")
+        self._process = subprocess.Popen(
+            [*within, sys.executable, "-I", str(program), DEVICE, str(delay_s)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            start_new_session=True,  # Ctrl-C is for us; it ends when its stdin does
+        )  # fmt: skip
+        try:
+            self._start()
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self) -> None:
+        process = self._process
+        assert process.stdout is not None
+        ready = select.select([process.stdout], [], [], START_S)[0]
+        if not ready or process.stdout.readline().strip() != "ready":
+            raise UserError("the wire did not start")
+
+    def end(self) -> None:
+        """End it and its device."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.communicate(timeout=START_S)
+        self._process.kill()
+        self._process.wait()
+
 
 CORE = "core"
 MTU = 1500
@@ -157,6 +203,13 @@ class Internet:
     def command(self, host: str, command: Sequence[str] = ()) -> list[str]:
         """Return the command that runs a command on a host; its process id stays the same."""
         return ["ip", "netns", "exec", self.namespace(host), *command]
+
+    def counted(self, host: str, counter: str) -> int:
+        """Return the bytes that a counter of a host's table ``probes`` has seen."""
+        shown = ground.run(
+            self.command(host, ["nft", "list", "counter", "inet", "probes", counter])
+        )
+        return int(shown.partition("bytes ")[2].split()[0])
 
     def router(self, place: str) -> str:
         """Return the name of a place's router, for ``command``: a host of its own."""
@@ -371,13 +424,8 @@ class Internet:
         """Wait until it listens for PCP, the last that it opens."""
         end = time.monotonic() + START_S
         while time.monotonic() < end:
-            with suppress(subprocess.SubprocessError):
-                found = subprocess.run(
-                    self.command(router, ["ss", "-Hlun", "sport", "=", ":5351"]),
-                    capture_output=True, text=True, timeout=START_S, check=True,
-                )  # fmt: skip
-                if found.stdout.strip():
-                    return
+            if ground.run(self.command(router, ["ss", "-Hlun", "sport", "=", ":5351"])).strip():
+                return
             time.sleep(0.05)
         raise UserError(f"miniupnpd did not start: {log.read_text(errors='replace')[-500:]}")
 

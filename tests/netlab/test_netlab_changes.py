@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 
 from client.control.snapshot import Snapshot
 from protocol.connectivity.machine import SILENT_WORDS
+from tests.netlab import ground
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import Router
 from tests.support.cases import usual
@@ -142,7 +142,4 @@ def test_a_stopped_process_comes_back() -> None:
 def _is_mapped(net: Internet) -> bool:
     """Whether the router of the home has a mapping."""
     chain = ["nft", "list", "chain", "inet", "home", "prerouting_miniupnpd"]
-    listed = subprocess.run(
-        net.command(net.router("home"), chain), capture_output=True, text=True, check=True
-    )
-    return "dnat" in listed.stdout
+    return "dnat" in ground.run(net.command(net.router("home"), chain))

@@ -36,8 +36,6 @@ class Pair:
     relay: ReachingMember
     began: float
     """When one of them began to dial the other, by ``time.monotonic``."""
-    relayed_s: float
-    """Until both were linked."""
 
     def until_direct_s(self, patience_s: float = DEADLINE_S) -> float | None:
         """Wait until both have a direct link; return the seconds, None if they stay relayed."""
@@ -80,7 +78,7 @@ def meet(swarm: ReachingSwarm, kind: str = "ip4") -> Pair:
     began = time.monotonic()
     trio.from_thread.run(a.network.connect, b.network.reaching.addresses[0], trio_token=a.token)
     assert waited(lambda: a.network.peer_id in b.network.statistics().peers)
-    return Pair(a, b, relay, began, time.monotonic() - began)
+    return Pair(a, b, relay, began)
 
 
 @pytest.mark.parametrize(("kind", "other"), PAIRS)

@@ -30,7 +30,7 @@ IN_A_ROUND = ("contributing", "exchanging", "ready", "observing")
 
 @pytest.fixture(scope="module")
 def tally() -> Tally:
-    return run_some(SEEDS)
+    return run_some(map(drawn, SEEDS))
 
 
 @pytest.mark.slow

@@ -8,19 +8,17 @@ import itertools
 import numpy as np
 import pytest
 
-from client.lab.simulate.agenda import Agenda
 from client.lab.simulate.market.bounds import Prices, oracle, single_bound
-from client.lab.simulate.market.catalogue import BASELINES, seat
+from client.lab.simulate.market.catalogue import POLICIES
 from client.lab.simulate.market.crowd import Crowd
-from client.lab.simulate.market.fleet import Fleet
-from client.lab.simulate.market.nature import Floats, Nature, draw
-from client.lab.simulate.market.policies.policy import Policy
-from client.lab.simulate.market.run import RESOLUTION_S, play
+from client.lab.simulate.market.nature import Floats, draw
+from client.lab.simulate.market.policies.policy import Market
+from client.lab.simulate.market.run import play
 from client.lab.simulate.market.score import score
 from client.lab.simulate.market.setting import Setting
 
 ONE_OF_EACH = np.array([1, 1, 1])
-SINGLE = [name for name in BASELINES if "dual" not in name]
+SINGLE = [name for name in POLICIES if name != "ours" and "dual" not in name]
 
 
 def _machines(seed: int, count: int) -> Floats:
@@ -54,21 +52,19 @@ def test_no_assignment_exceeds_the_single_bound(seed: int) -> None:
 @pytest.mark.parametrize("name", SINGLE)
 def test_no_policy_of_one_stage_each_exceeds_the_bound_at_any_moment(name: str) -> None:
     nature = draw(Setting(40, 6, 0.5, hours=1.5, seed=4))
-    # Reckoned at the moments of observation, so that both see the same volunteers.
-    bounds = oracle(nature, RESOLUTION_S)
-    record = play(nature, seat(name))
+    # Reckoned at the moments of observation: both see the same volunteers.
+    bounds = oracle(nature)
+    record = play(nature, POLICIES[name])
     _, single = bounds.at(record.times_s)
     assert (record.throughput <= single * (1 + 1e-6) + 1).all()
     assert record.throughput.max() > 0 or name in ("random", "gale-shapley-static")
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_machines_cover_every_stage_and_use_what_there_is(shared: bool) -> None:
-    """A crowd that shares a board does as well as one in which everybody has its own."""
+def test_machines_cover_every_stage_and_use_what_there_is() -> None:
     nature, crowds = draw(Setting(16, 4, hours=0.15, seed=1)), list[Crowd]()
 
-    def make(nature: Nature, agenda: Agenda, fleet: Fleet) -> Policy:
-        crowds.append(Crowd(nature, agenda, fleet, shared=shared))
+    def make(market: Market) -> Crowd:
+        crowds.append(Crowd(market))
         return crowds[0]
 
     record = play(nature, make)

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from client.lab.simulate.market.design import FULL
 from protocol.effects import SendLetter
 from protocol.ids import PeerId
 from protocol.matching import bodies
 from protocol.matching.bodies import Mandate
-from tests.support.matching_world import CALM, WALL_S, member, peer
+from tests.support.matching_world import CALM, FULL, WALL_S, member, peer
 from tests.support.watched_world import WatchedWorld
 
 MEMBERS = 6

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from client.lab.simulate.market.design import Design
 from protocol.ids import PeerId, Stage
 from protocol.matching.timing import MEASURED_S
-from tests.support.matching_world import CALM, member
+from tests.support.matching_world import CALM, Design, member
 from tests.support.watched_world import WatchedWorld
 
 SLOW, HONEST = 0.1e9, 6

@@ -7,14 +7,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from client.lab.simulate.market.design import FULL, Design
 from protocol.effects import Explain, SendLetter
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.board import Notice
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.seat import Bid
-from tests.support.matching_world import CALM, STORMY, Weather, is_renewal, member
+from tests.support.matching_world import CALM, FULL, STORMY, Design, Weather, is_renewal, member
 from tests.support.watched_world import WatchedWorld
 
 SIZES = (8, 16, 32)

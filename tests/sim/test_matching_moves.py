@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from client.lab.simulate.market.design import FULL, Design
 from protocol.ids import Stage
-from tests.support.matching_world import STORMY, member
+from tests.support.matching_world import FULL, STORMY, Design, member
 from tests.support.watched_world import Departure, WatchedWorld, settled
 
 ALONE = Design(dual_homing=False)

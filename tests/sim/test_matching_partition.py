@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from client.lab.simulate.market.design import FULL, Design
 from protocol.ids import PeerId, Stage
 from protocol.matching.bodies import Posting
 from protocol.matching.context import Context
+from tests.support.matching_world import FULL, Design
 from tests.support.watched_world import WatchedWorld, settled
 
 ALONE = Design(dual_homing=False)

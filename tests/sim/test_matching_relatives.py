@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from client.lab.simulate.market.design import Design
 from protocol.ids import PeerId
-from tests.support.matching_world import CALM, WALL_S, World, manifest, member
+from tests.support.matching_world import CALM, WALL_S, Design, World, manifest, member
 
 SEEDS = 24
 EQUAL = 1e9

@@ -9,14 +9,13 @@ from collections import Counter
 import pytest
 from msgspec import structs
 
-from client.lab.simulate.market.design import Design
 from protocol.effects import Explain
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching.effects import Assign
 from protocol.matching.population import Population
 from protocol.matching.timing import MOVE_REST_S
-from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member
+from tests.support.matching_world import CALM, STORMY, Design, Weather, World, manifest, member
 
 ALONE = Design(dual_homing=False)
 

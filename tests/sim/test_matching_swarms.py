@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from client.lab.simulate.market.design import FULL, Design
 from protocol.ids import Stage
 from protocol.matching.effects import Assign, GangStart
 from protocol.matching.seat import State
 from protocol.matching.timing import LOOK_S
 from tests.support.cases import usual
-from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member
+from tests.support.matching_world import (
+    CALM,
+    FULL,
+    STORMY,
+    Design,
+    Weather,
+    World,
+    manifest,
+    member,
+)
 
 EQUAL = 1e9
 

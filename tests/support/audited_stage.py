@@ -30,7 +30,7 @@ from protocol.pipeline.effects import (
     LossTask,
     PassTask,
 )
-from tests.support.compute_rounds import reduce_task
+from tests.support.compute_rounds import summed
 from tests.support.compute_stages import MODELS, LocalWorker, open_request
 from tests.support.other_process import OtherProcess
 
@@ -195,26 +195,9 @@ class AuditedStage:
 
     def close(self, sent: list[list[bytes]]) -> None:
         """Sum the contributions and make the next version."""
-        sums, norms = [], []
-        for segment in range(SEGMENTS):
-            owner = segment % len(self.members)
-            others = [parts[segment] for place, parts in enumerate(sent) if place != owner]
-            request = reduce_task(
-                step=self.step,
-                attempt=1,
-                segment=segment,
-                microbatches=list(self.shares),
-                own=owner,
-            )
-            reply, (payload,) = self.members[owner].call(request, *others)
-            sums.append(payload)
-            norms.append(reply.sq_norm)
-        apply = ApplyTask(
-            step=self.step,
-            attempt=1,
-            bounds=self.bounds,
-            sq_norms=norms,
-        )
+        owners = [segment % len(self.members) for segment in range(SEGMENTS)]
+        sums, norms = summed(self.members, sent, self.step, 1, owners, list(self.shares))
+        apply = ApplyTask(step=self.step, attempt=1, bounds=self.bounds, sq_norms=norms)
         hashes = {member.call(apply, *sums)[0].hash for member in self.members}
         assert len(hashes) == 1
         beside = self.beside.replica

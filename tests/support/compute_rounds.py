@@ -54,23 +54,26 @@ def contributions(workers, step, *, attempt=0, bounds=None):
     return [worker.call(request)[1] for worker in workers]
 
 
-def contribute_and_reduce(workers, step, attempt, bounds, owners):
-    """Contributions of all members, the segments' sums and their squared norms."""
-    sent = contributions(workers, step, attempt=attempt, bounds=bounds)
+def summed(workers, sent, step, attempt, owners, microbatches):
+    """The sums of what the members have sent, by the owners of the segments, and their squared
+    norms."""
     sums, norms = [], []
     for segment, owner in enumerate(owners):
         others = [parts[segment] for member, parts in enumerate(sent) if member != owner]
         request = reduce_task(
-            step=step,
-            attempt=attempt,
-            segment=segment,
-            microbatches=[max(1, len(worker.replica.counted)) for worker in workers],
-            own=owner,
+            step=step, attempt=attempt, segment=segment, microbatches=microbatches, own=owner
         )
         reply, (payload,) = workers[owner].call(request, *others)
         sums.append(payload)
         norms.append(reply.sq_norm)
     return sums, norms
+
+
+def contribute_and_reduce(workers, step, attempt, bounds, owners):
+    """Contributions of all members, the segments' sums and their squared norms."""
+    sent = contributions(workers, step, attempt=attempt, bounds=bounds)
+    microbatches = [max(1, len(worker.replica.counted)) for worker in workers]
+    return summed(workers, sent, step, attempt, owners, microbatches)
 
 
 def close_round(workers, step, *, owners=None, attempt=0):

@@ -45,10 +45,11 @@ OPTIMIZER = OptimizerSpec(lr=1e-2, min_lr=1e-3, warmup_steps=2, decay_steps=50, 
 
 
 class LocalWorker:
-    """An executor that is called like a worker; replies are collected before it returns."""
+    """An executor that is called like a worker; replies are collected before it returns, which has
+    to be within ``limit_s``."""
 
-    def __init__(self, *, departs: bool | None = None) -> None:
-        self.executor = Executor(departs=departs)
+    def __init__(self, *, departs: bool | None = None, limit_s: float = 30.0) -> None:
+        self.executor, self._limit_s = Executor(departs=departs), limit_s
 
     def ask(self, request: AnyRequest, *payloads: Buffer) -> tuple[Any, list[bytes]]:
         """The reply, which may be `Failed`, and its payloads."""
@@ -60,7 +61,7 @@ class LocalWorker:
             answered.set()
 
         self.executor.execute(request, payloads, answer)
-        assert answered.wait(30)
+        assert answered.wait(self._limit_s)
         assert len(answers) == 1
         return answers[0]
 

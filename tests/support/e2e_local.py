@@ -16,21 +16,18 @@ from typing import Any, TypeVar
 
 import psutil
 
-from client.cli.commands.create import sign, with_ticket, write_swarm_file
+from client.cli.commands.create import with_ticket, write_swarm_file
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
-from client.cli.reach.home import free_port
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.snapshot import Snapshot
-from client.lab.founding import found_lab
+from client.lab.founding import HOST, write_lab
 from client.lab.local_swarm import DATA, LocalSwarm, Member, environment
 from client.store.identity import ensure_identity
-from client.store.paths import home_folders, make_private, runtime_folder
+from client.store.paths import home_folders, runtime_folder
 from client.store.texts import TextStore, keep_folder
-from protocol.address import Address
 from protocol.invite import SwarmFile
 
 REPOSITORY = Path(__file__).parents[2]
-HOST = "127.0.0.1"
 JOIN = ("join", "--headless", "--listen-host", HOST, "--threads", "1", "--swarm")
 TINY = ModelChoices(layers=2, width=32, heads=2, context=16)
 Found = TypeVar("Found")
@@ -56,16 +53,16 @@ def found(
     name: str,
     run: RunChoices,
     model: ModelChoices = TINY,
-    optimizer: OptimizerChoices | None = None,
+    optimizer: OptimizerChoices = OptimizerChoices(),  # noqa: B008  (frozen)
 ) -> SwarmFile:
     """Found a swarm with ``folder/name`` as the founder's home; writes ``folder/x.swarm``."""
-    signer = ensure_identity(make_private(home_folders(folder / name).data))
-    manifest = found_lab(folder, signer.peer, run, model, optimizer or OptimizerChoices()).manifest
-    keep_folder(folder / DATA, manifest.data, TextStore(home_folders(folder / name).texts))
-    swarm = sign(manifest, signer, (Address("ip4", HOST, free_port(HOST), signer.peer),))
-    if manifest.policy.private:
-        swarm = with_ticket(swarm, signer, home_folders(folder / name).vouches(swarm.swarm))
-    write_swarm_file(folder / "x.swarm", swarm)
+    home, path = folder / name, folder / "x.swarm"
+    swarm = write_lab(path, home, run, model, optimizer)
+    keep_folder(folder / DATA, swarm.manifest.data, TextStore(home_folders(home).texts))
+    if swarm.manifest.policy.private:
+        signer = ensure_identity(home_folders(home).data)
+        swarm = with_ticket(swarm, signer, home_folders(home).vouches(swarm.swarm))
+        write_swarm_file(path, swarm)
     return swarm
 
 

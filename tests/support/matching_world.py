@@ -6,21 +6,19 @@ membership view always arrive in the end, as anti-entropy makes them.
 
 from __future__ import annotations
 
-import heapq
-import itertools
-import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from client.lab.simulate.market.design import FULL, Design
+from client.lab.simulate.agenda import Agenda
 from protocol.effects import Explain, Penalise, Publish, SendLetter
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import bodies
 from protocol.matching.effects import Assign, GangStart, Unassign
+from protocol.matching.last_members import LastMembers
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
 from tests.support import matching_examples as examples
@@ -42,6 +40,36 @@ class Weather:
 
 CALM = Weather()
 STORMY = Weather(0.10, 0.05, (0.005, 0.15), (0.02, 0.3))
+
+
+@dataclass(frozen=True, slots=True)
+class Design:
+    """The ingredients of the matching that are in force."""
+
+    dual_homing: bool = True
+    """Volunteers that can also hold an adjacent stage and split their time."""
+    moves: bool = True
+    """Replicas move to a stage that calls them."""
+
+    def applied_to(self, manifest: Manifest) -> Manifest:
+        """Return a manifest with this dual homing."""
+        policy = structs.replace(manifest.policy, dual_homing=self.dual_homing)
+        return structs.replace(manifest, policy=policy)
+
+    def last_members(self) -> LastMembers:
+        """Return the members of which a majority has to be seen before anybody moves."""
+        return LastMembers() if self.moves else NeverEnough()
+
+
+FULL = Design()
+
+
+class NeverEnough(LastMembers):
+    """No view has a majority, so nobody is called and nobody moves."""
+
+    def has_majority(self, members: Collection[PeerId]) -> bool:
+        """Tell that it has none."""
+        return False
 
 
 def manifest(stage_flops: Sequence[float]) -> Manifest:
@@ -70,8 +98,9 @@ class World:
         self.manifest = design.applied_to(manifest)
         self.design = design
         self.weather = weather
-        self.random = random.Random(seed)
-        self.now = START_S
+        self._agenda = Agenda(seed)
+        self._agenda.now = START_S
+        self.random = self._agenda.random
         self.members: dict[PeerId, Member] = {}
         self.machines: dict[PeerId, Matching] = {}
         self.views: dict[PeerId, dict[PeerId, Member]] = {}
@@ -79,10 +108,13 @@ class World:
         self.log: list[tuple[float, PeerId, object]] = []
         self._newest: dict[tuple[PeerId, PeerId, str, str], int] = {}
         self._records: dict[tuple[PeerId, str, str], Publish] = {}
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
         self._part: set[PeerId] = set()
         self._alarm: dict[PeerId, float] = {}
+
+    @property
+    def now(self) -> float:
+        """Seconds of this world."""
+        return self._agenda.now
 
     # --- what happens to peers ----------------------------------------------------------------
 
@@ -140,19 +172,15 @@ class World:
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Schedule an action."""
-        heapq.heappush(self._queue, (self.now + delay_s, next(self._order), action))
+        self._agenda.after(delay_s, action)
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> float:
         """Let time pass; return how much did."""
-        began = self.now
-        end = self.now + seconds
-        while self._queue and self._queue[0][0] <= end:
-            if until and until():
-                return self.now - began
-            self.now, _, action = heapq.heappop(self._queue)
-            action()
-        if not (until and until()):
-            self.now = end
+        began, end = self.now, self.now + seconds
+        while not (until and until()):
+            if not self._agenda.advance(end):
+                self._agenda.now = end
+                break
         return self.now - began
 
     # --- what can be seen ---------------------------------------------------------------------

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.options import RunChoices
 from client.cli.logging.log_file import read_lines
 from client.control.snapshot import Snapshot
-from client.lab.founding import found_lab
+from client.lab.founding import write_lab
 from client.lab.local_swarm import LocalSwarm
-from client.store.identity import ensure_identity
-from client.store.paths import home_folders, make_private
-from protocol.address import Address
-from protocol.hosts import kind_of
-from tests.support.e2e_local import TINY, killed_at_the_end
+from client.store.paths import home_folders
+from tests.support.e2e_local import TINY, killed_at_the_end, wait_for
 
 PORT: Final = 4001
 DEADLINE_S: Final = 240.0
@@ -47,30 +42,23 @@ class ScatteredSwarm:
     ) -> None:
         self._swarm, self._within, self._folder = swarm, within, folder
 
-    def start(self, host: str, *flags: str, variables: Mapping[str, str] | None = None) -> None:
+    def start(self, host: str, *flags: str) -> None:
         """Start the volunteer of a host."""
-        command = self._within(host)
-        self._swarm.start(host, (*FLAGS, *flags), within=command, variables=variables or {})
+        self._swarm.start(host, (*FLAGS, *flags), within=self._within(host))
 
     def pid(self, host: str) -> int:
         """Return the process of a host's volunteer."""
         return next(one.process.pid for one in self._swarm.members if one.name == host)
 
     def wait(self, until: Callable[[dict[str, Snapshot]], bool], what: str) -> dict[str, Snapshot]:
-        """Wait until the volunteers' snapshots fulfil a condition; return them.
+        """Wait until the volunteers' snapshots fulfil a condition; return them."""
 
-        Raises:
-            AssertionError: too late, or a volunteer has ended; has the logs.
-        """
-        end = time.monotonic() + DEADLINE_S
-        while time.monotonic() < end and all(member.alive for member in self._swarm.members):
+        def look() -> dict[str, Snapshot] | None:
             seen = {member.name: member.snapshot() for member in self._swarm.members}
             known = {name: now for name, now in seen.items() if now is not None}
-            if len(known) == len(seen) and until(known):
-                return known
-            time.sleep(0.2)
-        logs = (f"{member.name}:\n{member.log_tail(20)}" for member in self._swarm.members)
-        raise AssertionError(f"never {what}:\n" + "\n".join(logs))
+            return known if len(known) == len(seen) and until(known) else None
+
+        return wait_for(look, what, self._swarm.members, DEADLINE_S)
 
     def wait_done(self) -> dict[str, Snapshot]:
         """Wait until the run is complete everywhere."""
@@ -100,9 +88,7 @@ def scattered_swarm(
         within: the command that runs a command on a host.
         steps: of the run.
     """
-    signer = ensure_identity(make_private(home_folders(folder / founder).data))
-    manifest = found_lab(folder, signer.peer, short_run(steps), TINY).manifest
-    named = tuple(Address(kind_of(host), host, PORT, signer.peer) for host in addresses)
-    write_swarm_file(folder / "x.swarm", sign(manifest, signer, named))
+    path, home = folder / "x.swarm", folder / founder
+    write_lab(path, home, short_run(steps), TINY, hosts=addresses, port=PORT)
     with killed_at_the_end(folder) as swarm:
         yield ScatteredSwarm(swarm, within, folder)

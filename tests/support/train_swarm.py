@@ -23,8 +23,7 @@ from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoic
 from client.compute.process import Worker
 from client.config import Settings
 from client.events import Event, EventLog, StepCommitted
-from client.lab.bench.efficiency import training_plan
-from client.lab.reference import train_reference
+from client.lab.reference import train_reference, training_plan
 from client.net.network import Inbound, NetEvent
 from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore

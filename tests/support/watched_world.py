@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from client.lab.simulate.market.design import Design
 from protocol.effects import SendLetter
 from protocol.ids import PeerId, Stage
 from protocol.matching.effects import Assign, Unassign
@@ -16,7 +15,7 @@ from protocol.matching.member import Member
 from protocol.matching.population import Population
 from protocol.matching.sharing import StageLevel, effective_levels
 from protocol.matching.timing import MOVE_REST_S
-from tests.support.matching_world import STORMY, Weather, World, manifest, member
+from tests.support.matching_world import STORMY, Design, Weather, World, manifest, member
 
 
 @dataclass(frozen=True)

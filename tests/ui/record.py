@@ -16,19 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.options import RunChoices
-from client.cli.reach.home import free_port
 from client.control.snapshot import Snapshot
 from client.control.updates import Update
-from client.lab.founding import found_lab
+from client.lab.founding import HOST, write_lab
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
-from client.store.identity import ensure_identity
-from client.store.paths import home_folders, make_private
-from protocol.address import Address
 
 TARGET = Path(__file__).parent / "data" / "run.jsonl"
-HOST = "127.0.0.1"
 FLAGS = ("--listen-host", HOST, "--threads", "1")
 NAMES = ("ada", "bela", "cyrus", "dana")
 WATCHED = NAMES[2]
@@ -87,12 +81,9 @@ def thinned(updates: Iterable[Update]) -> Iterable[Update]:
 
 
 def _found(homes: Path) -> Path:
-    founder = ensure_identity(make_private(home_folders(homes / NAMES[0]).data))
-    choices = RunChoices(name="demo", steps=STEPS, stages=3, checkpoint_every=15, dual_homing=True)
-    founding = found_lab(homes, founder.peer, choices)
-    address = Address("ip4", HOST, free_port(HOST), founder.peer)
     path = homes / "demo.swarm"
-    write_swarm_file(path, sign(founding.manifest, founder, (address,)))
+    choices = RunChoices(name="demo", steps=STEPS, stages=3, checkpoint_every=15, dual_homing=True)
+    write_lab(path, homes / NAMES[0], choices)
     return path
 
 

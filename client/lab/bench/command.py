@@ -52,15 +52,6 @@ class LoopbackFigures(Struct, frozen=True):
     connect_s: float
 
 
-class EfficiencyFigures(Struct, frozen=True):
-    """A swarm of two volunteers against one process on the same work; medians over steps."""
-
-    swarm_tokens_per_s: float
-    reference_tokens_per_s: float
-    efficiency: float
-    """Swarm over reference; ``tests/bench/results/rivals.md`` has PyTorch's own pipeline."""
-
-
 class Figures(Struct, frozen=True):
     """Answer of ``volunteer bench``."""
 
@@ -69,13 +60,11 @@ class Figures(Struct, frozen=True):
     s8_kernel: str
     """An instruction set of the kernel in C, or torch where that was not built."""
     loopback: LoopbackFigures
-    efficiency: EfficiencyFigures | None
-    """Only with --efficiency."""
     seconds: float
     schema_version: int = 1
 
 
-def bench(*, device: str = "auto", threads: int = 1, efficiency: bool = False) -> None:
+def bench(*, device: str = "auto", threads: int = 1) -> None:
     """Measure this machine: compute, memory, codec, loopback. Prints JSON.
 
     Parameters
@@ -84,8 +73,6 @@ def bench(*, device: str = "auto", threads: int = 1, efficiency: bool = False) -
         Where to compute: auto, cpu, cuda, cuda:N or mps.
     threads
         CPU threads to compute with.
-    efficiency
-        Also train in a swarm and in one process, which takes some minutes.
     """
     from client.compute.native import KERNEL
     from client.lab.bench.loopback import measure_loopback
@@ -96,7 +83,6 @@ def bench(*, device: str = "auto", threads: int = 1, efficiency: bool = False) -
     begin = time.monotonic()
     loopback = LoopbackFigures(*measure_loopback())
     figures = Figures(
-        efficiency=compare_with_reference() if efficiency else None,
         device=measure_device(device, threads),
         codecs={name: measure_codec(name) for name in ("s8", "bf16", "fp32")},
         s8_kernel=KERNEL,
@@ -127,14 +113,6 @@ def measure_device(device: str, threads: int) -> DeviceFigures:
         memory_total_bytes=found.memory_total_bytes,
         memory_available_bytes=found.memory_available_bytes,
     )
-
-
-def compare_with_reference() -> EfficiencyFigures:
-    """Return the speed of a swarm and of one process on the same work."""
-    from client.lab.bench.efficiency import measure_efficiency
-
-    swarm, reference = measure_efficiency()
-    return EfficiencyFigures(swarm, reference, swarm / reference)
 
 
 def measure_codec(name: Literal["s8", "bf16", "fp32"]) -> CodecFigures:

@@ -44,7 +44,6 @@ MEANINGS: Final[dict[Kind, str]] = {
     "worker": "SIGKILL to its compute worker",
     "stage": "SIGKILL to all replicas of a stage; started again",
 }
-RELAYED: Final[frozenset[Kind]] = frozenset({"partition", "delay", "slow"})
 
 
 @dataclass(frozen=True, slots=True, order=True)

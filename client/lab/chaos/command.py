@@ -29,7 +29,7 @@ from cyclopts import Parameter, validators
 
 from client.cli.terminal.output import json_line, print_json, printable, say
 from client.errors import ExitCode, UserError, system_errors
-from client.lab.chaos.catalogue import KINDS, RELAYED, Fault, Kind, choose_faults, stages_of
+from client.lab.chaos.catalogue import KINDS, Fault, Kind, choose_faults, stages_of
 
 if TYPE_CHECKING:
     from client.lab.chaos.ground import Ground
@@ -58,11 +58,10 @@ class Choices:
     seed: int
     faults: tuple[Fault, ...]
     extras_s: float
-    """Seconds for each of jitter, a join and a leave; 0: left out."""
+    """For each of jitter, a join and a leave."""
     out: Path
     keep_logs: bool
     json: bool
-    small: bool = False
 
     @property
     def share(self) -> int:
@@ -192,7 +191,6 @@ def perform(choices: Choices) -> Report:
             stages=choices.stages,
             replicas=choices.volunteers // choices.stages,
             seed=choices.seed,
-            small=choices.small,
         )
         try:
             chaotic = _one_run(choices, ground, folder / "c", schedule)
@@ -217,18 +215,16 @@ def _one_run(choices: Choices, ground: Ground, folder: Path, schedule: Sequence[
         else:
             say(f"{name:>6} {elapsed_s:6.1f} s  {words}")
 
-    extras_s = 0.0 if schedule else choices.extras_s
-    relayed = bool(choices.extras_s) or any(f.kind in RELAYED for f in choices.faults)
     run = Run(
         ground,
         folder,
+        schedule,
         volunteers=choices.volunteers,
         flags=("--compute-share", str(choices.share)),
-        relayed=relayed,
         seed=choices.seed,
         say=tell,
     )
-    return run.perform(schedule, choices.seconds, jitter_s=extras_s, elastic_s=extras_s)
+    return run.perform(choices.seconds, 0.0 if schedule else choices.extras_s)
 
 
 def _keep_logs(folder: Path, out: Path) -> None:

@@ -44,7 +44,7 @@ class Volunteer:
     peer: PeerId
     listen_port: int
     port: int
-    """Its address for others: its relay's, or its own."""
+    """That of its relay: its address for others."""
     member: Member | None = None
     lives: int = 0
     last: Snapshot | None = None
@@ -136,13 +136,13 @@ class Crew:
         found = list(self.volunteers.values())
         return {v.name: v.member.process.pid for v in found if v.member is not None and v.alive}
 
-    def enlist(self, name: str, wires: Wires | None) -> Volunteer:
+    def enlist(self, name: str, wires: Wires) -> Volunteer:
         """Give a volunteer a home, an identity and ports; nothing is started."""
         home = self.folder / name
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         signer = ensure_identity(make_private(home_folders(home).data))
         listen_port = free_port(HOST)
-        port = wires.add(name, listen_port) if wires else listen_port
+        port = wires.add(name, listen_port)
         volunteer = Volunteer(name, home, signer.peer, listen_port, port)
         self._reached[name] = FailpointLog(volunteer.reached)
         self.volunteers[name] = volunteer
@@ -177,8 +177,7 @@ class Crew:
         volunteer.member = self._swarm.start(
             volunteer.name, (*self._flags, *where, *known), log_name=log_name, variables=variables
         )
-        tail = LogTail(volunteer.member.log, volunteer.name, volunteer.lives)
-        volunteer.tails.append(tail)
+        volunteer.tails.append(LogTail(volunteer.member.log, volunteer.name))
 
     def look(self, volunteer: Volunteer) -> None:
         """Ask it for its status."""

@@ -64,7 +64,7 @@ class Injector:
     def __init__(
         self,
         crew: Crew,
-        wires: Wires | None,
+        wires: Wires,
         schedule: Sequence[Planned],
         stages: int,
         say: Callable[[str], None],
@@ -147,8 +147,6 @@ class Injector:
 
     def _shape(self, opened: _Open, now: float) -> None:
         injected, victim = opened.injected, opened.victim
-        if self._wires is None:
-            raise RuntimeError("a fault of the network needs relays")
         self._wires.surround(victim.name, SHAPES[injected.planned.fault.kind])
         injected.at, opened.heal_at = now, now + injected.planned.seconds
         if injected.planned.fault.kind == "partition":
@@ -186,7 +184,7 @@ class Injector:
         if opened.continue_at is not None and opened.continue_at <= now:
             opened.continue_at = None
             self._crew.go_on(opened.victim)
-        if opened.heal_at is not None and opened.heal_at <= now and self._wires is not None:
+        if opened.heal_at is not None and opened.heal_at <= now:
             opened.heal_at = None
             self._wires.surround(opened.victim.name, CLEAR)
             opened.victim.came(now)

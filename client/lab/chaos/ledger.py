@@ -19,7 +19,6 @@ class Closing:
     """One replica has applied one step."""
 
     name: str
-    life: int
     time: float
     stage: int
     version: int
@@ -66,7 +65,7 @@ def closings(notes: Sequence[Note]) -> list[Closing]:
             continue
         stage, version, counted, era = known
         made = note.text("hash")
-        found.append(Closing(note.name, note.life, note.time, stage, version, made, counted, era))
+        found.append(Closing(note.name, note.time, stage, version, made, counted, era))
     return sorted(found, key=lambda closing: closing.time)
 
 

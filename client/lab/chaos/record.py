@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,8 +27,6 @@ class Note:
     """One event of one volunteer."""
 
     name: str
-    life: int
-    """Number of its process, from 1."""
     time: float
     """Unix seconds."""
     kind: str
@@ -50,30 +49,40 @@ class Note:
 _lines = msgspec.json.Decoder(_Line)
 
 
-class LogTail:
-    """Reads the JSON lines that are added to a file; other lines are skipped."""
+class _Tail:
+    """The lines that are added to a file."""
 
-    def __init__(self, path: Path, name: str, life: int) -> None:
-        self._path, self._name, self._life = path, name, life
-        self._offset = 0
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset = path, 0
 
-    def new_notes(self) -> Iterator[Note]:
-        """Yield the complete lines added since the last call."""
+    def _new_lines(self) -> list[bytes]:
+        """Return the complete lines added since the last call; one that is too long is skipped."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
                 data = file.read(READ_BYTES)
         except OSError:
-            return
+            return []
         whole, found, rest = data.rpartition(b"\n")
         if not found:
             if len(rest) > MAX_LINE_BYTES:
                 self._offset += len(rest)
-            return
+            return []
         self._offset += len(whole) + 1
-        for line in whole.split(b"\n"):
-            note = self._note(line)
-            if note is not None:
+        return whole.split(b"\n")
+
+
+class LogTail(_Tail):
+    """Reads the JSON lines of a log; other lines are skipped."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(path)
+        self._name = name
+
+    def new_notes(self) -> Iterator[Note]:
+        """Yield the events added since the last call."""
+        for line in self._new_lines():
+            if (note := self._note(line)) is not None:
                 yield note
 
     def _note(self, line: bytes) -> Note | None:
@@ -83,15 +92,7 @@ class LogTail:
             found = _lines.decode(line)
         except msgspec.MsgspecError:
             return None
-        return Note(
-            self._name,
-            self._life,
-            found.time,
-            found.kind,
-            found.level,
-            found.words,
-            found.data,
-        )
+        return Note(self._name, *msgspec.structs.astuple(found))
 
 
 class Reached(Struct, frozen=True):
@@ -99,37 +100,19 @@ class Reached(Struct, frozen=True):
 
     time: float
     """Unix seconds."""
-    pid: int
-    failpoint: str
-    phase: str
-    action: str
     step: int
-    stage: int
-    seconds: float = 0.0
 
 
 _reached = msgspec.json.Decoder(Reached)
 
 
-class FailpointLog:
-    """Reads the lines of a failpoint log once each."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lines = 0
+class FailpointLog(_Tail):
+    """Reads the lines of a failpoint log."""
 
     def new(self) -> list[Reached]:
         """Return the failpoints reached since the last call."""
-        try:
-            text = self._path.read_bytes()
-        except OSError:
-            return []
-        whole = text.split(b"\n")[:-1]
-        fresh, self._lines = whole[self._lines :], len(whole)
         found = []
-        for line in fresh:
-            try:
+        for line in self._new_lines():
+            with suppress(msgspec.MsgspecError):
                 found.append(_reached.decode(line))
-            except msgspec.MsgspecError:
-                continue
         return found

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from client.cli.terminal.table import aligned
 from client.lab.chaos.catalogue import MEANINGS
 from client.lab.chaos.ledger import read_ledger
 from client.lab.chaos.measure import (
@@ -234,9 +235,8 @@ def summary(report: Report) -> list[tuple[str, str]]:
 
 def text_report(report: Report) -> str:
     """Return the report for a terminal."""
-    rows = table(report)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) for row in rows]
+    head, *rows = table(report)
+    lines = list(aligned(head, rows))
     named = summary(report)
     width = max(len(name) for name, _ in named) + 2
     lines += ["", *(f"{name:<{width}}{words}" for name, words in named)]

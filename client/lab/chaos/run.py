@@ -70,9 +70,9 @@ class Run:
     Args:
         ground: the swarm's manifest and its founder's signature.
         folder: for homes and logs; short.
+        schedule: the faults.
         volunteers: their number.
         flags: further flags of each.
-        relayed: whether a relay stands in front of each.
         seed: of the jitter.
         say: shows a line to the user.
     """
@@ -81,42 +81,39 @@ class Run:
         self,
         ground: Ground,
         folder: Path,
+        schedule: Sequence[Planned],
         *,
         volunteers: int,
         flags: Sequence[str],
-        relayed: bool,
         seed: int,
         say: Callable[[str], None],
     ) -> None:
         self._ground, self._say = ground, say
         self._names = [f"v{number}" for number in range(1, volunteers + 1)]
         self._crew = Crew(folder, flags)
-        self._wires = Wires(self._crew.processes, seed) if relayed else None
-        self._injector: Injector | None = None
+        self._wires = Wires(self._crew.processes, seed)
+        stages = ground.manifest.stage_count
+        self._injector = Injector(self._crew, self._wires, schedule, stages, say)
         self._looked = self._said = 0.0
         self._steps: dict[int, float] = {}
         self.seen = Seen()
 
-    def perform(
-        self, schedule: Sequence[Planned], seconds: float, *, jitter_s: float, elastic_s: float
-    ) -> Seen:
-        """Start, measure for ``seconds``, then try jitter, a join and a leave; 0: leave it out.
+    def perform(self, seconds: float, extras_s: float = 0.0) -> Seen:
+        """Start, measure for ``seconds``, then try jitter, a join and a leave for ``extras_s``
+        each; 0: leave them out.
 
         Raises:
             UserError: the swarm did not start.
         """
-        with self._wires or _Nothing(), self._crew:
+        with self._wires, self._crew:
             self._start()
-            stages = self._ground.manifest.stage_count
-            self._injector = Injector(self._crew, self._wires, schedule, stages, self._say)
             self.seen.began = time.time()
             self._watch(seconds)
             self._finish_open_fault()
             self.seen.ended = self.seen.began + seconds
-            if jitter_s and self._wires is not None:
-                self._try_jitter(jitter_s)
-            if elastic_s:
-                self._try_join_and_leave(elastic_s)
+            if extras_s:
+                self._try_jitter(extras_s)
+                self._try_join_and_leave(extras_s)
             self.seen.injected = self._injector.injected
             for volunteer in self._crew.volunteers.values():
                 self.seen.away[volunteer.name] = list(volunteer.away)
@@ -162,14 +159,13 @@ class Run:
 
     def _turn(self, *, begin: bool) -> None:
         now = time.time()
-        if self._injector is not None:
-            self._injector.tick(now, now - self.seen.began, begin=begin)
+        self._injector.tick(now, now - self.seen.began, begin=begin)
         self._look()
         self._mourn(now)
 
     def _finish_open_fault(self) -> None:
         """Wait until the last fault is undone, so that the next experiment has all volunteers."""
-        while self._injector is not None and self._injector.busy:
+        while self._injector.busy:
             self._turn(begin=False)
             time.sleep(POLL_S)
 
@@ -201,8 +197,7 @@ class Run:
     def _note_state(self, volunteer: Volunteer) -> None:
         if volunteer.stage is None or volunteer.stopped or volunteer.last is None:
             return
-        waits_for_heal = self._injector is not None and self._injector.is_cut_off(volunteer)
-        if not waits_for_heal:
+        if not self._injector.is_cut_off(volunteer):
             volunteer.came(time.time())
         for stage in volunteer.last.stages:
             for replica in stage.replicas:
@@ -215,7 +210,7 @@ class Run:
         for volunteer in self._crew.volunteers.values():
             if volunteer.member is None or volunteer.alive or volunteer.dismissed:
                 continue
-            if self._injector is not None and self._injector.expects_end_of(volunteer):
+            if self._injector.expects_end_of(volunteer):
                 continue
             code = volunteer.member.process.returncode
             crash = Crash(volunteer.name, now, code, volunteer.member.log_tail(20))
@@ -228,8 +223,6 @@ class Run:
     # --- other experiments ------------------------------------------------------------------
 
     def _try_jitter(self, seconds: float) -> None:
-        if self._wires is None:
-            return
         self._say(f"jitter of up to {JITTER.jitter_s * 1000:.0f} ms on every packet")
         self._wires.shape(None, None, JITTER)
         begin = time.time()
@@ -253,13 +246,3 @@ class Run:
         begin = time.time()
         self._watch(seconds, begin=False)
         self.seen.phases["leave"] = (begin, time.time())
-
-
-class _Nothing:
-    """Replaces the relays in a run without any."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import tempfile
 import time
@@ -9,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 
-from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.options import RunChoices
 from client.cli.models.model_source import (
     Trained,
@@ -18,24 +18,20 @@ from client.cli.models.model_source import (
     needed_model,
 )
 from client.cli.models.newest import file_tokenizer
-from client.cli.reach.home import free_port
 from client.cli.terminal.swarm_text import introduction
 from client.lab.demo.report import DemoReport, check_invariants, loss_plot
 from client.lab.demo.run import DemoRun, Observed
 from client.lab.demo.screen import Screen
-from client.lab.founding import found_lab
-from client.lab.local_swarm import DATA, LocalSwarm, terminate_as_interrupt
+from client.lab.founding import HOST, write_lab
+from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
 from client.lab.reference import evaluate
-from client.store.identity import ensure_identity
-from client.store.paths import home_folders, make_private
+from client.store.paths import home_folders
 from model_zoo.data import BUILT_IN
 from model_zoo.datasets.build import open_source
 from model_zoo.export import export_hf
 from model_zoo.sample import generate
-from protocol.address import Address
 from protocol.invite import SwarmFile
 
-HOST = "127.0.0.1"
 JOIN_FLAGS = ("--listen-host", HOST, "--threads", "1")
 START_TIMEOUT_S = 60.0
 PROMPT = "def "
@@ -75,26 +71,19 @@ class Play:
             return self._judge(swarm, homes, seen, begin)
 
     def _found(self, homes: Path) -> SwarmFile:
-        founder = ensure_identity(make_private(home_folders(homes / self._volunteers[0]).data))
         self._screen.say("measuring what the model's layers cost")
-        founding = found_lab(homes, founder.peer, self._choices)
-        address = Address("ip4", HOST, free_port(HOST), founder.peer)
-        swarm = sign(founding.manifest, founder, (address,))
-        write_swarm_file(self._swarm_file, swarm)
-        self._screen.say("\n".join(introduction(founding.manifest, swarm.swarm)))
+        path = homes / "demo.swarm"
+        swarm = write_lab(path, homes / self._volunteers[0], self._choices)
+        shutil.copy(path, self._out)
+        self._screen.say("\n".join(introduction(swarm.manifest, swarm.swarm)))
         return swarm
 
-    @property
-    def _swarm_file(self) -> Path:
-        return self._out / "demo.swarm"
-
     def _run(self, homes: Path, timeout_s: float) -> Observed:
-        with LocalSwarm(self._swarm_file, homes, self._out / "logs") as processes:
+        with LocalSwarm(homes / "demo.swarm", homes, self._out / "logs") as processes:
             founder, *others = self._volunteers
-            flags = (*JOIN_FLAGS, "--data", str(homes / DATA))
-            processes.start(founder, flags).wait_until_it_answers(START_TIMEOUT_S)
+            processes.start(founder, JOIN_FLAGS).wait_until_it_answers(START_TIMEOUT_S)
             for name in others:
-                processes.start(name, flags)
+                processes.start(name, JOIN_FLAGS)
             run = DemoRun(processes, self._screen, kill=self._kill, timeout_s=timeout_s)
             return run.run()
 

@@ -9,8 +9,8 @@ from msgspec import Struct
 from client.cli.models.model_source import Places
 from client.compute.checkpoint import verify
 from client.compute.errors import CheckpointError
-from client.lab.demo.run import Observed, recovery_words
-from client.lab.svg import Event, line_chart
+from client.lab.demo.run import Observed
+from client.lab.svg import Curve, Event, Labels, curves_chart
 from client.views.words import count_rate as human_rate
 from protocol.manifest import Manifest
 
@@ -87,15 +87,15 @@ def _hash(path: Path) -> str | None:
 def loss_plot(manifest: Manifest, seen: Observed) -> str:
     """Return the SVG of the training loss, with the kill marked."""
     events = [Event(seen.kill.step, f"SIGKILL to {seen.kill.name}")] if seen.kill else []
-    return line_chart(
-        [(float(step), loss) for step, loss in sorted(seen.losses.items())],
-        title=f"Training loss of the swarm {manifest.name}",
-        subtitle=f"{len(seen.names)} volunteers, {manifest.stage_count} stages, "
+    labels = Labels(
+        f"Training loss of the swarm {manifest.name}",
+        f"{len(seen.names)} volunteers, {manifest.stage_count} stages, "
         f"{manifest.boundary_codec} on the wire",
-        x_label="step",
-        y_label="loss (nats per byte)",
-        events=events,
+        "step",
+        "loss (nats per byte)",
     )
+    points = [(float(step), loss) for step, loss in sorted(seen.losses.items())]
+    return curves_chart([Curve(points)], labels, events=events)
 
 
 def report_text(report: DemoReport) -> str:
@@ -129,4 +129,7 @@ def _recovery(report: DemoReport) -> str:
         return "nobody"
     if report.recovered_s is None:
         return f"{report.killed}; no microbatch had to be sent another way"
-    return f"{report.killed}; {recovery_words(report.recovered_s)}"
+    return (
+        f"{report.killed}; {report.recovered_s:.2f} s from the kill to the first microbatch done "
+        "another way"
+    )

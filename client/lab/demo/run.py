@@ -62,7 +62,6 @@ class DemoRun:
         self._begin = time.monotonic()
         self._deadline = self._begin + timeout_s
         self.observed = Observed()
-        self._heard_recovery = self._told_recovery = False
 
     def run(self) -> Observed:
         """Watch until every living volunteer is done.
@@ -85,7 +84,6 @@ class DemoRun:
                 self.observed.names[now.peer] = member.name
             for event in member.new_events():
                 self._learn(event)
-        self._tell_recovery()
         newest = self._newest()
         if newest is not None:
             self._note(newest)
@@ -101,25 +99,11 @@ class DemoRun:
 
     def _recovered(self, event: EventView) -> None:
         kill = self.observed.kill
-        if kill is None or event.time < kill.time or self._told_recovery:
+        if kill is None or event.time < kill.time:
             return
         taken_s = event.time - kill.time
         known_s = self.observed.recovered_s
         self.observed.recovered_s = taken_s if known_s is None else min(known_s, taken_s)
-
-    def _tell_recovery(self) -> None:
-        """Report the recovery time once no volunteer can report an earlier one.
-
-        A volunteer polled before the one that reports a recovery may have seen an earlier one; the
-        next poll has it.
-        """
-        taken_s = self.observed.recovered_s
-        if taken_s is None or self._told_recovery:
-            return
-        if self._heard_recovery:
-            self._screen.say(f"recovered: {recovery_words(taken_s)}")
-            self._told_recovery = True
-        self._heard_recovery = True
 
     def _kill_one_when_due(self) -> None:
         newest = self._newest()
@@ -190,8 +174,3 @@ def choose_victim(alive: Iterator[Member], seen: Observed, newest: Snapshot) -> 
         if now and held and all(serving.get(stage, set()) > {now.peer} for stage in held):
             candidates.append((max(held), len(candidates), member))
     return max(candidates)[2] if candidates else None
-
-
-def recovery_words(taken_s: float) -> str:
-    """Return the time of a recovery, and its description."""
-    return f"{taken_s:.2f} s from the kill to the first microbatch done another way"

@@ -9,14 +9,15 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from client.cli.terminal.output import printable
 from client.control.snapshot import Snapshot, StageView
+from client.views import plot
+from client.views.span import Box, plain
 from client.views.words import count_rate as human_rate
 from client.views.words import duration as human_duration
 
-BARS = "▁▂▃▄▅▆▇█"
+CURVE_ROWS = 8
 PLAIN_LINES = 20
 """Progress lines of a whole run when there is no terminal."""
 
@@ -36,9 +37,9 @@ class View:
 
 def layout(view: View, width: int) -> list[str]:
     """Return the block of lines for a terminal of ``width`` columns."""
-    lines = [summary(view), f"      {bar(view.now.step, view.now.steps, min(60, width - 8))}"]
-    if view.losses:
-        lines.append(f"loss  {sparkline(view.losses, min(60, width - 8))}")
+    done = plot.bar(view.now.step / max(1, view.now.steps), min(60, width - 8))
+    losses = plot.curve(list(enumerate(view.losses)), Box(min(66, width - 2), CURVE_ROWS))
+    lines = [summary(view), f"      {done}", *(plain([line]) for line in losses)]
     lines += [stage_line(stage, view) for stage in view.now.stages]
     return [line[: width - 1] for line in lines]
 
@@ -61,22 +62,6 @@ def stage_line(stage: StageView, view: View) -> str:
         for replica in stage.replicas
     ]
     return f"stage {stage.stage}  {', '.join(holders) or 'nobody yet'}"
-
-
-def bar(done: int, total: int, width: int) -> str:
-    """Return a progress bar of ``width`` characters."""
-    filled = round(width * min(1.0, done / max(1, total)))
-    return "█" * filled + "░" * (width - filled)
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """Return the values as ``width`` bars at most, each the mean of its part."""
-    count = min(width, len(values))
-    edges = [round(index * len(values) / count) for index in range(count + 1)]
-    means = [sum(values[begin:end]) / (end - begin) for begin, end in pairwise(edges)]
-    low, high = min(means), max(means)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BARS[round((mean - low) * scale)] for mean in means)
 
 
 class Screen:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter, validators
 from msgspec import Struct
 
-from client.cli.terminal.output import print_json, say
+from client.cli.terminal.output import print_json
 from client.cli.terminal.parameters import AsJson
 from client.errors import ExitCode, UserError, system_errors
 from client.lab.simulate.screen import Bar, report
@@ -35,7 +35,6 @@ class Answer(Struct, frozen=True):
     churn_per_hour: float
     hours: float
     seed: int
-    trace: str | None
     policies: list[Figures]
     schema_version: int = 1
 
@@ -48,8 +47,6 @@ def simulate(
     hours: Annotated[float, Parameter(validator=validators.Number(gt=0, lte=1000))] = 3.0,
     seed: Annotated[int, Parameter(validator=validators.Number(gte=0, lt=2**62))] = 0,
     policy: tuple[str, ...] = DEFAULT_POLICIES,
-    trace: Path | None = None,
-    charge: Annotated[bool, Parameter(negative="--no-charge")] = True,
     json: AsJson = False,
     plot: Path | None = None,
 ) -> None:
@@ -69,23 +66,21 @@ def simulate(
         Of everything random; the same seed is the same world.
     policy
         Who decides; may be repeated. A wrong name shows the right ones.
-    trace
-        CSV (time_s,peer,event,speed) to replay instead of --volunteers and --churn.
-    charge
-        Let a volunteer with two stages pay for averaging both.
     plot
         Write the throughput over time to this SVG file.
     """
-    from client.lab.simulate.market.compare import compare
+    from client.lab.simulate.market.catalogue import compare
+    from client.lab.simulate.market.nature import draw
+    from client.lab.simulate.market.setting import Setting
 
     check_policies(policy)
-    nature = make_nature(volunteers, stages, churn, hours, seed, trace, charge)
-    with Bar(len(policy)) as bar:
+    nature = draw(Setting(volunteers, stages, churn / 100.0, hours, seed))
+    with Bar() as bar:
         found = list(compare(nature, policy, bar.show))
     if plot:
         write_plot(plot, nature, found)
     if json:
-        print_json(answer(nature, found, trace))
+        print_json(answer(nature, found))
         return
     print(report(nature.setting, found))
 
@@ -101,29 +96,6 @@ def check_policies(names: tuple[str, ...]) -> None:
                 f"choose from {', '.join(POLICIES)}",
                 ExitCode.USAGE,
             )
-
-
-def make_nature(
-    volunteers: int,
-    stages: int,
-    churn: float,
-    hours: float,
-    seed: int,
-    trace: Path | None,
-    charge: bool,
-) -> Nature:
-    """Return the world the flags describe."""
-    from client.lab.simulate.market.nature import draw
-    from client.lab.simulate.market.setting import Setting
-    from client.lab.simulate.market.trace import read_trace
-
-    setting = Setting(volunteers, stages, churn / 100.0, hours, seed, charged=charge)
-    if trace is None:
-        return draw(setting)
-    nature = read_trace(trace, setting)
-    if nature.joins_s[0] >= setting.horizon_s:
-        say("volunteer: nobody joins before the simulation ends; see --hours")
-    return nature
 
 
 def write_plot(path: Path, nature: Nature, found: list[Figures]) -> None:
@@ -146,7 +118,7 @@ def write_plot(path: Path, nature: Nature, found: list[Figures]) -> None:
         path.write_text(curves_chart(curves, labels), encoding="utf-8")
 
 
-def answer(nature: Nature, found: list[Figures], trace: Path | None) -> Answer:
+def answer(nature: Nature, found: list[Figures]) -> Answer:
     """Return the figures with their setting."""
     setting = nature.setting
     return Answer(
@@ -155,6 +127,5 @@ def answer(nature: Nature, found: list[Figures], trace: Path | None) -> Answer:
         churn_per_hour=setting.churn,
         hours=setting.hours,
         seed=setting.seed,
-        trace=str(trace) if trace else None,
         policies=found,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -183,35 +183,33 @@ class MultisetWorker:
 
 class LyingWorker(MultisetWorker):
     """A worker that contributes something else than it has computed, broadcasts other sums than
-    it has made, or finds fault with all that it audits."""
+    it has made, or finds fault with all that it audits.
+
+    Args:
+        lies: any of "gradients", "absurd", "sums" and "audits"; others are not its own.
+        begins: the step from which it contributes and sums lies.
+    """
 
     def __init__(
-        self,
-        place: Place,
-        *,
-        hashes_later: bool = False,
-        contributes: Callable[[int], bool],
-        sums: Callable[[int], bool],
-        audits: bool,
-        absurd: Callable[[int], bool] = lambda _step: False,
+        self, place: Place, lies: Collection[str], begins: int, *, hashes_later: bool
     ) -> None:
         super().__init__(place, hashes_later=hashes_later)
-        self._contributes, self._sums_wrongly, self._finds_fault = contributes, sums, audits
-        self._contributes_absurd = absurd
+        self._lies, self._begins = lies, begins
 
     def run(self, task: Task, payloads: Payloads) -> Outcome:
         """See ``SimWorker.run``."""
         outcome = super().run(task, payloads)
         again = isinstance(task, ReduceTask) and task.compare_to is not None
         if again or isinstance(task, CompareTask):
-            return replace(outcome, apart=(WRONG, WRONG)) if self._finds_fault else outcome
-        absurd = isinstance(task, ContributeTask) and self._contributes_absurd(task.step)
-        if isinstance(task, ContributeTask) and (absurd or self._contributes(task.step)):
+            return replace(outcome, apart=(WRONG, WRONG)) if "audits" in self._lies else outcome
+        lies = self._lies if task.step >= self._begins else ()
+        absurd = "absurd" in lies
+        if isinstance(task, ContributeTask) and (absurd or "gradients" in lies):
             wrong = encode_ids(self.accumulated + Counter([ABSURD if absurd else POISON]))
             for i in range(len(task.bounds) - 1):
                 key = PayloadKey(task.step, "segment", i, task.attempt, self._place.me)
                 payloads[key] = wrong
-        if isinstance(task, ReduceTask) and self._sums_wrongly(task.step):
+        if isinstance(task, ReduceTask) and "sums" in lies:
             key = PayloadKey(task.step, "reduced", task.segment, task.attempt, self._place.me)
             payloads[key] = encode_ids(decode_ids(payloads[key]) + Counter([POISON]))
             return replace(outcome, digests=(payload_digest(payloads[key]),))

@@ -44,11 +44,11 @@ class SimPeer:
         """Assign the stage."""
         self.elector = unsigned_elector()
         self.elector.is_gone = lambda peer: peer not in self.statuses
-        self.hold(0.0)
+        self.hold()
 
-    def hold(self, now: float) -> None:
+    def hold(self) -> None:
         """Hold the stage as a new process does, to which it has just been assigned."""
-        self.held = HeldStage(self.stage, now)
+        self.held = HeldStage(self.stage, 0.0)
 
     @property
     def serving(self) -> bool:

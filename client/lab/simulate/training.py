@@ -37,6 +37,7 @@ JOIN_RETRY_S = 1.0
 HEARTBEAT_S = 1.0
 TICK_S = 0.25
 DOWNLOAD_S: Range = (0.05, 2.0)
+DETECT_S: Range = (0.01, 0.3)
 LOG_LINES = 20
 SWARM = SwarmId("5" * 64)
 """For which the founder of a simulated run signs amendments."""
@@ -54,7 +55,6 @@ class WorldConfig:
     seed: int = 0
     delay_s: Range = (0.001, 0.02)
     compute_s: Range = (0.01, 0.05)
-    detect_s: Range = (0.01, 0.3)
     amended: Manifest | None = None
     """What the founder may amend; None: the run is never amended."""
     evaluation: Evaluation | None = None
@@ -219,7 +219,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
 
     def _vanish(self, peer: SimPeer) -> None:
         for other in self.peers.values():
-            self.agenda.sometime(self.config.detect_s, partial(self._lose, other, peer))
+            self.agenda.sometime(DETECT_S, partial(self._lose, other, peer))
 
     def _lose(self, peer: SimPeer, lost: SimPeer) -> None:
         peer.statuses.pop(lost.peer, None)

@@ -1,6 +1,6 @@
 """One rank of the same training in PyTorch's own pipeline: Schedule1F1B over gloo, a stage each.
 
-    python -m tests.bench.rivals.one_f_one_b MANIFEST RANK STORE STEPS
+    python -m tests.bench.rivals.one_f_one_b MANIFEST RANK STORE
 
 The model, its cut, weights, data, learning rate, clipping and AdamW are those of the reference
 trainer. Prints a line of JSON: the moments at which steps ended, in monotonic seconds, and, on the
@@ -22,7 +22,6 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from client.cli.founding.manifest import read_corpus
 from client.lab import reference
-from client.lab.bench.efficiency import training_plan
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.course import Course
 from model_zoo.specs.slices import slices
@@ -32,19 +31,19 @@ from protocol.manifest import Manifest
 
 def main() -> None:
     """Train and print."""
-    manifest_path, rank_text, store, steps = sys.argv[1:]
+    manifest_path, rank_text, store = sys.argv[1:]
     rank = int(rank_text)
     manifest = msgspec.json.decode(Path(manifest_path).read_bytes(), type=Manifest)
     torch.set_num_threads(1)
     init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    moments, losses = train(manifest, rank, int(steps))
+    moments, losses = train(manifest, rank)
     destroy_process_group()
     print(json.dumps({"moments": moments, "losses": losses}), flush=True)
 
 
-def train(manifest: Manifest, rank: int, steps: int) -> tuple[list[float], list[float]]:
+def train(manifest: Manifest, rank: int) -> tuple[list[float], list[float]]:
     """Train a stage; return when steps ended and, at the last stage, their losses per token."""
-    plan = training_plan(manifest)
+    plan = reference.training_plan(manifest)
     corpus = read_corpus("stdlib")
     part = slices(plan.layers_per_stage)[rank]
     module = build_stage(plan.spec, part, plan.seed)
@@ -55,7 +54,7 @@ def train(manifest: Manifest, rank: int, steps: int) -> tuple[list[float], list[
     # The loss is a sum and divided by the step's tokens once, as in the reference trainer.
     schedule = Schedule1F1B(stage, plan.microbatches_per_step, summed_loss, scale_grads=False)
     moments, losses = [time.monotonic()], []
-    for step in range(steps):
+    for step in range(plan.steps):
         inputs, targets = step_data(plan, corpus, step)  # (M B, T) each
         if rank == 0:
             schedule.step(inputs, return_outputs=False)

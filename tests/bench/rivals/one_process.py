@@ -1,6 +1,6 @@
 """The reference trainer in a process of its own, with both threads and no wire.
 
-    python -m tests.bench.rivals.one_process MANIFEST STEPS
+    python -m tests.bench.rivals.one_process MANIFEST
 
 Prints a line of JSON: the moments at which steps ended, in monotonic seconds, and the losses.
 """
@@ -10,23 +10,21 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from client.cli.founding.manifest import read_corpus
-from client.lab.bench.efficiency import THREADS, training_plan
-from client.lab.reference import train_reference
+from client.lab.reference import train_reference, training_plan
 from protocol.manifest import Manifest
+
+THREADS = 2
 
 
 def main() -> None:
     """Train and print."""
-    manifest_path, steps = sys.argv[1:]
-    manifest = msgspec.json.decode(Path(manifest_path).read_bytes(), type=Manifest)
-    plan = replace(training_plan(manifest), steps=int(steps))
-    corpus = read_corpus("stdlib")
+    manifest = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Manifest)
+    plan, corpus = training_plan(manifest), read_corpus("stdlib")
     moments = [time.monotonic()]
     run = train_reference(
         plan, corpus, threads=THREADS, on_step=lambda step, loss: moments.append(time.monotonic())

@@ -1,8 +1,8 @@
 """Two stages, a process and a thread each: ours, PyTorch's Schedule1F1B, and one process.
 
-The work is that of ``volunteer bench --efficiency``. Contenders take turns; each turn trains the
-same first steps again and gives the tokens per second of every step but the first. Beside them the
-efficiency model's bound, min(compute, link), from stages timed at the same moment.
+Contenders take turns; each turn trains the same first steps again and gives the tokens per second
+of every step but the first. Beside them the efficiency model's bound, min(compute, link), from
+stages timed at the same moment.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,9 @@ from msgspec import Struct
 
 from client.cli.founding.options import ModelChoices, RunChoices
 from client.compute.process import ALLOCATOR
-from client.lab.bench.efficiency import MODEL, RUN, found, swarm_moments
+from client.errors import UserError
+from client.lab.founding import HOST, write_lab
+from client.lab.local_swarm import LocalSwarm
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
 from tests.bench.timing import expected
@@ -34,6 +37,11 @@ STEPS = 3
 """Steps of a turn, of which the first one warms up."""
 TIMEOUT_S = 600.0
 ROOT = Path(__file__).parents[3]
+NAMES = ("volunteer-1", "volunteer-2")
+JOIN_FLAGS = ("--listen-host", HOST, "--threads", "1")
+SWARM_FILE = "bench.swarm"
+START_TIMEOUT_S = 60.0
+POLL_S = 0.25
 
 
 class Turn(Struct, frozen=True):
@@ -65,10 +73,20 @@ class Work:
 
     def found(self, folder: Path) -> SwarmFile:
         """Found a swarm that does this work."""
-        return found(folder, replace(self.run, steps=STEPS), self.model)
+        return write_lab(folder / SWARM_FILE, folder / NAMES[0], self.run, self.model)
 
 
-FULL = Work(RUN, MODEL)
+RUN = RunChoices(
+    name="efficiency",
+    optimizer="adamw",
+    stages=2,
+    steps=STEPS,
+    sequences=8,
+    microbatches=16,
+    redundancy=1,
+    dual_homing=False,  # one stage each, as the comparison requires
+)
+FULL = Work(RUN, ModelChoices(layers=8, width=256, heads=8, context=256))
 QUICK = Work(replace(RUN, microbatches=8), ModelChoices(layers=4, width=128, heads=4, context=128))
 
 
@@ -89,10 +107,34 @@ def ours(work: Work, folder: Path) -> Rates:
     return rates(swarm.manifest, swarm_moments(swarm, folder)), []
 
 
+def swarm_moments(swarm: SwarmFile, homes: Path) -> list[float]:
+    """Run the swarm founded in ``homes``; return the times of its commits, Unix seconds.
+
+    Raises:
+        UserError: it did not do its steps in time.
+    """
+    deadline = time.monotonic() + TIMEOUT_S
+    with LocalSwarm(homes / SWARM_FILE, homes, homes / "logs") as processes:
+        first = processes.start(NAMES[0], JOIN_FLAGS)
+        first.wait_until_it_answers(START_TIMEOUT_S)
+        processes.start(NAMES[1], JOIN_FLAGS)
+        committed: dict[int, float] = {}
+        while len(committed) < swarm.manifest.steps:
+            if time.monotonic() > deadline or not all(m.alive for m in processes.members):
+                problem = f"the swarm did {len(committed)} of {swarm.manifest.steps} steps"
+                raise UserError(problem, "\n".join(m.log_tail() for m in processes.members))
+            for event in first.new_events():
+                step = event.data.get("step")
+                if event.kind == "StepCommitted" and isinstance(step, int):
+                    committed.setdefault(step, event.time)
+            time.sleep(POLL_S)
+    return [committed[step] for step in sorted(committed)]
+
+
 def one_process(work: Work, folder: Path) -> Rates:
     """Run the reference trainer with both threads."""
     manifest, path = _manifest(work, folder)
-    with _python("one_process", str(path), str(STEPS)) as process:
+    with _python("one_process", str(path)) as process:
         [said] = _answers([process])
     return rates(manifest, said["moments"][1:]), said["losses"]
 
@@ -100,7 +142,7 @@ def one_process(work: Work, folder: Path) -> Rates:
 def one_f_one_b(work: Work, folder: Path) -> Rates:
     """Run PyTorch's pipeline in two processes."""
     manifest, path = _manifest(work, folder)
-    parts = [(str(path), str(rank), str(folder / "store"), str(STEPS)) for rank in range(2)]
+    parts = [(str(path), str(rank), str(folder / "store")) for rank in range(2)]
     with _python("one_f_one_b", *parts[0]) as first, _python("one_f_one_b", *parts[1]) as last:
         said = _answers([first, last])
     return rates(manifest, said[0]["moments"][1:]), said[1]["losses"]

@@ -21,7 +21,7 @@ from protocol.recovery.stored import ERA_BITS, Lineage, Stored
 from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import Heartbeat, JoinStage, LeaseRequest, LedgerReport, Records
 from protocol.wire.parts import SeatStatus
-from tests.hostile.attack import MIB, Attack, Bounds, forever
+from tests.hostile.attack import MIB, Attack, Bounds
 from tests.hostile.attacks.links import hold_silently
 from tests.hostile.bare import again_and_again, bare_link
 from tests.hostile.forged import records_of
@@ -145,7 +145,7 @@ def _sized(count: int, *, apart: bool, newcomer: bool = False) -> Attack:
 
 
 async def _nobody(stranger: Stranger) -> None:
-    await forever()
+    await trio.sleep_forever()
 
 
 COUNTS = (50, 500, 5000)

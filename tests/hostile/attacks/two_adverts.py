@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import trio
 
@@ -14,17 +15,17 @@ from tests.hostile.stranger import Stranger, advert, record_of
 
 async def attack(stranger: Stranger) -> None:
     """Be a member with much memory for some, and with little for the others."""
-    number = int(stranger.wall() * 1000)
+    number = int(time.time() * 1000)
     addresses = stranger.network.addresses
     for index, peer in enumerate(list(stranger.peers)):
         little = {"memory_bytes": 2**28, "seats": 0} if index % 2 else {}
         body = encode_advert(advert(stranger.me, addresses, **little))
         record = record_of(stranger.signer, stranger.swarm, ADVERT, body, number)
         await stranger.say(peer, Records([record]))
-    began = stranger.now()
+    began = trio.current_time()
     while stranger.network.statistics().peers:
         await trio.sleep(0.1)
-    print(f"all links cut after {stranger.now() - began:.1f} s", file=sys.stderr, flush=True)
+    print(f"all links cut after {trio.current_time() - began:.1f} s", file=sys.stderr, flush=True)
     await trio.sleep_forever()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import get_args
 
 from client.lab.simulate.chaos.config import ChaosConfig, drawn
@@ -31,11 +32,11 @@ def main() -> int:
     )
     given = parser.parse_args()
     lies = tuple(given.lie or (MENU if given.liar else ()))
-    if given.count > 1:
-        seeds = range(given.seed, given.seed + given.count)
-        return _many(seeds, lies, given.audits, hashes_later=given.hashes_later)
-    config = drawn(given.seed, lies, given.audits, hashes_later=given.hashes_later)
-    return _one(config, log=given.log, fewest=given.shrink)
+    seeds = range(given.seed, given.seed + given.count)
+    configs = [drawn(seed, lies, given.audits, hashes_later=given.hashes_later) for seed in seeds]
+    if len(configs) > 1:
+        return _many(configs)
+    return _one(configs[0], log=given.log, fewest=given.shrink)
 
 
 def _one(config: ChaosConfig, *, log: bool, fewest: bool) -> int:
@@ -50,21 +51,19 @@ def _one(config: ChaosConfig, *, log: bool, fewest: bool) -> int:
     return int(bool(violation))
 
 
-def _many(seeds: range, lies: tuple[str, ...], audits: float, *, hashes_later: bool) -> int:
-    known: set[int] = set()
-    tally = None
-    for tally in run_many(seeds, lies=lies, audits=audits, hashes_later=hashes_later):
+def _many(configs: Sequence[ChaosConfig]) -> int:
+    known, tally = set[int](), Tally()
+    for tally in run_many(configs):
         for seed in sorted(tally.failed.keys() - known):
             print(tally.failed[seed], flush=True)
         known |= tally.failed.keys()
-    if tally is not None:
-        faults = f"{dict(tally.faults)}; seeds that failed: {sorted(tally.failed)}"
-        print(f"{tally.runs} seeds, {tally.faults.total()} faults: {faults}")
-        if lies:
-            print(f"lies: {dict(tally.lies)}")
-        if audits:
-            print(f"audits: {dict(tally.audits)}; steps until the liar is out: {_quartiles(tally)}")
-            print(f"runs at whose end it was still in: {tally.undiscovered}")
+    faults = f"{dict(tally.faults)}; seeds that failed: {sorted(tally.failed)}"
+    print(f"{tally.runs} seeds, {tally.faults.total()} faults: {faults}")
+    if configs[0].lies:
+        print(f"lies: {dict(tally.lies)}")
+    if configs[0].audits:
+        print(f"audits: {dict(tally.audits)}; steps until the liar is out: {_quartiles(tally)}")
+        print(f"runs at whose end it was still in: {tally.undiscovered}")
     return int(bool(known))
 
 

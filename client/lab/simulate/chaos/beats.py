@@ -7,12 +7,11 @@ A seat's view consists of the linked peers that are not held for dead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from client.lab.simulate.agenda import Agenda, Range
-from client.lab.simulate.chaos.links import Network
+from client.lab.simulate.agenda import Range
+from client.lab.simulate.chaos.swarm import ChaosSwarm
 from client.lab.simulate.chaos.volunteer import Volunteer
 from protocol.ids import PeerId, short
 from protocol.wire.parts import SeatStatus
@@ -27,35 +26,18 @@ DIAL_CHANCE: Final = 0.5
 class Beats:
     """See the module's docstring."""
 
-    def __init__(
-        self,
-        agenda: Agenda,
-        network: Network,
-        volunteers: Mapping[PeerId, Volunteer],
-        changed: Callable[[Volunteer], None],
-        linked: Callable[[Volunteer, PeerId], None],
-        told: Callable[[Volunteer, SeatStatus | None], SeatStatus | None],
-        note: Callable[[Volunteer, str], None],
-        *,
-        keep_links: bool,
-    ) -> None:
-        self._agenda, self._network, self._volunteers = agenda, network, volunteers
-        self._changed, self._linked, self._told = changed, linked, told
-        self._note, self._keep_links = note, keep_links
-        network.on_closed = self._closed
+    def __init__(self, swarm: ChaosSwarm) -> None:
+        self._swarm, self._network = swarm, swarm.network
+        self._network.on_closed = self._closed
         self.rate = 1.0
         """Microbatches per second that everybody says it computes."""
-
-    def now_of(self, volunteer: Volunteer) -> float:
-        """Return the reading of the volunteer's clock."""
-        return volunteer.clock.read(self._agenda.now)
 
     # --- saying ----------------------------------------------------------------------------
 
     def say(self, volunteer: Volunteer, *, version_only: bool = False) -> None:
         """Send our seat to all linked volunteers; only to those of our stage and its neighbours if
         only the version is new."""
-        now = self.now_of(volunteer)
+        now = self._swarm.now_of(volunteer)
         volunteer.heartbeats += 1
         seat = volunteer.seat
         status = volunteer.returning if seat is None else seat.status(self.rate)
@@ -74,7 +56,7 @@ class Beats:
                 other,
                 me,
                 number,
-                self._told(volunteer, status),
+                self._swarm.beat_told(volunteer, status),
                 echoes.get(other.peer, -1),
             ),
             near if version_only else volunteer.links,
@@ -83,7 +65,7 @@ class Beats:
 
     def second(self, volunteer: Volunteer) -> None:
         """A node's work of every second."""
-        for peer in volunteer.detector.tick(self.now_of(volunteer)):
+        for peer in volunteer.detector.tick(self._swarm.now_of(volunteer)):
             self._silent(volunteer, peer)
         self.say(volunteer)
         self._dial(volunteer)
@@ -103,7 +85,7 @@ class Beats:
         volunteer.heard[of] = number
         volunteer.echoes[of] = number
         volunteer.silent.discard(of)
-        now = self.now_of(volunteer)
+        now = self._swarm.now_of(volunteer)
         volunteer.detector.heard(of, now)
         serving = [status.stage] if status and status.state == "serving" else []
         volunteer.contacts.heard(of, serving, echo, now)
@@ -115,12 +97,12 @@ class Beats:
 
     def _silent(self, volunteer: Volunteer, peer: PeerId) -> None:
         """The detector gives a peer up."""
-        self._note(volunteer, f"has not heard {short(peer)} for too long")
+        self._swarm.note(volunteer, f"has not heard {short(peer)} for too long")
         volunteer.statuses.pop(peer, None)
         volunteer.silent.add(peer)
-        if not self._keep_links:
+        if not self._swarm.config.links_survive_silence:
             self._unlinked(volunteer, peer)
-            volunteer.contacts.closed(peer, by_peer=False, now=self.now_of(volunteer))
+            volunteer.contacts.closed(peer, by_peer=False, now=self._swarm.now_of(volunteer))
             self._network.close(volunteer, peer)
         self._show(volunteer)
 
@@ -128,7 +110,7 @@ class Beats:
         """The other end has closed the link, or its process has ended."""
         volunteer.links.pop(by, None)
         self._unlinked(volunteer, by)
-        volunteer.contacts.closed(by, by_peer=dies, now=self.now_of(volunteer))
+        volunteer.contacts.closed(by, by_peer=dies, now=self._swarm.now_of(volunteer))
         self._show(volunteer)
 
     @staticmethod
@@ -142,10 +124,10 @@ class Beats:
     # --- links -----------------------------------------------------------------------------
 
     def _dial(self, volunteer: Volunteer) -> None:
-        for other in list(self._volunteers.values()):
+        for other in list(self._swarm.volunteers.values()):
             linked = other is volunteer or other.peer in volunteer.links
-            if not linked and other.alive and self._agenda.random.random() < DIAL_CHANCE:
-                self._agenda.sometime(DIAL_S, partial(self.link, volunteer, other))
+            if not linked and other.alive and self._swarm.random.random() < DIAL_CHANCE:
+                self._swarm.agenda.sometime(DIAL_S, partial(self.link, volunteer, other))
 
     def link(self, one: Volunteer, two: Volunteer) -> None:
         """Make a link if both can; an older one that an end still holds is closed by it."""
@@ -160,15 +142,15 @@ class Beats:
         for end, other in ((one, two), (two, one)):
             end.heard.pop(other.peer, None)
             end.echoes.pop(other.peer, None)
-            end.detector.watch(other.peer, self.now_of(end))
+            end.detector.watch(other.peer, self._swarm.now_of(end))
         self.say(one)
         self.say(two)
-        self._linked(one, two.peer)
-        self._linked(two, one.peer)
+        self._swarm.linked(one, two.peer)
+        self._swarm.linked(two, one.peer)
 
     def _show(self, volunteer: Volunteer) -> None:
         """Give the seat a new view if the view has changed."""
         seen = (dict(volunteer.statuses), volunteer.seen_live())
         if seen != volunteer.shown:
             volunteer.shown = seen
-            self._changed(volunteer)
+            self._swarm.show(volunteer)

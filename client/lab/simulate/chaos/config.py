@@ -19,18 +19,9 @@ class ChaosConfig:
     faults: int = 200
     gap_s: float = 0.4
     """Mean time between two faults."""
-    delay_s: Range = (0.001, 0.05)
     compute_s: Range = (0.01, 0.06)
     links_survive_silence: bool = True
     """Whether a link to a peer that was silent for too long is kept, or closed."""
-    spares: int = 1
-    """Replicas of a stage that no fault takes; 0: a stage may be lost completely."""
-    splits_stages: bool = False
-    """Whether a network may be cut through a stage."""
-    calm_s: float = 0.0
-    """Time between two faults that take a replica from the swarm."""
-    settle_s: float = 600.0
-    """Seconds within which every stage resumes after the last fault."""
     checkpoint_every: int = 2
     hashes_later: bool = False
     """Whether workers compute a version's hash beside the next step's passes."""

@@ -34,7 +34,6 @@ class Faults:
         """By name of the message on which they were played."""
         self.total = 0
         self._aimed: list[Fault] = []
-        self._taken_at = float("-inf")
         self._splits = 0
         self._ended = False
 
@@ -116,10 +115,9 @@ class Faults:
 
     def _split(self, fault: Fault, victim: Volunteer) -> None:
         swarm = self._swarm
-        through = swarm.config.splits_stages and fault.who % 3
         side = {
-            volunteer.peer: (fault.who >> (2 + (index if through else volunteer.stage))) & 1
-            for index, volunteer in enumerate(swarm.volunteers.values())
+            volunteer.peer: (fault.who >> (2 + volunteer.stage)) & 1
+            for volunteer in swarm.volunteers.values()
         }
         if len(set(side.values())) < 2:
             with_it = [v for v in swarm.volunteers.values() if v.stage == victim.stage]
@@ -137,13 +135,9 @@ class Faults:
     # --- volunteers ------------------------------------------------------------------------
 
     def _may_take(self, victim: Volunteer) -> bool:
-        """Whether the stage continues without the victim, as far as the configuration requires."""
-        swarm, config = self._swarm, self._swarm.config
-        if swarm.agenda.now < self._taken_at + config.calm_s:
-            return False
-        others = [v for v in swarm.honest() if v.stage == victim.stage and v != victim]
-        holders = sum(_stands_in(other, victim) for other in others)
-        return holders >= config.spares or not victim.holds_state
+        """Whether the stage continues without the victim: one replica of each always serves."""
+        others = [v for v in self._swarm.honest() if v.stage == victim.stage and v != victim]
+        return any(_stands_in(other, victim) for other in others) or not victim.holds_state
 
     def _may_go_for_good(self, victim: Volunteer) -> bool:
         """Whether a majority of every volunteer's electors comes back in any case: members whose
@@ -197,7 +191,6 @@ class Faults:
             return False
         if fault.kind == "replace" and not self._may_go_for_good(victim):
             return False
-        self._taken_at = swarm.agenda.now
         self.phases[phase_of(victim)] += 1
         after = partial(swarm.agenda.after, fault.span_s)
         match fault.kind:

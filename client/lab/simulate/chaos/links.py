@@ -18,6 +18,7 @@ from client.lab.simulate.chaos.volunteer import Link, Volunteer
 from protocol.ids import PeerId
 
 TrickKind = Literal["lose", "double", "late", "ahead"]
+DELAY_S: Range = (0.001, 0.05)
 LATE_S: Range = (0.1, 8.0)
 CLOSE_S: Range = (0.0, 0.05)
 
@@ -44,10 +45,8 @@ class Storm:
 class Network:
     """See the module's docstring; it counts what it carries, by name of message."""
 
-    def __init__(
-        self, agenda: Agenda, volunteers: Mapping[PeerId, Volunteer], delay: Range
-    ) -> None:
-        self._agenda, self._volunteers, self._delay_s = agenda, volunteers, delay
+    def __init__(self, agenda: Agenda, volunteers: Mapping[PeerId, Volunteer]) -> None:
+        self._agenda, self._volunteers = agenda, volunteers
         self._side: dict[PeerId, int] = {}
         self._lossy = False
         self._tricks: list[Trick] = []
@@ -103,18 +102,18 @@ class Network:
         arrive = partial(self._arrive, link, other, action)
         trick = self._trick_on(kind) if self._tricks else None
         if trick is None or trick == "double":
-            self._agenda.deliver((sender.peer, to, lane), self._delay_s, arrive)
+            self._agenda.deliver((sender.peer, to, lane), DELAY_S, arrive)
         if trick == "double" or trick == "late":
             self._agenda.sometime(LATE_S, arrive)
         elif trick == "ahead":
-            self._agenda.after(self._delay_s[0], arrive)
+            self._agenda.after(DELAY_S[0], arrive)
 
     def send_beat(
         self, sender: Volunteer, hear: Callable[[Volunteer], None], to: Container[PeerId]
     ) -> None:
         """Send a heartbeat on the sender's links with these, as one event."""
         links = [(peer, link) for peer, link in sender.links.items() if peer in to]
-        self._agenda.deliver((sender.peer, "beat"), self._delay_s, partial(self._beat, links, hear))
+        self._agenda.deliver((sender.peer, "beat"), DELAY_S, partial(self._beat, links, hear))
 
     def _beat(self, links: list[tuple[PeerId, Link]], hear: Callable[[Volunteer], None]) -> None:
         for to, link in links:
@@ -159,7 +158,7 @@ class Network:
         for link in links.values():
             held, link.held = link.held, []
             for to, action in held:
-                within = (self._delay_s[0], 10 * self._delay_s[1])
+                within = (DELAY_S[0], 10 * DELAY_S[1])
                 arrive = partial(self._arrive, link, to, action, certain=True)
                 self._agenda.deliver((id(link), to.peer), within, arrive)
 

@@ -6,12 +6,11 @@ import gc
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 
-from client.lab.simulate.chaos.config import drawn
+from client.lab.simulate.chaos.config import ChaosConfig
 from client.lab.simulate.chaos.replay import run_once
 
 CHUNK = 20
@@ -60,45 +59,31 @@ class Tally:
         self.failed |= other.failed
 
 
-def run_some(
-    seeds: Sequence[int],
-    lies: tuple[str, ...] = (),
-    audits: float = 0.0,
-    *,
-    hashes_later: bool = False,
-) -> Tally:
-    """Run some seeds one after the other; ``lies``: of the liar, if there is one."""
+def run_some(configs: Iterable[ChaosConfig]) -> Tally:
+    """Run some worlds one after the other."""
     tally = Tally()
-    for seed in seeds:
-        world, violation = run_once(drawn(seed, lies, audits, hashes_later=hashes_later))
+    for config in configs:
+        world, violation = run_once(config)
         met = world.faults
         one = Tally(1, met.done, met.total, met.phases, met.tricks, world.liar.told)
         one.versions = min(world.versions())
         one.audits, one.undiscovered = world.audits.found, world.audits.undiscovered
         one.lasted = Counter(world.audits.lasted)
         if violation:
-            one.failed[seed], one.fewest = violation, None
+            one.failed[config.seed], one.fewest = violation, None
         tally.add(one)
         del world, one
         gc.collect()
     return tally
 
 
-def run_many(
-    seeds: Sequence[int],
-    chunk: int = CHUNK,
-    lies: tuple[str, ...] = (),
-    audits: float = 0.0,
-    *,
-    hashes_later: bool = False,
-) -> Iterator[Tally]:
-    """Run seeds on all cores; yield the results so far after each chunk."""
+def run_many(configs: Sequence[ChaosConfig]) -> Iterator[Tally]:
+    """Run worlds on all cores; yield the results so far after each chunk."""
     spawn = multiprocessing.get_context("spawn")
-    chunks = [seeds[start : start + chunk] for start in range(0, len(seeds), chunk)]
+    chunks = [configs[start : start + CHUNK] for start in range(0, len(configs), CHUNK)]
     tally = Tally()
-    run = partial(run_some, lies=lies, audits=audits, hashes_later=hashes_later)
     # A world lives until its seed is done: the collector would find nothing.
     with ProcessPoolExecutor(os.cpu_count() or 1, spawn, gc.disable) as pool:
-        for some in pool.map(run, chunks):
+        for some in pool.map(run_some, chunks):
             tally.add(some)
             yield tally

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from client.lab.simulate.chaos.config import ChaosConfig
 from client.lab.simulate.chaos.schedule import Fault, schedule
 from client.lab.simulate.chaos.trial import Trial
 from client.lab.simulate.chaos.world import ChaosWorld
 from client.lab.simulate.invariants import InvariantViolation
-from protocol.seat.seat import Seat
-
-MakeSeat = Callable[..., Seat]
 
 
-def run_once(
-    config: ChaosConfig, faults: Sequence[Fault] | None = None, seat_class: MakeSeat = Seat
-) -> tuple[ChaosWorld, str]:
+def run_once(config: ChaosConfig, faults: Sequence[Fault] | None = None) -> tuple[ChaosWorld, str]:
     """Run a world; return it and its violation (empty: none)."""
-    world = ChaosWorld(config, faults, seat_class)
+    world = ChaosWorld(config, faults)
     try:
         Trial(world).run()
     except InvariantViolation as violation:
@@ -38,9 +33,9 @@ def kind_of(violation: str) -> str:
     return words[1][:11] if len(words) > 1 else violation
 
 
-def shrink(config: ChaosConfig, seat_class: MakeSeat = Seat) -> list[Fault]:
+def shrink(config: ChaosConfig) -> list[Fault]:
     """Return few of a run's faults that still break it in the same way (Zeller's ddmin)."""
-    world, violation = run_once(config, None, seat_class)
+    world, violation = run_once(config)
     wanted = kind_of(violation)
     if not wanted:
         return []
@@ -50,7 +45,7 @@ def shrink(config: ChaosConfig, seat_class: MakeSeat = Seat) -> list[Fault]:
         size = -(-len(faults) // pieces)
         for start in range(0, len(faults), size):
             fewer = faults[:start] + faults[start + size :]
-            if fewer and kind_of(run_once(config, fewer, seat_class)[1]) == wanted:
+            if fewer and kind_of(run_once(config, fewer)[1]) == wanted:
                 faults, pieces = fewer, max(2, pieces - 1)
                 break
         else:

@@ -1,7 +1,7 @@
 """The base of the chaos world, on which its parts work: the volunteers, their network, the checks.
 
-``Faults``, ``Acquisitions`` and ``Histories`` hold a swarm and act on its volunteers. The whole
-world (``world``), which consists of those parts, implements these actions.
+``Beats``, ``Faults``, ``Acquisitions`` and ``Histories`` hold a swarm and act on its volunteers.
+The whole world (``world``), which consists of those parts, implements these actions.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.seats import SeatWorld
 from protocol.ids import PeerId
 from protocol.wire.messages import Admit
+from protocol.wire.parts import SeatStatus
 from protocol.wire.statement import Statement
 
 
@@ -29,7 +30,7 @@ class ChaosSwarm(SeatWorld[Volunteer]):
         super().__init__(config.seed, config.compute_s)
         self.config = config
         self.volunteers: dict[PeerId, Volunteer] = {}
-        self.network = Network(self.agenda, self.volunteers, config.delay_s)
+        self.network = Network(self.agenda, self.volunteers)
         self.checks = Checks(config.per_step, parting=config.parting)
 
     def now_of(self, peer: Volunteer) -> float:
@@ -99,3 +100,17 @@ class ChaosSwarm(SeatWorld[Volunteer]):
     @abstractmethod
     def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, bytes]]:
         """Return a volunteer's records of all disks."""
+
+    # --- what its heartbeats and links do ------------------------------------------------------
+
+    @abstractmethod
+    def beat_told(self, volunteer: Volunteer, said: SeatStatus | None) -> SeatStatus | None:
+        """Return what a volunteer tells another one of its seat."""
+
+    @abstractmethod
+    def linked(self, volunteer: Volunteer, to: PeerId) -> None:
+        """A volunteer has a new link."""
+
+    @abstractmethod
+    def show(self, volunteer: Volunteer) -> None:
+        """Give a volunteer's machines what it sees now."""

@@ -17,6 +17,8 @@ from protocol.recovery.knowledge import PATIENCE_S
 from protocol.recovery.lines import MEET_S
 from protocol.seat.roster import MOST_DOUBLINGS
 
+SETTLE_S: Final = 600.0
+"""Seconds within which every stage resumes after the last fault."""
 FURTHER_STEPS: Final = 2
 """Versions that every stage has to make after the last fault."""
 QUIET_AFTER_S: Final = 15.0
@@ -67,7 +69,7 @@ class Trial:
         """Check that every stage resumes and all volunteers serve."""
         world = self._world
         goal = max(world.versions()) + FURTHER_STEPS
-        limit = world.agenda.now + world.config.settle_s
+        limit = world.agenda.now + SETTLE_S
         while not self._went_on(goal):
             world.advance_to(world.agenda.now + 1.0)
             expect(world.agenda.now < limit, f"no progress to version {goal}\n{self.describe()}")
@@ -84,7 +86,7 @@ class Trial:
         world = self._world
         world.last_step(max(world.versions()) + 1)
         self._until_finished()
-        limit = world.agenda.now + world.config.settle_s
+        limit = world.agenda.now + SETTLE_S
         while len({v.recovery.lineage for v in self._asked()}) > 1 and world.agenda.now < limit:
             world.advance_to(world.agenda.now + MEET_S)  # one part joins the other's lineage
         world.advance_to(world.agenda.now + (AUDITS_S if world.config.audits else QUIET_AFTER_S))
@@ -96,7 +98,7 @@ class Trial:
 
     def _until_finished(self) -> None:
         world = self._world
-        limit = world.agenda.now + world.config.settle_s
+        limit = world.agenda.now + SETTLE_S
         while not all(v.serving and v.seat and v.seat.finished for v in self._asked()):
             world.advance_to(world.agenda.now + 1.0)
             expect(world.agenda.now < limit, f"the last step stays open\n{self.describe()}")

@@ -11,7 +11,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from client.lab.simulate.agenda import Action
-from client.lab.simulate.chaos.clock import Clock
 from client.lab.simulate.peer import SimPeer
 from protocol.audit.terms import AuditTerms
 from protocol.evidence.word import OwnWord
@@ -29,6 +28,30 @@ from protocol.wire.parts import SeatStatus
 
 KEEP = 3
 """Checkpoints kept of one stage."""
+
+
+class Clock:
+    """A monotonic clock with a start and a speed of its own.
+
+    Maps virtual seconds of the world to the seconds that one machine reads, and back.
+
+    State: a point at which both are known, and the rate since then. It never runs backwards.
+    """
+
+    def __init__(self, offset_s: float, rate: float) -> None:
+        self._world, self._read, self._rate = 0.0, offset_s, rate
+
+    def read(self, world_s: float) -> float:
+        """Return the machine's reading at a moment of the world."""
+        return self._read + (world_s - self._world) * self._rate
+
+    def when(self, read_s: float) -> float:
+        """Return the moment of the world at which the machine reads ``read_s``."""
+        return self._world + (read_s - self._read) / self._rate
+
+    def set_rate(self, rate: float, world_s: float) -> None:
+        """Run at another speed from now on."""
+        self._read, self._world, self._rate = self.read(world_s), world_s, rate
 
 
 @dataclass
@@ -190,4 +213,4 @@ class Volunteer(SimPeer):
         self.detector, self.contacts = Detector(), Contacts()
         self.paused = self.missed_pulse = False
         self.corrupt, self.returning, self.promise = 0, None, (0, 0)
-        self.hold(0.0)
+        self.hold()

@@ -7,7 +7,7 @@ State: the volunteers, the network between them, the facts of every committed ve
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -17,14 +17,13 @@ from client.lab.simulate.agenda import Range
 from client.lab.simulate.chaos.acquisition import Acquisitions
 from client.lab.simulate.chaos.audits import Audits
 from client.lab.simulate.chaos.beats import PULSE_S, PULSES_PER_BEAT, Beats
-from client.lab.simulate.chaos.clock import Clock
 from client.lab.simulate.chaos.config import STEPS, ChaosConfig
 from client.lab.simulate.chaos.faults import Faults
 from client.lab.simulate.chaos.history import Histories
 from client.lab.simulate.chaos.liar import BEATS, Liar, Lie
 from client.lab.simulate.chaos.schedule import Fault, schedule
 from client.lab.simulate.chaos.swarm import ChaosSwarm
-from client.lab.simulate.chaos.volunteer import Volunteer
+from client.lab.simulate.chaos.volunteer import Clock, Volunteer
 from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import LyingWorker, MultisetWorker
 from client.lab.simulate.seats import Parts
@@ -84,30 +83,14 @@ class ChaosWorld(ChaosSwarm):
     Args:
         config: the swarm and its permitted faults.
         faults: replace those that the seed draws.
-        seat_class: the machine of the volunteers; tests pass a broken one.
     """
 
-    def __init__(
-        self,
-        config: ChaosConfig,
-        faults: Sequence[Fault] | None = None,
-        seat_class: Callable[..., Seat] = Seat,
-    ) -> None:
+    def __init__(self, config: ChaosConfig, faults: Sequence[Fault] | None = None) -> None:
         super().__init__(config)
-        self._seat_class = seat_class
         self.schedule = schedule(config) if faults is None else list(faults)
         self._met = False
         self.liar = Liar(config.seed, config.stages, config.lies)
-        self.beats = Beats(
-            self.agenda,
-            self.network,
-            self.volunteers,
-            self._show,
-            self._linked,
-            self._beat_told,
-            self.note,
-            keep_links=config.links_survive_silence,
-        )
+        self.beats = Beats(self)
         self.histories = Histories(self)
         self.acquisitions = Acquisitions(self, self.histories.donors)
         self.audits = Audits(self)
@@ -277,7 +260,7 @@ class ChaosWorld(ChaosSwarm):
         volunteer.epoch += 1
         volunteer.payloads = {}
         volunteer.worker = self._worker(volunteer, place)
-        volunteer.seat = self._seat_class(
+        volunteer.seat = Seat(
             place,
             size=volunteer.worker.size,
             steps=self._steps,
@@ -287,7 +270,7 @@ class ChaosWorld(ChaosSwarm):
             era=lineage.era,
             touch=volunteer.contacts,
             has_left=volunteer.recovery.known.has_left,
-            electors=lineage.electors,
+            electors=[PeerId(elector) for elector in lineage.electors],
             elector=volunteer.elector,
             promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, lineage.era)),
             proves=volunteer.recovery.evidence.proves,
@@ -301,28 +284,18 @@ class ChaosWorld(ChaosSwarm):
             volunteer.seat.admitted_by(admit, self.now_of(volunteer))
         self.perform(volunteer, volunteer.seat.allow_training(self.now_of(volunteer)))
         self.beats.say(volunteer)
-        self._show(volunteer)
+        self.show(volunteer)
         self.opened(volunteer)
 
     def opened(self, volunteer: Volunteer) -> None:
         """A volunteer has taken its seat."""
 
     def _worker(self, volunteer: Volunteer, place: Place) -> MultisetWorker:
-        lies, begins = self.config.lies, self.config.lies_from
-        if not volunteer.lies:
-            return MultisetWorker(
-                place,
-                hashes_later=self.config.hashes_later,
-                line=str(volunteer.recovery.lineage.era).encode() if self.config.parting else b"",
-            )
-        return LyingWorker(
-            place,
-            hashes_later=self.config.hashes_later,
-            contributes=lambda step: "gradients" in lies and step >= begins,
-            sums=lambda step: "sums" in lies and step >= begins,
-            audits="audits" in lies,
-            absurd=lambda step: "absurd" in lies and step >= begins,
-        )
+        config, later = self.config, self.config.hashes_later
+        if volunteer.lies:
+            return LyingWorker(place, config.lies, config.lies_from, hashes_later=later)
+        line = str(volunteer.recovery.lineage.era).encode() if config.parting else b""
+        return MultisetWorker(place, hashes_later=later, line=line)
 
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
         if isinstance(effect, CommitTo | SignCharge | Verdict | Contradicted | Audited):
@@ -388,7 +361,8 @@ class ChaosWorld(ChaosSwarm):
 
         return self.liar.decree(volunteer.peer, true, ready, list(self.volunteers))
 
-    def _beat_told(self, volunteer: Volunteer, said: SeatStatus | None) -> SeatStatus | None:
+    def beat_told(self, volunteer: Volunteer, said: SeatStatus | None) -> SeatStatus | None:
+        """See ``ChaosSwarm``."""
         for kind in BEATS if volunteer.lies else ():
             if self._lies(volunteer, kind):
                 said = self.liar.beat(kind, said, list(self.volunteers))
@@ -400,10 +374,12 @@ class ChaosWorld(ChaosSwarm):
             return dict(volunteer.records)
         return self.liar.records(volunteer.peer, volunteer.records)
 
-    def _linked(self, volunteer: Volunteer, to: PeerId) -> None:
+    def linked(self, volunteer: Volunteer, to: PeerId) -> None:
+        """See ``ChaosSwarm``."""
         self.histories.tell(volunteer, to)
 
-    def _show(self, volunteer: Volunteer) -> None:
+    def show(self, volunteer: Volunteer) -> None:
+        """See ``ChaosSwarm``."""
         if volunteer.running:
             self.histories.update(volunteer)
         if volunteer.seat is not None and volunteer.running:

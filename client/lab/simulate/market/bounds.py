@@ -89,14 +89,10 @@ def single_bound(rates: Floats, lp: float, prices: Prices) -> float:
     return high
 
 
-def oracle(nature: Nature, resolution_s: float | None = None) -> Oracle:
-    """Return the bounds over time, computed again where the population has changed.
-
-    Args:
-        resolution_s: shortest time between two computations; by default 2 s for small swarms and
-            more for large ones, in which one volunteer more or less matters less.
-    """
-    step_s = resolution_s or max(2.0, nature.setting.volunteers / 250)
+def oracle(nature: Nature) -> Oracle:
+    """Return the bounds over time, computed again where the population has changed: at most every
+    2 s, less often for large swarms, in which one volunteer more or less matters less."""
+    step_s = max(2.0, nature.setting.volunteers / 250)
     _, kind_of_stage = nature.kinds
     many = np.bincount(kind_of_stage)
     free, capped = Prices(many), Prices(many)

@@ -1,24 +1,24 @@
-"""Every policy by name."""
+"""Every policy by name, and the figures of several in one and the same world."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from client.lab.simulate.agenda import Agenda
+from client.lab.simulate.market.bounds import oracle
 from client.lab.simulate.market.crowd import Crowd
-from client.lab.simulate.market.design import FULL, Design
-from client.lab.simulate.market.fleet import Fleet
 from client.lab.simulate.market.nature import Nature
 from client.lab.simulate.market.policies.annealing import Annealing
 from client.lab.simulate.market.policies.dual import DualByValue, DualPetals
 from client.lab.simulate.market.policies.joining import ByValue, Joining, Random
 from client.lab.simulate.market.policies.moving import Petals, Swarm
-from client.lab.simulate.market.policies.policy import Market, Policy
+from client.lab.simulate.market.policies.policy import MakePolicy
 from client.lab.simulate.market.policies.stable import StaticStable
-from client.lab.simulate.market.run import Seat
+from client.lab.simulate.market.run import play
+from client.lab.simulate.market.score import Figures, score
 
-BASELINES: dict[str, Callable[[Market], Policy]] = {
+POLICIES: dict[str, MakePolicy] = {
+    "ours": Crowd,
     "random": Random,
     "greedy-join": Joining,
     "swarm-300": lambda market: Swarm(market, 300.0, careful=False),
@@ -32,21 +32,17 @@ BASELINES: dict[str, Callable[[Market], Policy]] = {
     "petals-dual": lambda market: DualPetals(market, 0.95),
     "annealing": Annealing,
 }
-DESIGNS: dict[str, Design] = {
-    "ours": FULL,
-    "ours-no-dual": Design(dual_homing=False),
-    "ours-no-moves": Design(moves=False),
-}
-POLICIES = (*DESIGNS, *BASELINES)
+Progress = Callable[[str, float], object]
+"""Called with the name of the simulated policy and the share done."""
 
 
-def seat(name: str) -> Seat:
-    """Return the factory of a policy by name; raises ``KeyError``."""
-    if name in DESIGNS:
-        return partial(Crowd, design=DESIGNS[name])
-    baseline = BASELINES[name]
-
-    def make(nature: Nature, agenda: Agenda, fleet: Fleet) -> Policy:
-        return baseline(Market(nature, agenda, fleet))
-
-    return make
+def compare(
+    nature: Nature, policies: Sequence[str], progress: Progress | None = None
+) -> Iterator[Figures]:
+    """Yield the figures of policies, in order, as they are ready."""
+    if progress:
+        progress("bounds", 0.0)
+    bounds = oracle(nature)
+    for name in policies:
+        told = partial(progress, name) if progress else None
+        yield score(name, nature, bounds, play(nature, POLICIES[name], told))

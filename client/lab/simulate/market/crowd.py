@@ -1,12 +1,10 @@
 """The real machines: one ``Matching`` per volunteer, with messages, records and views between them.
 
-State: the machines, the membership view (one for all, as old as the world's detection delay), its
-next changes, every machine's next alarm, and counts of messages. The ``Fleet`` fetches and serves
-the stages that the machines assign.
+State: the machines, the records that all of them read, the membership view (one for all, as old as
+the world's detection delay), its next changes, every machine's next alarm, and counts of messages.
+The ``Fleet`` fetches and serves the stages that the machines assign.
 
-In a *shared* crowd all machines read the same records, and a change wakes only the machines that it
-can affect; so thousands fit one process. Otherwise each machine has records of its own and gets
-each one at its own moment.
+A change wakes only the machines that it can affect; so thousands fit one process.
 """
 
 from __future__ import annotations
@@ -15,53 +13,37 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from client.lab.simulate.agenda import Agenda
 from client.lab.simulate.market import setting as world
-from client.lab.simulate.market.design import FULL, Design
-from client.lab.simulate.market.fleet import Fleet
-from client.lab.simulate.market.nature import Nature
-from client.lab.simulate.market.policies.policy import Said
+from client.lab.simulate.market.policies.policy import Market, Said
 from client.lab.simulate.market.setting import manifest_of
-from client.lab.simulate.market.stability import count_blocking_pairs
 from protocol.effects import Penalise, Publish, SendLetter
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.matching import stewards
 from protocol.matching.board import Board, Notice
 from protocol.matching.effects import Assign, Effect, Unassign
+from protocol.matching.last_members import LastMembers
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
 from protocol.matching.population import Population
 from protocol.matching.seat import State
-from protocol.matching.timing import LEASE_S, MEASURED_S
+from protocol.matching.timing import MEASURED_S
 
 WALL_S = 1_700_000_000.0
 """Unix time of the simulation's beginning."""
 BOARD_S = 0.25
-"""Interval at which shared records are passed on."""
-SHARED_FROM = 0
-"""Larger crowds share their records."""
-AUDIT_S = 600.0
-AUDIT_UP_TO = 1000
-"""Larger crowds are not audited for blocking pairs, which takes seconds each time."""
+"""Interval at which records are passed on."""
 
 
 class Crowd:
     """A policy in which every volunteer decides for itself."""
 
-    def __init__(
-        self,
-        nature: Nature,
-        agenda: Agenda,
-        fleet: Fleet,
-        design: Design = FULL,
-        *,
-        shared: bool | None = None,
-    ) -> None:
+    def __init__(self, market: Market) -> None:
+        nature, agenda, fleet = market.nature, market.agenda, market.fleet
         self.said = Said()
         self.population = Population((), nature.costs, 2)
         """The view of everybody."""
-        self._nature, self._agenda, self._fleet, self._design = nature, agenda, fleet, design
-        self._manifest = design.applied_to(manifest_of(nature.setting))
+        self._nature, self._agenda, self._fleet = nature, agenda, fleet
+        self._manifest = manifest_of(nature.setting)
         self._peers = [_peer(number) for number in range(nature.count)]
         self._number_of = {peer: number for number, peer in enumerate(self._peers)}
         self._machines: dict[int, Matching] = {}
@@ -70,9 +52,8 @@ class Crowd:
         self._seen: dict[int, Population] = {}
         self._alarms: dict[int, float] = {}
         self._measured: set[int] = set()
-        self._shared = nature.setting.volunteers > SHARED_FROM if shared is None else shared
-        self._board = Board(nature.setting.stages) if self._shared else None
-        self._last_members = design.last_members() if self._shared else None
+        self._board = Board(nature.setting.stages)
+        self._last_members = LastMembers()
         self._revision = -1
         self._empty: tuple[Stage, ...] = ()
         self._restless: set[int] = set()
@@ -80,31 +61,22 @@ class Crowd:
         self._waiting: dict[Stage, set[int]] = {}
         """Who waits for the word of a stage's steward: it matters to them alone."""
         self._notices: dict[Stage, Notice] = {}
-        self._records: dict[tuple[PeerId, str, str], tuple[float, Publish]] = {}
         agenda.every(world.VIEW_S, self._hand_on_view)
-        if self._shared:
-            agenda.every(BOARD_S, self._hand_on_records)
-        if nature.setting.volunteers <= AUDIT_UP_TO:
-            agenda.at(AUDIT_S, lambda: agenda.every(AUDIT_S, self._audit))
+        agenda.every(BOARD_S, self._hand_on_records)
 
     # --- events ---------------------------------------------------------------------------
 
     def joined(self, volunteer: int) -> None:
         """Start a machine; it and the others see each other with the next view."""
-        peer = self._peers[volunteer]
-        machine = Matching(
-            peer,
+        self._machines[volunteer] = Matching(
+            self._peers[volunteer],
             self._manifest,
             WALL_S,
             board=self._board,
-            last_members=self._last_members or self._design.last_members(),
+            last_members=self._last_members,
         )
-        self._machines[volunteer] = machine
         self._restless.add(volunteer)
         self._note(volunteer, self._newcomer(volunteer))
-        for (author, _, _), (said_at, record) in list(self._records.items()):
-            if self._agenda.now - said_at < LEASE_S:
-                self._spread_to(volunteer, author, record)
 
     def departed(self, volunteer: int) -> None:
         """Tell all volunteers that one is gone."""
@@ -131,14 +103,12 @@ class Crowd:
             return
         self.population = self.population.evolve(self._changes)
         self._changes = {}
-        if self._board is not None:
-            self._board.observe(self.population, WALL_S + self._agenda.now)
+        self._board.observe(self.population, WALL_S + self._agenda.now)
         for volunteer in self._concerned():
             self._show(volunteer)
 
     def _hand_on_records(self) -> None:
-        """Wake the machines that new shared records may affect."""
-        assert self._board is not None
+        """Wake the machines that new records may affect."""
         if self._board.revision == self._revision:
             return
         for volunteer in self._concerned():
@@ -153,10 +123,7 @@ class Crowd:
         A machine with a final place and without a stage to decide for must see it in two cases
         only: a stage without a steward, and a stage without replicas.
         """
-        if self._board is None:
-            return list(self._machines)
-        board = self._board
-        now = self._agenda.now
+        board, now = self._board, self._agenda.now
         found = set(self._restless)
         notices = board.notices(now)
         for stage, notice in notices.items():
@@ -185,36 +152,10 @@ class Crowd:
         self._perform(volunteer, machine.update_population(self.population, self._agenda.now))
         return True
 
-    def _publish(self, volunteer: int, record: Publish) -> None:
-        author = self._peers[volunteer]
+    def _publish(self, record: Publish) -> None:
+        """Count a record; its author has added it to the board."""
         self.said.records += len(self._machines)
         self.said.record_bytes += len(self._machines) * (len(record.body) + world.ENVELOPE_BYTES)
-        if self._board is not None:
-            return  # its author has added it there
-        self._records[author, record.kind, record.key] = (self._agenda.now, record)
-        for other in list(self._machines):
-            if other != volunteer:
-                self._spread_to(other, author, record)
-
-    def _spread_to(self, volunteer: int, author: PeerId, record: Publish) -> None:
-        self._agenda.sometime(world.GOSSIP_S, lambda: self._learn(volunteer, author, record))
-
-    def _learn(self, volunteer: int, author: PeerId, record: Publish) -> None:
-        machine = self._alive(volunteer)
-        if machine is not None:
-            now = self._agenda.now
-            found = machine.receive_record(author, record.kind, record.body, now)
-            self._perform(volunteer, found)
-
-    def _audit(self) -> None:
-        """Count the blocking pairs, as a steward sees the stages."""
-        reader = next((m for m in self._machines.values() if m.stewardships), None)
-        if reader is None:
-            return
-        postings = {s: n.posting for s, n in reader.postings(self._agenda.now).items()}
-        found = count_blocking_pairs(self.population, postings)
-        if found is not None:
-            self.said.blocking_pairs.append((self._agenda.now, found))
 
     # --- letters and effects ----------------------------------------------------------------------
 
@@ -225,7 +166,7 @@ class Crowd:
                 case SendLetter():
                     self._send(volunteer, effect)
                 case Publish():
-                    self._publish(volunteer, effect)
+                    self._publish(effect)
                 case Assign():
                     self._assign(volunteer, int(effect.stage))
                 case Unassign():

@@ -20,7 +20,6 @@ from protocol.matching import preferences
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-NEVER = float("inf")
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +138,7 @@ def _arrivals(setting: Setting, random: np.random.Generator) -> Floats:
 
 def _sessions(setting: Setting, random: np.random.Generator, count: int) -> Floats:
     if setting.churn <= 0:
-        return np.full(count, NEVER)
+        return np.full(count, np.inf)
     return random.exponential(3600.0 / setting.churn, count)
 
 

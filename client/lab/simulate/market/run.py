@@ -15,12 +15,10 @@ import numpy as np
 from client.lab.simulate.agenda import Agenda
 from client.lab.simulate.market.fleet import Effort, Fleet
 from client.lab.simulate.market.nature import Flags, Floats, Nature
-from client.lab.simulate.market.policies.policy import Policy, Said
+from client.lab.simulate.market.policies.policy import MakePolicy, Market, Said
 from client.lab.simulate.market.setting import DETECTION_S
 
 RESOLUTION_S = 2.0
-Seat = Callable[[Nature, Agenda, Fleet], Policy]
-"""Makes a policy for a world."""
 Progress = Callable[[float], object]
 """Called with the share of the time that has passed."""
 
@@ -38,10 +36,10 @@ class Record:
     said: Said | None = None
 
 
-def play(nature: Nature, seat: Seat, progress: Progress | None = None) -> Record:
+def play(nature: Nature, policy: MakePolicy, progress: Progress | None = None) -> Record:
     """Run a policy in a world to the end of its time."""
     begin = time.perf_counter()
-    stage = _Stage(nature, seat)
+    stage = _Stage(nature, policy)
     times = np.arange(RESOLUTION_S, nature.horizon_s + RESOLUTION_S / 2, RESOLUTION_S)
     throughput, empty = np.zeros(len(times)), np.zeros(len(times), dtype=bool)
     level, bare = 0.0, True
@@ -68,13 +66,13 @@ def play(nature: Nature, seat: Seat, progress: Progress | None = None) -> Record
 class _Stage:
     """The state of a run: the clock, the volunteers and the policy."""
 
-    def __init__(self, nature: Nature, seat: Seat) -> None:
+    def __init__(self, nature: Nature, policy: MakePolicy) -> None:
         self._agenda = Agenda(nature.setting.seed)
         self.fleet = Fleet(nature, self._agenda, lambda v, s: self._policy.loaded(v, s))
         self.losses_s: list[float] = []
         for volunteer in range(nature.count):
             self._schedule(nature, volunteer)
-        self._policy = seat(nature, self._agenda, self.fleet)
+        self._policy = policy(Market(nature, self._agenda, self.fleet))
 
     @property
     def said(self) -> Said | None:

@@ -48,8 +48,6 @@ class Figures(Struct, frozen=True):
     """Share of the time in which a stage was not served."""
     talk: Talk | None
     """Only of policies that exchange messages."""
-    blocking_pairs: list[tuple[float, int]] | None
-    """(seconds, pairs) over time; only of policies that are matchings."""
     series: list[tuple[float, float]]
     """(seconds, throughput over the bound), averaged."""
     wall_s: float
@@ -72,7 +70,6 @@ def score(policy: str, nature: Nature, oracle: Oracle, record: Record) -> Figure
         losses_felt=len(waits),
         empty=float(record.empty.mean()),
         talk=_talk(record.said, hours) if record.said else None,
-        blocking_pairs=record.said.blocking_pairs if record.said else None,
         series=_series(record.times_s, share),
         wall_s=record.wall_s,
     )

@@ -18,7 +18,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.state import ADAMW_STATE
 from protocol.ids import peer_id_from_key
-from protocol.manifest import Manifest, Policy, StageCost
+from protocol.manifest import Manifest, StageCost
 
 STATE = ADAMW_STATE
 STATE_BYTES = 42e9
@@ -72,9 +72,6 @@ share, once to each of the others, in S8."""
 
 MESSAGE_DELAY_S = (0.02, 0.15)
 MESSAGE_LOSS = 0.01
-GOSSIP_S = (0.1, 0.5)
-"""A record reaches all others within this time, each at its own moment."""
-
 VIEW_S = 1.0
 """Interval at which changes of the membership view are passed on."""
 
@@ -130,7 +127,7 @@ class Setting:
         )
 
 
-def manifest_of(setting: Setting, *, redundancy: int = 2) -> Manifest:
+def manifest_of(setting: Setting) -> Manifest:
     """Return the manifest whose matching is simulated."""
     return Manifest(
         protocol=1,
@@ -147,7 +144,6 @@ def manifest_of(setting: Setting, *, redundancy: int = 2) -> Manifest:
         steps=10_000,
         optimizer=OptimizerSpec(),
         data=DataSpec("text", 10**9, "0" * 64),
-        policy=Policy(redundancy=redundancy),
     )
 
 

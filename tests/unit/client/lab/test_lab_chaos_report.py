@@ -41,8 +41,8 @@ def _line(kind: str, time: float, data: Mapping[str, object], **more: object) ->
     return json.dumps(record) + "\n"
 
 
-def _note(name: str, kind: str, time: float, life: int = 1, **data: object) -> Note:
-    return Note(name, life, time, kind, "info", "", data)
+def _note(name: str, kind: str, time: float, **data: object) -> Note:
+    return Note(name, time, kind, "info", "", data)
 
 
 def _closed(
@@ -52,12 +52,11 @@ def _closed(
     counted: int,
     *,
     stage: int = 0,
-    life: int = 1,
     of: str = "",
     era: int = 0,
 ) -> Note:
     data = {"stage": stage, "version": version, "hash": of or f"{stage}:{version}"}
-    return _note(name, "StageClosed", time, life, counted=counted, attempt=1, era=era, **data)
+    return _note(name, "StageClosed", time, counted=counted, attempt=1, era=era, **data)
 
 
 def _steps(count: int, every_s: float, *, gap: tuple[int, float] = (0, 0.0)) -> list[Note]:
@@ -97,7 +96,7 @@ def _seen(notes: list[Note], *injected: Injected, seconds: float = 20.0) -> Seen
 
 def test_a_log_is_read_while_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    tail = LogTail(path, "v1", 1)
+    tail = LogTail(path, "v1")
     assert list(tail.new_notes()) == []
     line = _line("StepCommitted", 5.0, {"step": 1})
     path.write_text("not json\n{broken\n" + line + line[:10])
@@ -110,7 +109,7 @@ def test_a_log_is_read_while_it_is_written(tmp_path: Path) -> None:
 
 
 def test_a_roll_back_is_told_from_one_who_comes_late() -> None:
-    late = [_closed("v1", 1.0, 1, 4), _closed("v1", 2.0, 2, 4), _closed("v2", 3.0, 1, 0, life=2)]
+    late = [_closed("v1", 1.0, 1, 4), _closed("v1", 2.0, 2, 4), _closed("v2", 3.0, 1, 0)]
     assert read_ledger(late, PER_STEP, 1).undone == ()
     back = [
         *(_closed("v1", float(v), v, 2) for v in range(1, 6)),
@@ -141,8 +140,8 @@ def test_a_recovery_is_measured_from_the_instant_of_the_fault() -> None:
         _recovery("v2", BEGAN + 3.75, "detected"),
         _recovery("v1", BEGAN + 4.5, "recovered"),
         _recovery("v2", BEGAN + 4.25, "recovered"),
-        _note("v4", "StageAssigned", BEGAN + 7.0, 2, stage=1, state="held"),
-        _note("v4", "StageAssigned", BEGAN + 8.5, 2, stage=1, state="serving"),
+        _note("v4", "StageAssigned", BEGAN + 7.0, stage=1, state="held"),
+        _note("v4", "StageAssigned", BEGAN + 8.5, stage=1, state="serving"),
     ]
     found = _measured(notes, _injected())
     assert found.at_s == 3.0

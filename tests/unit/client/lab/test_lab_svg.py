@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.lab.svg import Event, line_chart, ticks
+from client.lab.svg import Curve, Event, Labels, curves_chart, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -17,26 +17,16 @@ def _texts(svg: str) -> list[str]:
 
 
 def test_axes_title_and_events_are_labelled_and_escaped() -> None:
-    svg = line_chart(
-        [(0, 5.5), (1, 4.0), (2, 3.0)],
-        title="a < b",
-        subtitle="sub",
-        x_label="step",
-        y_label="loss",
-        events=[Event(1, "killed & gone")],
-    )
+    points = [(0, 5.5), (1, 4.0), (2, 3.0)]
+    labels = Labels("a < b", "sub", "step", "loss")
+    svg = curves_chart([Curve(points)], labels, events=[Event(1, "killed & gone")])
     texts = _texts(svg)
     assert {"a < b", "sub", "step", "loss", "killed & gone", "0", "2"} <= set(texts)
 
 
 def test_infinite_and_missing_losses_are_left_out() -> None:
-    svg = line_chart(
-        [(0, 1.0), (1, float("nan")), (2, float("inf")), (3, 2.0)],
-        title="t",
-        subtitle="s",
-        x_label="x",
-        y_label="y",
-    )
+    points = [(0, 1.0), (1, float("nan")), (2, float("inf")), (3, 2.0)]
+    svg = curves_chart([Curve(points)], Labels("t", "s", "x", "y"))
     line = ElementTree.fromstring(svg).find(f".//{SVG}polyline")
     assert line is not None
     assert len(line.attrib["points"].split()) == 2

@@ -12,7 +12,6 @@ from client.cli.main import run
 from client.errors import ExitCode
 
 SMALL = ("simulate", "--volunteers", "20", "--stages", "4", "--hours", "1")
-EXAMPLE = Path(__file__).parent / "traces" / "example.csv"
 
 
 def test_json_names_world_and_figures(capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,14 +43,6 @@ def test_the_plot_names_every_policy(tmp_path: Path, capsys: pytest.CaptureFixtu
     svg = ElementTree.fromstring(path.read_text())
     texts = {node.text for node in svg.iter("{http://www.w3.org/2000/svg}text")}
     assert {"random", "greedy-join", "share of the oracle"} <= texts
-
-
-def test_a_trace_replaces_volunteers_and_churn(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--stages", "2", "--hours", "1", "--policy", "greedy-join", "--json"]
-    assert run(["simulate", "--trace", str(EXAMPLE), *arguments]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["volunteers"] == 4
-    assert answer["trace"] == str(EXAMPLE)
 
 
 def test_an_unknown_policy_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

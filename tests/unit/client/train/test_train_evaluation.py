@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from client.events import VersionEvaluated
-from client.lab.bench.efficiency import training_plan
-from client.lab.reference import evaluate, train_reference
+from client.lab.reference import evaluate, train_reference, training_plan
 from model_zoo.datasets.build import build, open_source
 from model_zoo.whole import build_whole, load_whole
 from protocol.manifest import encode_manifest

@@ -6,7 +6,8 @@ and the resulting loads, exact and without delay. It shows no crash before it is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -30,8 +31,6 @@ class Said:
     record_bytes: int = 0
     penalties: int = 0
     """Faults of peers; there are none among honest ones."""
-    blocking_pairs: list[tuple[float, int]] = field(default_factory=list)
-    """(seconds, pairs) at some moments."""
 
 
 class Policy(Protocol):
@@ -122,3 +121,7 @@ class Market:
         for stage in held:
             self.levels[stage] += sign * (self.rates[volunteer, stage] // len(held))
             self.replicas[stage] += sign
+
+
+MakePolicy = Callable[[Market], Policy]
+"""Begins a policy by what it sees and may do."""
