@@ -6,18 +6,21 @@ window, polls for windows every 10 ms, and cuts frames so that each costs two No
 
 State of a session: its streams, by id; of a stream: its receive buffer and both windows. Memory:
 a peer can make a session hold at most twice the sum of the windows it was granted, which a budget
-bounds; sending more is a violation that ends the session. Reading must not block on writing, so
-replies are sent by a separate task (two readers that wait for each other's writes would deadlock).
-Urgent data overtakes the rest between two frames, so frames are short on a slow line, and long
-where their overhead costs more than the line does.
+bounds; sending more is a violation that ends the session. Reading must not block on writing (two
+readers that wait for each other's writes would deadlock), so one task writes all frames: replies
+first, then urgent ones, then the others, each in order. A frame that was begun is finished even if
+its sender gives up, for half a frame would end the connection. What is urgent overtakes the rest
+between two frames, so frames are short on a slow line, and long where their overhead costs more
+than the line does.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
@@ -71,29 +74,15 @@ class YamuxLimits:
     """Bytes granted to all streams beyond their first windows: 400 Mb/s over 300 ms."""
 
 
-class Turns:
-    """Schedules writes on a connection: a lock with two queues of waiting tasks, urgent ones first.
+@dataclass(eq=False, slots=True)
+class _Frame:
+    """A frame on its way: its header and its data."""
 
-    Each queue is FIFO, and the normal one is served only while the urgent one is empty. So a small
-    message waits only for the slice being written, however many tensors are queued.
-    """
-
-    def __init__(self) -> None:
-        self._taken = False
-        self._urgent = trio.lowlevel.ParkingLot()
-        self._usual = trio.lowlevel.ParkingLot()
-
-    async def wait(self, urgent: bool) -> None:
-        """Wait for a turn, which lasts until ``end``."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if self._taken:
-            await (self._urgent if urgent else self._usual).park()  # the turn is passed to us
-        self._taken = True
-
-    def end(self) -> None:
-        """Pass the turn to the next waiting task."""
-        if not (self._urgent.unpark() or self._usual.unpark()):
-            self._taken = False
+    buffers: Sequence[Buffer]
+    urgent: bool = True
+    over: trio.Event = field(default_factory=trio.Event)
+    """Set once it was written, or never will be."""
+    written: bool = False
 
 
 class YamuxSession:
@@ -117,14 +106,14 @@ class YamuxSession:
         self._openings = TokenBucket(
             self._limits.opened_per_s, self._limits.opened_burst, trio.current_time()
         )
-        self._turns = Turns()
+        self._urgent, self._usual = deque[_Frame](), deque[_Frame]()
+        self._something_waits = trio.Event()
         self._slice_bytes = LEAST_SLICE_BYTES
         channel.keep_unsent(self._slice_bytes)
         self.budget = WindowBudget(self._limits.window_bytes)
         self.trip_s = TRIP_S
         self._measurement, self._measured_at = 0, -math.inf  # nonce of the last ping, and when
         self._replies = bytearray()
-        self._replies_wait = trio.Event()
         self._header = bytearray()  # an unfinished frame header
         self._body_left = 0
         self._body_stream: YamuxStream | None = None
@@ -155,7 +144,7 @@ class YamuxSession:
         """
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._send_replies)
+            nursery.start_soon(self._write_frames)
             try:
                 await self._receive_frames(early)
             except (RemoteProtocolError, ConnectionLost) as error:
@@ -179,28 +168,23 @@ class YamuxSession:
             with suppress(ConnectionLost), trio.move_on_after(GO_AWAY_S):
                 await self._channel.send([HEADER.pack(0, GO_AWAY, 0, 0, 0)])
 
-    async def open_stream(self, *, urgent: bool = False, whole_frames: bool = False) -> YamuxStream:
+    async def open_stream(self, *, urgent: bool = False) -> YamuxStream:
         """Open a stream to the peer.
 
         Args:
             urgent: its frames are sent before those of other streams.
-            whole_frames: see `YamuxStream`; holds for the frame that opens it, too.
 
         Raises:
             ConnectionLost: the session has ended.
         """
-        if self.closed:
-            raise ConnectionLost("the connection ended")
         stream = YamuxStream(self, self._next_id, urgent=urgent)
-        stream.whole_frames = whole_frames
         self._next_id += 2
         self._streams[stream.stream_id] = stream
-        frame = HEADER.pack(0, WINDOW_UPDATE, SYN, stream.stream_id, 0)
         try:
-            with trio.CancelScope() as scope:
-                await self.write([frame], urgent=True, whole=scope if whole_frames else None)
+            await self.write([HEADER.pack(0, WINDOW_UPDATE, SYN, stream.stream_id, 0)], urgent=True)
         except BaseException:
-            self._streams.pop(stream.stream_id, None)  # the peer has not heard of it
+            with suppress(RemoteProtocolError):  # too many replies wait: the session ends soon
+                stream.reset()  # the peer may hear of it
             raise
         return stream
 
@@ -211,30 +195,52 @@ class YamuxSession:
         except trio.EndOfChannel as error:
             raise ConnectionLost("the connection ended") from error
 
-    async def write(
-        self, frame: Sequence[Buffer], *, urgent: bool, whole: trio.CancelScope | None = None
-    ) -> None:
-        """Send a frame when it is its turn. Only streams and the session call this.
+    async def write(self, frame: Sequence[Buffer], *, urgent: bool) -> None:
+        """Have a frame written when it is its turn. Only streams and the session call this.
 
         Args:
             frame: its header and its data.
             urgent: whether it goes before frames that are not.
-            whole: the scope around this call, which is shielded from the frame's first byte on.
         """
-        await self._turns.wait(urgent)
-        if whole is not None:
-            whole.shield = True
+        if self.closed:
+            raise ConnectionLost("the connection ended")
+        waiting, queue = _Frame(frame, urgent), self._urgent if urgent else self._usual
+        queue.append(waiting)
+        self._something_waits.set()
         try:
-            if self.closed:
-                raise ConnectionLost("the connection ended")
-            began = trio.current_time()
-            if not urgent:  # not within `_send`: cancelled there, it ends the connection
-                await self._channel.wait_for_room()
-            await self._send(_messages(frame))
-            if not urgent:
-                self._fit_slices(sum(map(len, frame)), trio.current_time() - began)
+            await waiting.over.wait()
         finally:
-            self._turns.end()
+            if waiting in queue:
+                queue.remove(waiting)
+        if not waiting.written:
+            raise ConnectionLost("the connection ended")
+
+    async def _write_frames(self) -> None:
+        while True:
+            frame = self._next_frame()
+            if frame is None:
+                self._something_waits = trio.Event()
+                await self._something_waits.wait()
+                continue
+            began = trio.current_time()
+            try:
+                if not frame.urgent:  # not within `_send`: cancelled there, it ends the connection
+                    await self._channel.wait_for_room()
+                await self._send(_messages(frame.buffers))
+                frame.written = True
+            except ConnectionLost:
+                return  # the reader of the same connection reports it
+            finally:
+                frame.over.set()
+            if not frame.urgent:
+                self._fit_slices(sum(map(len, frame.buffers)), trio.current_time() - began)
+
+    def _next_frame(self) -> _Frame | None:
+        if self._replies:
+            replies, self._replies = self._replies, bytearray()
+            return _Frame([replies])
+        waiting = self._urgent or self._usual
+        return waiting.popleft() if waiting else None
 
     async def _send(self, messages: Iterator[Buffer]) -> None:
         complete = False
@@ -271,7 +277,7 @@ class YamuxSession:
         if len(self._replies) + len(frame) > MAX_REPLY_BYTES:
             raise RemoteProtocolError("reply-flood", penalty=50)
         self._replies += frame
-        self._replies_wait.set()
+        self._something_waits.set()
 
     def forget_if_done(self, stream: YamuxStream) -> None:
         """Drop the record of a stream on which nothing more can happen."""
@@ -283,17 +289,8 @@ class YamuxSession:
         self._accept_send.close()
         for stream in self._streams.values():
             stream.wake()
-
-    async def _send_replies(self) -> None:
-        while not self.closed:
-            await self._replies_wait.wait()
-            self._replies_wait = trio.Event()
-            while self._replies:
-                frames, self._replies = self._replies, bytearray()
-                try:
-                    await self.write([frames], urgent=True)
-                except ConnectionLost:
-                    return  # the reader of the same connection reports it
+        for frame in (*self._urgent, *self._usual):
+            frame.over.set()
 
     async def _receive_frames(self, early: Sequence[bytes]) -> None:
         for message in early:

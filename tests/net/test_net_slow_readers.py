@@ -19,9 +19,7 @@ from tests.support.loopback import Networks
 
 
 def stream() -> YamuxStream:
-    async def write(
-        frame: Sequence[Buffer], *, urgent: bool, whole: trio.CancelScope | None
-    ) -> None:
+    async def write(frame: Sequence[Buffer], *, urgent: bool) -> None:
         await trio.lowlevel.checkpoint()
 
     session = SimpleNamespace(
