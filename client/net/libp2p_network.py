@@ -158,14 +158,16 @@ class Libp2pNetwork:
         for peer, link in self._links.items():
             connection = link.connection if link.works else None
             if connection is not None:
-                seen = connection.number, connection.bytes_in, link.answers
-                found.append(Line(peer, *seen, connection.own_host, link.rtt_s))
+                session = connection.session
+                seen = connection.number, connection.bytes_in, session.answers
+                found.append(Line(peer, *seen, connection.own_host, session.rtt_s))
         return found
 
     def ask(self, peer: PeerId) -> None:
         """Ping a peer on its link."""
-        if link := self._links.get(peer):
-            link.ask()
+        link = self._links.get(peer)
+        if link is not None and link.connection is not None:
+            link.connection.session.ping()
 
     def doubt(self, peer: PeerId) -> None:
         """Dial a peer beside its link, which does not answer."""
@@ -473,7 +475,11 @@ class Libp2pNetwork:
             punched=tuple(
                 link.peer for link in up if link.connection is not None and link.connection.punched
             ),
-            rtt_s={link.peer: link.rtt_s for link in up if link.rtt_s is not None},
+            rtt_s={
+                link.peer: link.connection.session.rtt_s
+                for link in up
+                if link.connection is not None and link.connection.session.rtt_s is not None
+            },
         )
 
     def _change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:

@@ -93,21 +93,6 @@ class Link:
         if (connection := self.connection) is not None:
             self._doubted = connection, connection.bytes_in
 
-    def ask(self) -> None:
-        """Ping the peer now."""
-        if self._active is not None:
-            self._active.ping()
-
-    @property
-    def answers(self) -> int:
-        """Answers to the ping that was sent last, whenever that was."""
-        return self._active.answers if self._active else 0
-
-    @property
-    def rtt_s(self) -> float | None:
-        """Smoothed round trip, None until a ping was answered."""
-        return self._active.rtt_s if self._active else None
-
     @property
     def connection(self) -> Connection | None:
         """The connection that takes the frames; None while there is none."""

@@ -70,7 +70,7 @@ class NetworkStatistics:
     """Bytes received from sockets, encryption and framing included."""
     bytes_out: int = 0
     frames_in: int = 0
-    """Well-formed frames received, link upkeep included."""
+    """Well-formed frames received."""
     frames_out: int = 0
     tensor_bytes_out: int = 0
     """Bytes of activations, gradients and shards, before encryption: part of ``bytes_out``."""

@@ -57,7 +57,7 @@ TRIP_S = 0.1
 MEASURE_S = 2.0
 """Shortest time between measurements of the round trip."""
 GO_AWAY_S = 0.5
-"""For telling the peer that we end the session; its window may be full."""
+"""For ending a frame, and for telling the peer that we end the session; it may take nothing."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,15 @@ class YamuxSession:
         )
         self._urgent, self._usual = deque[_Frame](), deque[_Frame]()
         self._something_waits = trio.Event()
+        self._sending = trio.CancelScope()
         self._slice_bytes = LEAST_SLICE_BYTES
         channel.keep_unsent(self._slice_bytes)
         self.budget = WindowBudget(self._limits.window_bytes)
-        self.trip_s = TRIP_S
-        self._measurement, self._measured_at = 0, -math.inf  # nonce of the last ping, and when
+        self.rtt_s: float | None = None
+        """Smoothed round trip of a small frame, queues included; None: none was measured."""
+        self.answers = 0
+        """Answers to the ping that was sent last, whenever that was."""
+        self._ping, self._pinged_at, self._answered = 0, -math.inf, True
         self._replies = bytearray()
         self._header = bytearray()  # an unfinished frame header
         self._body_left = 0
@@ -216,7 +220,7 @@ class YamuxSession:
             raise ConnectionLost("the connection ended")
 
     async def _write_frames(self) -> None:
-        while True:
+        while not self.closed:
             frame = self._next_frame()
             if frame is None:
                 self._something_waits = trio.Event()
@@ -224,7 +228,7 @@ class YamuxSession:
                 continue
             began = trio.current_time()
             try:
-                if not frame.urgent:  # not within `_send`: cancelled there, it ends the connection
+                if not frame.urgent:
                     await self._channel.wait_for_room()
                 await self._send(_messages(frame.buffers))
                 frame.written = True
@@ -245,14 +249,17 @@ class YamuxSession:
     async def _send(self, messages: Iterator[Buffer]) -> None:
         complete = False
         try:
-            await self._channel.send(messages)
-            complete = True
+            with trio.CancelScope(shield=True) as self._sending:
+                await self._channel.send(messages)
+                complete = True
         finally:
-            if not complete:  # cancelled or failed inside a frame: nothing may follow it
+            if not complete:  # failed, or ended, inside a frame: nothing may follow it
                 self._torn = True
                 self._close()
                 with trio.CancelScope(shield=True):
                     await self._channel.aclose()
+        if not complete:
+            raise ConnectionLost("the connection ended")
 
     def _fit_slices(self, size_bytes: int, took_s: float) -> None:
         before = self._slice_bytes
@@ -263,12 +270,27 @@ class YamuxSession:
         if self._slice_bytes != before:
             self._channel.keep_unsent(self._slice_bytes)
 
+    @property
+    def trip_s(self) -> float:
+        """The round trip as far as it is known."""
+        return TRIP_S if self.rtt_s is None else self.rtt_s
+
     def measure_trip(self) -> None:
         """Measure the round trip if that was long ago."""
-        now = trio.current_time()
-        if now - self._measured_at > MEASURE_S:
-            self._measurement, self._measured_at = (self._measurement + 1) % 2**32, now
-            self.reply(HEADER.pack(0, PING, SYN, 0, self._measurement))
+        if self._answered and trio.current_time() - self._pinged_at > MEASURE_S:
+            self.ping()
+
+    def ping(self) -> None:
+        """Ask the peer for a sign of life, which also measures the round trip."""
+        self._ping, self._pinged_at = (self._ping + 1) % 2**32, trio.current_time()
+        self._answered = False
+        self.reply(HEADER.pack(0, PING, SYN, 0, self._ping))
+
+    def _on_pong(self, number: int) -> None:
+        if number == self._ping and not self._answered:
+            self.answers, self._answered = self.answers + 1, True
+            trip_s = trio.current_time() - self._pinged_at
+            self.rtt_s = trip_s if self.rtt_s is None else 0.8 * self.rtt_s + 0.2 * trip_s
 
     def reply(self, frame: bytes) -> None:
         """Queue a frame without waiting. Only streams and the session call this."""
@@ -286,6 +308,7 @@ class YamuxSession:
 
     def _close(self) -> None:
         self.closed = True
+        self._sending.deadline = trio.current_time() + GO_AWAY_S
         self._accept_send.close()
         for stream in self._streams.values():
             stream.wake()
@@ -329,8 +352,8 @@ class YamuxSession:
         if kind == PING:
             if flags & SYN:
                 self.reply(HEADER.pack(0, PING, ACK, 0, length))
-            elif flags & ACK and length == self._measurement:
-                self.trip_s = trio.current_time() - self._measured_at
+            elif flags & ACK:
+                self._on_pong(length)
         elif kind == GO_AWAY:
             self.told_to_go = True
             self._close()

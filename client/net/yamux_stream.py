@@ -38,9 +38,12 @@ class Session(Protocol):
     """The part of a session that a stream uses."""
 
     closed: bool
-    trip_s: float
-    """The round trip last measured."""
     budget: WindowBudget
+
+    @property
+    def trip_s(self) -> float:
+        """The round trip as far as it is known."""
+        ...
 
     @property
     def slice_bytes(self) -> int:

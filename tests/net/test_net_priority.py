@@ -87,6 +87,8 @@ async def sending(count: int) -> AsyncIterator[tuple[SlowLine, YamuxStream, list
         await trio.testing.wait_all_tasks_blocked()
         yield line, control, streams
         nursery.cancel_scope.cancel()
+        session._close()
+        line.go_on(1)  # what was begun is finished
 
 
 async def test_a_control_frame_overtakes_every_queued_tensor() -> None:

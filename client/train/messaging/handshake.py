@@ -19,7 +19,7 @@ from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, SwarmId, short
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
-PROTOCOL = 16
+PROTOCOL = 17
 """Version of the messages. It rises when one changes, so that peers with different versions
 disconnect at once with the reason."""
 
