@@ -353,7 +353,7 @@ class Carrier:
             self.connection.session.ping()
 
     def _move(self, answer: bool) -> None:
-        if self._moves.reserve(1, trio.current_time()):
+        if not self._moves.take(1, trio.current_time()):
             raise RemoteProtocolError("moving-flood", penalty=50)
         self._hooks.moving(answer)
         if not answer:

@@ -368,7 +368,7 @@ class YamuxSession:
     def _on_syn(self, stream_id: int) -> YamuxStream | None:
         if stream_id == 0 or stream_id % 2 == self._next_id % 2 or stream_id in self._streams:
             raise RemoteProtocolError("yamux-stream-id", str(stream_id), penalty=50)
-        if self._openings.reserve(1, trio.current_time()):
+        if not self._openings.take(1, trio.current_time()):
             raise RemoteProtocolError("stream-flood", penalty=50)
         stream = YamuxStream(self, stream_id)
         inbound = sum(1 for known in self._streams if known % 2 == stream_id % 2)
