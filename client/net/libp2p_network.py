@@ -753,7 +753,7 @@ async def open_network(
                 network._calls = Calls(host.chosen_hosts, trio.current_time())
                 network.passing = PassingOn(network, nursery, network._pacing)
                 network.reaching = Reaching(network, nursery, network._has_moved)
-                host.circuits = network.reaching.circuits
+                host.circuits = network.reaching
                 nursery.start_soon(network.watch.run)
                 try:
                     yield network
