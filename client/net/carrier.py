@@ -19,7 +19,7 @@ from functools import partial
 
 import trio
 
-from client.net.errors import ConnectionLost, HandshakeFailed, LinkFull, StreamReset
+from client.net.errors import ConnectionLost, HandshakeFailed, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
 from client.net.pacing import Pacing
@@ -357,8 +357,8 @@ class Carrier:
             raise RemoteProtocolError("moving-flood", penalty=50)
         self._hooks.moving(answer)
         if not answer:
-            with suppress(LinkFull, trio.ClosedResourceError):
-                self._queues["control"].put_nowait(outgoing(Moving(answer=True), b""))
+            with suppress(trio.ClosedResourceError):
+                self._queues["control"].append(outgoing(Moving(answer=True), b""))
 
 
 def _parse(name: str, header: bytes) -> Message | Refused:

@@ -190,15 +190,6 @@ class Libp2pNetwork:
         TCP.network_changed()
         self.reaching.renew()
 
-    async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message, waiting for room in its lane. See `Network.send`."""
-        frame = outgoing(message, payload)
-        if peer in self._wanted and not self._is_up(peer):
-            with trio.move_on_after(UP_S):
-                while not self._is_up(peer):
-                    await self._change_of(peer).park()
-        await self._link(peer).send(message, frame)
-
     def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
         """Queue a message at once. See `Network.post`."""
         frame, lane = outgoing(message, payload), message.route.lane

@@ -203,13 +203,6 @@ class Link:
             carrier.retire(reason)
         await self.gone.wait()
 
-    async def send(self, message: Message, frame: Outgoing) -> None:
-        """Queue a frame, waiting for room; raises PeerUnreachable when the link ends first."""
-        try:
-            await self.queues[message.route.lane].put(frame)
-        except trio.ClosedResourceError:
-            raise PeerUnreachable(f"the link to {self.peer} ended") from None
-
     def post(self, message: Message, frame: Outgoing) -> bool:
         """Queue a frame, whatever waits already; return whether there was room. Raises
         PeerUnreachable."""

@@ -104,19 +104,6 @@ class Network(Protocol):
         """Network events; a bounded queue that applies backpressure to peers while it is full."""
         ...
 
-    async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message; blocks while its lane is full.
-
-        Args:
-            peer: the receiver.
-            message: the message.
-            payload: bytes that follow it, for bulk messages.
-
-        Raises:
-            PeerUnreachable: there is no link, and a wanted peer's did not come up in time.
-        """
-        ...
-
     def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
         """Queue ``message`` with its ``payload`` for ``peer`` without blocking; without a link it
         is dropped. A peer for which too much waits, or most where too much waits for all, loses its

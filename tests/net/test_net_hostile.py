@@ -21,7 +21,7 @@ from protocol.wire.messages import (
     Moving,
     encode_message,
 )
-from tests.support.arrivals import backward, is_up, next_inbound
+from tests.support.arrivals import backward, is_up, next_inbound, say
 from tests.support.loopback import Intrude, Networks
 
 
@@ -99,7 +99,7 @@ async def test_a_bad_length_ends_the_link_and_nothing_else(
                 await trio.sleep(0.01)
         assert a.statistics().refused[reason] == 1
         await honest.connect(a.addresses[0])
-        await honest.send(a.peer_id, Goodbye("1"))
+        await say(honest, a.peer_id, Goodbye("1"))
         assert (await next_inbound(a)).message == Goodbye("1")
 
 

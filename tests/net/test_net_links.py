@@ -165,8 +165,6 @@ async def test_what_waits_is_dropped_with_the_last_connection() -> None:
     assert made.unsent_bytes("control") == 0
     with pytest.raises(PeerUnreachable, match="the link to b ended"):
         made.post(MESSAGE, frame())
-    with pytest.raises(PeerUnreachable, match="the link to b ended"):
-        await made.send(MESSAGE, frame())
 
 
 async def test_who_cannot_wait_is_told_that_a_lane_is_full() -> None:
