@@ -80,11 +80,6 @@ class Averager:
         lossy = not CODECS[replica.wire.averaging_codec].lossless
         self._residual = replica.away.zeros(replica.size) if lossy else None
 
-    @property
-    def residual_bytes(self) -> int:
-        """Size of the residual; 0 with a lossless codec."""
-        return 0 if self._residual is None else self._residual.nbytes
-
     def forget(self) -> None:
         """Start without residual and attempt, as after loading another version."""
         self._attempt = self.last_norm = None

@@ -140,7 +140,7 @@ class Carrier:
         self._before: tuple[trio.Event, ...] = ()
         self._changed = trio.lowlevel.ParkingLot()
         self.frames_in = 0
-        self.frames_out = self.tensor_bytes_out = 0
+        self.tensor_bytes_out = 0
 
     async def run(self) -> None:
         """Work until the connection ends or, once retired, until both sides are finished."""
@@ -307,7 +307,6 @@ class Carrier:
                     self._writing[name] = stream, stream.sent_bytes + size_bytes
                     await stream.send_all(buffers, STALL_S, self._pacing.upload.lanes[name])
                     self._hooks.sent()
-                    self.frames_out += len(batch)
                     if name == "bulk":
                         self.tensor_bytes_out += size_bytes
                     batch = self._with_waiting(name, [])

@@ -762,7 +762,6 @@ def _moved(carrier: Carrier) -> Counter[str]:
     line = carrier.connection
     moved = Counter(
         frames_in=carrier.frames_in,
-        frames_out=carrier.frames_out,
         tensor_bytes_out=carrier.tensor_bytes_out,
     )
     if line.relay is None:

@@ -71,7 +71,6 @@ class NetworkStatistics:
     bytes_out: int = 0
     frames_in: int = 0
     """Well-formed frames received."""
-    frames_out: int = 0
     tensor_bytes_out: int = 0
     """Bytes of activations, gradients and shards, before encryption: part of ``bytes_out``."""
     refused: Mapping[str, int] = field(default_factory=dict)

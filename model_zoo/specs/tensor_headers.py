@@ -55,7 +55,7 @@ def encoded_header(header: Mapping[str, Any]) -> bytes:
     return len(text).to_bytes(LENGTH_BYTES, "little") + text
 
 
-def header_length(first: bytes, file_bytes: int) -> int:
+def header_length(first: bytes | bytearray, file_bytes: int) -> int:
     """Return the length of a file's header, which its first bytes say.
 
     Raises:

@@ -72,7 +72,6 @@ async def test_statistics_and_round_trip(networks: Networks) -> None:
         assert after.peers == (a.peer_id,)
         assert after.bytes_out - before.bytes_out > 100_000
         assert a.statistics().bytes_in > 100_000
-        assert after.frames_out > before.frames_out
         while b.statistics().tensor_bytes_out == before.tensor_bytes_out:
             await trio.sleep(0.01)
         b.post(a.peer_id, Goodbye("no tensor"))
