@@ -12,27 +12,6 @@ from model_zoo.stages import Stage
 from model_zoo.tokenizers.bpe import Bpe
 
 
-def generate(
-    model: Stage,
-    prompt: str,
-    length: int,
-    *,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    seed: int = 0,
-    tokenizer: Bpe | None = None,
-) -> str:
-    """Return the continuation of `prompt`, without the prompt; undecodable bytes are replaced.
-
-    `model`, `prompt`, `length`, `temperature`, `top_k`, `seed`, `tokenizer` and errors are those of
-    `stream`.
-    """
-    pieces = stream(
-        model, prompt, length, temperature=temperature, top_k=top_k, seed=seed, tokenizer=tokenizer
-    )
-    return "".join(pieces)
-
-
 def stream(
     model: Stage,
     prompt: str,

@@ -199,9 +199,7 @@ class Auditor:
 
     def _decoded(self, payload: Buffer, size: int, place: int) -> Tensor:
         if size > 0 and len(payload) == 0:
-            error = CodecError("the segment is empty")
-            error.part = place
-            raise error
+            raise CodecError("the segment is empty", place)
         out = torch.empty(size)
         self._replica.wire.segment_in(payload, out, place)
         return out

@@ -80,11 +80,6 @@ class Averager:
         lossy = not CODECS[replica.wire.averaging_codec].lossless
         self._residual = replica.away.zeros(replica.size) if lossy else None
 
-    @property
-    def residual_bytes(self) -> int:
-        """Size of the residual; 0 with a lossless codec."""
-        return 0 if self._residual is None else self._residual.nbytes
-
     def forget(self) -> None:
         """Start without residual and attempt, as after loading another version."""
         self._attempt = self.last_norm = None
@@ -222,9 +217,8 @@ class Averager:
             return
         usual = max(usual, self._own_norm(attempt))
         if usual and not norm <= times * usual:
-            error = CodecError(f"part {place} has the norm {norm:.3g} where {usual:.3g} is usual")
-            error.part = place
-            raise error
+            words = f"part {place} has the norm {norm:.3g} where {usual:.3g} is usual"
+            raise CodecError(words, place)
 
     def _own_norm(self, attempt: _Attempt) -> float:
         """Return the norm of our contribution. Without a microbatch it is 0: the remainder after
@@ -250,9 +244,8 @@ class Averager:
             peaks[place] = float(scratch.abs().amax())
         culprit = max(peaks, key=peaks.__getitem__)
         if culprit is not None:
-            error = CodecError(f"contribution {culprit} is up to {peaks[culprit]:.3g}: absurd")
-            error.part = culprit
-            raise error
+            words = f"contribution {culprit} is up to {peaks[culprit]:.3g}: absurd"
+            raise CodecError(words, culprit)
 
     def decode_sum(self, task: DecodeTask, payloads: Payloads) -> Outcome:
         """Check a broadcast sum before it is used, and keep its numbers for `apply`."""
@@ -409,6 +402,5 @@ def _raise_all(refused: Sequence[CodecError]) -> None:
 def _check_norm(actual: float, claimed: float, part: int) -> None:
     """An owner that lies about its segment's norm would scale everybody's update."""
     if not abs(claimed - actual) <= _NORM_TOLERANCE * actual:  # false for NaN as well
-        error = CodecError(f"segment {part} claims a squared norm of {claimed}, it has {actual}")
-        error.part = part
-        raise error
+        words = f"segment {part} claims a squared norm of {claimed}, it has {actual}"
+        raise CodecError(words, part)

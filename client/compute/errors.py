@@ -28,8 +28,11 @@ class ComputeError(Exception):
     """
 
     kind: FailureKind = "internal"
-    part: int | None = None
     parts: tuple[int, ...] = ()
+
+    def __init__(self, words: str = "", part: int | None = None) -> None:
+        super().__init__(words)
+        self.part = part
 
 
 class WrongData(ComputeError):

@@ -252,11 +252,7 @@ class Executor:
         blocks, compiled = compile_blocks(request, replica, chosen)
         auditor = Auditor(replica, averager)
         self._opened = _Opened(replica, averager, auditor, blocks, departures)
-        return StageOpened(
-            parameters=replica.size,
-            state_bytes=replica.held_bytes + averager.residual_bytes,
-            compiled=compiled,
-        )
+        return StageOpened(parameters=replica.size, compiled=compiled)
 
     def _choose_threads(self, request: OpenStage, replica: Replica) -> None:
         """Use as many threads as help, now and when more are allowed."""

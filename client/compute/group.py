@@ -59,7 +59,6 @@ from client.compute.requests import (
     Save,
     SetThreads,
     ShareVersion,
-    StageOpened,
 )
 from client.devices import torch_name
 from model_zoo.specs.aggregation import DEFAULT as SUM
@@ -328,11 +327,7 @@ class WorkerGroup(Worker):
         if failed:
             return failed[0]
         await self._share(version, advanced=False)
-        reply, sent = outcomes[0]
-        if isinstance(reply, StageOpened):
-            held = sum(r.state_bytes for r, _ in outcomes if isinstance(r, StageOpened))
-            reply = replace(reply, state_bytes=held)
-        return reply, sent
+        return outcomes[0]
 
     async def _ask_all(self, request: _Asked) -> _Outcome:
         """Have all ranks execute a request; their outcomes as one."""

@@ -71,9 +71,8 @@ class OutlierFilter:
         if len(counted) >= LEAST:
             usual, width = sorted(counted)[len(counted) // 2], self._width[direction]
         if not abs(size - usual) <= width:
-            error = OutlierTensor(f"a tensor of size 2^{size:.0f} where 2^{usual:.0f} is usual")
-            error.part = 0
-            raise error
+            words = f"a tensor of size 2^{size:.0f} where 2^{usual:.0f} is usual"
+            raise OutlierTensor(words, part=0)
         self._seen.setdefault(microbatch, {})[direction] = size
         while len(self._seen) > MAX_SEEN:
             del self._seen[next(iter(self._seen))]

@@ -157,11 +157,6 @@ class Replica:
         own = () if self.inner is None else (self.flat.values, *self.inner.optimizer.vectors)
         return *self.state_tensors, *own, self.gradient_sum, self.flat.gradients
 
-    @property
-    def held_bytes(self) -> int:
-        """Memory of all that is held."""
-        return sum(each.nbytes for each in self.buffers)
-
     def at(self, step: int) -> Slot:
         """Return what the microbatches of a step are run with.
 

@@ -50,12 +50,11 @@ class Done(Reply, frozen=True, kw_only=True):
 class StageOpened(Reply, frozen=True, kw_only=True):
     """The stage is at version 0, drawn from the seed.
 
-    `state_bytes` counts every buffer that is as long as the parameters. `compiled` says whether
-    blocks run compiled, or why not, in words for the owner; empty: nobody asked for it.
+    `compiled` says whether blocks run compiled, or why not, in words for the owner; empty: nobody
+    asked for it.
     """
 
     parameters: int
-    state_bytes: int
     compiled: str = ""
 
 

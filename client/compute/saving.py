@@ -10,7 +10,8 @@ it is complete; after any failure the earlier file is unchanged.
 A version is loaded into its place, too: the file is verified before, and what has been read after.
 
 State of a `Saver`: at most one thread that writes one version, what it has yet to read, and on a
-GPU's host the buffers of the copy, which are used again.
+GPU's host the buffers of the copy, which are used again. The version knows when its tensors may
+change.
 """
 
 import hashlib
@@ -108,11 +109,12 @@ class _Data:
 
     Args:
         tensors: of the version, on the CPU.
-        released: is set when they may change.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], released: threading.Event) -> None:
-        self._released, self._lock = released, threading.Lock()
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._lock = threading.Lock()
+        self.copied, self.released = threading.Event(), threading.Event()
+        """Set when what lies on a GPU has come to its host, and when the tensors may change."""
         self.nbytes = sum(tensor.nbytes for tensor in tensors)
         self._parts: list[Tensor | None] = [
             part for tensor in tensors for part in torch.split(tensor, COPY_ELEMENTS)
@@ -137,7 +139,7 @@ class _Data:
                     self._parts[index] = None
             yield piece[:size].view(np.uint8).data
         if not again:
-            self._released.set()
+            self.released.set()
 
     def detach(self) -> bool:
         """Copy what has not been read, and let the tensors change; False: there is no memory."""
@@ -152,14 +154,14 @@ class _Data:
                 return False
             for index, copy in copies.items():
                 self._parts[index] = copy
-        self._released.set()
+        self.released.set()
         return True
 
     def give_up(self) -> None:
         """Let the tensors change: what has not been read will not be."""
         with self._lock:
             self._parts = [None] * len(self._parts)
-        self._released.set()
+        self.released.set()
 
 
 class Saver:
@@ -167,11 +169,8 @@ class Saver:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._busy = threading.Event()
-        self._copied, self._released = threading.Event(), threading.Event()
-        self._copied.set()
-        self._released.set()
         self._data: _Data | None = None
+        """Of the version that is being written."""
         self._buffers: dict[int, Tensor] = {}
         """On a GPU's host, by place among the tensors."""
 
@@ -192,7 +191,7 @@ class Saver:
         """
         if request.version != replica.version:
             raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
-        if self._busy.is_set():
+        if self._data is not None:
             raise DiskError("the save before this one is still being written")
         version, digest = _version(replica), replica.known_hash
         tensors = [tensor.detach() for tensor in replica.state_tensors]
@@ -201,48 +200,41 @@ class Saver:
         to_copy = [(tensors[place], buffer) for place, buffer in self._buffers.items()]
         all_copied = len(to_copy) == len(tensors)
         stream = side_stream(replica.wire.device)
-        data = _Data(sources, self._released)
+        data = _Data(sources)
         del replica, tensors, sources  # a stage that is closed meanwhile is free but for the data
 
         def write() -> Saved:
             try:
                 while to_copy:
                     _copy(*to_copy.pop(), stream)
-                self._copied.set()
+                data.copied.set()
                 if all_copied:
-                    self._released.set()
+                    data.released.set()
                     _yield_to_others()
                 return version.write(data, digest, Path(request.path), durable=request.durable)
             finally:
-                self._data = None
-                self._copied.set()
-                self._released.set()
-                self._busy.clear()  # before the answer: it invites the next save
+                self._data = None  # before the answer: it invites the next save
+                data.copied.set()
+                data.released.set()
 
         thread = threading.Thread(target=lambda: finish(write), name="saver")
         self._data = data
-        self._busy.set()
-        self._copied.clear()
-        self._released.clear()
         try:
             thread.start()
         except BaseException:  # nothing is being written, and nobody must wait for it
             self._data = None
-            self._busy.clear()
-            self._copied.set()
-            self._released.set()
             raise
         self._thread = thread
 
     def release(self) -> None:
         """Return when the tensors of the version being saved may change."""
-        self._copied.wait()
         if (data := self._data) is None:
             return
+        data.copied.wait()
         patience_s = min(LONGEST_S, max(PATIENCE_S, data.nbytes / SLOW_BYTES_PER_S))
-        if self._released.wait(patience_s) or data.detach():
+        if data.released.wait(patience_s) or data.detach():
             return
-        if not self._released.wait(LONGEST_S - patience_s):
+        if not data.released.wait(LONGEST_S - patience_s):
             data.give_up()
 
     def wait(self) -> None:

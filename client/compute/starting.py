@@ -7,14 +7,13 @@ size and its BLAKE2b-256; the bytes follow from the model and the cut alone.
 """
 
 import hashlib
-import json
 import math
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,12 +30,12 @@ from model_zoo.specs.state import Layout, stage_layout
 from model_zoo.specs.tensor_headers import (
     DTYPE_BYTES,
     LENGTH_BYTES,
-    MAX_HEADER_BYTES,
     Entry,
+    encoded_header,
+    header_length,
     parse_header,
 )
 
-_ALIGNMENT: Final = 64
 _Take = Callable[[str, Tensor], None]
 """Gets each tensor by name, in the order of the layout."""
 
@@ -103,9 +102,7 @@ def _header(imported: Imported, layout: Layout) -> bytes:
         end = offset + DTYPE_BYTES[dtype] * math.prod(shape)
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + LENGTH_BYTES) % _ALIGNMENT)
-    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+    return encoded_header(header)
 
 
 def load_start(replica: Replica, request: LoadStart) -> Loaded:
@@ -202,20 +199,13 @@ def _read(file: BinaryIO, layout: Layout, found: _Take) -> str:
 
     def take(count: int) -> bytearray:
         data = bytearray(count)
-        view = memoryview(data)
-        while view:
-            read = file.readinto(view)  # type: ignore[attr-defined]
-            if not read:
-                raise ValueError("it is too short")
-            view = view[read:]
+        if file.readinto(data) < count:  # type: ignore[attr-defined]
+            raise ValueError("it is too short")
         hasher.update(data)
         return data
 
-    length = int.from_bytes(take(LENGTH_BYTES), "little")
-    if not 2 <= length <= min(MAX_HEADER_BYTES, total - LENGTH_BYTES):
-        raise ValueError("the length of its header is impossible")
-    text = bytes(take(length))
-    entries = list(parse_header(text, total - LENGTH_BYTES - length).items())
+    text = bytes(take(header_length(take(LENGTH_BYTES), total)))
+    entries = list(parse_header(text, total - LENGTH_BYTES - len(text)).items())
     _check_layout(entries, layout)
     for name, entry in entries:
         start, end = entry.data_offsets

@@ -30,16 +30,6 @@ class Bytes(Protocol):
 Data = TypeVar("Data", bound=Bytes)
 
 
-def state_hash(version: int, *buffers: memoryview) -> str:
-    """Hex hash of a version, by this thread alone.
-
-    Args:
-        version: its number.
-        buffers: its data, in order.
-    """
-    return root(version, map(leaf_digest, leaves(buffers)))
-
-
 def root(version: int, digests: Iterable[bytes]) -> str:
     """Hex hash of a version, from the digests of its leaves."""
     state = hashlib.blake2b(_number(version), digest_size=32, person=_PERSON)

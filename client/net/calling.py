@@ -128,7 +128,7 @@ class Calls:
         likely = self._is_named(address) or self._machines.get(peer) == machine
         if now - self._called.get(place, -UNPROVEN_S) < (LIKELY_S if likely else UNPROVEN_S):
             return False
-        if not self._machine_allows(machine, ip, now) or not (likely or self._afford(now)):
+        if not self._machine_allows(machine, ip, now) or not (likely or self._budget.take(1, now)):
             return False
         self._called_machines[machine].append(now)
         _put(self._called, place, now)
@@ -138,12 +138,6 @@ class Calls:
         calls = self._called_machines.get(machine, deque(maxlen=HOST_CALLS))
         _put(self._called_machines, machine, calls)
         return is_loopback(ip) or len(calls) < HOST_CALLS or now - calls[0] >= UNPROVEN_S
-
-    def _afford(self, now: float) -> bool:
-        if self._budget.reserve(1, now):
-            self._budget.reserve(-1, now)
-            return False
-        return True
 
     def _meet_range(self, ip: str) -> None:
         private = range_of(ipaddress.ip_address(ip))

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import trio
 
-from client.net.errors import ConnectionLost, HandshakeFailed, LinkFull, StreamReset
+from client.net.errors import ConnectionLost, HandshakeFailed, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
 from client.net.pacing import Pacing
@@ -29,7 +30,7 @@ from client.net.yamux_stream import YamuxStream
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.token_bucket import TokenBucket
 from protocol.wire.framing import Buffer, Frame, FrameDecoder, encode_frame
-from protocol.wire.messages import Message, Moving, Ping, decode_message, encode_message
+from protocol.wire.messages import Message, Moving, decode_message, encode_message
 
 LANES: Mapping[str, str] = {
     "control": "/volunteer/control/1",
@@ -50,9 +51,8 @@ STALL_S = 30.0
 PING_S = 5.0
 SILENT_S = 20.0
 """Seconds without any data, though pings were sent, after which the connection is dead."""
-UPKEEP_PER_S, UPKEEP_BURST = 2.0, 256.0
-"""Pings and their answers that a peer may send: honest ones come to 0.4 a second, and while we
-deliver nothing they add up."""
+MOVES_PER_S, MOVES_BURST = 2.0, 256.0
+"""Times that a peer may say that it is about to dial us."""
 RETIRE_S = 5.0
 """Seconds without progress after which a retired carrier is given up."""
 HAND_OVER_S = 1.0
@@ -125,7 +125,7 @@ class Carrier:
         self._hello_s = hello_s
         self._pacing = pacing
         self._unfinished = unfinished
-        self._upkeep = TokenBucket(UPKEEP_PER_S, UPKEEP_BURST, trio.current_time())
+        self._moves = TokenBucket(MOVES_PER_S, MOVES_BURST, trio.current_time())
         self._queues = queues
         self._hooks = hooks
         self._lanes_to_open = set(LANES)
@@ -139,12 +139,8 @@ class Carrier:
         self._begun = trio.Event()
         self._before: tuple[trio.Event, ...] = ()
         self._changed = trio.lowlevel.ParkingLot()
-        self._ping_sent: tuple[int, float] = (0, 0.0)
-        self.rtt_s: float | None = None
-        self.answers = 0
-        """Answers to the ping that was sent last."""
         self.frames_in = 0
-        self.frames_out = self.tensor_bytes_out = 0
+        self.tensor_bytes_out = 0
 
     async def run(self) -> None:
         """Work until the connection ends or, once retired, until both sides are finished."""
@@ -288,17 +284,8 @@ class Carrier:
             case Refused(error):
                 self._hooks.refused(error)
                 return
-            case Ping(nonce, answer):
-                self._count_upkeep()
-                if answer:
-                    self._on_answer(nonce)
-                else:
-                    self._offer(Ping(nonce, answer=True))
             case Moving(answer):
-                self._count_upkeep()
-                self._hooks.moving(answer)
-                if not answer:
-                    self._offer(Moving(answer=True))
+                self._move(answer)
             case message:
                 await self._hooks.deliver(message, frame.payload)
         self.frames_in += 1
@@ -311,7 +298,7 @@ class Carrier:
         self._lanes_to_open.discard(name)
         if not self._lanes_to_open and not self._retired.is_set():
             self._hooks.up()
-            self.ping()
+            self.connection.session.ping()
         while batch := await self._next_batch(name):
             with self._pacing.upload.writing(name):  # also between two waiting frames
                 while batch:
@@ -320,7 +307,6 @@ class Carrier:
                     self._writing[name] = stream, stream.sent_bytes + size_bytes
                     await stream.send_all(buffers, STALL_S, self._pacing.upload.lanes[name])
                     self._hooks.sent()
-                    self.frames_out += len(batch)
                     if name == "bulk":
                         self.tensor_bytes_out += size_bytes
                     batch = self._with_waiting(name, [])
@@ -363,31 +349,15 @@ class Carrier:
             elif trio.current_time() - heard_at > SILENT_S:
                 self.connection.close("silent")
             await trio.sleep(PING_S)
-            self.ping()
+            self.connection.session.ping()
 
-    def ping(self) -> None:
-        """Ask the peer for a sign of life, which also measures the round trip."""
-        nonce = self._ping_sent[0] + 1
-        self._ping_sent = (nonce, trio.current_time())
-        self._offer(Ping(nonce))
-
-    def _count_upkeep(self) -> None:
-        if self._upkeep.reserve(1, trio.current_time()):
-            raise RemoteProtocolError("upkeep-flood", penalty=50)
-
-    def _on_answer(self, nonce: int) -> None:
-        expected, sent_at = self._ping_sent
-        if nonce == expected:
-            self.answers += 1
-            sample_s = trio.current_time() - sent_at
-            self.rtt_s = sample_s if self.rtt_s is None else 0.8 * self.rtt_s + 0.2 * sample_s
-
-    def _offer(self, message: Message) -> None:
-        """Queue upkeep if there is room; a full lane has traffic anyway."""
-        try:
-            self._queues["control"].put_nowait(outgoing(message, b""))
-        except (LinkFull, trio.ClosedResourceError):
-            return
+    def _move(self, answer: bool) -> None:
+        if not self._moves.take(1, trio.current_time()):
+            raise RemoteProtocolError("moving-flood", penalty=50)
+        self._hooks.moving(answer)
+        if not answer:
+            with suppress(trio.ClosedResourceError):
+                self._queues["control"].append(outgoing(Moving(answer=True), b""))
 
 
 def _parse(name: str, header: bytes) -> Message | Refused:

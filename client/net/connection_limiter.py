@@ -310,11 +310,8 @@ def _check_turns(turns: list[tuple[TokenBucket, str]], now: float) -> None:
 
 def _turn(bucket: TokenBucket, reason: str, now: float) -> float:
     """Return the seconds to wait for a turn; a Refusal takes none."""
-    wait_s = bucket.reserve(1, now)
-    if wait_s > MOST_WAIT_S:
-        bucket.reserve(-1, now)
-        raise Refusal(reason)
-    return wait_s
+    _check_turns([(bucket, reason)], now)
+    return bucket.reserve(1, now)
 
 
 def _evict_down_to(strangers: list[InboundConnection], count: int) -> None:

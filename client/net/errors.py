@@ -45,10 +45,6 @@ class PeerUnreachable(NetworkError):
     """There is no link to this peer and none could be made."""
 
 
-class LinkFull(NetworkError):
-    """The outbound queue of this lane is full: the peer reads slower than we send."""
-
-
 class ConnectionLost(NetworkError):
     """The connection under a stream ended."""
 

@@ -74,7 +74,10 @@ async def handshake(
     Raises:
         HandshakeFailed: names the fault of the other side.
     """
-    raw = _guarded(stream) if expected is None else _Asking(SECURITY, stream)
+    if expected is None:
+        raw = GuardedStream(stream.receive_some, stream.send_all)
+    else:
+        raw = _Asking(SECURITY, stream)
     try:
         if expected is None:
             await accept_protocol(raw, [SECURITY])
@@ -82,7 +85,11 @@ async def handshake(
         peer = parse_peer_id(session.get_remote_peer().to_base58())
         channel = _take_over(stream, session)
         inner = _ChannelBytes(channel)
-        await _agree(GuardedStream(inner.receive, inner.send), MUXER, dialler=expected is not None)
+        inside = GuardedStream(inner.receive, inner.send)
+        if expected is None:
+            await accept_protocol(inside, [MUXER])
+        else:
+            await request_protocol(inside, MUXER)
     except HandshakeFailed as error:
         if isinstance(raw, _Asking) and not raw.heard:
             raise NotAnswered("closed at once; it may be full: too many come now") from error
@@ -149,17 +156,6 @@ async def accept_protocol(stream: GuardedStream, protocols: Iterable[str]) -> st
     if agreed not in offered:
         raise HandshakeFailed(f"agreed on {agreed!r}, which was not offered")
     return str(agreed)
-
-
-async def _agree(stream: GuardedStream, protocol: str, *, dialler: bool) -> None:
-    if dialler:
-        await request_protocol(stream, protocol)
-    else:
-        await accept_protocol(stream, [protocol])
-
-
-def _guarded(stream: ByteStream) -> GuardedStream:
-    return GuardedStream(stream.receive_some, stream.send_all)
 
 
 class _Asking(GuardedStream):

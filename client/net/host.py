@@ -299,11 +299,7 @@ class Host:
                 proved, stream, dialled=True, ip=ip, called=numeric, relay=numeric.relay
             )
             task_status.started(connection)
-            self.limiter.dialled += 1
-            try:
-                await self._guarded(connection)
-            finally:
-                self.limiter.dialled -= 1
+            await self._dialled(connection)
 
     async def probe(self, target: Destination) -> bool:
         """Whether a peer proves its identity at an address within `PROBE_S`; it does not learn
@@ -345,7 +341,7 @@ class Host:
         async with AsyncExitStack() as stack:
             try:
                 with trio.fail_after(MEET_S):
-                    stream = await stack.enter_async_context(TCP.meet(target, own_port))
+                    stream = await stack.enter_async_context(TCP.dial(target, own_port))
                 with trio.fail_after(self._limits.handshake_s):
                     proved = await handshake(stream, self._identity, target.peer if first else None)
             except (HandshakeFailed, trio.TooSlowError) as error:
@@ -354,11 +350,14 @@ class Host:
                 raise DialError(f"{target}: somebody else came")
             connection = Connection(proved, stream, dialled=first, ip=target.host, punched=True)
             task_status.started()
-            self.limiter.dialled += 1
-            try:
-                await self._guarded(connection)
-            finally:
-                self.limiter.dialled -= 1
+            await self._dialled(connection)
+
+    async def _dialled(self, connection: Connection) -> None:
+        self.limiter.dialled += 1
+        try:
+            await self._guarded(connection)
+        finally:
+            self.limiter.dialled -= 1
 
     def _is_welcome(self, ip: str) -> bool:
         """Whether a connection is worth a task: most of a crowd's are not."""

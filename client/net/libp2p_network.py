@@ -158,14 +158,16 @@ class Libp2pNetwork:
         for peer, link in self._links.items():
             connection = link.connection if link.works else None
             if connection is not None:
-                seen = connection.number, connection.bytes_in, link.answers
-                found.append(Line(peer, *seen, connection.own_host, link.rtt_s))
+                session = connection.session
+                seen = connection.number, connection.bytes_in, session.answers
+                found.append(Line(peer, *seen, connection.own_host, session.rtt_s))
         return found
 
     def ask(self, peer: PeerId) -> None:
         """Ping a peer on its link."""
-        if link := self._links.get(peer):
-            link.ask()
+        link = self._links.get(peer)
+        if link is not None and link.connection is not None:
+            link.connection.session.ping()
 
     def doubt(self, peer: PeerId) -> None:
         """Dial a peer beside its link, which does not answer."""
@@ -187,15 +189,6 @@ class Libp2pNetwork:
         """Forget what held in the network that this machine was in, and reserve at relays anew."""
         TCP.network_changed()
         self.reaching.renew()
-
-    async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message, waiting for room in its lane. See `Network.send`."""
-        frame = outgoing(message, payload)
-        if peer in self._wanted and not self._is_up(peer):
-            with trio.move_on_after(UP_S):
-                while not self._is_up(peer):
-                    await self._change_of(peer).park()
-        await self._link(peer).send(message, frame)
 
     def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
         """Queue a message at once. See `Network.post`."""
@@ -473,7 +466,11 @@ class Libp2pNetwork:
             punched=tuple(
                 link.peer for link in up if link.connection is not None and link.connection.punched
             ),
-            rtt_s={link.peer: link.rtt_s for link in up if link.rtt_s is not None},
+            rtt_s={
+                link.peer: link.connection.session.rtt_s
+                for link in up
+                if link.connection is not None and link.connection.session.rtt_s is not None
+            },
         )
 
     def _change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
@@ -747,7 +744,7 @@ async def open_network(
                 network._calls = Calls(host.chosen_hosts, trio.current_time())
                 network.passing = PassingOn(network, nursery, network._pacing)
                 network.reaching = Reaching(network, nursery, network._has_moved)
-                host.circuits = network.reaching.circuits
+                host.circuits = network.reaching
                 nursery.start_soon(network.watch.run)
                 try:
                     yield network
@@ -765,7 +762,6 @@ def _moved(carrier: Carrier) -> Counter[str]:
     line = carrier.connection
     moved = Counter(
         frames_in=carrier.frames_in,
-        frames_out=carrier.frames_out,
         tensor_bytes_out=carrier.tensor_bytes_out,
     )
     if line.relay is None:

@@ -93,21 +93,6 @@ class Link:
         if (connection := self.connection) is not None:
             self._doubted = connection, connection.bytes_in
 
-    def ask(self) -> None:
-        """Ping the peer now."""
-        if self._active is not None:
-            self._active.ping()
-
-    @property
-    def answers(self) -> int:
-        """Answers to the ping that was sent last, whenever that was."""
-        return self._active.answers if self._active else 0
-
-    @property
-    def rtt_s(self) -> float | None:
-        """Smoothed round trip, None until a ping was answered."""
-        return self._active.rtt_s if self._active else None
-
     @property
     def connection(self) -> Connection | None:
         """The connection that takes the frames; None while there is none."""
@@ -217,13 +202,6 @@ class Link:
         for carrier in self._carriers:
             carrier.retire(reason)
         await self.gone.wait()
-
-    async def send(self, message: Message, frame: Outgoing) -> None:
-        """Queue a frame, waiting for room; raises PeerUnreachable when the link ends first."""
-        try:
-            await self.queues[message.route.lane].put(frame)
-        except trio.ClosedResourceError:
-            raise PeerUnreachable(f"the link to {self.peer} ended") from None
 
     def post(self, message: Message, frame: Outgoing) -> bool:
         """Queue a frame, whatever waits already; return whether there was room. Raises

@@ -70,8 +70,7 @@ class NetworkStatistics:
     """Bytes received from sockets, encryption and framing included."""
     bytes_out: int = 0
     frames_in: int = 0
-    """Well-formed frames received, link upkeep included."""
-    frames_out: int = 0
+    """Well-formed frames received."""
     tensor_bytes_out: int = 0
     """Bytes of activations, gradients and shards, before encryption: part of ``bytes_out``."""
     refused: Mapping[str, int] = field(default_factory=dict)
@@ -102,19 +101,6 @@ class Network(Protocol):
     @property
     def events(self) -> trio.abc.ReceiveChannel[NetEvent]:
         """Network events; a bounded queue that applies backpressure to peers while it is full."""
-        ...
-
-    async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message; blocks while its lane is full.
-
-        Args:
-            peer: the receiver.
-            message: the message.
-            payload: bytes that follow it, for bulk messages.
-
-        Raises:
-            PeerUnreachable: there is no link, and a wanted peer's did not come up in time.
-        """
         ...
 
     def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:

@@ -63,7 +63,6 @@ class Punching:
     """See the module's docstring.
 
     Attributes:
-        met: connections that came about.
         refused: attempts that led to nothing, by reason; those of both sides.
     """
 
@@ -73,7 +72,6 @@ class Punching:
         self._serving = 0
         self._own: tuple[Outer, ...] = ()
         self._known = trio.Event()
-        self.met = 0
         self.refused: Counter[str] = Counter()
 
     @property
@@ -215,5 +213,4 @@ class Punching:
         except DialError:
             self.refused["missed"] += 1
             return False
-        self.met += 1
         return True

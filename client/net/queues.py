@@ -16,8 +16,6 @@ from typing import Generic, TypeVar
 
 import trio
 
-from client.net.errors import LinkFull
-
 T = TypeVar("T")
 
 
@@ -60,11 +58,11 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
     async def put(self, item: T) -> None:
         """Wait for room, then append; raises trio.ClosedResourceError after ``close``."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        try:
-            self.put_nowait(item)
+        if self._closed:
+            raise trio.ClosedResourceError
+        if not self._putters and self._has_room(item):
+            self._append(item)
             return
-        except LinkFull:
-            pass
         task, turn = trio.lowlevel.current_task(), _Turn(item)
         self._putters[task] = turn
 
@@ -76,17 +74,6 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
         await trio.lowlevel.wait_task_rescheduled(give_up)
         if not turn.done:
             raise trio.ClosedResourceError
-
-    def put_nowait(self, item: T) -> None:
-        """Append, or raise LinkFull (no room, or others are waiting already).
-
-        Raises trio.ClosedResourceError after ``close``.
-        """
-        if self._closed:
-            raise trio.ClosedResourceError
-        if self._putters or not self._has_room(item):
-            raise LinkFull(f"{len(self._items)} messages of {self._bytes} bytes are waiting")
-        self._append(item)
 
     def append(self, item: T) -> bool:
         """Append beyond the bounds; return whether there was room.

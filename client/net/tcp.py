@@ -144,31 +144,23 @@ class Tcp:
         self._dialled: set[str] = set()
 
     @asynccontextmanager
-    async def dial(self, address: Address) -> AsyncIterator[TcpStream]:
+    async def dial(self, address: Address, own_port: int | None = None) -> AsyncIterator[TcpStream]:
         """Connect to an address; the stream is closed with the block.
 
+        Args:
+            address: where somebody listens.
+            own_port: of ours, from which we connect to who connects to us from the address at the
+                same time; None: nobody does.
+
         Raises:
-            DialError: nobody there, in words with the address.
+            DialError: nobody there, or we have not met, in words with the address.
         """
         try:
-            stream = await self._connect(address)
+            if own_port is None:
+                stream = await self._connect(address)
+            else:
+                stream = await self._meet(address, own_port)
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver accepts
-            raise DialError(f"{address}: {_cause(error)}") from error
-        opened = TcpStream(stream)
-        async with closing(opened):
-            yield opened
-
-    @asynccontextmanager
-    async def meet(self, address: Address, own_port: int) -> AsyncIterator[TcpStream]:
-        """Connect from a port of ours to who connects to us from the address at the same time; the
-        stream is closed with the block.
-
-        Raises:
-            DialError: we have not met, in words with the address.
-        """
-        try:
-            stream = await self._meet(address, own_port)
-        except OSError as error:
             raise DialError(f"{address}: {_cause(error)}") from error
         opened = TcpStream(stream)
         async with closing(opened):

@@ -6,18 +6,21 @@ window, polls for windows every 10 ms, and cuts frames so that each costs two No
 
 State of a session: its streams, by id; of a stream: its receive buffer and both windows. Memory:
 a peer can make a session hold at most twice the sum of the windows it was granted, which a budget
-bounds; sending more is a violation that ends the session. Reading must not block on writing, so
-replies are sent by a separate task (two readers that wait for each other's writes would deadlock).
-Urgent data overtakes the rest between two frames, so frames are short on a slow line, and long
-where their overhead costs more than the line does.
+bounds; sending more is a violation that ends the session. Reading must not block on writing (two
+readers that wait for each other's writes would deadlock), so one task writes all frames: replies
+first, then urgent ones, then the others, each in order. A frame that was begun is finished even if
+its sender gives up, for half a frame would end the connection. What is urgent overtakes the rest
+between two frames, so frames are short on a slow line, and long where their overhead costs more
+than the line does.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
@@ -54,7 +57,7 @@ TRIP_S = 0.1
 MEASURE_S = 2.0
 """Shortest time between measurements of the round trip."""
 GO_AWAY_S = 0.5
-"""For telling the peer that we end the session; its window may be full."""
+"""For ending a frame, and for telling the peer that we end the session; it may take nothing."""
 
 
 @dataclass(frozen=True)
@@ -71,29 +74,15 @@ class YamuxLimits:
     """Bytes granted to all streams beyond their first windows: 400 Mb/s over 300 ms."""
 
 
-class Turns:
-    """Schedules writes on a connection: a lock with two queues of waiting tasks, urgent ones first.
+@dataclass(eq=False, slots=True)
+class _Frame:
+    """A frame on its way: its header and its data."""
 
-    Each queue is FIFO, and the normal one is served only while the urgent one is empty. So a small
-    message waits only for the slice being written, however many tensors are queued.
-    """
-
-    def __init__(self) -> None:
-        self._taken = False
-        self._urgent = trio.lowlevel.ParkingLot()
-        self._usual = trio.lowlevel.ParkingLot()
-
-    async def wait(self, urgent: bool) -> None:
-        """Wait for a turn, which lasts until ``end``."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if self._taken:
-            await (self._urgent if urgent else self._usual).park()  # the turn is passed to us
-        self._taken = True
-
-    def end(self) -> None:
-        """Pass the turn to the next waiting task."""
-        if not (self._urgent.unpark() or self._usual.unpark()):
-            self._taken = False
+    buffers: Sequence[Buffer]
+    urgent: bool = True
+    over: trio.Event = field(default_factory=trio.Event)
+    """Set once it was written, or never will be."""
+    written: bool = False
 
 
 class YamuxSession:
@@ -117,14 +106,18 @@ class YamuxSession:
         self._openings = TokenBucket(
             self._limits.opened_per_s, self._limits.opened_burst, trio.current_time()
         )
-        self._turns = Turns()
+        self._urgent, self._usual = deque[_Frame](), deque[_Frame]()
+        self._something_waits = trio.Event()
+        self._sending = trio.CancelScope()
         self._slice_bytes = LEAST_SLICE_BYTES
         channel.keep_unsent(self._slice_bytes)
         self.budget = WindowBudget(self._limits.window_bytes)
-        self.trip_s = TRIP_S
-        self._measurement, self._measured_at = 0, -math.inf  # nonce of the last ping, and when
+        self.rtt_s: float | None = None
+        """Smoothed round trip of a small frame, queues included; None: none was measured."""
+        self.answers = 0
+        """Answers to the ping that was sent last, whenever that was."""
+        self._ping, self._pinged_at, self._answered = 0, -math.inf, True
         self._replies = bytearray()
-        self._replies_wait = trio.Event()
         self._header = bytearray()  # an unfinished frame header
         self._body_left = 0
         self._body_stream: YamuxStream | None = None
@@ -155,7 +148,7 @@ class YamuxSession:
         """
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._send_replies)
+            nursery.start_soon(self._write_frames)
             try:
                 await self._receive_frames(early)
             except (RemoteProtocolError, ConnectionLost) as error:
@@ -179,28 +172,23 @@ class YamuxSession:
             with suppress(ConnectionLost), trio.move_on_after(GO_AWAY_S):
                 await self._channel.send([HEADER.pack(0, GO_AWAY, 0, 0, 0)])
 
-    async def open_stream(self, *, urgent: bool = False, whole_frames: bool = False) -> YamuxStream:
+    async def open_stream(self, *, urgent: bool = False) -> YamuxStream:
         """Open a stream to the peer.
 
         Args:
             urgent: its frames are sent before those of other streams.
-            whole_frames: see `YamuxStream`; holds for the frame that opens it, too.
 
         Raises:
             ConnectionLost: the session has ended.
         """
-        if self.closed:
-            raise ConnectionLost("the connection ended")
         stream = YamuxStream(self, self._next_id, urgent=urgent)
-        stream.whole_frames = whole_frames
         self._next_id += 2
         self._streams[stream.stream_id] = stream
-        frame = HEADER.pack(0, WINDOW_UPDATE, SYN, stream.stream_id, 0)
         try:
-            with trio.CancelScope() as scope:
-                await self.write([frame], urgent=True, whole=scope if whole_frames else None)
+            await self.write([HEADER.pack(0, WINDOW_UPDATE, SYN, stream.stream_id, 0)], urgent=True)
         except BaseException:
-            self._streams.pop(stream.stream_id, None)  # the peer has not heard of it
+            with suppress(RemoteProtocolError):  # too many replies wait: the session ends soon
+                stream.reset()  # the peer may hear of it
             raise
         return stream
 
@@ -211,42 +199,67 @@ class YamuxSession:
         except trio.EndOfChannel as error:
             raise ConnectionLost("the connection ended") from error
 
-    async def write(
-        self, frame: Sequence[Buffer], *, urgent: bool, whole: trio.CancelScope | None = None
-    ) -> None:
-        """Send a frame when it is its turn. Only streams and the session call this.
+    async def write(self, frame: Sequence[Buffer], *, urgent: bool) -> None:
+        """Have a frame written when it is its turn. Only streams and the session call this.
 
         Args:
             frame: its header and its data.
             urgent: whether it goes before frames that are not.
-            whole: the scope around this call, which is shielded from the frame's first byte on.
         """
-        await self._turns.wait(urgent)
-        if whole is not None:
-            whole.shield = True
+        if self.closed:
+            raise ConnectionLost("the connection ended")
+        waiting, queue = _Frame(frame, urgent), self._urgent if urgent else self._usual
+        queue.append(waiting)
+        self._something_waits.set()
         try:
-            if self.closed:
-                raise ConnectionLost("the connection ended")
-            began = trio.current_time()
-            if not urgent:  # not within `_send`: cancelled there, it ends the connection
-                await self._channel.wait_for_room()
-            await self._send(_messages(frame))
-            if not urgent:
-                self._fit_slices(sum(map(len, frame)), trio.current_time() - began)
+            await waiting.over.wait()
         finally:
-            self._turns.end()
+            if waiting in queue:
+                queue.remove(waiting)
+        if not waiting.written:
+            raise ConnectionLost("the connection ended")
+
+    async def _write_frames(self) -> None:
+        while not self.closed:
+            frame = self._next_frame()
+            if frame is None:
+                self._something_waits = trio.Event()
+                await self._something_waits.wait()
+                continue
+            began = trio.current_time()
+            try:
+                if not frame.urgent:
+                    await self._channel.wait_for_room()
+                await self._send(_messages(frame.buffers))
+                frame.written = True
+            except ConnectionLost:
+                return  # the reader of the same connection reports it
+            finally:
+                frame.over.set()
+            if not frame.urgent:
+                self._fit_slices(sum(map(len, frame.buffers)), trio.current_time() - began)
+
+    def _next_frame(self) -> _Frame | None:
+        if self._replies:
+            replies, self._replies = self._replies, bytearray()
+            return _Frame([replies])
+        waiting = self._urgent or self._usual
+        return waiting.popleft() if waiting else None
 
     async def _send(self, messages: Iterator[Buffer]) -> None:
         complete = False
         try:
-            await self._channel.send(messages)
-            complete = True
+            with trio.CancelScope(shield=True) as self._sending:
+                await self._channel.send(messages)
+                complete = True
         finally:
-            if not complete:  # cancelled or failed inside a frame: nothing may follow it
+            if not complete:  # failed, or ended, inside a frame: nothing may follow it
                 self._torn = True
                 self._close()
                 with trio.CancelScope(shield=True):
                     await self._channel.aclose()
+        if not complete:
+            raise ConnectionLost("the connection ended")
 
     def _fit_slices(self, size_bytes: int, took_s: float) -> None:
         before = self._slice_bytes
@@ -257,12 +270,27 @@ class YamuxSession:
         if self._slice_bytes != before:
             self._channel.keep_unsent(self._slice_bytes)
 
+    @property
+    def trip_s(self) -> float:
+        """The round trip as far as it is known."""
+        return TRIP_S if self.rtt_s is None else self.rtt_s
+
     def measure_trip(self) -> None:
         """Measure the round trip if that was long ago."""
-        now = trio.current_time()
-        if now - self._measured_at > MEASURE_S:
-            self._measurement, self._measured_at = (self._measurement + 1) % 2**32, now
-            self.reply(HEADER.pack(0, PING, SYN, 0, self._measurement))
+        if self._answered and trio.current_time() - self._pinged_at > MEASURE_S:
+            self.ping()
+
+    def ping(self) -> None:
+        """Ask the peer for a sign of life, which also measures the round trip."""
+        self._ping, self._pinged_at = (self._ping + 1) % 2**32, trio.current_time()
+        self._answered = False
+        self.reply(HEADER.pack(0, PING, SYN, 0, self._ping))
+
+    def _on_pong(self, number: int) -> None:
+        if number == self._ping and not self._answered:
+            self.answers, self._answered = self.answers + 1, True
+            trip_s = trio.current_time() - self._pinged_at
+            self.rtt_s = trip_s if self.rtt_s is None else 0.8 * self.rtt_s + 0.2 * trip_s
 
     def reply(self, frame: bytes) -> None:
         """Queue a frame without waiting. Only streams and the session call this."""
@@ -271,7 +299,7 @@ class YamuxSession:
         if len(self._replies) + len(frame) > MAX_REPLY_BYTES:
             raise RemoteProtocolError("reply-flood", penalty=50)
         self._replies += frame
-        self._replies_wait.set()
+        self._something_waits.set()
 
     def forget_if_done(self, stream: YamuxStream) -> None:
         """Drop the record of a stream on which nothing more can happen."""
@@ -280,20 +308,12 @@ class YamuxSession:
 
     def _close(self) -> None:
         self.closed = True
+        self._sending.deadline = trio.current_time() + GO_AWAY_S
         self._accept_send.close()
         for stream in self._streams.values():
             stream.wake()
-
-    async def _send_replies(self) -> None:
-        while not self.closed:
-            await self._replies_wait.wait()
-            self._replies_wait = trio.Event()
-            while self._replies:
-                frames, self._replies = self._replies, bytearray()
-                try:
-                    await self.write([frames], urgent=True)
-                except ConnectionLost:
-                    return  # the reader of the same connection reports it
+        for frame in (*self._urgent, *self._usual):
+            frame.over.set()
 
     async def _receive_frames(self, early: Sequence[bytes]) -> None:
         for message in early:
@@ -332,8 +352,8 @@ class YamuxSession:
         if kind == PING:
             if flags & SYN:
                 self.reply(HEADER.pack(0, PING, ACK, 0, length))
-            elif flags & ACK and length == self._measurement:
-                self.trip_s = trio.current_time() - self._measured_at
+            elif flags & ACK:
+                self._on_pong(length)
         elif kind == GO_AWAY:
             self.told_to_go = True
             self._close()
@@ -348,7 +368,7 @@ class YamuxSession:
     def _on_syn(self, stream_id: int) -> YamuxStream | None:
         if stream_id == 0 or stream_id % 2 == self._next_id % 2 or stream_id in self._streams:
             raise RemoteProtocolError("yamux-stream-id", str(stream_id), penalty=50)
-        if self._openings.reserve(1, trio.current_time()):
+        if not self._openings.take(1, trio.current_time()):
             raise RemoteProtocolError("stream-flood", penalty=50)
         stream = YamuxStream(self, stream_id)
         inbound = sum(1 for known in self._streams if known % 2 == stream_id % 2)

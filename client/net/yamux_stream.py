@@ -38,18 +38,19 @@ class Session(Protocol):
     """The part of a session that a stream uses."""
 
     closed: bool
-    trip_s: float
-    """The round trip last measured."""
     budget: WindowBudget
+
+    @property
+    def trip_s(self) -> float:
+        """The round trip as far as it is known."""
+        ...
 
     @property
     def slice_bytes(self) -> int:
         """Most data of one frame, now: nothing overtakes a frame once it is being written."""
         ...
 
-    async def write(
-        self, frame: Sequence[Buffer], *, urgent: bool, whole: trio.CancelScope | None = None
-    ) -> None: ...
+    async def write(self, frame: Sequence[Buffer], *, urgent: bool) -> None: ...
     def reply(self, frame: bytes) -> None: ...
     def measure_trip(self) -> None: ...
     def forget_if_done(self, stream: YamuxStream) -> None: ...
@@ -67,9 +68,6 @@ class YamuxStream:
     def __init__(self, session: Session, stream_id: int, *, urgent: bool = False) -> None:
         self._session = session
         self._urgent = urgent
-        self.whole_frames = False
-        """Whether a frame that was begun is finished even if its sender is cancelled: half a frame
-        would end the connection."""
         self.stream_id = stream_id
         self._send_window = INITIAL_WINDOW_BYTES
         self._window_opened = trio.Event()
@@ -128,9 +126,8 @@ class YamuxStream:
             if pace is not None:
                 await pace(taken + HEADER.size)
             began = trio.current_time()
-            with trio.fail_after(max(0.0, patience_s)) as scope:
-                whole = scope if self.whole_frames else None
-                await self._session.write(frame, urgent=self._urgent, whole=whole)
+            with trio.fail_after(max(0.0, patience_s)):
+                await self._session.write(frame, urgent=self._urgent)
             patience_s -= trio.current_time() - began
             patience_s = min(stall_s, patience_s + taken / FLOOR_BYTES_PER_S)
             self.sent_bytes += taken

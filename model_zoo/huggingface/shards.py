@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from model_zoo.specs.lfs import MAX_POINTER_BYTES, POINTER, is_pointer
-from model_zoo.specs.tensor_headers import LENGTH_BYTES, MAX_HEADER_BYTES, Entry, parse_header
+from model_zoo.specs.tensor_headers import LENGTH_BYTES, Entry, header_length, parse_header
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -143,17 +143,15 @@ def _header(path: Path) -> Iterator[tuple[str, Entry, int]]:
             first = os.pread(descriptor, MAX_POINTER_BYTES, 0)
             if is_pointer(first):
                 raise FolderError(f"{path} {POINTER}")
-            length = int.from_bytes(first[:LENGTH_BYTES], "little")
-            if not 2 <= length <= min(MAX_HEADER_BYTES, size - LENGTH_BYTES):
-                raise FolderError(f"{path} is damaged: the length of its header is impossible")
-            text = bytes(_pread(descriptor, LENGTH_BYTES, length, path))
+            text = bytes(_pread(descriptor, LENGTH_BYTES, header_length(first, size), path))
+            start = LENGTH_BYTES + len(text)
+            entries = parse_header(text, size - start)
         finally:
             os.close(descriptor)
     except OSError as error:
         raise FolderError(f"cannot read {path}: {error.strerror}") from error
-    start = LENGTH_BYTES + length
-    try:
-        entries = parse_header(text, size - start)
+    except FolderError:
+        raise
     except ValueError as error:
         raise FolderError(f"{path} is damaged: {error}") from error
     return ((name, entry, start) for name, entry in entries.items())

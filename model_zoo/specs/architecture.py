@@ -1,29 +1,22 @@
 """The numbers of a model of any family, each in its range; families say which of them they have."""
 
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
-from msgspec import NODEFAULT
+from msgspec import NODEFAULT, Meta
 from msgspec.structs import fields
 
-from model_zoo.specs.description import Description
+from model_zoo.specs.description import Ranged
 
-_LARGEST = {
-    "layers": 1024,
-    "width": 65_536,
-    "heads": 1024,
-    "kv_heads": 1024,
-    "ffn_width": 1 << 20,
-    "context": 1 << 20,
-    "vocab": 1 << 20,
-}
+Layers = Annotated[int, Meta(ge=1, le=1024)]
+Width = Annotated[int, Meta(ge=1, le=65_536)]
+Many = Annotated[int, Meta(ge=1, le=1 << 20)]
+Factor = Annotated[float, Meta(ge=1e-6, le=1e6)]
 MOST_HEAD_DIM = 4096
-MAX_EXPERTS = 512
-"""Of a layer."""
 MAX_EXPERTS_IN_ALL = 1 << 15
 """Of all layers: each has three tensors in a Hugging Face folder."""
 
 
-class Rope(Description, frozen=True):
+class Rope(Ranged, frozen=True):
     """Rotary angles computed in fp32, as `transformers` does, and how they are scaled.
 
     Fields:
@@ -42,34 +35,24 @@ class Rope(Description, frozen=True):
     """
 
     kind: Literal["default", "linear", "llama3", "yarn"] = "default"
-    factor: float = 1.0
-    low: float = 1.0
-    high: float = 4.0
-    original: int = 8192
-    magnitude: float | None = None
-    dims: int | None = None
+    factor: Annotated[float, Meta(ge=1, le=1e6)] = 1.0
+    low: Annotated[float, Meta(gt=0)] = 1.0
+    high: Annotated[float, Meta(le=1e6)] = 4.0
+    original: Many = 8192
+    magnitude: Annotated[float, Meta(gt=0, le=1e3)] | None = None
+    dims: Annotated[int, Meta(ge=2, le=MOST_HEAD_DIM)] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1.0 <= self.factor <= 1e6:
-            raise ValueError(f"rope.factor must lie between 1 and 1e6, got {self.factor!r}")
-        if not 0.0 < self.low < self.high <= 1e6:
+        if not self.low < self.high:
             raise ValueError(f"rope.low {self.low!r} must lie below rope.high {self.high!r}")
-        if type(self.original) is not int or not 1 <= self.original <= 1 << 20:
-            raise ValueError(f"rope.original must lie between 1 and 2**20, got {self.original!r}")
-        if self.magnitude is not None and not 0.0 < self.magnitude <= 1e3:
-            raise ValueError(f"rope.magnitude must lie above 0, to 1e3, got {self.magnitude!r}")
-        if self.dims is not None and (
-            type(self.dims) is not int or not 2 <= self.dims <= MOST_HEAD_DIM
-        ):
-            raise ValueError(f"rope.dims must lie between 2 and 4096, got {self.dims!r}")
         used = {"default": 0, "linear": 1, "llama3": 4, "yarn": 5}[self.kind]
         unused = (self.factor, self.low, self.high, self.original, self.magnitude)[used:]
         if unused != (1.0, 1.0, 4.0, 8192, None)[used:]:  # one model, one spelling
             raise ValueError(f"rope {self.kind} has numbers that it does not use: leave them out")
 
 
-class Scales(Description, frozen=True):
+class Scales(Ranged, frozen=True):
     """What a model multiplies with where others do not, and bounds by a tangent.
 
     Fields:
@@ -83,22 +66,15 @@ class Scales(Description, frozen=True):
         ValueError: a number is out of range.
     """
 
-    embedding: float = 1.0
-    attention: float | None = None
-    residual: float = 1.0
-    logits: float = 1.0
-    attention_cap: float | None = None
-    logits_cap: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if value is not None and not 1e-6 <= value <= 1e6:
-                raise ValueError(f"scales.{name} must lie between 1e-6 and 1e6, got {value!r}")
+    embedding: Factor = 1.0
+    attention: Factor | None = None
+    residual: Factor = 1.0
+    logits: Factor = 1.0
+    attention_cap: Factor | None = None
+    logits_cap: Factor | None = None
 
 
-class Experts(Description, frozen=True):
+class Experts(Ranged, frozen=True):
     """A feed-forward part of many experts, of which a router chooses a few for each token.
 
     Fields:
@@ -113,21 +89,15 @@ class Experts(Description, frozen=True):
         ValueError: a number is out of range.
     """
 
-    count: int
-    active: int
+    count: Annotated[int, Meta(ge=2, le=512)]
+    active: Annotated[int, Meta(ge=1)]
     shares: Literal["chosen", "all"] = "chosen"
-    balance: float = 0.001
+    balance: Annotated[float, Meta(ge=0, le=1)] = 0.001
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if type(self.count) is not int or not 2 <= self.count <= MAX_EXPERTS:
-            raise ValueError(f"experts.count must lie between 2 and {MAX_EXPERTS}: {self.count!r}")
-        if type(self.active) is not int or not 1 <= self.active <= self.count:
-            raise ValueError(f"experts.active must lie between 1 and count, got {self.active!r}")
-        if self.shares not in ("chosen", "all"):
-            raise ValueError(f"experts.shares must be chosen or all, got {self.shares!r}")
-        if not 0.0 <= self.balance <= 1.0:
-            raise ValueError(f"experts.balance must lie between 0 and 1, got {self.balance!r}")
+        if self.active > self.count:
+            raise ValueError(f"{self.active} active experts are more than {self.count}")
 
 
 GROUP = 64
@@ -138,7 +108,7 @@ Base = Literal["bf16", "fp32", "int8", "nf4"]
 BASES: tuple[str, ...] = get_args(Base)
 
 
-class Lora(Description, frozen=True):
+class Lora(Ranged, frozen=True):
     """Adapters of low rank beside frozen weights: x W^T + (x A^T B^T) alpha / rank.
 
     Only A (rank, columns) and B (rows, rank) are trained. Source: Hu et al., arXiv 2106.09685.
@@ -155,21 +125,15 @@ class Lora(Description, frozen=True):
         ValueError: a number is out of range, or there is no target.
     """
 
-    rank: int
-    alpha: float
+    rank: Width
+    alpha: Annotated[float, Meta(gt=0, le=1e6)]
     targets: tuple[str, ...]
     base: Base = "bf16"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if type(self.rank) is not int or not 1 <= self.rank <= 1 << 16:
-            raise ValueError(f"lora.rank must lie between 1 and 65536, got {self.rank!r}")
-        if not 0.0 < self.alpha <= 1e6:
-            raise ValueError(f"lora.alpha must lie above 0, to 1e6, got {self.alpha!r}")
         if not self.targets:
             raise ValueError("lora.targets names no linear layer: without one nothing is trained")
-        if self.base not in BASES:
-            raise ValueError(f"lora.base must be one of {', '.join(BASES)}, got {self.base!r}")
 
     @property
     def scale(self) -> float:
@@ -194,7 +158,7 @@ class Lora(Description, frozen=True):
         return 4 if self.ends == "fp32" else 2
 
 
-class Shape(Description, frozen=True):
+class Shape(Ranged, frozen=True):
     """The numbers of a decoder-only transformer, each in its range.
 
     Fields:
@@ -228,60 +192,38 @@ class Shape(Description, frozen=True):
     """
 
     architecture: str
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    ffn_width: int
-    context: int
-    vocab: int = 256
-    rope_theta: float = 10_000.0
+    layers: Layers
+    width: Width
+    heads: Annotated[int, Meta(ge=1, le=1024)]
+    kv_heads: Annotated[int, Meta(ge=1, le=1024)]
+    ffn_width: Many
+    context: Many
+    vocab: Many = 256
+    rope_theta: Annotated[float, Meta(gt=0, le=1e30)] = 10_000.0
     bias: bool = False
-    norm_eps: float = 1e-5
+    norm_eps: Annotated[float, Meta(gt=0, le=0.1)] = 1e-5
     gelu: Literal["exact", "tanh", "new"] = "exact"
-    head_dim: int | None = None
+    head_dim: Annotated[int, Meta(ge=1, le=MOST_HEAD_DIM)] | None = None
     rope: Rope = Rope()
-    window: int | None = None
-    full_every: int | None = None
-    local_theta: float | None = None
-    nope_every: int | None = None
+    window: Many | None = None
+    full_every: Layers | None = None
+    local_theta: Annotated[float, Meta(gt=1, lt=1e12)] | None = None
+    nope_every: Layers | None = None
     scales: Scales | None = None
-    max_context: int | None = None
+    max_context: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None
     experts: Experts | None = None
     tied: bool = False
     lora: Lora | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, largest in _LARGEST.items():
-            value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= largest:
-                raise ValueError(f"{name} must be an integer from 1 to {largest}, got {value!r}")
         if self.head_dim is None and self.width % self.heads:
             raise ValueError(f"width {self.width} is not a multiple of heads {self.heads}")
-        if not 0 < self.rope_theta <= 1e30:
-            raise ValueError(f"rope_theta must lie above 0, got {self.rope_theta!r}")
-        self._check_counts()
-        self._check_switches()
-
-    def _check_counts(self) -> None:
-        bounds = {"head_dim": MOST_HEAD_DIM, "window": 1 << 20, "max_context": 1 << 24}
-        bounds |= {"full_every": 1024, "nope_every": 1024}
-        for name, largest in bounds.items():
-            value = getattr(self, name)
-            if value is not None and not (type(value) is int and 1 <= value <= largest):
-                raise ValueError(f"{name} must be an integer from 1 to {largest}, got {value!r}")
-
-    def _check_switches(self) -> None:
         in_all = self.layers * (0 if self.experts is None else self.experts.count)
         if in_all > MAX_EXPERTS_IN_ALL:
             raise ValueError(f"{in_all} experts in all layers are above {MAX_EXPERTS_IN_ALL}")
         if self.window is None and (self.full_every or self.local_theta) is not None:
             raise ValueError("full_every and local_theta are of models with a window")
-        if self.local_theta is not None and not 1.0 < self.local_theta < 1e12:
-            raise ValueError(f"local_theta must lie between 1 and 1e12, got {self.local_theta!r}")
-        if not 0 < self.norm_eps <= 0.1:
-            raise ValueError(f"norm_eps must lie between 0 and 0.1, got {self.norm_eps!r}")
         if self.max_context is not None and self.max_context <= self.context:
             raise ValueError("max_context must be above context, or left out")
         if self.head_dim == self.width / self.heads:  # one model has one spelling

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
 
 SCHEDULE_FIELDS = ("lr", "min_lr", "warmup_steps", "decay_steps", "schedule", "decay_from")
@@ -52,12 +50,3 @@ def changed_beside_schedule(before: OptimizerSpec, after: OptimizerSpec) -> list
     """Return the fields that differ and are no part of the schedule, by name."""
     names = (name for name in before.__struct_fields__ if name not in SCHEDULE_FIELDS)
     return [name for name in names if getattr(before, name) != getattr(after, name)]
-
-
-def with_schedule(spec: OptimizerSpec, **changes: object) -> OptimizerSpec:
-    """Return an optimizer with other fields of its schedule.
-
-    Raises:
-        ValueError: a field is out of range.
-    """
-    return msgspec.structs.replace(spec, **changes)

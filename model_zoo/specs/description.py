@@ -4,8 +4,10 @@ So there is one encoding of each description, and a manifest is refused that has
 defaults are part of the protocol: with another one, the same bytes would mean another run.
 """
 
-from msgspec import Struct
-from msgspec.structs import force_setattr
+from functools import cache
+
+from msgspec import Struct, ValidationError, convert
+from msgspec.structs import FieldInfo, fields, force_setattr
 
 
 class Description(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -13,8 +15,30 @@ class Description(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
     def __post_init__(self) -> None:
         # msgspec leaves out a value that is the default, not one that equals it
-        defaults = self.__struct_defaults__
-        with_default = self.__struct_fields__[-len(defaults) :] if defaults else ()
-        for name, default in zip(with_default, defaults, strict=True):
-            if getattr(self, name) == default:
-                force_setattr(self, name, default)
+        for field in _fields(type(self)):
+            if getattr(self, field.name) == field.default:
+                force_setattr(self, field.name, field.default)
+
+
+class Ranged(Description, frozen=True):
+    """A description whose fields' types hold however it is made, not only where it is decoded.
+
+    Raises:
+        ValueError: a field is of another type, or out of its range.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in _fields(type(self)):
+            value = getattr(self, field.name)
+            try:
+                convert(value, field.type)
+            except ValidationError as error:
+                words = str(error).replace("Expected", "should be").replace("Invalid", "is no")
+                wrong = f"{field.name} {words.replace('`', '')}; it is {str(value)[:40]}"
+                raise ValueError(wrong) from error
+
+
+@cache
+def _fields(kind: type[Description]) -> tuple[FieldInfo, ...]:
+    return fields(kind)

@@ -10,13 +10,15 @@ Sources: Douillard et al., arXiv 2311.08105 (DiLoCo); Therien et al., arXiv 2505
 two bits outside).
 """
 
-from model_zoo.specs.description import Description
+from typing import Annotated
+
+from msgspec import Meta
+
+from model_zoo.specs.description import Ranged
 from model_zoo.specs.optimizer import OptimizerSpec
 
-_MAX_INNER = 65_536
 
-
-class LocalRounds(Description, frozen=True):
+class LocalRounds(Ranged, frozen=True):
     """How replicas step between two versions.
 
     Fields:
@@ -28,20 +30,9 @@ class LocalRounds(Description, frozen=True):
         ValueError: a field is out of range.
     """
 
-    inner_microbatches: int
-    outer_lr: float = 1.0
-    outer_momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        sane = {
-            f"1 <= inner_microbatches <= {_MAX_INNER}": 1 <= self.inner_microbatches <= _MAX_INNER,
-            "0 < outer_lr <= 2": 0 < self.outer_lr <= 2,
-            "0 <= outer_momentum < 1": 0 <= self.outer_momentum < 1,
-        }
-        broken = [rule for rule, holds in sane.items() if not holds]
-        if broken:
-            raise ValueError(f"local rounds need {', '.join(broken)}")
+    inner_microbatches: Annotated[int, Meta(ge=1, le=65_536)]
+    outer_lr: Annotated[float, Meta(gt=0, le=2)] = 1.0
+    outer_momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
 
     @property
     def outer(self) -> OptimizerSpec:

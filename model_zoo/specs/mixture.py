@@ -28,7 +28,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from model_zoo.specs.description import Description
-from model_zoo.specs.windows import Windows, leaves_of
+from model_zoo.specs.windows import Windows
 
 MOST_PARTS = 64
 MOST_SHARES = 1 << 16
@@ -92,7 +92,6 @@ class Mixture:
             Windows(size, context, part.digest) for size, part in zip(sizes, parts, strict=True)
         ]
         self._schedule = Schedule([part.weight for part in parts])
-        self._context = context
 
     def training_start(self, sample: int, seed: int) -> int:
         """See `Windows`."""
@@ -103,14 +102,6 @@ class Mixture:
         """See `Windows`; the parts take turns as in training."""
         part, number = self._schedule(sample)
         return self._starts[part] + self._windows[part].held_out_start(number)
-
-    def leaves_of(self, sample: int, seed: int, token_bytes: int) -> range:
-        """See `Windows`."""
-        return leaves_of(self.training_start(sample, seed), self._context, token_bytes)
-
-    def held_out_leaves_of(self, sample: int, token_bytes: int) -> range:
-        """See `Windows`."""
-        return leaves_of(self.held_out_start(sample), self._context, token_bytes)
 
 
 @lru_cache(maxsize=8)

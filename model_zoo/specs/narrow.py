@@ -9,8 +9,8 @@ same layers: it computes the same.
 Shapes: K numbers of a boundary, C width, V vocabulary.
 """
 
-from model_zoo.specs.architecture import Shape
-from model_zoo.specs.description import Description
+from model_zoo.specs.architecture import Shape, Width
+from model_zoo.specs.description import Ranged
 from model_zoo.specs.family import Tensors, linear, prefixed
 
 BOUNDARIES = "boundaries."
@@ -25,7 +25,7 @@ ROW = 128
 """Numbers that a codec rounds together: narrower boundaries have several tokens in a row."""
 
 
-class Narrow(Description, frozen=True):
+class Narrow(Ranged, frozen=True):
     """Where a model has narrow boundaries, and how narrow they are.
 
     Fields:
@@ -36,19 +36,17 @@ class Narrow(Description, frozen=True):
         ValueError: a number is out of range.
     """
 
-    width: int
+    width: Width
     layers: tuple[int, ...]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if type(self.width) is not int or not 1 <= self.width <= 1 << 16:
-            raise ValueError(f"narrow.width must lie between 1 and 65536, got {self.width!r}")
         if self.width % ROW and ROW % self.width:
             raise ValueError(
                 f"narrow.width {self.width} neither divides {ROW} nor is a multiple of it: the "
                 "codecs round so many numbers together"
             )
-        if not self.layers or any(type(layer) is not int for layer in self.layers):
+        if not self.layers:
             raise ValueError("narrow.layers names no layer: one stage has no boundary")
         if list(self.layers) != sorted({*self.layers}):
             raise ValueError("narrow.layers are not in order, each once")

@@ -3,8 +3,11 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
 
-from model_zoo.specs.description import Description
+from msgspec import Meta
+
+from model_zoo.specs.description import Ranged
 
 DEFAULT = "adamw"
 
@@ -42,10 +45,11 @@ OPTIMIZERS = {
 }
 """A new optimizer is a line here and the file of its name in `model_zoo.optimizers`."""
 
-_MAX_STEPS = 2**40
+_Step = Annotated[int, Meta(ge=0, le=2**40)]
+_Share = Annotated[float, Meta(ge=0, lt=1)]
 
 
-class OptimizerSpec(Description, frozen=True):
+class OptimizerSpec(Ranged, frozen=True):
     """An optimizer, its learning rate after a linear warm-up, and what is added to the loss.
 
     Fields:
@@ -64,37 +68,26 @@ class OptimizerSpec(Description, frozen=True):
         ValueError: a field is out of range.
     """
 
-    lr: float = 1e-3
-    min_lr: float = 1e-4
-    warmup_steps: int = 100
-    decay_steps: int = 2000
-    beta1: float = 0.9
-    beta2: float = 0.99
-    eps: float = 1e-8
-    weight_decay: float = 0.1
-    clip: float = 1.0
+    lr: Annotated[float, Meta(gt=0, le=10)] = 1e-3
+    min_lr: Annotated[float, Meta(ge=0)] = 1e-4
+    warmup_steps: _Step = 100
+    decay_steps: _Step = 2000
+    beta1: _Share = 0.9
+    beta2: _Share = 0.99
+    eps: Annotated[float, Meta(gt=0, le=1)] = 1e-8
+    weight_decay: Annotated[float, Meta(ge=0, le=10)] = 0.1
+    clip: Annotated[float, Meta(ge=0, le=1e30)] = 1.0
     name: str = DEFAULT
     schedule: str = "cosine"
     decay_from: int | None = None
-    z_loss: float = 0.0
+    z_loss: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sane = {
-            "0 < lr <= 10": 0 < self.lr <= 10,
-            "0 <= min_lr <= lr": 0 <= self.min_lr <= self.lr,
-            "0 <= warmup_steps <= decay_steps": 0 <= self.warmup_steps <= self.decay_steps,
-            f"decay_steps <= {_MAX_STEPS}": self.decay_steps <= _MAX_STEPS,
-            "0 <= beta1 < 1": 0 <= self.beta1 < 1,
-            "0 <= beta2 < 1": 0 <= self.beta2 < 1,
-            "0 < eps <= 1": 0 < self.eps <= 1,
-            "0 <= weight_decay <= 10": 0 <= self.weight_decay <= 10,
-            "0 <= clip <= 1e30": 0 <= self.clip <= 1e30,
-            "0 <= z_loss <= 1": 0 <= self.z_loss <= 1,
-        }
-        broken = [rule for rule, holds in sane.items() if not holds]
-        if broken:
-            raise ValueError(f"optimizer needs {', '.join(broken)}")
+        if not self.min_lr <= self.lr:
+            raise ValueError("optimizer needs min_lr <= lr")
+        if not self.warmup_steps <= self.decay_steps:
+            raise ValueError("optimizer needs warmup_steps <= decay_steps")
         if self.name not in OPTIMIZERS:
             known = ", ".join(OPTIMIZERS)
             raise ValueError(f"optimizer {self.name[:40]!r} is unknown; known are {known}")

@@ -1,4 +1,4 @@
-"""The header of a safetensors file, from anybody: bounded before anything follows from it.
+"""The header of a safetensors file: written, and from anybody, bounded before anything follows.
 
 The format: 8 bytes with the header's length, little-endian; the header, a JSON object with the
 type, the shape and the place of each tensor; the data.
@@ -6,6 +6,7 @@ type, the shape and the place of each tensor; the data.
 
 import json
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Final
 
@@ -17,6 +18,8 @@ METADATA: Final = "__metadata__"
 MAX_HEADER_BYTES: Final = 2 << 20
 """A stage of a hundred layers has a third of it."""
 MAX_TENSORS: Final = 16384
+ALIGNMENT: Final = 64
+"""Of the data in files that we write."""
 MAX_RANK: Final = 8
 MAX_NAME_CHARS: Final = 256
 MAX_DIMENSION: Final = 2**40
@@ -43,6 +46,25 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: Annotated[str, Meta(max_length=16)]
     shape: Annotated[tuple[_Dimension, ...], Meta(max_length=MAX_RANK)]
     data_offsets: tuple[_Offset, _Offset]
+
+
+def encoded_header(header: Mapping[str, Any]) -> bytes:
+    """Return everything before the data, its length included; a multiple of `ALIGNMENT`."""
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=True).encode()
+    text += b" " * (-(len(text) + LENGTH_BYTES) % ALIGNMENT)
+    return len(text).to_bytes(LENGTH_BYTES, "little") + text
+
+
+def header_length(first: bytes | bytearray, file_bytes: int) -> int:
+    """Return the length of a file's header, which its first bytes say.
+
+    Raises:
+        ValueError: no file of so many bytes has such a one.
+    """
+    length = int.from_bytes(first[:LENGTH_BYTES], "little")
+    if not 2 <= length <= min(MAX_HEADER_BYTES, file_bytes - LENGTH_BYTES):
+        raise ValueError("the length of its header is impossible")
+    return length
 
 
 def parse_header(text: bytes, data_bytes: int) -> dict[str, Entry]:

@@ -160,20 +160,6 @@ class Windows:
         """Return the first token of a held-out sample; they repeat after ``held_out``."""
         return self._context * self._all(sample % self.held_out)
 
-    def leaves_of(self, sample: int, seed: int, token_bytes: int) -> range:
-        """Return the leaves of the data that a run's sample lies in.
-
-        Args:
-            sample: its number, counted from 0.
-            seed: of the run.
-            token_bytes: bytes of a token.
-        """
-        return leaves_of(self.training_start(sample, seed), self._context, token_bytes)
-
-    def held_out_leaves_of(self, sample: int, token_bytes: int) -> range:
-        """Return the leaves of the data that a held-out sample lies in."""
-        return leaves_of(self.held_out_start(sample), self._context, token_bytes)
-
     @property
     def _per_block(self) -> int:
         return max(1, BLOCK_TOKENS // self._context)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from model_zoo.specs.course import with_schedule
+from msgspec import structs
+
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol import limits
 from protocol.amendments.amendment import Amendment
@@ -85,7 +86,7 @@ def _optimizer(before: OptimizerSpec, changes: Changes, steps: int) -> Optimizer
     fields["schedule"] = schedule
     fields["decay_from"] = _falls_from(before, changes, schedule, warmup, end)
     try:
-        return with_schedule(before, **fields)
+        return structs.replace(before, **fields)
     except ValueError as error:
         raise LocalProtocolError(str(error)) from error
 

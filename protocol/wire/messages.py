@@ -102,15 +102,6 @@ class Hello(Message, frozen=True):
     """Unix seconds of the sender's own clock when it sends this; 0: it does not say."""
 
 
-class Ping(Message, frozen=True):
-    """The receiver answers the same with ``answer``."""
-
-    route = Route("link")
-
-    nonce: Annotated[int, Meta(ge=0, le=2**62)]
-    answer: bool = False
-
-
 class Moving(Message, frozen=True):
     """The sender is about to dial the receiver, beside a connection through a relay: what comes
     takes over without ending the link. The receiver answers the same with ``answer``."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -31,8 +31,8 @@ from client.net.yamux_stream import YamuxStream
 from client.train.messaging.handshake import PROTOCOL
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.wire.framing import Frame, FrameDecoder, encode_frame
-from protocol.wire.messages import Hello, Message, Ping, decode_message, encode_message
+from protocol.wire.framing import FrameDecoder, encode_frame
+from protocol.wire.messages import Hello, Message, decode_message, encode_message
 
 Read = Callable[[str, YamuxStream], object]
 BROKEN = (NetworkError, RemoteProtocolError, OSError, trio.TooSlowError, trio.BrokenResourceError)
@@ -118,36 +118,22 @@ async def _accept(
             chosen = await accept_protocol(_negotiable(stream), LANES.values())
             name = next(name for name, protocol in LANES.items() if protocol == chosen)
             if name == "control":
-                nursery.start_soon(_listen, link, stream, sink)
+                nursery.start_soon(_listen, stream, sink)
             else:
                 nursery.start_soon(_reading, read, name, stream)
     except BROKEN:
         return
 
 
-async def _listen(
-    link: BareLink, stream: YamuxStream, sink: trio.MemorySendChannel[Message]
-) -> None:
+async def _listen(stream: YamuxStream, sink: trio.MemorySendChannel[Message]) -> None:
     decoder = FrameDecoder(decode_message, attrgetter("route.payload_limit"))
     try:
         while data := await stream.receive_some():
             for frame in decoder.receive_data(data):
-                await _take(link, frame, sink)
+                with suppress(trio.WouldBlock):
+                    sink.send_nowait(frame.header)
     except BROKEN:
         return
-
-
-async def _take(
-    link: BareLink, frame: Frame[Message], sink: trio.MemorySendChannel[Message]
-) -> None:
-    match frame.header:
-        case Ping(nonce, answer=False):
-            await link.say(Ping(nonce, answer=True))
-        case message:
-            try:
-                sink.send_nowait(message)
-            except trio.WouldBlock:
-                return
 
 
 async def _reading(read: Callable[..., object], name: str, stream: YamuxStream) -> None:

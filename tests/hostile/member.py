@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import trio
 
 from client.cli.main import main as volunteer
 from client.compute import process
-from client.net.errors import PeerUnreachable
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.node import node
 from client.train.swarm.own_advert import OwnAdvert
@@ -45,11 +44,6 @@ class LyingNetwork:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._network, name)
 
-    async def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Send what the distorter makes of it, waiting for room."""
-        for out, content in self._distorted(peer, message, payload):
-            await self._network.send(peer, out, content)
-
     def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
         """Queue what the distorter makes of it."""
         took = [self._network.post(peer, *each) for each in self._distorted(peer, message, payload)]
@@ -70,8 +64,7 @@ class LyingNetwork:
 
     async def _later(self, peer: PeerId, message: Message, payload: bytes, delay_s: float) -> None:
         await trio.sleep(delay_s)
-        with suppress(PeerUnreachable):
-            await self._network.send(peer, message, payload)
+        self._network.post(peer, message, payload)
 
     async def wait_to_lie(self, file: Path | None) -> None:
         """Begin to lie when the file is there."""

@@ -35,6 +35,7 @@ from tests.netlab import ground
 from tests.netlab.inside import inside
 from tests.netlab.internet import Internet, Place
 from tests.netlab.routers import Router
+from tests.support.arrivals import say
 from tests.support.reaching_members import ReachingMember, reaching_swarm
 
 RESULT: Final = Path(__file__).parents[1] / "bench" / "results" / "hostile_probes.md"
@@ -74,7 +75,7 @@ async def _ask_without_end(address: str, seconds: float) -> dict[str, int]:
                     while True:
                         port = random.randrange(1, 65536)
                         filler = bytes(PROBE_FILLER_BYTES)
-                        await network.send(peer, ProbeRequest(said["asked"], port, filler))
+                        await say(network, peer, ProbeRequest(said["asked"], port, filler))
                         said["asked"] += 1
                         await trio.sleep(0.005)
                 nursery.cancel_scope.cancel()
@@ -112,7 +113,7 @@ async def _forge(addresses: list[str], victim: PeerId, seconds: float) -> int:
                     await network.connect(*addresses)
                     while True:
                         host = f"11.{random.randrange(100, 200)}.{random.randrange(256)}.2"
-                        await network.send(victim, Observed(host, random.randrange(1, 65536)))
+                        await say(network, victim, Observed(host, random.randrange(1, 65536)))
                         told += 1
                         await trio.sleep(0.9)
             await trio.sleep(0.5)

@@ -45,6 +45,7 @@ from protocol.wire.messages import Backward
 from tests.bench.machines import commit, this_machine
 from tests.hostile.attack import MIB
 from tests.netlab.internet import Internet, Place
+from tests.support.arrivals import say
 
 
 async def talk(first: str, tell: Callable[[], dict[str, Any]]) -> None:
@@ -415,7 +416,7 @@ async def _honest(host: str, relay: str) -> None:
         due = trio.current_time()
         while True:
             with suppress(NetworkError):
-                await network.send(peer, Backward(0, 1, 0, 0), bytes(PAYLOAD_BYTES))
+                await say(network, peer, Backward(0, 1, 0, 0), bytes(PAYLOAD_BYTES))
             due = max(due + PAYLOAD_BYTES / HONEST_RATE, trio.current_time() - 1.0)
             await trio.sleep_until(due)
 

@@ -32,6 +32,7 @@ from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import Heartbeat, Hello, Message, Records
 from protocol.wire.parts import SeatStatus
 from tests.hostile.attack import Attack, attack_named
+from tests.support import arrivals
 
 HOST = "127.0.0.1"
 UNREACHABLE = "/ip4/127.0.0.1/tcp/9/p2p/"
@@ -105,7 +106,7 @@ class Stranger:
     async def say(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
         """Send a message, waiting for room; return whether there was a link."""
         try:
-            await self.network.send(peer, message, payload)
+            await arrivals.say(self.network, peer, message, payload)
         except PeerUnreachable:
             return False
         return True

@@ -13,7 +13,7 @@ from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import PeerDown, PeerUp
 from protocol.effects import Explain
 from protocol.wire.messages import Goodbye
-from tests.support.arrivals import is_up, next_inbound
+from tests.support.arrivals import is_up, next_inbound, say
 from tests.support.circuits import until
 from tests.support.loopback import Networks
 from tests.support.relay import open_relay
@@ -34,7 +34,7 @@ async def test_who_does_not_answer_is_dialled_beside_the_link(networks: Networks
         assert trio.current_time() - began < DEADLINE_S / 2  # silence alone ends links after 20 s
         for kind in (PeerUp, PeerDown, PeerUp):
             assert isinstance(await b.events.receive(), kind)
-        await a.send(b.peer_id, Goodbye("here"))
+        await say(a, b.peer_id, Goodbye("here"))
         assert (await next_inbound(b)).message == Goodbye("here")
 
 
@@ -55,7 +55,7 @@ async def test_who_was_only_slow_keeps_the_link(networks: Networks) -> None:
         assert link.in_doubt
         way.open.set()
         await until(lambda: not link.in_doubt)
-        await b.send(a.peer_id, Goodbye("late"))
+        await say(b, a.peer_id, Goodbye("late"))
         assert (await next_inbound(a)).message == Goodbye("late")
         assert a._links[b.peer_id] is link
 

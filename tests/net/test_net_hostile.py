@@ -7,7 +7,7 @@ import contextlib
 import pytest
 import trio
 
-from client.net.carrier import LANES, UPKEEP_BURST
+from client.net.carrier import LANES, MOVES_BURST
 from client.net.errors import DialError
 from client.net.handshake import request_protocol
 from client.net.libp2p_patches import GuardedStream
@@ -18,10 +18,10 @@ from protocol.wire.framing import PREFIX, encode_frame
 from protocol.wire.messages import (
     Chunk,
     Goodbye,
-    Ping,
+    Moving,
     encode_message,
 )
-from tests.support.arrivals import backward, is_up, next_inbound
+from tests.support.arrivals import backward, is_up, next_inbound, say
 from tests.support.loopback import Intrude, Networks
 
 
@@ -99,7 +99,7 @@ async def test_a_bad_length_ends_the_link_and_nothing_else(
                 await trio.sleep(0.01)
         assert a.statistics().refused[reason] == 1
         await honest.connect(a.addresses[0])
-        await honest.send(a.peer_id, Goodbye("1"))
+        await say(honest, a.peer_id, Goodbye("1"))
         assert (await next_inbound(a)).message == Goodbye("1")
 
 
@@ -131,11 +131,11 @@ async def test_a_lane_cannot_be_opened_twice(networks: Networks, intrude: Intrud
         assert a.statistics().refused["lane-opened-twice"] == 1
 
 
-@pytest.mark.parametrize("answer", [False, True], ids=["pings", "answers nobody asked for"])
-async def test_a_flood_of_upkeep_ends_the_link(
+@pytest.mark.parametrize("answer", [False, True], ids=["moves", "answers nobody asked for"])
+async def test_who_says_without_end_that_it_moves_loses_the_link(
     networks: Networks, intrude: Intrude, answer: bool
 ) -> None:
-    flood = b"".join(encode_frame(encode_message(Ping(1, answer)))) * int(UPKEEP_BURST + 50)
+    flood = b"".join(encode_frame(encode_message(Moving(answer)))) * int(MOVES_BURST + 50)
     async with (
         networks() as a,
         hostile_lane(intrude, a.addresses[0], "control") as (session, stream),
@@ -143,8 +143,8 @@ async def test_a_flood_of_upkeep_ends_the_link(
         await stream.send_all([flood])
         while not session.closed:
             await trio.sleep(0.01)
-        assert a.statistics().refused["upkeep-flood"] == 1
-        assert a.statistics().frames_in <= UPKEEP_BURST + 10
+        assert a.statistics().refused["moving-flood"] == 1
+        assert a.statistics().frames_in <= MOVES_BURST + 10
 
 
 def unfinished(payload_bytes: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -165,8 +165,6 @@ async def test_what_waits_is_dropped_with_the_last_connection() -> None:
     assert made.unsent_bytes("control") == 0
     with pytest.raises(PeerUnreachable, match="the link to b ended"):
         made.post(MESSAGE, frame())
-    with pytest.raises(PeerUnreachable, match="the link to b ended"):
-        await made.send(MESSAGE, frame())
 
 
 async def test_who_cannot_wait_is_told_that_a_lane_is_full() -> None:
@@ -205,17 +203,3 @@ async def test_it_is_finished_once_all_is_written(autojump_clock: trio.testing.M
         await trio.sleep(1)
         one.retire.assert_called_once_with("bye")
         made.detach(one)
-
-
-async def test_pings_go_over_the_connection_at_work() -> None:
-    made = link()
-    made.ask()
-    made.doubt()
-    assert (made.answers, made.rtt_s, made.in_doubt) == (0, None, False)
-    one = carrier(dialled=True)
-    one.answers, one.rtt_s = 3, 0.25
-    made.attach(one)
-    made.settle()
-    made.ask()
-    cast(Any, one).ping.assert_called_once_with()
-    assert (made.answers, made.rtt_s) == (3, 0.25)

@@ -9,7 +9,7 @@ from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound
 from client.net.pacing import MIN_BURST_BYTES, Pacer, Rates
 from protocol.wire.messages import Backward, Chunk, Goodbye
-from tests.support.arrivals import is_up
+from tests.support.arrivals import is_up, say
 from tests.support.loopback import Networks
 
 MB = 1_000_000
@@ -66,7 +66,7 @@ async def test_the_rate_is_one_for_all_links(networks: Networks) -> None:
         began = trio.current_time()
         for number in range(4):
             for far in (one, other):
-                await near.send(far.peer_id, backward(number), bytes(MB // 2))
+                await say(near, far.peer_id, backward(number), bytes(MB // 2))
         assert await received_bytes(one, 4) + await received_bytes(other, 4) == 4 * MB
         assert trio.current_time() - began >= 1.5
 
@@ -76,7 +76,7 @@ async def test_receiving_is_held_to_the_rate(networks: Networks) -> None:
         await far.connect(near.addresses[0])
         began, before = trio.current_time(), near.statistics().bytes_in
         for number in range(4):
-            await far.send(near.peer_id, backward(number), bytes(MB))
+            await say(far, near.peer_id, backward(number), bytes(MB))
         while trio.current_time() - began < 2.0:  # what crosses the socket, not what is delivered
             await trio.sleep(0.05)
             came, taken_s = near.statistics().bytes_in - before, trio.current_time() - began
@@ -95,7 +95,7 @@ async def test_heartbeats_are_not_behind_tensors(networks: Networks, where: str)
         await is_up(sender, taker)
         queued = trio.current_time()
         for number in range(10):  # ten seconds of tensors
-            await sender.send(taker.peer_id, backward(number), bytes(MB))
+            await say(sender, taker.peer_id, backward(number), bytes(MB))
         began = trio.current_time()
         sender.post(taker.peer_id, Goodbye("first"))
         tensors = 0
@@ -117,9 +117,9 @@ async def test_tensors_are_not_behind_state_for_newcomers(networks: Networks) ->
         for far in (newcomer, next_stage):
             await near.connect(far.addresses[0])
         for index in range(16):
-            await near.send(newcomer.peer_id, Chunk("state", 0, 1, index), bytes(MB // 2))
+            await say(near, newcomer.peer_id, Chunk("state", 0, 1, index), bytes(MB // 2))
         for number in range(10):
-            await near.send(next_stage.peer_id, backward(number), bytes(MB // 2))
+            await say(near, next_stage.peer_id, backward(number), bytes(MB // 2))
         order = list[str]()
 
         async def note(network: Libp2pNetwork, kind: type[Chunk | Backward], count: int) -> None:

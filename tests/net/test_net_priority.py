@@ -22,7 +22,6 @@ from client.net.yamux import (
     LEAST_SLICE_BYTES,
     MOST_SLICE_BYTES,
     SLICE_S,
-    Turns,
     YamuxSession,
 )
 from client.net.yamux_stream import DATA, HEADER, SYN, WINDOW_UPDATE, YamuxStream
@@ -77,9 +76,10 @@ async def sending(count: int) -> AsyncIterator[tuple[SlowLine, YamuxStream, list
     """Tensors on so many streams, all queued behind a frame that is being written."""
     line = SlowLine()
     session = YamuxSession(cast(SecureChannel, line), dialler=True)
-    control = await session.open_stream(urgent=True)
-    streams = [await session.open_stream() for _ in range(count)]
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(session._write_frames)
+        control = await session.open_stream(urgent=True)
+        streams = [await session.open_stream() for _ in range(count)]
         for stream in streams:
             stream.on_window(64 * MIB)
             nursery.start_soon(stream.send_all, [bytes(MIB)])
@@ -87,6 +87,8 @@ async def sending(count: int) -> AsyncIterator[tuple[SlowLine, YamuxStream, list
         await trio.testing.wait_all_tasks_blocked()
         yield line, control, streams
         nursery.cancel_scope.cancel()
+        session._close()
+        line.go_on(1)  # what was begun is finished
 
 
 async def test_a_control_frame_overtakes_every_queued_tensor() -> None:
@@ -102,39 +104,38 @@ async def test_a_control_frame_overtakes_every_queued_tensor() -> None:
 
 
 async def test_replies_overtake_tensors_too() -> None:
-    async with sending(3) as (line, control, _), trio.open_nursery() as nursery:
+    async with sending(3) as (line, control, _):
         session = cast(YamuxSession, control._session)
-        nursery.start_soon(session._send_replies)
         for number in range(10):
             session.reply(HEADER.pack(0, WINDOW_UPDATE, 0, 1, number))
         await trio.testing.wait_all_tasks_blocked()
-        assert len(session._replies) == 0  # taken up
         assert line.others == 4  # the opening of four streams
         line.go_on(1)
         await trio.testing.wait_all_tasks_blocked()
         assert line.others == 5  # all ten in one write, before the next tensor
-        nursery.cancel_scope.cancel()
 
 
-async def test_who_gives_up_waiting_does_not_lose_the_turn() -> None:
-    turns, order = Turns(), list[int]()
+async def test_who_gives_up_waiting_has_sent_nothing_and_who_gives_up_later_a_whole_frame() -> None:
+    async with sending(1) as (line, control, (tensor,)):
+        session = cast(YamuxSession, control._session)
 
-    async def work(number: int, urgent: bool) -> None:
-        await turns.wait(urgent)
-        order.append(number)
-        turns.end()
+        async def write(number: int, urgent: bool) -> None:
+            await session.write([HEADER.pack(0, DATA, 0, number, 0)], urgent=urgent)
 
-    await turns.wait(False)
-    async with trio.open_nursery() as nursery:
         with trio.move_on_after(0.01):
-            await turns.wait(True)
-        for number, urgent in enumerate([False, False, True, True]):
-            nursery.start_soon(work, number, urgent)
+            await write(100, urgent=True)
+        async with trio.open_nursery() as nursery:
+            for number, urgent in enumerate([False, False, True, True], start=101):
+                nursery.start_soon(write, number, urgent)
+                await trio.testing.wait_all_tasks_blocked()
+            line.go_on(3)  # the tensor's frame, and the two that are urgent
             await trio.testing.wait_all_tasks_blocked()
-        turns.end()
-    assert order == [2, 3, 0, 1]
-    with trio.fail_after(1):
-        await turns.wait(False)
+            nursery.cancel_scope.cancel()  # 101 is being written
+        line.go_on(1)
+        await trio.testing.wait_all_tasks_blocked()
+        ids = [stream for stream, _ in line.frames]
+        assert ids == [tensor.stream_id, 103, 104, 101]
+        assert not session.closed
 
 
 class TimedLine(SlowLine):
@@ -149,8 +150,10 @@ class TimedLine(SlowLine):
         self.frames.append((0, size))
         await trio.sleep(size / self._bytes_per_s)
 
-    async def stream(self) -> YamuxStream:
-        stream = await YamuxSession(cast(SecureChannel, self), dialler=True).open_stream()
+    async def stream(self, nursery: trio.Nursery) -> YamuxStream:
+        session = YamuxSession(cast(SecureChannel, self), dialler=True)
+        nursery.start_soon(session._write_frames)
+        stream = await session.open_stream()
         stream.on_window(64 * MIB)
         return stream
 
@@ -160,10 +163,13 @@ class TimedLine(SlowLine):
     [(1e9, MOST_SLICE_BYTES), (25e6, MAX_PLAINTEXT_BYTES), (4e6, LEAST_SLICE_BYTES)],
 )
 async def test_frames_are_as_long_as_the_line_is_fast(
-    autojump_clock: trio.testing.MockClock, rate_bytes_per_s: float, least: int
+    autojump_clock: trio.testing.MockClock,
+    nursery: trio.Nursery,
+    rate_bytes_per_s: float,
+    least: int,
 ) -> None:
     line = TimedLine(rate_bytes_per_s)
-    stream = await line.stream()
+    stream = await line.stream(nursery)
     cast(YamuxSession, stream._session)._slice_bytes = 4 * MAX_PLAINTEXT_BYTES
     await stream.send_all([bytes(16 * MIB)])
     size = line.frames[20][1]
@@ -172,11 +178,11 @@ async def test_frames_are_as_long_as_the_line_is_fast(
 
 
 async def test_on_a_slow_line_frames_and_what_is_unsent_stay_short(
-    autojump_clock: trio.testing.MockClock,
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     """Or a heartbeat would wait for seconds where many links share an upload."""
     line = TimedLine(20e3)
-    stream = await line.stream()
+    stream = await line.stream(nursery)
     for _ in range(100):
         await cast(YamuxSession, stream._session).write([b"short"], urgent=False)
     line.frames.clear()

@@ -18,7 +18,7 @@ from client.net.windows import INITIAL_WINDOW_BYTES
 from protocol.hosts import kind_of
 from protocol.relay.messages import Connect, Reserve, Status, Stop
 from protocol.wire.messages import Backward, Goodbye
-from tests.support.arrivals import backward, next_inbound
+from tests.support.arrivals import backward, next_inbound, say
 from tests.support.circuits import circuit, linked, until
 from tests.support.loopback import Networks
 
@@ -51,8 +51,8 @@ async def test_two_that_cannot_dial_each_other_meet_through_a_relay(networks: Ne
         assert b.reaching.addresses == [name]
         assert b.addresses == (b.addresses[0], name)
         for number, payload in enumerate(payloads):
-            await a.send(b.peer_id, backward(number), payload)
-            await b.send(a.peer_id, backward(number), payload)
+            await say(a, b.peer_id, backward(number), payload)
+            await say(b, a.peer_id, backward(number), payload)
         for number, payload in enumerate(payloads):
             assert await next_inbound(b) == Inbound(a.peer_id, backward(number), payload)
             assert await next_inbound(a) == Inbound(b.peer_id, backward(number), payload)
@@ -69,7 +69,7 @@ async def test_both_halves_of_a_link_end_in_order(networks: Networks) -> None:
     async with circuit(networks) as (a, b, relay):
         assert await b.events.receive() == PeerUp(relay.peer_id)
         assert await b.events.receive() == PeerUp(a.peer_id)
-        await a.send(b.peer_id, backward(0), bytes(3_000_000))
+        await say(a, b.peer_id, backward(0), bytes(3_000_000))
         a.post(b.peer_id, Goodbye("that was all"))
         await a.disconnect(b.peer_id, "enough")
         told = [await b.events.receive() for _ in range(3)]
@@ -111,7 +111,7 @@ async def test_a_dead_relay_is_replaced_by_the_other_one(networks: Networks) -> 
                 a.want({b.peer_id: b.reaching.addresses})
             assert a.statistics().relays[b.peer_id] == first.peer_id
         await until(lambda: a.statistics().relays.get(b.peer_id) == second.peer_id)
-        await a.send(b.peer_id, backward(7), b"again")
+        await say(a, b.peer_id, backward(7), b"again")
         assert (await next_inbound(b)).message == backward(7)
         await until(lambda: len(b.reaching.addresses) == 1)
 
@@ -211,7 +211,7 @@ async def test_a_direct_connection_takes_over_from_a_relayed_one_in_the_midst_of
         async def send(one: Libp2pNetwork, other: Libp2pNetwork) -> None:
             number = 0
             while not over.is_set():
-                await one.send(other.peer_id, backward(number), bytes(50_000))
+                await say(one, other.peer_id, backward(number), bytes(50_000))
                 number += 1
             while len(got[other]) < number:
                 await trio.sleep(0.01)

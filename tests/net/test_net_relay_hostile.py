@@ -32,7 +32,7 @@ MANY_OF_ONE = RelayLimits(circuits_of_pair=32, asks_of_pair=Rate(1.0, 64))
 async def until_blocked(connection: Connection) -> None:
     """Wait until the other side's line takes nothing in the midst of a frame."""
     before = -1
-    while not connection.session._turns._taken or before != connection.bytes_out:
+    while not connection.session._usual or before != connection.bytes_out:
         before = connection.bytes_out
         await trio.sleep(0.2)
 

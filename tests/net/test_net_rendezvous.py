@@ -78,7 +78,7 @@ async def test_a_peer_of_whom_no_port_is_known_is_met_when_it_comes(port: int) -
     met: list[bytes] = []
 
     async def meet() -> None:
-        async with TCP.meet(Address("ip4", ONE, 0), port) as stream:
+        async with TCP.dial(Address("ip4", ONE, 0), port) as stream:
             assert stream.remote_host == ONE
             met.append(await stream.receive_some(16))
 

@@ -14,14 +14,12 @@ from client.net.transport import Buffer
 from client.net.windows import INITIAL_WINDOW_BYTES, WindowBudget
 from client.net.yamux_stream import FLOOR_BYTES_PER_S, Session, YamuxStream
 from protocol.wire.messages import Chunk
-from tests.support.arrivals import is_up
+from tests.support.arrivals import is_up, say
 from tests.support.loopback import Networks
 
 
 def stream() -> YamuxStream:
-    async def write(
-        frame: Sequence[Buffer], *, urgent: bool, whole: trio.CancelScope | None
-    ) -> None:
+    async def write(frame: Sequence[Buffer], *, urgent: bool) -> None:
         await trio.lowlevel.checkpoint()
 
     session = SimpleNamespace(
@@ -71,7 +69,7 @@ async def test_what_waits_for_a_peer_is_known_until_it_is_sent(networks: Network
         link = b._links[a.peer_id]
         a._events._max_bytes = 1  # nobody takes them there: the window closes
         for _ in range(20):
-            await b.send(a.peer_id, chunk, bytes(size))
+            await say(b, a.peer_id, chunk, bytes(size))
         waiting = b.unsent_bytes(a.peer_id, "background")
         assert 0 < waiting <= 20 * (size + 100)
         sent = trio.Event()

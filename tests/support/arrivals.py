@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import trio
 
-from client.net.libp2p_network import Libp2pNetwork
+from client.net.errors import PeerUnreachable
+from client.net.libp2p_network import UP_S, Libp2pNetwork
+from client.net.links import QUEUE_BYTES
 from client.net.network import Inbound
-from protocol.wire.messages import Backward
+from protocol.ids import PeerId
+from protocol.wire.messages import Backward, Message
 
 
 def backward(number: int) -> Backward:
@@ -24,3 +27,18 @@ async def is_up(network: Libp2pNetwork, other: Libp2pNetwork) -> None:
     """Wait until ``network`` has its link to ``other``: the dialled side has it later."""
     while other.peer_id not in network.statistics().peers:
         await trio.sleep(0.01)
+
+
+async def say(network: Libp2pNetwork, peer: PeerId, message: Message, payload: bytes = b"") -> None:
+    """Post a message, once there are a link and room in its lane; raises PeerUnreachable."""
+    lane = message.route.lane
+    if peer in network._wanted:
+        with trio.move_on_after(UP_S):
+            while not network._is_up(peer):
+                await trio.sleep(0.001)
+    while (held := network.unsent_bytes(peer, lane)) and held + len(payload) > QUEUE_BYTES[lane]:
+        await trio.sleep(0.001)
+    if not network._is_up(peer):
+        raise PeerUnreachable(f"no link to {peer}")
+    network.post(peer, message, payload)
+    await trio.lowlevel.checkpoint()

@@ -12,7 +12,6 @@ import pytest
 import trio
 
 from client.compute.checkpoint import build_header, read_info
-from client.compute.state_hash import state_hash
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
 from client.train.transfer.blobs import Downloads, Shelf
@@ -24,6 +23,7 @@ from protocol.manifest import Policy
 from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import BlobQuery, ChunkRequest, Message
+from tests.support.hashes import state_hash
 from tests.support.protocol_examples import manifest
 from tests.support.virtual_time import at_once
 

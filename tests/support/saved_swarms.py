@@ -9,13 +9,13 @@ from client.cli.commands.create import sign
 from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.checkpoint import build_header
-from client.compute.state_hash import state_hash
 from client.store.checkpoints import CheckpointFolder
 from model_zoo.specs.slices import slices
 from model_zoo.stages import build_stage
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
+from tests.support.hashes import state_hash
 
 SIGNER = Signer(b"\x07" * 32)
 """The founder."""

@@ -71,14 +71,14 @@ async def _stream(network: Libp2pNetwork, peer: PeerId, count: int) -> float:
     payload = os.urandom(CHUNK_BYTES)
     begin = time.perf_counter()
     for left in reversed(range(count)):
-        await network.send(peer, Chunk("state", 0, 0, min(left, 1)), payload)
+        network.post(peer, Chunk("state", 0, 0, min(left, 1)), payload)
     await _answer(network)
     return time.perf_counter() - begin
 
 
 async def _ask(network: Libp2pNetwork, peer: PeerId) -> float:
     begin = time.perf_counter()
-    await network.send(peer, ChunkRequest("state", 0, 0, 0))
+    network.post(peer, ChunkRequest("state", 0, 0, 0))
     await _answer(network)
     return time.perf_counter() - begin
 
@@ -103,7 +103,7 @@ async def _serve(network: Libp2pNetwork) -> None:
     async for event in network.events:
         match event:
             case Inbound(message=Chunk(index=0) | ChunkRequest(index=0)):
-                await network.send(event.peer, NoBlob("state", 0, 0))
+                network.post(event.peer, NoBlob("state", 0, 0))
 
 
 if __name__ == "__main__":

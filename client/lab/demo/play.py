@@ -29,7 +29,7 @@ from client.store.paths import home_folders
 from model_zoo.data import BUILT_IN
 from model_zoo.datasets.build import open_source
 from model_zoo.export import export_hf
-from model_zoo.sample import generate
+from model_zoo.sample import stream
 from protocol.invite import SwarmFile
 
 JOIN_FLAGS = ("--listen-host", HOST, "--threads", "1")
@@ -91,7 +91,8 @@ class Play:
         folders = [home_folders(homes / name).checkpoints(swarm.swarm) for name in self._volunteers]
         trained = load_newest(swarm, folders)
         invariants = check_invariants(seen, find_places(folders))
-        text = generate(needed_model(trained), PROMPT, SAMPLE_BYTES, temperature=0.7, top_k=40)
+        model = needed_model(trained)
+        text = "".join(stream(model, PROMPT, SAMPLE_BYTES, temperature=0.7, top_k=40))
         whole = trained.version == trained.manifest.steps
         report = DemoReport(
             ok=whole and invariants.hold and (seen.kill is not None) == self._kill,

@@ -77,22 +77,15 @@ async def receive_message(stream: YamuxStream) -> RelayMessage:
     return decode_relay_message(await _receive_exactly(stream, size))
 
 
-async def ask(
-    connection: Connection, message: RelayMessage, *, whole_frames: bool = False
-) -> tuple[YamuxStream, RelayMessage]:
-    """Open a stream, send a message and wait for the answer; the stream stays open.
-
-    Args:
-        connection: the link.
-        message: what is asked.
-        whole_frames: see `YamuxStream`.
+async def ask(connection: Connection, message: RelayMessage) -> tuple[YamuxStream, RelayMessage]:
+    """Open a stream of a link, send a message and wait for the answer; the stream stays open.
 
     Raises:
         StreamReset, ConnectionLost, HandshakeFailed: the other side ended it or knows no relays.
         RemoteProtocolError: its answer is no message.
         trio.TooSlowError: it does not answer.
     """
-    stream = await connection.session.open_stream(whole_frames=whole_frames)
+    stream = await connection.session.open_stream()
     answered = False
     try:
         with trio.fail_after(ANSWER_S):

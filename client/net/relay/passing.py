@@ -12,12 +12,11 @@ State: the machine, the shares, and the streams of each request.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
-from typing import Final, TypeVar
+from typing import Final
 
 import trio
 from msgspec.structs import replace
@@ -35,7 +34,6 @@ from protocol.relay.holding import Holding, Room
 from protocol.relay.messages import (
     Connect,
     Drain,
-    RelayMessage,
     Reserve,
     Reserved,
     Status,
@@ -54,7 +52,6 @@ from protocol.relay.server import (
 )
 from protocol.relay.shares import MAX_PIECE_BYTES, Shares
 
-T = TypeVar("T")
 STALL_S: Final = 30.0
 """Seconds after which a side that takes nothing ends its circuit; data it takes earns time back."""
 
@@ -158,7 +155,7 @@ class PassingOn:
         asked = Asked(number, peer, message, member, relayed, _prefix(connection))
         self._do(self.machine.asked(asked, trio.current_time()))
         if request.ask is not None:
-            agrees = await self._ask_target(number, request, request.ask, connection.ip)
+            agrees = await self._ask_target(request, request.ask, connection.ip)
             self._do(self.machine.agreed(number, agrees, trio.current_time()))
         is_member = self._links.is_member(peer)  # perhaps since it has asked
         if is_member and not isinstance(message, Reserve) and request.answer == Status("ok"):
@@ -168,31 +165,18 @@ class PassingOn:
             request.stream.send_eof()
             return
         there, back = request.target, request.stream
-        back.whole_frames = True  # from now on it is written to apart from its own link's tasks
         async with trio.open_nursery() as nursery:
             near = _Sender(request.asker, _prefix(connection))
             far = _Sender(request.ask.target, _prefix(self._links.direct(request.ask.target)))
             nursery.start_soon(self._carry, request, number, back, there, near)
             nursery.start_soon(self._carry, request, number, there, back, far)
 
-    async def _ask_target(
-        self, number: int, request: _Request, asked: AskTarget, host: str
-    ) -> bool:
+    async def _ask_target(self, request: _Request, asked: AskTarget, host: str) -> bool:
         connection = self._links.direct(asked.target)
         if connection is None:
             return False
-
-        async def asking() -> RelayMessage:
-            told = replace(asked.message, host=host)
-            stream, answer = await ask(connection, told, whole_frames=True)
-            if number in self._requests:
-                request.target = stream
-            else:
-                stream.reset()
-            return answer
-
         try:
-            answer = await self._apart(asking)
+            request.target, answer = await ask(connection, replace(asked.message, host=host))
         except RemoteProtocolError as error:
             self._links.penalise(asked.target, error.penalty, error.reason)
             return False
@@ -225,7 +209,7 @@ class PassingOn:
             while data := await source.receive_held(MAX_PIECE_BYTES):
                 await self._turn(sender, number, len(data))
                 await self._pace(len(data))
-                await self._apart(partial(to.send_all, [data], STALL_S))
+                await to.send_all([data], STALL_S)
                 now = trio.current_time()
                 source.release(len(data), holding.passed(len(data), source.trip_s, now))
                 self.machine.moved(number, len(data), now)
@@ -234,33 +218,6 @@ class PassingOn:
         to.send_eof()
         self.machine.half_closed(number, trio.current_time())
         self._due.set()
-
-    async def _apart(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do something on another peer's link; whose circuit ends does not wait for its end.
-
-        The work is cancelled then, too, but a frame that was begun is finished: half a frame would
-        end the link, and with it all circuits of somebody who has nothing to do with that.
-        """
-        over, scope = trio.Event(), trio.CancelScope()
-        done: list[T] = []
-        failed: list[Exception] = []
-
-        async def run() -> None:
-            with scope:
-                try:
-                    done.append(await work())
-                except Exception as error:
-                    failed.append(error)
-            over.set()
-
-        self._nursery.start_soon(run)
-        try:
-            await over.wait()
-        finally:
-            scope.cancel()
-        if failed:
-            raise failed[0]
-        return done[0]
 
     async def _turn(self, sender: _Sender, number: int, size_bytes: int) -> None:
         """Wait until the sender's share allows for a piece."""
@@ -323,7 +280,7 @@ class PassingOn:
         connection = self._links.direct(peer)
         if connection is not None:
             with suppress(*FAILURES):
-                stream, _ = await ask(connection, message, whole_frames=True)
+                stream, _ = await ask(connection, message)
                 stream.send_eof()
 
     def _forget(self, number: int, request: _Request) -> None:

@@ -52,47 +52,6 @@ class Dialling(Links, Protocol):
         """Take an inbound connection that a relay passes on."""
 
 
-class Circuits:
-    """Dials addresses that name a relay."""
-
-    def __init__(self, links: Dialling) -> None:
-        self._links = links
-
-    @asynccontextmanager
-    async def dial(self, address: Address) -> AsyncIterator[ByteStream]:
-        """Ask the relay for a circuit, once linked with it; it ends with the block.
-
-        Raises:
-            DialError: it gives none, in words with the address.
-        """
-        connection = await self._relay_of(address)
-        try:
-            stream, answer = await ask(connection, Connect(str(address.peer)))
-        except RemoteProtocolError as error:
-            self._links.penalise(connection.peer, error.penalty, error.reason)
-            raise DialError(f"{address}: the relay says {error}") from error
-        except FAILURES as error:
-            raise DialError(f"{address}: {str(error) or 'the relay does not answer'}") from error
-        said = answer if isinstance(answer, Status) else Status("unreachable")
-        opened = CircuitStream(stream, said.host)
-        async with closing(opened):
-            if said.code != "ok":
-                code = answer.code if isinstance(answer, Status) else ""
-                raise DialError(f"{address}: {REFUSALS.get(code, 'the relay refuses')}")
-            yield opened
-
-    async def _relay_of(self, address: Address) -> Connection:
-        """Return the connection with the relay of an address, made if need be."""
-        target = parse_destination(str(address))
-        hop = target.first_hop
-        if self._links.direct(hop.peer) is None:
-            await self._links.connect(str(hop))
-        connection = self._links.direct(hop.peer)
-        if connection is None:
-            raise DialError(f"{address}: {REFUSALS['over-a-circuit']}")
-        return connection
-
-
 class Reaching:
     """See the module's docstring.
 
@@ -105,7 +64,6 @@ class Reaching:
     def __init__(self, links: Dialling, nursery: trio.Nursery, moved: Callable[[], None]) -> None:
         self._links, self._nursery, self._moved = links, nursery, moved
         self.machine = RelayClient(links.peer_id)
-        self.circuits = Circuits(links)
         self._candidates: dict[PeerId, tuple[Destination, ...]] = {}
         self._at: dict[PeerId, Destination] = {}
         """Where each relay is that we may name in our own addresses."""
@@ -149,6 +107,40 @@ class Reaching:
         else:
             circuit = CircuitStream(stream, message.host)
             self._links.serve_circuit(circuit, relay, PeerId(message.asker))
+
+    @asynccontextmanager
+    async def dial(self, address: Address) -> AsyncIterator[ByteStream]:
+        """Ask the relay for a circuit, once linked with it; it ends with the block.
+
+        Raises:
+            DialError: it gives none, in words with the address.
+        """
+        connection = await self._relay_of(address)
+        try:
+            stream, answer = await ask(connection, Connect(str(address.peer)))
+        except RemoteProtocolError as error:
+            self._links.penalise(connection.peer, error.penalty, error.reason)
+            raise DialError(f"{address}: the relay says {error}") from error
+        except FAILURES as error:
+            raise DialError(f"{address}: {str(error) or 'the relay does not answer'}") from error
+        said = answer if isinstance(answer, Status) else Status("unreachable")
+        opened = CircuitStream(stream, said.host)
+        async with closing(opened):
+            if said.code != "ok":
+                code = answer.code if isinstance(answer, Status) else ""
+                raise DialError(f"{address}: {REFUSALS.get(code, 'the relay refuses')}")
+            yield opened
+
+    async def _relay_of(self, address: Address) -> Connection:
+        """Return the connection with the relay of an address, made if need be."""
+        target = parse_destination(str(address))
+        hop = target.first_hop
+        if self._links.direct(hop.peer) is None:
+            await self._links.connect(str(hop))
+        connection = self._links.direct(hop.peer)
+        if connection is None:
+            raise DialError(f"{address}: {REFUSALS['over-a-circuit']}")
+        return connection
 
     @property
     def _me(self) -> PeerId:

@@ -25,6 +25,7 @@ from client.store.texts import TextStore
 from client.train.ports import Copied, Ports
 from client.train.transfer.data_search import DataSearch
 from model_zoo.specs.merkle import LEAF_BYTES, is_proven
+from model_zoo.specs.windows import leaves_of
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
@@ -77,7 +78,8 @@ class LeafSupply:
         self._began: tuple[int, float] | None = None
         """The newest step, and when it began."""
         self._width = self._data.token_bytes
-        self._windows = self._data.windows(manifest.model.context)
+        self._context = manifest.model.context
+        self._windows = self._data.windows(self._context)
         self._most_ahead = MOST_AHEAD * max(1, len(self._data.parts))
         self._leaves_of = lru_cache(maxsize=4096)(self._work_out)
         self._whole: DataFolder | None = None
@@ -238,15 +240,18 @@ class LeafSupply:
         samples = range(number * self._batch, (number + 1) * self._batch)
         if microbatch >= 0:
             return tuple(self._leaves(samples))
-        found = (self._windows.held_out_leaves_of(sample, self._width) for sample in samples)
+        found = map(self._leaves_from, map(self._windows.held_out_start, samples))
         return tuple(dict.fromkeys(leaf for leaves in found for leaf in leaves))
+
+    def _leaves_from(self, start: int) -> range:
+        return leaves_of(start, self._context, self._width)
 
     def _leaves(self, samples: Iterable[int]) -> dict[int, int]:
         """Return the leaves of samples, each with the last sample in it."""
         return {
             leaf: sample
             for sample in samples
-            for leaf in self._windows.leaves_of(sample, self._seed, self._width)
+            for leaf in self._leaves_from(self._windows.training_start(sample, self._seed))
         }
 
     # --- fetching ---------------------------------------------------------------------------

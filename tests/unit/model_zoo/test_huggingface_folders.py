@@ -44,7 +44,7 @@ def configure(folder: Path, **changes: Any) -> None:
         ({"model_type": "qwen3_next"}, r"'qwen3_next' is unknown; the nearest is qwen3"),
         ({"model_type": "falcon"}, "'falcon' is unknown; known are "),
         ({"hidden_size": None}, "hidden_size should be an integer"),
-        ({"hidden_size": 1 << 40}, "width must be"),
+        ({"hidden_size": 1 << 40}, "width should be int <= 65536"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         ({"attention_bias": True}, "attention_bias"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope scaling 'dynamic'"),
@@ -75,8 +75,8 @@ PLAIN = {
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("mixtral", {"num_experts_per_tok": 9}, "active must lie between 1 and count"),
-        ("mixtral", {"num_local_experts": 1 << 50}, "count must lie between 2 and 512"),
+        ("mixtral", {"num_experts_per_tok": 9}, "9 active experts are more than"),
+        ("mixtral", {"num_local_experts": 1 << 50}, "count should be int <= 512"),
         ("mixtral", {"router_jitter_noise": 0.1}, "router_jitter_noise"),
         ("mixtral", {"sliding_window": 4}, "sliding_window"),
         ("qwen3_moe", {"moe_intermediate_size": None}, "moe_intermediate_size should be"),
@@ -85,7 +85,11 @@ PLAIN = {
         ("qwen3_moe", {"use_sliding_window": True}, "use_sliding_window"),
         ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
         ("llama", {"rope_theta": 10**400}, "rope_theta should be a number"),
-        ("llama", {"rope_scaling": {"rope_type": "yarn", "factor": 1e9}}, "factor must lie"),
+        (
+            "llama",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 1e9}},
+            "factor should be float <= ",
+        ),
         (
             "llama",
             {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 0.5}},
@@ -100,7 +104,7 @@ PLAIN = {
         ("phi3", {"partial_rotary_factor": float("inf")}, "should be a number"),
         ("phi3", {"partial_rotary_factor": 0.45}, "even head width"),
         ("phi3", {"head_dim": 10**400}, "out of range"),
-        ("granite", {"logits_scaling": 0}, "scales.logits must lie"),
+        ("granite", {"logits_scaling": 0}, "logits should be float >= "),
         ("starcoder2", {"use_bias": False}, "use_bias"),
         ("gpt_neox", {"use_parallel_residual": False}, "use_parallel_residual"),
         ("gemma2", {"query_pre_attn_scalar": 0}, "out of range"),
@@ -111,7 +115,7 @@ PLAIN = {
             "not every so many-th",
         ),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
-        ("gemma3_text", {"rope_local_base_freq": 0.5}, "local_theta must lie"),
+        ("gemma3_text", {"rope_local_base_freq": 0.5}, "local_theta should be float > 1"),
         ("gemma3_text", {"final_logit_softcapping": 30.0}, "gemma3 has no caps"),
         (
             "gemma3_text",

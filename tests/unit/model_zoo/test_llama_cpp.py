@@ -18,12 +18,12 @@ from model_zoo.llama_cpp.vocabulary import vocabulary
 from model_zoo.llama_cpp.writing import export_gguf
 from model_zoo.models.family import State
 from model_zoo.models.llama import rotary_tables, rotate
-from model_zoo.sample import generate
 from model_zoo.specs.architecture import Experts, Rope, Scales
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.tokens import ChatFormat
 from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer, load_library, train
 from model_zoo.whole import build_whole, load_whole
+from tests.support.sampling import generate
 
 LLAMA_CPP = os.environ.get("TEST_LLAMA_CPP_PYTHON", "")
 """An interpreter with llama-cpp-python; its tests need no network."""

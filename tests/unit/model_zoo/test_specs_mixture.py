@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.mixture import MOST_PARTS, MOST_SHARES, Mixture, Part, Schedule
-from model_zoo.specs.windows import Windows
+from model_zoo.specs.windows import Windows, leaves_of
 
 WEIGHTS = st.lists(st.one_of(st.integers(1, 3), st.integers(1, 300)), min_size=1, max_size=12)
 FIRST = [0, 0, 0, 1, 0, 0, 1, 0, 0, 2]
@@ -87,7 +87,7 @@ def test_every_window_of_a_part_comes_once_before_any_twice_and_held_out_ones_ne
 
 def test_a_window_over_the_end_of_a_leaf_needs_both() -> None:
     mixture = Mixture([part(1, 131_072 - 10, 1), part(2, 1000, 99)], 2, 16)
-    needed = {tuple(mixture.leaves_of(n, 1, 2)) for n in range(100)}
+    needed = {tuple(leaves_of(mixture.training_start(n, 1), 16, 2)) for n in range(100)}
     assert (0, 1) in needed
 
 

@@ -27,6 +27,7 @@ from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import Folder, damaged_leaves, is_data_folder, open_folder
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.tokens import token_bytes, token_dtype
+from model_zoo.specs.windows import leaves_of
 
 pytest.importorskip("tokenizers")
 LINE = "{n}: the quick brown fox, über «40» lazy dogs\n"
@@ -512,7 +513,7 @@ def test_samples_are_read_from_single_leaves(book: Path, tmp_path: Path) -> None
     for number in range(20):
         sample = parts.sample(number, 1, 5000, seed=5)
         assert np.array_equal(sample, corpus.sample(number, 1, 5000, seed=5))
-        assert read == set(windows.leaves_of(number, 5, 2))
+        assert read == set(leaves_of(windows.training_start(number, 5), 5000, 2))
         crossed += len(read) > 1
         read.clear()
     assert crossed

@@ -117,7 +117,7 @@ def test_projections_are_matrices_and_tables_are_none() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"width": 1 << 20, "layers": [1]}, "between 1 and 65536"),
+        ({"width": 1 << 20, "layers": [1]}, "int. <= 65536"),
         ({"width": 24, "layers": [1]}, "neither divides 128 nor is a multiple"),
         ({"width": 8, "layers": []}, "one stage has no boundary"),
         ({"width": 8, "layers": [2, 1]}, "not in order"),

@@ -29,6 +29,7 @@ from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.compute.requests import Load, Save
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.state import StateSpec
+from model_zoo.specs.tensor_headers import encoded_header
 from protocol.pipeline.effects import ApplyTask, LossTask
 from tests.support.compute_stages import opened, tokens_of
 
@@ -178,19 +179,19 @@ def test_without_memory_for_a_copy_the_step_waits_and_its_passes_do_not(
 
 
 def test_a_copy_that_finds_no_memory_changes_nothing(monkeypatch) -> None:
-    released, tensor = threading.Event(), torch.arange(3000.0)
+    tensor = torch.arange(3000.0)
     monkeypatch.setattr(saving, "COPY_ELEMENTS", 1000)
-    data = saving._Data([tensor], released)
+    data = saving._Data([tensor])
     pieces = data.read(again=False)
     found = bytes(next(pieces))
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "from_numpy", raising(MemoryError()))
         assert not data.detach()
-    assert not released.is_set()
+    assert not data.released.is_set()
     found += bytes(next(pieces))
     assert data.detach()
-    assert released.is_set()
+    assert data.released.is_set()
     expected = tensor.numpy().tobytes()
     tensor.zero_()
     assert found + b"".join(map(bytes, pieces)) == expected
@@ -401,8 +402,7 @@ def small_file(**changes) -> bytes:
             fields[section or "__metadata__"][field] = value
         else:
             fields[section] = value
-    text = json.dumps(fields).encode()
-    return len(text).to_bytes(8, "little") + text + bytes(3 * 40)
+    return encoded_header(fields) + bytes(3 * 40)
 
 
 def parse(tmp_path: Path, data: bytes) -> CheckpointInfo:

@@ -11,9 +11,10 @@ import torch
 
 from client.compute import hashing
 from client.compute.replica import digest_of_tensors, hash_tensors
-from client.compute.state_hash import LEAF_BYTES, Hasher, state_hash
+from client.compute.state_hash import LEAF_BYTES, Hasher
 from protocol.pipeline.effects import ApplyTask, HashTask, LossTask
 from tests.support.compute_stages import LocalWorker, opened, tokens_of
+from tests.support.hashes import state_hash
 
 WAIT_S = 60.0
 

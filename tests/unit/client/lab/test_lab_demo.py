@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from client.compute.checkpoint import build_header
-from client.compute.state_hash import state_hash
 from client.control.snapshot import Counters, EventView, ReplicaView, SeatView, Snapshot, StageView
 from client.errors import UserError
 from client.lab.demo.command import MARKER, prepare_folder
@@ -16,6 +15,7 @@ from client.lab.demo.report import check_invariants
 from client.lab.demo.run import DemoRun, Kill, Observed, choose_victim
 from client.lab.demo.screen import Screen, View
 from tests.support.control_fakes import example_snapshot
+from tests.support.hashes import state_hash
 
 
 def test_the_folder_of_an_earlier_demo_is_emptied(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from trio.testing import MockClock
 
 from client.compute.checkpoint import build_header
 from client.compute.errors import CheckpointUnreadable
-from client.compute.state_hash import state_hash
 from client.errors import UserError
 from client.node import gather
 from client.train.ports import StageHolder
@@ -31,6 +30,7 @@ from protocol.ids import PeerId, SwarmId
 from protocol.recovery.stored import STORED, Copy, Lineage, Stored, encode_stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import BlobQuery, ChunkRequest, Message
+from tests.support.hashes import state_hash
 from tests.support.protocol_examples import manifest, peer
 
 SWARM = "ab" * 32

@@ -26,6 +26,7 @@ from model_zoo.specs.merkle import (
     leaf_digest,
 )
 from model_zoo.specs.shards import LEAVES, SHARD_BYTES, shard_name, shard_sizes
+from model_zoo.specs.windows import leaves_of
 
 COUNT = 6
 ROOM = 3 * (LEAF_BYTES + 3 * DIGEST_BYTES)
@@ -151,7 +152,7 @@ def test_of_a_mixture_the_worker_reads_the_leaves_that_are_planned(
     cache = LeafCache(tmp_path / "cache", spec, 10 * LEAF_BYTES)
     expected, windows = Corpus.from_folder(made), spec.windows(3000)
     for number in range(60):
-        for leaf in windows.leaves_of(number, 1, spec.token_bytes):
+        for leaf in leaves_of(windows.training_start(number, 1), 3000, spec.token_bytes):
             cache.keep(leaf, whole.read(leaf) or b"", [])
         found = token_corpus(cache.folder, spec).sample(number, 1, 3000, seed=1)
         assert found.tolist() == expected.sample(number, 1, 3000, seed=1).tolist()

@@ -12,7 +12,6 @@ import pytest
 import trio
 
 from client.compute.checkpoint import read_info
-from client.compute.state_hash import state_hash
 from client.train.stage import stage_acquisition
 from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.transfer import blobs
@@ -29,6 +28,7 @@ from protocol.recovery.stored import Lineage
 from protocol.transfer.blob import Blob
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, BlobQuery
+from tests.support.hashes import state_hash
 from tests.support.train_swarm import RecordingEngine, TestSwarm, Volunteer, open_swarm
 
 
