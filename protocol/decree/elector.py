@@ -14,10 +14,10 @@ that the next process of this home does not contradict it. It answers
 Steps go forward, and only a commit moves a term on: nobody else can make an elector silent in the
 step that it votes in. A commit counts by a majority of the electors of its step, as the commit
 before or the term names them. Who has missed steps goes by the electors of its term; who was no
-elector then, or knows none of them any more, by two voters that work has proven, and only where the
-receiver's view bears the step out (``may_be``). In a lineage in which it may have said more than its
-file knows (a reboot, a home from a backup) it takes part in nothing of a stage before a commit moves
-the term on.
+elector then, or knows none of them any more, by two voters that work has proven, and only where its
+own view bears the step out (``may_be``). In a lineage in which it may have said more than its file
+knows (a reboot, a home from a backup) it takes part in nothing of a stage before a commit moves the
+term on.
 
 State: the terms, and the newest commits of each stage, for those that lack one; all bounded.
 """
@@ -172,9 +172,9 @@ class Elector:
         if not self.may_be(*key, commit.step):
             return False
         term = self._terms.get(key)
-        if term is not None and term.step < commit.step:
-            if self._elect(commit, frozenset(map(PeerId, term.electors))):
-                return True
+        ours = frozenset(map(PeerId, term.electors)) if term is not None else frozenset()
+        if term is not None and term.step < commit.step and self._elect(commit, ours):
+            return True
         proven = set(filter(self.proves, voters(commit, None, self.verify)))
         there = set(filter(self.proves, self.serving(commit.stage)))
         return len(proven) >= min(WITNESSES, max(len(there), 1))

@@ -25,6 +25,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.tokens import token_dtype
 from protocol.pipeline.effects import ApplyTask, ContributeTask, LossTask, PassTask
+from protocol.rounds.stretch import stretch
 from tests.bench.figures import checked_out
 from tests.support.compute_rounds import reduce_task
 from tests.support.compute_stages import LocalWorker
@@ -189,7 +190,7 @@ class Swarm:
         sent = [worker.call(contribute)[1] for worker in members]
         if lies:
             sent[-1] = [self._lie(*each) for each in zip(sent[-1], pairwise(bounds), strict=True)]
-        sums, norms, counts = [], [], [each] * len(members)
+        sums, norms, own, counts = [], [], 0.0, [each] * len(members)
         for owner, worker in enumerate(members):
             parts = [segments[owner] for at, segments in enumerate(sent) if at != owner]
             reduce = reduce_task(
@@ -198,9 +199,11 @@ class Swarm:
             reply, (total,) = worker.call(reduce, *parts)
             sums.append(total)
             norms.append(reply.sq_norm)
+            own += reply.own_sq_norm
         for worker in self.replicas:  # so many have come
             worker.replica.step_tokens = sum(counts) * self.sequences * CONTEXT
-        apply = ApplyTask(step=step, attempt=0, bounds=bounds, sq_norms=norms)
+        further = stretch(counts, math.fsum(norms), own)
+        apply = ApplyTask(step=step, bounds=bounds, sq_norms=norms, stretch=further)
         hashes = {worker.call(apply, *sums)[0].hash for worker in self.replicas}
         assert len(hashes) == 1
 

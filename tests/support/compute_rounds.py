@@ -8,6 +8,7 @@ from protocol.pipeline.effects import (
     PayloadKey,
     ReduceTask,
 )
+from protocol.rounds.stretch import stretch
 from tests.support.compute_stages import opened, tokens_of
 
 CODECS = ["fp32", "bf16", "s8"]
@@ -56,27 +57,36 @@ def contributions(workers, step, *, attempt=0, bounds=None):
 
 def contribute_and_reduce(workers, step, attempt, bounds, owners):
     """Contributions of all members, the segments' sums and their squared norms."""
+    replies, sums = _reduced(workers, step, attempt, bounds, owners)
+    return sums, [reply.sq_norm for reply in replies]
+
+
+def _reduced(workers, step, attempt, bounds, owners):
     sent = contributions(workers, step, attempt=attempt, bounds=bounds)
-    sums, norms = [], []
+    replies, sums = [], []
     for segment, owner in enumerate(owners):
         others = [parts[segment] for member, parts in enumerate(sent) if member != owner]
         request = reduce_task(
-            step=step,
-            attempt=attempt,
-            segment=segment,
-            microbatches=[max(1, len(worker.replica.counted)) for worker in workers],
-            own=owner,
+            step=step, attempt=attempt, segment=segment, microbatches=_counts(workers), own=owner
         )
         reply, (payload,) = workers[owner].call(request, *others)
         sums.append(payload)
-        norms.append(reply.sq_norm)
-    return sums, norms
+        replies.append(reply)
+    return replies, sums
 
 
-def close_round(workers, step, *, owners=None, attempt=0):
-    """A whole round, in which each owns a segment unless ``owners`` says otherwise; the replies."""
+def _counts(workers):
+    return [max(1, len(worker.replica.counted)) for worker in workers]
+
+
+def close_round(workers, step, *, owners=None, attempt=0, stretched=True):
+    """A whole round, in which each owns a segment unless ``owners`` says otherwise; the replies.
+    A local round goes by the mean itself if it is not ``stretched``."""
     owners = list(range(len(workers))) if owners is None else owners
-    bounds = bounds_of(workers[0], len(owners))
-    sums, norms = contribute_and_reduce(workers, step, attempt, bounds, owners)
-    request = ApplyTask(step=step, attempt=attempt, bounds=bounds, sq_norms=norms)
+    bounds, counts = bounds_of(workers[0], len(owners)), _counts(workers)
+    replies, sums = _reduced(workers, step, attempt, bounds, owners)
+    norms = [reply.sq_norm for reply in replies]
+    further = stretch(counts, sum(norms), sum(reply.own_sq_norm for reply in replies))
+    how = {"sq_norms": norms, "stretch": further if stretched else 1.0}
+    request = ApplyTask(step, attempt, bounds, **how)
     return [worker.call(request, *sums)[0] for worker in workers]
