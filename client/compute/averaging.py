@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import median_low
 
 import torch
 from torch import Tensor
@@ -121,7 +122,7 @@ class Averager:
         aggregation = new_aggregation(self._rule, scratch.numel(), usual)
         bounded = RULES[self._rule].robust and sum(map(bool, task.microbatches)) > 2
         part = scratch if on_cpu else torch.empty(scratch.shape)
-        refused: list[CodecError] = []
+        refused, lengths = list[CodecError](), list[tuple[float, int]]()
         for (place, payload), microbatches in zip(parts, task.microbatches, strict=True):
             try:
                 if place is None:
@@ -135,6 +136,8 @@ class Averager:
                 continue
             if not refused:
                 aggregation.add(part, microbatches)
+                if self._replica.inner is not None and microbatches:
+                    lengths.append((squared_norm(part) / microbatches**2, microbatches))
         _raise_all(refused)
         total = aggregation.result()
         try:
@@ -150,7 +153,8 @@ class Averager:
         norm = squared_norm(part)
         digest = sealed_digest(encoded)
         self._decoded[task.segment] = _Decoded(digest, norm)
-        return Outcome(sq_norm=norm, digests=(digest,)), [encoded]
+        own = _typical(lengths, robust=RULES[self._rule].robust)
+        return Outcome(sq_norm=norm, own_sq_norm=own, digests=(digest,)), [encoded]
 
     def usual_norm(
         self, bounds: Sequence[int], segment: int, microbatches: Sequence[int] = ()
@@ -273,7 +277,7 @@ class Averager:
         if attempt is not None:
             self._settle(attempt)
         squares = math.fsum(task.sq_norms)
-        return self._update(replica.flat.gradients, squares, task.rate)
+        return self._update(replica.flat.gradients, squares, task)
 
     def apply_local(self, task: ApplyTask) -> Outcome:
         """Make the next version from this replica's own sum and its residual, if any."""
@@ -282,14 +286,15 @@ class Averager:
         total = self._with_residual(0, self._replica.size)
         self._clear_residual()
         squares = squared_norm(total)
-        return self._update(total, squares, task.rate)
+        return self._update(total, squares, task)
 
-    def _update(self, total: Tensor, squares: float, rate: float | None) -> Outcome:
+    def _update(self, total: Tensor, squares: float, task: ApplyTask) -> Outcome:
         self._attempt = None
         self.forget_sums()
         self._squares.append(squares)
         self.last_norm = math.sqrt(squares)
-        norm = self._replica.update(total, squares, self._replica.step_tokens, rate)
+        tokens = self._replica.step_tokens
+        norm = self._replica.update(total, squares, tokens, task.rate, task.stretch)
         digest = self._replica.state_hash() if self._replica.is_small else ""
         return Outcome(hash=digest, grad_norm=norm)
 
@@ -371,6 +376,16 @@ class Averager:
             residual.add_(ours).sub_(sent.to(residual.device))
             if (lost := attempt.lost_in_sum.get(segment)) is not None:
                 residual.add_(lost.to(residual.device))
+
+
+def _typical(lengths: Sequence[tuple[float, int]], *, robust: bool) -> float:
+    """Return the squared norm of one member's difference: the mean over the microbatches, or the
+    (lower) median member's, which a liar does not move. Nothing is there: 0."""
+    if not lengths:
+        return 0.0
+    if robust:
+        return median_low(square for square, _ in lengths)
+    return math.fsum(s * count for s, count in lengths) / sum(count for _, count in lengths)
 
 
 def relative(distance: float, norm: float) -> float:

@@ -211,7 +211,12 @@ class Replica:
         return self.inner.moved(self.slot, start, end).mul_(tokens)
 
     def update(
-        self, total: Tensor, squared_norm: float, tokens: int, rate: float | None = None
+        self,
+        total: Tensor,
+        squared_norm: float,
+        tokens: int,
+        rate: float | None = None,
+        stretch: float = 1.0,
     ) -> float:
         """Make the next version; return the norm of the mean gradient, or of the mean difference.
 
@@ -222,13 +227,14 @@ class Replica:
             squared_norm: of `total`.
             tokens: tokens that it sums over.
             rate: the learning rate; None: that of the schedule.
+            stretch: factor of the mean difference of a local round.
         """
         config = self.optimizer.spec
         if self.inner is not None:
             self.inner.rate, rate = rate, None
         rate = learning_rate(config, self.version) if rate is None else rate
         scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
-        self.optimizer.step(total, rate, scale)
+        self.optimizer.step(total, rate, scale * stretch)
         self._begin(self.version + 1)
         return math.sqrt(squared_norm) / tokens
 

@@ -39,6 +39,7 @@ from model_zoo.stages import (
 )
 from model_zoo.threads import limited_threads
 from protocol.manifest import Manifest
+from protocol.rounds.stretch import stretch
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +221,12 @@ class _Trainer:
     ) -> None:
         self.plan = plan
         self._corpus, self._stages, self._wire = corpus, stages, wire
-        self._groups = _stage_parameters(plan, stages)
+        self.groups = _stage_parameters(plan, stages)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         """All that are trained."""
-        return [parameter for group in self._groups for parameter in group]
+        return [parameter for group in self.groups for parameter in group]
 
     def twin(self, spec: OptimizerSpec) -> torch.optim.Optimizer:
         """Return an optimizer's twin for all parameters."""
@@ -241,7 +242,7 @@ class _Trainer:
         """Update by the mean gradient over some microbatches of a step; their summed loss."""
         loss = sum(self._add_gradient(step, microbatch) for microbatch in microbatches)
         tokens = len(microbatches) * self.plan.tokens_per_microbatch
-        make_mean(self._groups, tokens, self.plan.optimizer)
+        make_mean(self.groups, tokens, self.plan.optimizer)
         apply(optimizer, rate)
         return loss
 
@@ -265,7 +266,8 @@ class _Trainer:
 
 class _Rounds:
     """Local rounds: every replica steps from the version's parameters by an optimizer of its own,
-    and the outer one moves the version by the mean of their differences, weighed by their work."""
+    and the outer one moves the version by the mean of their differences, weighed by their work, as
+    far as one of them has gone."""
 
     def __init__(self, trainer: _Trainer, rounds: LocalRounds) -> None:
         self._trainer, self._rounds = trainer, rounds
@@ -280,19 +282,34 @@ class _Rounds:
             self._inner.append(trainer.twin(trainer.plan.optimizer))
         base = [parameter.detach().clone() for parameter in trainer.parameters]
         differences = [torch.zeros_like(parameter) for parameter in base]
+        own_squares = [0.0] * len(base)
         for inner, microbatches in zip(self._inner, dealt, strict=False):
             self._move_to(base)
             for first in range(0, len(microbatches), every):
                 group = microbatches[first : first + every]
                 loss += trainer.update(inner, step, group, rate * (len(group) / every))
             share = len(microbatches) / trainer.plan.microbatches_per_step
-            for total, was, parameter in zip(differences, base, trainer.parameters, strict=True):
-                total.add_(was - parameter.detach(), alpha=share)
+            for index, parameter in enumerate(trainer.parameters):
+                own = base[index] - parameter.detach()
+                differences[index].add_(own, alpha=share)
+                own_squares[index] += share * float(own.square().sum())
         self._move_to(base)
         for parameter, difference in zip(trainer.parameters, differences, strict=True):
             parameter.grad = difference
+        self._stretch(list(map(len, dealt)), own_squares)
         apply(self._outer, self._rounds.outer_lr)
         return loss
+
+    def _stretch(self, counts: Sequence[int], own_squares: Sequence[float]) -> None:
+        """Lengthen the differences of each stage's parameters, each stage by itself."""
+        own, whole = iter(own_squares), sum(counts)
+        for parameters in self._trainer.groups:
+            squares = sum(float(p.grad.square().sum()) for p in parameters if p.grad is not None)
+            own_square = sum(next(own) for _ in parameters)
+            further = stretch(counts, squares * whole**2, own_square)
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(further)
 
     @torch.no_grad()
     def _move_to(self, values: Iterable[Tensor]) -> None:

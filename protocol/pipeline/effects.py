@@ -151,6 +151,8 @@ class ApplyTask(Struct, frozen=True, tag=True):
     sq_norms: tuple[float, ...] = ()
     rate: float | None = None
     """The learning rate by an amendment; None: the manifest's."""
+    stretch: float = 1.0
+    """Factor of the mean difference of a local round."""
 
 
 class HashTask(Struct, frozen=True, tag=True):
@@ -211,6 +213,8 @@ class Outcome(Struct, frozen=True, tag=True):
     """All of them, where the task looks at each."""
     loss_sum: float = 0.0
     sq_norm: float = 0.0
+    own_sq_norm: float = 0.0
+    """Of ``ReduceTask`` in a local round: of one member's difference, on the mean."""
     digests: tuple[bytes, ...] = ()
     """Of each payload the task yielded, as in its seal."""
     counted: tuple[int, ...] = ()

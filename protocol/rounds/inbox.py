@@ -8,6 +8,7 @@ under the keys named here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from protocol.ids import PeerId
@@ -15,6 +16,7 @@ from protocol.pipeline.effects import ApplyTask, DecodeTask, PayloadKey, ReduceT
 from protocol.pipeline.ledger import count_of
 from protocol.rounds.obstruction import Wait
 from protocol.rounds.plans import Broadcast, active, owner, reduced_key
+from protocol.rounds.stretch import stretch
 from protocol.wire.messages import Plan, Reduced, Segment
 
 EARLY_ATTEMPTS = 4
@@ -117,7 +119,7 @@ class Inbox:
             return None
         if sum(known == sender for _, _, known in self._broadcasts) >= self._most:
             raise TooMany
-        self._broadcasts[entry] = Broadcast(digest, message.sq_norm)
+        self._broadcasts[entry] = Broadcast(digest, message.sq_norm, message.own_sq_norm)
         self._came.append(entry)
         return reduced_key(sender, message)
 
@@ -180,13 +182,15 @@ class Inbox:
         """Return the task that applies all broadcasts; ``rate`` is the learning rate, if it is not
         the manifest's."""
         keys: list[PayloadKey | None] = [None] * (len(plan.bounds) - 1)
-        norms = [0.0] * len(keys)
+        norms, own_sq_norm = [0.0] * len(keys), 0.0
         for segment in active(plan):
             entry = _entry(plan, segment)
             keys[segment] = PayloadKey(plan.step, "reduced", segment, plan.attempt, entry[2])
             norms[segment] = self._broadcasts[entry].sq_norm
+            own_sq_norm += self._broadcasts[entry].own_sq_norm
         sums = tuple(keys), tuple(norms)
-        return ApplyTask(plan.step, plan.attempt, tuple(plan.bounds), *sums, rate)
+        further = stretch(_counts(plan), math.fsum(norms), own_sq_norm)
+        return ApplyTask(plan.step, plan.attempt, tuple(plan.bounds), *sums, rate, further)
 
 
 def _counts(plan: Plan) -> tuple[int, ...]:

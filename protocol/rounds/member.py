@@ -523,7 +523,8 @@ class RoundMember:
         if outcome.error:  # our own trouble: others can go on without us
             words = f"summing a shard of step {task.step} failed: {outcome.error}"
             return [Fault("internal", words)]
-        message = Reduced(plan.stage, plan.step, plan.attempt, task.segment, outcome.sq_norm)
+        norms = outcome.sq_norm, outcome.own_sq_norm
+        message = Reduced(plan.stage, plan.step, plan.attempt, task.segment, *norms)
         me = self._place.me
         key = self._inbox.broadcast(me, message, outcome.digests[0])
         if key is None:

@@ -29,6 +29,7 @@ class Broadcast:
 
     digest: bytes
     sq_norm: float
+    own_sq_norm: float = 0.0
 
 
 def plan_digest(
@@ -47,7 +48,8 @@ def plan_digest(
     summary.update(f"{leader}|".encode())
     summary.update(encode_message(replace(plan, era=0, signature=b"", promises=())))
     for broadcast in broadcasts:
-        summary.update(broadcast.digest + struct.pack(">d", broadcast.sq_norm))
+        norms = struct.pack(">dd", broadcast.sq_norm, broadcast.own_sq_norm)
+        summary.update(broadcast.digest + norms)
     summary.update(beside)
     return summary.digest()
 

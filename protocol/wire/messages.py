@@ -376,6 +376,8 @@ class Reduced(RoundMessage, frozen=True):
 
     segment: SegmentIndex
     sq_norm: SquaredNorm
+    own_sq_norm: SquaredNorm = 0.0
+    """In a local round: of one member's difference, on the mean (``rounds/stretch.py``)."""
 
 
 class Ready(RoundMessage, frozen=True):

@@ -189,10 +189,10 @@ class Swarm:
         if lies:
             sent[-1] = [self._lie(*each) for each in zip(sent[-1], pairwise(bounds), strict=True)]
         counts = [each] * len(members)
-        sums, norms = summed(members, sent, step, 0, range(len(members)), counts)
+        sums, norms, further = summed(members, sent, step, 0, range(len(members)), counts)
         for worker in self.replicas:  # so many have come
             worker.replica.step_tokens = sum(counts) * self.sequences * CONTEXT
-        apply = ApplyTask(step=step, attempt=0, bounds=bounds, sq_norms=norms)
+        apply = ApplyTask(step=step, bounds=bounds, sq_norms=norms, stretch=further)
         hashes = {worker.call(apply, *sums)[0].hash for worker in self.replicas}
         assert len(hashes) == 1
 

@@ -196,7 +196,7 @@ class AuditedStage:
     def close(self, sent: list[list[bytes]]) -> None:
         """Sum the contributions and make the next version."""
         owners = [segment % len(self.members) for segment in range(SEGMENTS)]
-        sums, norms = summed(self.members, sent, self.step, 1, owners, list(self.shares))
+        sums, norms, _ = summed(self.members, sent, self.step, 1, owners, list(self.shares))
         apply = ApplyTask(step=self.step, attempt=1, bounds=self.bounds, sq_norms=norms)
         hashes = {member.call(apply, *sums)[0].hash for member in self.members}
         assert len(hashes) == 1

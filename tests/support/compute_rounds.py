@@ -8,6 +8,7 @@ from protocol.pipeline.effects import (
     PayloadKey,
     ReduceTask,
 )
+from protocol.rounds.stretch import stretch
 from tests.support.compute_stages import opened, tokens_of
 
 CODECS = ["fp32", "bf16", "s8"]
@@ -55,9 +56,9 @@ def contributions(workers, step, *, attempt=0, bounds=None):
 
 
 def summed(workers, sent, step, attempt, owners, microbatches):
-    """The sums of what the members have sent, by the owners of the segments, and their squared
-    norms."""
-    sums, norms = [], []
+    """The sums of what the members have sent, by the owners of the segments, their squared norms,
+    and how far a local round is stretched."""
+    sums, replies = [], []
     for segment, owner in enumerate(owners):
         others = [parts[segment] for member, parts in enumerate(sent) if member != owner]
         request = reduce_task(
@@ -65,21 +66,30 @@ def summed(workers, sent, step, attempt, owners, microbatches):
         )
         reply, (payload,) = workers[owner].call(request, *others)
         sums.append(payload)
-        norms.append(reply.sq_norm)
-    return sums, norms
+        replies.append(reply)
+    norms = [reply.sq_norm for reply in replies]
+    own = sum(reply.own_sq_norm for reply in replies)
+    return sums, norms, stretch(microbatches, sum(norms), own)
 
 
 def contribute_and_reduce(workers, step, attempt, bounds, owners):
     """Contributions of all members, the segments' sums and their squared norms."""
+    sums, norms, _ = _reduced(workers, step, attempt, bounds, owners)
+    return sums, norms
+
+
+def _reduced(workers, step, attempt, bounds, owners):
     sent = contributions(workers, step, attempt=attempt, bounds=bounds)
     microbatches = [max(1, len(worker.replica.counted)) for worker in workers]
     return summed(workers, sent, step, attempt, owners, microbatches)
 
 
-def close_round(workers, step, *, owners=None, attempt=0):
-    """A whole round, in which each owns a segment unless ``owners`` says otherwise; the replies."""
+def close_round(workers, step, *, owners=None, attempt=0, stretched=True):
+    """A whole round, in which each owns a segment unless ``owners`` says otherwise; the replies.
+    A local round goes by the mean itself if it is not ``stretched``."""
     owners = list(range(len(workers))) if owners is None else owners
     bounds = bounds_of(workers[0], len(owners))
-    sums, norms = contribute_and_reduce(workers, step, attempt, bounds, owners)
-    request = ApplyTask(step=step, attempt=attempt, bounds=bounds, sq_norms=norms)
+    sums, norms, further = _reduced(workers, step, attempt, bounds, owners)
+    how = {"sq_norms": norms, "stretch": further if stretched else 1.0}
+    request = ApplyTask(step, attempt, bounds, **how)
     return [worker.call(request, *sums)[0] for worker in workers]

@@ -1,0 +1,26 @@
+"""How far a version goes by the mean of a local round.
+
+The replicas of a local round go apart by chance, and what they do not share cancels in their mean:
+of four that share little it is half as long as what each has gone. The outer step therefore goes as
+far as one of them has, in the direction of the mean. Where the replicas agree this changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def stretch(counts: Sequence[int], sq_norm: float, own_sq_norm: float) -> float:
+    """Return the factor of the outer step, from 1 to the root of the number of replicas: what an
+    owner says of its segment moves it no further.
+
+    Args:
+        counts: microbatches of each member.
+        sq_norm: squared norm of the sum of the members' differences, each times its microbatches.
+        own_sq_norm: of one member's difference, on the mean; 0: this is no local round.
+    """
+    most = math.sqrt(max(1, sum(map(bool, counts))))
+    if not own_sq_norm or not sq_norm:
+        return 1.0
+    return min(max(1.0, sum(counts) * math.sqrt(own_sq_norm / sq_norm)), most)
