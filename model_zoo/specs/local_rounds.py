@@ -3,8 +3,9 @@
 A step of the run is then a round. A replica takes an inner step after every few microbatches that
 it has counted; what it contributes is how far that has moved its parameters from the version's,
 times the microbatches that it counts. So the mean over a round's microbatches is the mean of the
-replicas' differences, each weighed by its work, and the outer optimizer moves the version by it.
-With one replica, an outer rate of 1 and no outer momentum this is the inner optimizer alone.
+replicas' differences, each weighed by its work. It is made as long as one replica's difference is,
+for chance cancels in it (`protocol/rounds/stretch.py`); the outer optimizer moves the version by
+it. With one replica, an outer rate of 1 and no outer momentum this is the inner optimizer alone.
 
 Sources: Douillard et al., arXiv 2311.08105 (DiLoCo); Therien et al., arXiv 2505.23725 (Muon inside,
 two bits outside).

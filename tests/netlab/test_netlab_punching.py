@@ -13,7 +13,7 @@ from client.net import tcp
 from protocol.reachability.machine import Verdict
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import IPv6, Router
-from tests.support.arrivals import backward
+from tests.support.arrivals import backward, say
 from tests.support.reaching_members import ReachingMember, ReachingSwarm, reaching_swarm
 
 reason = why_not()
@@ -128,7 +128,7 @@ def test_what_is_sent_while_the_link_becomes_direct_arrives_once_and_in_order(
             for one, other in ((pair.a, pair.b), (pair.b, pair.a)):
                 to, message = other.network.peer_id, backward(sent)
                 trio.from_thread.run(
-                    one.network.send, to, message, bytes(2000), trio_token=one.token
+                    say, one.network, to, message, bytes(2000), trio_token=one.token
                 )
             sent += 1
             after -= is_direct(pair.a, pair.b) and is_direct(pair.b, pair.a)
