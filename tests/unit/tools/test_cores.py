@@ -39,7 +39,7 @@ def run(folder: Path, *modules: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
 
 

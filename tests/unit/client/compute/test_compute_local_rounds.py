@@ -70,23 +70,21 @@ def test_nothing_is_lost_of_what_a_coarse_codec_leaves() -> None:
     assert relative_error(came, total) < 1e-4
 
 
-@pytest.mark.parametrize(("same", "further"), [(True, 1.0), (False, 2**0.5)])
+@pytest.mark.parametrize(("same", "further"), [(True, 1.0), (False, 1.5)])
 def test_a_version_goes_as_far_as_a_replica_and_not_as_their_mean(
     same: bool, further: float
 ) -> None:
-    """What they do not share cancels in the mean: of two that share nothing a root of two."""
+    """What they do not share cancels in the mean; of four, up to a half more is made up for."""
     local = LocalRounds(1)
-    workers = [opened(0, [4], local_rounds=local, microbatches=2) for _ in range(2)]
-    base, gone = workers[0].replica.parameters.clone(), []
+    workers = [opened(0, [4], local_rounds=local, microbatches=4) for _ in range(4)]
+    base, mean = workers[0].replica.parameters.clone(), 0.0
     for index, worker in enumerate(workers):
         train(worker, 0, 0 if same else index)
-        gone.append(base - weights(worker))
-    mean, alone = (gone[0] + gone[1]) / 2, (gone[0].norm() + gone[1].norm()) / 2
+        mean += (base - weights(worker)) / len(workers)
     close_round(workers, 0)
     came = base - workers[0].replica.parameters
-    assert came.norm() == pytest.approx(float(alone), rel=0.01)
-    assert relative_error(came * (mean.norm() / came.norm()), mean) < 1e-3
-    assert 0.9 * further < came.norm() / mean.norm() < 1.01 * further
+    assert float(came.norm() / mean.norm()) == pytest.approx(further, rel=0.01)
+    assert relative_error(came / further, mean) < 1e-2
 
 
 def test_what_another_counts_weighs_no_more() -> None:
