@@ -29,13 +29,15 @@ FEWEST_ROUNDS = 48
 """With fewer nothing is known of the loss, but that it is higher still."""
 AVERAGING_WORTH = 5.3
 """Times the gap, as a part of the time of computing, that averaging may take: the ratio of the two
-powers, -0.74 of the rounds in `GAPS` and -0.14 of the tokens (a doubling is worth 9 %)."""
+powers, -0.74 of the rounds in `GAPS`, by their errors, and -0.14 of the tokens (a doubling is worth
+9 %)."""
 OWN_STEPS_SHARE = 0.1
 WORTH_SHARE = 0.1
 """Of a step's time: where exact averaging takes more, local rounds are worth their price."""
-GAPS = ((48, 11.4), (96, 6.3), (320, 2.8))
+GAPS = ((48, 9.3), (96, 5.9), (320, 1.3))
 """Rounds of a run, and by how many per cent the loss on held-out text was higher then than with
-exact averaging after as many tokens."""
+exact averaging after as many tokens (`tests/bench/results/learning.md`; two seeds, the last of
+one)."""
 ENOUGH_ROUNDS = GAPS[-1][0]
 """With more, less is not known to be lost."""
 NARROW_PERCENT = 0.7

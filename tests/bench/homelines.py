@@ -12,7 +12,7 @@ The lines are slower by as much as the volunteers are than an RTX 4090 that trai
 (`CARD`) on 20 Mbit/s up, 100 Mbit/s down and 60 ms: a boundary, in S8 here, takes as long against
 the computing of its tokens as one that is narrowed to an eighth and sent in four bits there. A
 round has as many microbatches as ``create`` gives it where averaging is slow and a run is long
-enough: averaging takes an eighth of the time. All of that is shorter than at the cards, about
+enough: averaging takes a fifteenth of the time. All of that is shorter than at the cards, about
 twenty times; the round trip is not. What a slow line does not make less, heartbeats and other
 messages, comes on top: the line is wider by `BESIDE_BYTES_PER_S`, and the figures say how much it
 was.
