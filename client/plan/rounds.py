@@ -11,8 +11,9 @@ The replicas' own steps are together as large as a step of the exact run. They a
 round would have more than sixteen, or where they would take more than a tenth of the time. One
 replica's own step is never larger than a whole step of the exact run.
 
-The loss is that of small models, with four replicas and sixteen own steps of Muon a round: it
-depends on the number of rounds of a run most of all. More replicas cost more.
+The loss is that of small models, with sixteen own steps of Muon a round. It depends on the number
+of rounds of a run most of all, and on the number of replicas: each one's own steps are of fewer
+tokens then.
 """
 
 from __future__ import annotations
@@ -40,15 +41,19 @@ exact averaging after as many tokens (`tests/bench/results/learning.md`; two see
 one)."""
 ENOUGH_ROUNDS = GAPS[-1][0]
 """With more, less is not known to be lost."""
+MEASURED_REPLICAS = 4
+"""Those of `GAPS`; for fewer they are an upper bound."""
+REPLICAS_POWER = 0.75
+"""Of the number of replicas in the gap: eight had 1.8 and 2.1 times that of four, sixteen 2.3."""
 NARROW_PERCENT = 0.7
 """Of the loss, for boundaries of 4 bits: a small model was fine-tuned with them in three places."""
 NOT_MUON = 3.1
 """Times as much with AdamW, after 96 rounds."""
 
 
-def averaging_part(rounds: int) -> float:
+def averaging_part(rounds: int, replicas: int) -> float:
     """Return how long averaging may take in a run of so many rounds, as a part of computing."""
-    return AVERAGING_WORTH * gap_percent(rounds, muon=True) / 100
+    return AVERAGING_WORTH * gap_percent(rounds, replicas, muon=True) / 100
 
 
 def wanted_microbatches(run: Run, placement: Placement, usual: int, whole: int) -> int:
@@ -66,8 +71,9 @@ def wanted_microbatches(run: Run, placement: Placement, usual: int, whole: int) 
     found = predict(replace(run, microbatches=usual, inner_microbatches=usual), placement)
     per_s = min(stage.rate_per_s for stage in found.stages)
     missed = per_s * max(stage.averaging_s for stage in found.stages)
+    replicas = max(map(len, placement))
     for rounds in range(ENOUGH_ROUNDS, FEWEST_ROUNDS, -1):
-        microbatches = missed / averaging_part(rounds)
+        microbatches = missed / averaging_part(rounds, replicas)
         if max(usual, microbatches) * rounds <= whole:
             break
     else:
@@ -111,12 +117,13 @@ def _inner(run: Run, placement: Placement, usual: int, microbatches: int) -> int
     return max(1, min(max(of_one // STEPS_IN_A_ROUND, together, cheap), usual, of_one))
 
 
-def gap_percent(rounds: float, *, muon: bool) -> float:
+def gap_percent(rounds: float, replicas: int, *, muon: bool) -> float:
     """Return by how many per cent the loss of a run of so many rounds is higher, with ``muon`` or
-    without; beyond what was measured it is that of the nearest."""
+    without; beyond the rounds that were measured it is that of the nearest."""
     least, most = GAPS[0][0], GAPS[-1][0]
     rounds = min(max(rounds, least), most)
-    times = 1.0 if muon else NOT_MUON
+    times = max(1.0, replicas / MEASURED_REPLICAS) ** REPLICAS_POWER
+    times *= 1.0 if muon else NOT_MUON
     for (fewer, more_loss), (more, less_loss) in pairwise(GAPS):
         if rounds <= more:
             part = math.log(rounds / fewer) / math.log(more / fewer)

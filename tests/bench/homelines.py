@@ -231,7 +231,7 @@ class Laboratory:
         volunteers = math.prod(shape)
         manifest = founded("127.0.0.1", self._folder / f"plan-{shape[0]}x{shape[1]}", shape, INNER)
         averaging_s = max(stage.averaging_s for stage in self._expected(shape, manifest).stages)
-        computing_s = averaging_s / averaging_part(ENOUGH_ROUNDS)
+        computing_s = averaging_s / averaging_part(ENOUGH_ROUNDS, shape[1])
         tokens = manifest.tokens_per_microbatch
         microbatches = round(computing_s * self.alone * volunteers / tokens)
         expected = self._expected(

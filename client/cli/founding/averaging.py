@@ -65,42 +65,48 @@ def run_s(manifest: Manifest, machine: Machine) -> float:
     return manifest.steps * predict(founded_run(manifest), placement).step_s
 
 
-def settled(
+def averaging_chosen(
     run: RunChoices, draft: Manifest, machine: Machine | None
 ) -> tuple[RunChoices, tuple[str, ...]]:
-    """Return the choices with what follows from the machine and its line, and say why in lines.
+    """Return the choices with a way to average that suits the machine and its line, and say why.
 
     Args:
         run: the founder's choices.
         draft: of the run with exact averaging, priced; or with what is chosen already.
         machine: the founder's; None: it was not measured.
     """
-    why: tuple[str, ...] = ()
-    if run.averaging is None:
-        run, why = _chosen(run, draft, machine)
-    if run.averaging != "local":
-        return run, why
-    run = _with_rounds(run, draft, machine or UNMEASURED)
-    return run, (*why, *_price(run, draft))
-
-
-def _chosen(
-    run: RunChoices, draft: Manifest, machine: Machine | None
-) -> tuple[RunChoices, tuple[str, ...]]:
+    if run.averaging is not None:
+        return run, ()
     every_step = replace(run, averaging="every-step")
     if run.audit:
         return every_step, ()
     if machine is None:
         return every_step, ("averaging: in every step; nothing was measured to choose by",)
-    exact, placement = founded_run(draft), _placement(run.replicas, draft.stages, machine)
+    replicas = draft.policy.redundancy
+    exact, placement = founded_run(draft), _placement(replicas, draft.stages, machine)
     share = averaging_share(predict(exact, placement))
     line = human_bytes(min(machine.upload_bytes_per_s, machine.download_bytes_per_s))
-    volunteers = plural(run.replicas, "volunteer")
+    volunteers = plural(replicas, "volunteer")
     words = f"of the time with {volunteers} a stage like this machine, on its line of {line}/s"
     if share <= WORTH_SHARE:
         return every_step, (f"averaging: in every step, which takes {share:.0%} {words}",)
     why = f"averaging: in local rounds, for in every step it would take {share:.0%} {words}"
     return replace(run, averaging="local"), (why,)
+
+
+def rounds_chosen(
+    run: RunChoices, draft: Manifest, machine: Machine | None
+) -> tuple[RunChoices, tuple[str, ...]]:
+    """Return the choices of local rounds with what follows from the machine and its line, and say
+    what rounds spare and cost.
+
+    Args:
+        run: the founder's choices, with what strangers need.
+        draft: of the run with exact averaging, priced.
+        machine: the founder's; None: it was not measured.
+    """
+    run = _with_rounds(run, draft, machine or UNMEASURED)
+    return run, _price(run, draft)
 
 
 def averaging_share(found: Prediction) -> float:
@@ -142,7 +148,7 @@ def _price(run: RunChoices, draft: Manifest) -> tuple[str, ...]:
     usual = draft.microbatches_per_step
     most = max(cost.parameters for cost in draft.stages)
     sent = CODECS[run.sent_codec].bytes_per_number * most
-    gap = gap_percent(run.steps, muon=OPTIMIZERS[run.update_rule].by_matrix)
+    gap = gap_percent(run.steps, run.replicas, muon=OPTIMIZERS[run.update_rule].by_matrix)
     exact = CODECS["s8"].bytes_per_number * most * run.microbatches / usual
     return (
         f"  a volunteer's contribution to a round of {run.microbatches} microbatches is "

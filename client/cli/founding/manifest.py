@@ -17,7 +17,13 @@ import msgspec
 import psutil
 
 from client.cli.founding.adapters import adapted, check_base
-from client.cli.founding.averaging import CHECKPOINT_EVERY, least_need, run_s, settled
+from client.cli.founding.averaging import (
+    CHECKPOINT_EVERY,
+    averaging_chosen,
+    least_need,
+    rounds_chosen,
+    run_s,
+)
 from client.cli.founding.evaluating import evaluation
 from client.cli.founding.fitting import (
     check_stages,
@@ -175,8 +181,11 @@ class _Founder:
         prices = measured_prices(spec, run)
         draft, busy = priced(draft, prices)
         machine = None if self.machine is None else self.machine()
-        run, averaging = settled(run, draft, machine)
+        run, averaging = averaging_chosen(run, draft, machine)
         run, notes = self._admitted(run, spec)
+        if run.averaging == "local":
+            run, price = rounds_chosen(run, draft, machine)
+            averaging = (*averaging, *price)
         manifest = checked(priced(self._draft(run, spec), prices)[0])
         if machine is not None and run.averaging == "local":
             notes = (*notes, *_fewer_stages(manifest, machine))

@@ -189,7 +189,8 @@ def _way(run: PlannedRun, found: _Found, chosen: bool, alone: float, wanted: int
         return Way(method.name, *sent, why=found.cuts[-1].why)
     cut, prediction = best.run, best.prediction
     per_step = cut.microbatches * cut.tokens_per_microbatch
-    loss = gap_percent(wanted / per_step, muon=method.muon) if method.local else 0.0
+    rounds = wanted / per_step
+    loss = gap_percent(rounds, best.replicas, muon=method.muon) if method.local else 0.0
     narrow = method.narrow and len(cut.stages) > 1
     largest = max(cut.stages, key=lambda load: load.cost.memory_bytes)
     hosted = largest.hosted_bytes and any(one.host_bytes for part in best.placement for one in part)

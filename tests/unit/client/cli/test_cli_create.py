@@ -34,6 +34,8 @@ from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.plan.model import Machine
 from client.train.workers.opening import stage_need
+from client.views.words import size as human_bytes
+from model_zoo.specs.codec import CODECS
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.precision import Compute
@@ -104,6 +106,14 @@ def test_averaging_follows_the_founders_line_unless_it_is_chosen() -> None:
     assert (exact.local_rounds, exact.audits > 0) == (None, True)
     for choice in ({"averaging": "every-step"}, {"audit": 3}, {"measure": False}):
         assert settled_on(SLOW, **choice).manifest.local_rounds is None
+
+
+@pytest.mark.parametrize("aggregation", [None, "sum"])
+def test_rounds_are_reckoned_with_the_bytes_that_are_sent(aggregation: str | None) -> None:
+    found = settled_on(SLOW, averaging="local", aggregation=aggregation)
+    sent = CODECS[found.manifest.averaging_codec].bytes_per_number
+    contribution = human_bytes(sent * found.manifest.stages[0].parameters)
+    assert any(f"microbatches is {contribution}, " in line for line in found.averaging)
 
 
 def test_a_run_of_rounds_has_the_tokens_warm_up_and_checkpoints_of_its_steps() -> None:
