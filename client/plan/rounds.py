@@ -1,11 +1,9 @@
 """How long a round of local steps is, and what it costs in learning.
 
 More rounds cost time, because nothing is computed while a round is averaged. Fewer rounds cost
-learning. The loss falls as the power -0.14 of the tokens that a run has time for, and rises by the
-gap to exact averaging, which falls as the power -0.74 of the number of rounds. After equal time it
-is least where averaging takes 5.3 times the gap, as a part of the time of computing. A run has that
-many rounds, within the bounds of what was measured (`GAPS`). No round is shorter than a step of the
-exact run.
+learning. A run has as many rounds as leave the lowest loss after equal time, within the bounds of
+what was measured (`GAPS`). A run that is so long that it has more rounds than that gives averaging
+a fixed share of the time. No round is shorter than a step of the exact run.
 
 The replicas' own steps are together as large as a step of the exact run. They are larger where a
 round would have more than sixteen, or where they would take more than a tenth of the time. One
@@ -28,10 +26,10 @@ from protocol.limits import MAX_MICROBATCHES_PER_STEP
 STEPS_IN_A_ROUND = 16
 FEWEST_ROUNDS = 48
 """With fewer nothing is known of the loss, but that it is higher still."""
-AVERAGING_WORTH = 5.3
-"""Times the gap, as a part of the time of computing, that averaging may take: the ratio of the two
-powers, -0.74 of the rounds in `GAPS`, by their errors, and -0.14 of the tokens (a doubling is worth
-9 %)."""
+TOKENS_POWER = 0.14
+"""The loss falls as the tokens to the power of minus this: a doubling is worth 9 %."""
+LONG_SHARE = 0.07
+"""Of computing: how long averaging takes in a run of more rounds than were measured."""
 OWN_STEPS_SHARE = 0.1
 WORTH_SHARE = 0.1
 """Of a step's time: where exact averaging takes more, local rounds are worth their price."""
@@ -51,11 +49,6 @@ NOT_MUON = 3.1
 """Times as much with AdamW, after 96 rounds."""
 
 
-def averaging_part(rounds: int, replicas: int) -> float:
-    """Return how long averaging may take in a run of so many rounds, as a part of computing."""
-    return AVERAGING_WORTH * gap_percent(rounds, replicas, muon=True) / 100
-
-
 def wanted_microbatches(run: Run, placement: Placement, usual: int, whole: int) -> int:
     """Return the microbatches of a round, which may be more than the protocol allows.
 
@@ -72,12 +65,15 @@ def wanted_microbatches(run: Run, placement: Placement, usual: int, whole: int) 
     per_s = min(stage.rate_per_s for stage in found.stages)
     missed = per_s * max(stage.averaging_s for stage in found.stages)
     replicas = max(map(len, placement))
-    for rounds in range(ENOUGH_ROUNDS, FEWEST_ROUNDS, -1):
-        microbatches = missed / averaging_part(rounds, replicas)
-        if max(usual, microbatches) * rounds <= whole:
-            break
-    else:
-        microbatches = whole / FEWEST_ROUNDS
+
+    def loss(rounds: int) -> float:
+        slower = 1 + missed * rounds / whole
+        return slower**TOKENS_POWER * (1 + gap_percent(rounds, replicas, muon=True) / 100)
+
+    rounds = min(range(FEWEST_ROUNDS, ENOUGH_ROUNDS + 1), key=loss)
+    microbatches = whole / rounds
+    if rounds == ENOUGH_ROUNDS:
+        microbatches = min(microbatches, missed / LONG_SHARE)
     return math.ceil(max(usual, microbatches))
 
 

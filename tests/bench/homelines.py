@@ -52,7 +52,7 @@ from client.lab.chaos.ledger import read_ledger
 from client.lab.founding import found_lab
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.plan.model import Load, Machine, Prediction, Run, predict
-from client.plan.rounds import ENOUGH_ROUNDS, averaging_part
+from client.plan.rounds import LONG_SHARE
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from model_zoo.specs.codec import CODECS
@@ -231,7 +231,7 @@ class Laboratory:
         volunteers = math.prod(shape)
         manifest = founded("127.0.0.1", self._folder / f"plan-{shape[0]}x{shape[1]}", shape, INNER)
         averaging_s = max(stage.averaging_s for stage in self._expected(shape, manifest).stages)
-        computing_s = averaging_s / averaging_part(ENOUGH_ROUNDS, shape[1])
+        computing_s = averaging_s / LONG_SHARE
         tokens = manifest.tokens_per_microbatch
         microbatches = round(computing_s * self.alone * volunteers / tokens)
         expected = self._expected(
