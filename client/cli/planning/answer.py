@@ -71,7 +71,8 @@ class Way(Struct, frozen=True):
     """Of the volunteer that sends most."""
     loss_percent: float = 0.0
     """By how much the loss on held-out text is higher than with exact averaging after as many
-    tokens; of small models (`client.plan.rounds`)."""
+    tokens; of small models, and a bound where a run has more rounds than were measured
+    (`client.plan.rounds`)."""
 
 
 class Cost(Struct, frozen=True):
@@ -296,7 +297,7 @@ def _table(plan: Plan) -> Iterator[str]:
             else f"{each.tokens_per_s:.4g}",
             f"{each.share:.0%}",
             human_bytes(each.sent_bytes_per_day),
-            f"+{each.loss_percent:.1f} %" if each.loss_percent else "0",
+            _loss(each, plan.cost.tokens / each.tokens_per_step),
         )
         if not each.why
         else ("", each.name, *("-" * 5))
@@ -304,6 +305,13 @@ def _table(plan: Plan) -> Iterator[str]:
     ]
     yield from aligned(head, rows)
     yield from (f"{each.name}: {each.why}" for each in plan.ways if each.why)
+
+
+def _loss(way: Way, rounds: float) -> str:
+    """Return the price in learning; of more rounds than were measured it is a bound."""
+    if not way.loss_percent:
+        return "0"
+    return f"{'+' if rounds <= ENOUGH_ROUNDS else '<'}{way.loss_percent:.1f} %"
 
 
 def _tokens(per_second: float) -> str:
