@@ -63,7 +63,7 @@ def perform(arguments: argparse.Namespace) -> int:
     """Do what the arguments say."""
     if arguments.what == "list":
         for attack in all_attacks().values():
-            print(f"{attack.name:28}{attack.issue:5}{attack.what}")
+            print(f"{attack.name:29} {attack.issue:6}{attack.what}")
         return 0
     if arguments.what == "table":
         chosen = [attack_named(name) for name in arguments.names] or list(all_attacks().values())
