@@ -39,7 +39,8 @@ class Trouble:
         """Since when too few electors of our seats are left to close a step."""
         self._rose_at: float | None = None
         """When a version of our lineage was last seen that is newer than any before."""
-        self._still: tuple[object, ...] = ()
+        self._reached: dict[int, tuple[int, int]] = {}
+        """By stage that is served: its version, and how far its step is."""
         self._still_since = 0.0
         """Since when nothing has come of any stage's step."""
         self._behind_since: dict[int, tuple[tuple[int, int, int], float]] = {}
@@ -58,8 +59,7 @@ class Trouble:
             self._rose_at = now
         self._last_replicas |= {s: there for s, there in enumerate(context.serving) if there}
         self._time_steps(now)
-        if (still := (self._known.lineage, context.versions, context.moved)) != self._still:
-            self._still, self._still_since = still, now
+        self._note_progress()
         behind = {}
         for stage, version in enumerate(context.versions):
             near = [v for v in context.versions[max(0, stage - 1) : stage + 2] if v is not None]
@@ -69,6 +69,15 @@ class Trouble:
                 known = self._behind_since.get(stage)
                 behind[stage] = known if known and known[0] == seen else (seen, now)
         self._behind_since = behind
+
+    def _note_progress(self) -> None:
+        """Note whether a stage is served again, or has gone on: who leaves is no progress."""
+        context, before = self._known.context, self._reached
+        moved = context.moved or (0,) * len(context.versions)
+        reached = enumerate(zip(context.versions, moved, strict=True))
+        self._reached = {s: (version, m) for s, (version, m) in reached if version is not None}
+        if any(s not in before or far > before[s] for s, far in self._reached.items()):
+            self._still_since = self._known.now
 
     def _time_steps(self, now: float) -> None:
         versions = self._known.context.versions
@@ -94,7 +103,8 @@ class Trouble:
     def begin(self) -> None:
         """Another lineage begins."""
         self.since = self._alone_since = self._rose_at = None
-        self._behind_since, self._closed_at = {}, {}
+        self._behind_since, self._closed_at, self._reached = {}, {}, {}
+        self._still_since = self._known.now
 
     # --- queries -----------------------------------------------------------------------------
 
@@ -114,11 +124,12 @@ class Trouble:
         return ""
 
     def stands_still(self) -> bool:
-        """Whether nothing moves though every stage is served: nobody has the commit of the step
-        before, or those who elect are silent."""
-        known = self._known
+        """Whether nothing moves though every stage is served, or nobody has its state: nobody has
+        the commit of the step before, or those who elect are silent."""
+        known, lost = self._known, self._known.lost_stages()
         serves = any(known.me in there for there in known.context.serving)
-        if known.newest >= known.steps or not serves or None in known.context.versions:
+        awaited = any(v is None and s not in lost for s, v in enumerate(known.context.versions))
+        if known.newest >= known.steps or not serves or awaited:
             return False
         return known.now >= self._still_since + self._vain_s()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -492,9 +492,16 @@ def test_the_record_is_said_again_before_it_expires() -> None:
 
 
 class TestStandstill:
-    """All stages are served, and no step is closed: nobody has the commit before."""
+    """No step is closed: nobody has the commit before, or the state of a stage."""
 
-    def still(self, lineage: Lineage, version: int, *, quorum: bool, moves: bool = False) -> bool:
+    def still(
+        self,
+        lineage: Lineage,
+        version: int,
+        *,
+        quorum: bool,
+        moved: Callable[[int], int] = lambda _: 3,
+    ) -> bool:
         """Whether another lineage begins in five minutes."""
         me = first(PEERS, lineage.era)
         held = ((0, 20), (1, 20)) if version else ()
@@ -502,20 +509,34 @@ class TestStandstill:
         for now in range(0, int(IN_VAIN_S + 2 * ANSWER_S + TURN_S), 2):
             seen = context(version, version, quorum=quorum, era=lineage.era)
             there = (frozenset({me}), frozenset(PEERS))
-            moved = (now, 0) if moves else (3, 4)
-            effects += made.update(replace(seen, serving=there, moved=moved), float(now))
+            effects += made.update(replace(seen, serving=there, moved=(moved(now), 4)), float(now))
             assert now >= IN_VAIN_S or adopted(effects) is None
         return adopted(effects) is not None
 
     def test_it_ends_where_a_majority_is_there(self) -> None:
         assert self.still(FIRST, 27, quorum=True)
         assert not self.still(FIRST, 27, quorum=False)
-        assert not self.still(FIRST, 27, quorum=True, moves=True)
+        assert not self.still(FIRST, 27, quorum=True, moved=lambda now: now)
+
+    def test_who_leaves_is_no_progress(self) -> None:
+        assert self.still(FIRST, 27, quorum=True, moved=lambda now: 9 - now // 40)
 
     def test_a_lineage_without_a_step_ends_though_its_first_electors_are_silent(self) -> None:
         """As after a power cut at a lone founder's."""
         assert self.still(FIRST, 0, quorum=False)
-        assert not self.still(FIRST, 0, quorum=False, moves=True)
+        assert not self.still(FIRST, 0, quorum=False, moved=lambda now: now)
+
+    def test_it_ends_too_where_a_stage_has_gone_with_the_only_other_elector(self) -> None:
+        """Whose connection nobody saw end. The copies that are left are older."""
+        begin = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20)), tuple(PEERS[:2]))
+        me = first(PEERS, begin.era)
+        made, effects = machine(me, (0, 10), (0, 20), (1, 10), lineage=begin), []
+        for now in range(0, int(IN_VAIN_S + PATIENCE_S), 2):
+            seen = context(20, None, quorum=False, era=begin.era)
+            serving = replace(seen, serving=(frozenset({me}), frozenset()), moved=(3, 0))
+            effects += made.update(serving, float(now))
+            assert now >= IN_VAIN_S or adopted(effects) is None
+        assert begun_at(effects) == 10
 
 
 class TestEnded:
