@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from protocol.ids import PeerId, rank
-from protocol.recovery.stored import ERA_BITS, MAX_NUMBER, Copy, Lineage, Stored, belongs
+from protocol.recovery.stored import MAX_NUMBER, Copy, Lineage, Stored, begun, belongs
 
 SEED = Lineage()
 """What a volunteer follows that has followed no lineage yet."""
-LAST_ERA = ((MAX_NUMBER + 1) << ERA_BITS) - 1
 Weigh = Callable[[PeerId, Copy], int]
 """Returns the weight of an author's claim about a copy; 0: it does not count."""
 Witness = Callable[[PeerId], bool]
@@ -118,14 +117,11 @@ def next_era(
     ``seq`` differs each time: who decides the same again, because nobody has followed, begins
     another lineage: others may have made versions of the first one.
 
-    At the end of the range only the low bits can rise; no lineage makes an era out of range.
+    The number does not leave its range.
     """
     first = lineage == SEED and not target.version
     number = 0 if first else min(lineage.number + 1, MAX_NUMBER)
-    low = int.from_bytes(rank("era", number, target.version, me, seq)[:4], "big")
-    era = (number << ERA_BITS) | low
-    era = min(max(era, lineage.era + 1), LAST_ERA)
-    return Lineage(era, target.version, target.hashes, electors)
+    return begun(number, target.version, target.hashes, electors, rank("decides", me, seq))
 
 
 def holders(stored: Mapping[PeerId, Stored], lineage: Lineage, stage: int) -> list[PeerId]:

@@ -3,13 +3,16 @@
 It is the body of the record ("stored", own peer id). A *lineage* is a history of the run, from its
 beginning or from a roll-back on: its era, the version from which it started, that version's hash in
 every stage, and who elects whoever closes the first step of each stage. Whoever decides a lineage
-names them, so two that begin apart begin two lineages. Pure values and their checks.
+names them, so two that begin apart begin two lineages. An era is a hash of all that: nobody can say
+of an era that it begins otherwise. Pure values and their checks.
 """
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Final
 
+import msgspec
 from msgspec import Meta, Struct
 
 from protocol import limits
@@ -25,6 +28,7 @@ MAX_COPIES: Final = 24
 MAX_STORED_BYTES: Final = 12 * 1024
 """A hash per stage, ``MAX_COPIES`` copies of at most 50 bytes, and the first electors."""
 HASH_BYTES: Final = 32
+NONCE_BYTES: Final = 16
 
 StateDigest = Annotated[bytes, Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
 
@@ -40,11 +44,23 @@ class Lineage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
     electors: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_ELECTORS)] = ()
     """Of the first step of every stage, in rising order: the members that whoever decided the
     lineage had around it, itself included."""
+    nonce: Annotated[bytes, Meta(max_length=NONCE_BYTES)] = b""
+    """Of the decision, so that who decides the same again begins another lineage."""
 
     @property
     def number(self) -> int:
         """Number of roll-backs before this lineage."""
         return self.era >> ERA_BITS
+
+
+def begun(
+    number: int, version: int, hashes: tuple[bytes, ...], electors: tuple[str, ...], nonce: bytes
+) -> Lineage:
+    """Return the lineage that begins so after ``number`` roll-backs."""
+    said = msgspec.msgpack.encode((number, version, hashes, electors, nonce))
+    low = int.from_bytes(hashlib.blake2b(said, digest_size=ERA_BITS // 8).digest(), "big")
+    era = (number << ERA_BITS) | low | 1  # never 0, which is that of nobody
+    return Lineage(era, version, hashes, electors, nonce)
 
 
 def belongs(version: int, of: Lineage, lineage: Lineage) -> bool:
@@ -69,8 +85,8 @@ class Stored(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 ERA_BITS: Final = 32
-"""An era is the number of roll-backs, then 32 bits of a hash: two deciders never make the same, nor
-does one that decides twice."""
+"""An era is the number of roll-backs, then 32 bits of a hash of its lineage: no two deciders make
+the same, nor does one that decides twice."""
 MAX_NUMBER: Final = (1 << (53 - ERA_BITS)) - 1
 """The highest number of roll-backs that an era can hold."""
 MAX_ERAS_MISSED: Final = 4096
@@ -109,4 +125,6 @@ def parse_stored(body: bytes, key: str, signer: PeerId, stages: int) -> Stored:
     electors = list(lineage.electors)
     if sorted(set(electors)) != electors or bool(electors) != bool(lineage.era):
         raise RemoteProtocolError("stored-absurd", "a lineage without its electors", penalty=20)
+    if lineage.era and lineage != begun(lineage.number, *msgspec.structs.astuple(lineage)[1:]):
+        raise RemoteProtocolError("stored-forged", "the era is not this lineage's", penalty=20)
     return stored

@@ -14,7 +14,7 @@ from client.compute.checkpoint import build_header, read_info
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_RECORDS_PER_MESSAGE
 from protocol.membership.advert import ADVERT, encode_advert
-from protocol.recovery.stored import STORED, Copy, Lineage, Stored, encode_stored
+from protocol.recovery.stored import STORED, Copy, Stored, begun, encode_stored
 from protocol.transfer.blob import Blob, chunk_count
 from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Records
@@ -82,11 +82,12 @@ def state_hash(version: int, data: bytes) -> bytes:
     return hashlib.blake2b(version.to_bytes(8, "little") + data, digest_size=32).digest()
 
 
-def lineage_of(era: int, version: int, states: Sequence[bytes], elector: PeerId) -> Stored:
-    """Return the record of who has a whole version from which a lineage begins."""
+def lineage_of(number: int, version: int, states: Sequence[bytes], elector: PeerId) -> Stored:
+    """Return the record of who has a whole version from which a lineage begins, after ``number``
+    roll-backs."""
     hashes = tuple(state_hash(version, _data(state)) for state in states)
     copies = tuple(Copy(stage, version, digest) for stage, digest in enumerate(hashes))
-    return Stored(Lineage(era, version, hashes, (elector,)), copies)
+    return Stored(begun(number, version, hashes, (elector,), b""), copies)
 
 
 async def serve(stranger: Stranger, version: int, states: Sequence[bytes]) -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 import trio
 
-from protocol.recovery.stored import ERA_BITS, Lineage, Stored
+from protocol.recovery.stored import MAX_NUMBER, Stored, begun
 from tests.hostile.attack import Attack, Bounds
 from tests.hostile.forged import forged_states, invented, keep_telling, lineage_of, serve
 from tests.hostile.stranger import Stranger
@@ -14,12 +14,12 @@ from tests.hostile.stranger import Stranger
 VERSIONS = (777_777, 77_777)
 """Beyond the run's 100,000 steps, and among them but out of reach."""
 EACH_S = 12.0
-LATER = (1 << ERA_BITS) + 12_345
+LATER = 1
 """One roll-back after the first lineage, to the beginning of the run."""
 LATER_MEMBERS = 80
 """More than are linked with each other, so that adverts without a link count as live."""
-LAST = 2**53 - 1
-"""At the end of the range of eras: who follows it can never roll back again."""
+LAST = MAX_NUMBER
+"""The most roll-backs that an era can hold: who follows it can never roll back again."""
 LAST_MEMBERS = 20
 CHECKPOINT_STEPS = 50
 
@@ -30,18 +30,18 @@ async def forged_version(stranger: Stranger) -> None:
     await stranger.introduce()
     for number, version in enumerate(VERSIONS, start=1):
         states = await forged_states(stranger, version)
-        said = lineage_of(number << ERA_BITS, version, states, stranger.signer.peer)
+        said = lineage_of(number, version, states, stranger.signer.peer)
         with trio.move_on_after(EACH_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep_telling, stranger, [stranger.signer], said)
                 nursery.start_soon(serve, stranger, version, states)
 
 
-async def followed_by(stranger: Stranger, era: int, members: int) -> None:
-    """Follow a lineage ourselves; the other members are only told of."""
+async def followed_by(stranger: Stranger, number: int, members: int) -> None:
+    """Follow a lineage after so many roll-backs ourselves; the other members are only told of."""
     stranger.pulse()
     signers = [stranger.signer, *invented(members)]
-    lineage = Lineage(era, electors=(stranger.signer.peer,))
+    lineage = begun(number, 0, (), (stranger.signer.peer,), b"")
     await keep_telling(stranger, signers, Stored(lineage))
 
 
@@ -59,13 +59,14 @@ ATTACKS = (
         issue="B1",
         what="80 invented members are told of over one link; all follow a later lineage, "
         "version 0.",
-        stranger=partial(followed_by, era=LATER, members=LATER_MEMBERS),
+        stranger=partial(followed_by, number=LATER, members=LATER_MEMBERS),
     ),
     Attack(
         name="era-brick",
         issue="B2",
-        what="Records name era 2^53-1; one of two volunteers is killed and comes back meanwhile.",
-        stranger=partial(followed_by, era=LAST, members=LAST_MEMBERS),
+        what="Records name the last lineage that can be; one of two volunteers is killed and comes "
+        "back meanwhile.",
+        stranger=partial(followed_by, number=LAST, members=LAST_MEMBERS),
         honest=2,
         restarts=True,
         bounds=Bounds(steps_lost=4 * CHECKPOINT_STEPS),

@@ -17,7 +17,7 @@ import trio
 
 from protocol.ids import PeerId
 from protocol.limits import MAX_RECORDS_PER_MESSAGE
-from protocol.recovery.stored import ERA_BITS, Lineage, Stored
+from protocol.recovery.stored import Stored, begun
 from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import Heartbeat, JoinStage, LeaseRequest, LedgerReport, Records
 from protocol.wire.parts import SeatStatus
@@ -36,7 +36,6 @@ PER_S = 40.0
 AGAIN_S = 30.0
 WAITS_S = 120.0
 """How long a newcomer is watched; the attack goes on for so long."""
-LATER = (1 << ERA_BITS) + 4711
 
 
 async def attack(stranger: Stranger, identities: int) -> None:
@@ -92,7 +91,7 @@ def _boast(stranger: Stranger, seat: SeatStatus | None) -> SeatStatus | None:
 
 def _records(stranger: Stranger, signer: Signer, seat: SeatStatus) -> list[Envelope]:
     """Return an identity's advert, with a seat, and its record of the lineage that it follows."""
-    later = Stored(Lineage(LATER, electors=(signer.peer,)))
+    later = Stored(begun(1, 0, (), (signer.peer,), b""))
     rates = {"flops": 1e12, "upload_bytes_per_s": 1e8, "download_bytes_per_s": 1e8}
     serves = (msgspec.structs.replace(seat, missing=()),)
     return records_of(stranger, signer, later, serves=serves, **rates)

@@ -34,16 +34,20 @@ from msgspec.structs import replace
 from client.lab.simulate.chaos.config import STEPS
 from protocol import limits
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.recovery.choice import LAST_ERA
 from protocol.recovery.stored import (
     ERA_BITS,
     MAX_COPIES,
+    MAX_NUMBER,
+    NONCE_BYTES,
     Copy,
     Lineage,
     Stored,
+    begun,
     encode_stored,
 )
 from protocol.wire.parts import Decree, SeatStatus
+
+LAST_ERA = ((MAX_NUMBER + 1) << ERA_BITS) - 1
 
 Lie = Literal[
     "records",
@@ -143,7 +147,10 @@ class Liar:
         hashes = tuple(self._hash() for _ in range(self._stages * (version > 0)))
         peers = sorted({*known, *self._invented})
         electors = self._peers(peers, limits.MAX_ELECTORS) or peers[:1]
-        return Lineage(era, version, hashes, tuple(sorted(electors)) if era else ())
+        if not era:
+            return Lineage(era, version, hashes)
+        said = tuple(sorted(electors)), self._draw.randbytes(NONCE_BYTES)
+        return begun(era >> ERA_BITS, version, hashes, *said)
 
     def _copies(self, known: dict[PeerId, tuple[int, bytes]], lineage: Lineage) -> tuple[Copy, ...]:
         true = self._true(known)

@@ -8,9 +8,8 @@ import pytest
 
 from client.store.persisted import SET_ASIDE, Persisted
 from client.store.records import EVIDENCE, LINEAGE
-from protocol.recovery.choice import LAST_ERA
 from protocol.recovery.evidence import Evidence, Kept
-from protocol.recovery.stored import Lineage
+from protocol.recovery.stored import MAX_NUMBER, Lineage, begun
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
@@ -101,7 +100,8 @@ async def test_a_lineage_on_disk_that_cannot_be_ends_nobody(tmp_path: Path) -> N
     """Its era is the last that there is: the next roll-back could not be said. It used to be kept,
     and the volunteer died at every start."""
     bricked = tmp_path / "bricked"
-    Persisted(bricked / LINEAGE, Lineage).save(Lineage(LAST_ERA, electors=("x",)))
+    last = begun(MAX_NUMBER, 0, (), ("x",), b"")
+    Persisted(bricked / LINEAGE, Lineage).save(last)
     async with open_swarm(tmp_path, steps=20, checkpoint_every=8) as swarm:
         first, second = await swarm.add(0, copies=bricked), await swarm.add(1, copies=bricked)
         swarm.start()

@@ -24,6 +24,7 @@ from protocol.recovery.stored import (
     Copy,
     Lineage,
     Stored,
+    begun,
     encode_stored,
     parse_stored,
 )
@@ -31,6 +32,8 @@ from protocol.recovery.trouble import IN_VAIN_S
 
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
 FIRST = Lineage(1, electors=tuple(PEERS))
+BEGUN = begun(0, 0, (), (PEERS[0],), b"")
+LATER = begun(1, 3, (bytes(32), bytes(32)), (PEERS[0],), b"")
 EVERY = 10
 
 
@@ -602,7 +605,7 @@ class TestChoice:
 
 class TestRecord:
     def test_it_survives_the_wire(self) -> None:
-        lineage = Lineage(5, 3, (digest(0, 3), digest(1, 3)), FIRST.electors)
+        lineage = begun(1, 3, (digest(0, 3), digest(1, 3)), FIRST.electors, b"once")
         whole = stored((0, 1), (1, 7), lineage=lineage)
         assert parse_stored(encode_stored(whole), PEERS[0], PEERS[0], 2) == whole
 
@@ -617,6 +620,13 @@ class TestRecord:
             (Stored(Lineage(0, electors=FIRST.electors)), PEERS[0], "stored-absurd"),
             (Stored(Lineage(1, electors=FIRST.electors[::-1])), PEERS[0], "stored-absurd"),
             (Stored(Lineage(1, electors=FIRST.electors[:1] * 2)), PEERS[0], "stored-absurd"),
+            (Stored(replaced(BEGUN, electors=(PEERS[1],))), PEERS[0], "stored-forged"),
+            (
+                Stored(replaced(BEGUN, version=3, hashes=(bytes(32),) * 2)),
+                PEERS[0],
+                "stored-forged",
+            ),
+            (Stored(replaced(BEGUN, era=BEGUN.era + (1 << 32))), PEERS[0], "stored-forged"),
         ],
     )
     def test_absurd_ones_are_refused(self, record: Stored, key: str, reason: str) -> None:

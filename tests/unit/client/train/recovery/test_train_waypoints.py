@@ -12,13 +12,13 @@ from client.store.records import KeptChain
 from protocol.effects import Publish
 from protocol.ids import PeerId
 from protocol.recovery.lines import MEET_S
-from protocol.recovery.stored import ERA_BITS, STORED, Copy, Lineage, Stored, encode_stored
+from protocol.recovery.stored import STORED, Copy, Stored, begun, encode_stored
 from protocol.wire.parts import SeatStatus
 from tests.support.protocol_examples import peer
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 EVERY, STEPS = 20, 40
-FALSE = Lineage((1 << ERA_BITS) + 7, 20, (b"a" * 32, b"b" * 32), (peer(99),))
+FALSE = begun(1, 20, (b"a" * 32, b"b" * 32), (peer(99),), b"")
 """Another run, one roll-back later."""
 INVENTED = 6
 
