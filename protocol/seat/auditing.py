@@ -33,7 +33,7 @@ from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.rounds.plans import active, owner
 from protocol.seat.charging import Charging
-from protocol.seat.effects import Audited, Contributions, SeatEffect
+from protocol.seat.effects import SeatEffect
 from protocol.token_bucket import Rate, TokenBuckets
 from protocol.view import SwarmView
 from protocol.wire.messages import (
@@ -215,17 +215,17 @@ class Auditing:
         self._charging.closing(plan, counts)
         self._closed += 1
         self._heeded_now.clear()
-        said = Contributions(sum(peer != me and bool(counts[peer]) for peer in counts))
+        self._terms.contributions += sum(peer != me and bool(counts[peer]) for peer in counts)
         if self._audit is not None and not self._audit.stands_by:
-            return [said]
+            return []
         if self._ours is not None and self._can_be_audited(plan, me, self._ours):
-            return [said, self._keep(plan, me, self._ours)]
+            return [self._keep(plan, me, self._ours)]
         if self._theirs is None or self._audit is not None:
-            return [said]
+            return []
         auditor, notice = self._theirs
         if auditor not in counts or not self._can_be_audited(plan, auditor, notice):
-            return [said]
-        return [said, self._keep(plan, auditor, notice)]
+            return []
+        return [self._keep(plan, auditor, notice)]
 
     def _can_be_audited(self, plan: Plan, auditor: PeerId, of: AuditNotice) -> bool:
         """Whether a plan has the contribution and the sum that were drawn or announced."""
@@ -363,17 +363,15 @@ class Auditing:
             effects += [Send(peer, result) for peer in others]
         elif not audit.begun:
             return []
-        effects.append(Audited(plan.stage, member, plan.step, grade, judged.words))
+        record = self._terms.record(plan.stage, member)
+        where = f"stage {plan.stage}, step {plan.step}"
+        record.note(grade, f"{where}: {judged.words}", contributed=bool(audit.of.counted))
         if not audit.begun:
             return effects
         level: Literal["debug", "warning"] = "debug" if agrees else "warning"
-        what = f"audit of {short(member)} in stage {plan.stage}, step {plan.step}: {judged.words}"
-        effects.append(Explain("round", what, level))
-        if grade is None:
-            return effects
-        record = self._terms.record(plan.stage, member)
-        record.note(grade, contributed=bool(audit.of.counted))
-        if (reason := record.charge()) is None:
+        words = f"audit of {short(member)} in {where}: {judged.words}"
+        effects.append(Explain("round", words, level))
+        if grade is None or (reason := record.charge()) is None:
             return effects
         charge = Charge(plan.stage, member, plan.step, plan.attempt, reason)
         return [*effects, *self._charging.charge(charge)]

@@ -55,9 +55,7 @@ from protocol.rounds.shards import largest_segment
 from protocol.seat.drain_cost import is_ending
 from protocol.seat.effects import (
     AgreedOn,
-    Audited,
     CommitTo,
-    Contributions,
     HeldOutLoss,
     SeatEffect,
     SignCharge,
@@ -343,8 +341,6 @@ class SeatDriver:
                 self._committed(effect)
             case Snapshot():
                 self.saver.snapshot(effect.version)
-            case Audited() | Contributions():
-                around.audit_log.note(effect)
             case HeldOutLoss() | Verdict() | Contradicted() | AgreedOn():
                 around.owner.seat_tells(effect)
 

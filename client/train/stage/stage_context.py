@@ -17,7 +17,6 @@ from client.train.machine.memory_budget import MemoryBudget
 from client.train.machine.time_spent import TimeSpent
 from client.train.ports import Ports, StageHolder
 from client.train.recovery.history import History
-from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
 from client.train.reporting.event_sink import EventSink
 from client.train.swarm.notary import Notary
@@ -120,7 +119,6 @@ class StageContext(StageHolder):
         self.time_spent = TimeSpent(terms.settings.compute_share)
         self.memory_budget = MemoryBudget(terms.manifest, terms.usable_bytes, terms.devices)
         self.counters = Counters(terms.ports, terms.event_sink)
-        self.audit_log = AuditLog()
         self.audits = _audits_of(terms.manifest, SwarmId(terms.swarm))
         """None: the run has no audits."""
         self.changed = trio.Event()

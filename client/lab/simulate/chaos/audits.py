@@ -19,6 +19,7 @@ from client.lab.simulate.invariants import expect
 from client.train.workers.tasks import payload_digest
 from protocol.audit.charges import Charges
 from protocol.audit.commitment import KIND, SEGMENT, contents, root_of
+from protocol.audit.record import Grade
 from protocol.audit.terms import AuditTerms
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of, statement_of
@@ -26,7 +27,7 @@ from protocol.ids import PeerId, SwarmId, short
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import PayloadKey
 from protocol.rounds.plans import REFUSED
-from protocol.seat.effects import Audited, CommitTo, SignCharge
+from protocol.seat.effects import CommitTo, SignCharge
 from protocol.verdicts import Verdict
 from protocol.wire.messages import Ready, Segment
 
@@ -39,8 +40,8 @@ class Audits:
     def __init__(self, swarm: ChaosSwarm) -> None:
         self._swarm = swarm
         self._told: set[PeerId] = set()
-        self.found = Counter[str]()
-        """The results of all honest volunteers' audits."""
+        self._of_past_processes = Counter[Grade | None]()
+        """The results of honest volunteers' audits."""
         self.lasted: list[int] = []
         """Steps that the liar has stayed in after it began."""
 
@@ -59,9 +60,19 @@ class Audits:
     def restarted(self, volunteer: Volunteer) -> None:
         """A process has ended: on its disk is only who was expelled, with the charges."""
         if volunteer.audits is not None:
+            if not volunteer.lies:
+                self._of_past_processes += _results(volunteer.audits)
             volunteer.audits = None
             if (new := self.terms(volunteer)) is not None:
                 new.share(volunteer.verdicts, self._swarm.now_of(volunteer))
+
+    @property
+    def found(self) -> Counter[str]:
+        """The results of all honest volunteers' audits."""
+        honest = [v for v in self._swarm.volunteers.values() if not v.lies]
+        terms = (volunteer.audits for volunteer in honest if volunteer.audits is not None)
+        found = sum(map(_results, terms), self._of_past_processes)
+        return Counter({grade.name.lower() if grade else "void": n for grade, n in found.items()})
 
     @property
     def undiscovered(self) -> int:
@@ -71,12 +82,10 @@ class Audits:
         return int(bool(wrong) and any(v.peer not in self._told for v in liars))
 
     def perform(
-        self, peer: Volunteer, effect: CommitTo | SignCharge | Verdict | Contradicted | Audited
+        self, peer: Volunteer, effect: CommitTo | SignCharge | Verdict | Contradicted
     ) -> None:
         """Perform an effect of a seat's audits."""
         seat, now, signer = peer.seat, self._swarm.now_of(peer), peer.signer
-        if isinstance(effect, Audited) and not peer.lies:
-            self.found[effect.grade.name.lower() if effect.grade else "void"] += 1
         if isinstance(effect, Verdict):
             self._convicted(peer, effect)
         if isinstance(effect, Contradicted):
@@ -145,3 +154,7 @@ class Audits:
         if out.culprit not in self._told and by.seat is not None:
             self._told.add(out.culprit)
             self.lasted.append(max(0, by.seat.step - self._swarm.config.lies_from))
+
+
+def _results(terms: AuditTerms) -> Counter[Grade | None]:
+    return sum((record.results for record in terms.records.values()), Counter[Grade | None]())

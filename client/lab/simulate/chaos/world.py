@@ -45,7 +45,7 @@ from protocol.pipeline.effects import (
     Fault as SeatFault,
 )
 from protocol.pipeline.place import Place
-from protocol.seat.effects import Audited, CommitTo, SeatEffect, SignCharge
+from protocol.seat.effects import CommitTo, SeatEffect, SignCharge
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
@@ -298,7 +298,7 @@ class ChaosWorld(ChaosSwarm):
         return MultisetWorker(place, hashes_later=later, line=line)
 
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
-        if isinstance(effect, CommitTo | SignCharge | Verdict | Contradicted | Audited):
+        if isinstance(effect, CommitTo | SignCharge | Verdict | Contradicted):
             self.audits.perform(peer, effect)
         else:
             super()._perform_one(peer, effect, parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from msgspec.structs import replace
 
@@ -27,12 +29,7 @@ from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.seat.auditing import HEEDED, Auditing
 from protocol.seat.charging import TELL_TIMES, Charging
-from protocol.seat.effects import (
-    Audited,
-    Contributions,
-    SeatEffect,
-    SignCharge,
-)
+from protocol.seat.effects import SeatEffect, SignCharge
 from protocol.seat.showing import KEPT_STEPS, Showing
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
@@ -97,6 +94,11 @@ def parts() -> Parts:
     return Parts(0.2)
 
 
+def results(parts: Parts) -> Counter[Grade | None]:
+    """What all our audits came to."""
+    return sum((record.results for record in parts.terms.records.values()), Counter())
+
+
 def test_a_segment_without_elements_is_not_signed(parts: Parts) -> None:
     members = [PlanMember(ME, b"\x03"), PlanMember(SIBLING, b"\x0c")]
     plan = Plan(STAGE, STEP, ATTEMPT, members, [0, 64, 64, 64, 128], [])
@@ -111,7 +113,8 @@ def test_a_step_counts_the_contributions_of_others_only(parts: Parts) -> None:
     ids = {ME: b"\x01", SIBLING: b"\x0c", peer(4): b"\x02", THIRD: b"\x00"}
     members = [PlanMember(member, held) for member, held in ids.items()]
     plan = Plan(STAGE, STEP, ATTEMPT, members, [0, 64, 128, 192, 256], [])
-    assert parts.auditing.closing(plan)[0] == Contributions(2)
+    assert parts.auditing.closing(plan) == []
+    assert parts.terms.contributions == 2
 
 
 def seen(*siblings: PeerId) -> SwarmView:
@@ -212,7 +215,7 @@ def judging(parts: Parts) -> tuple[bytes, list[object]]:
     digests = tuple(bytes([n]) * 32 for n in range(len(tensors_of(first=False, last=False))))
     shown = contents({30: digests, 31: digests})
     committed(parts, shown)
-    [_, keep] = parts.auditing.closing(PLAN)
+    [keep] = parts.auditing.closing(PLAN)
     assert keep == Compute(KEEP)
     assert parts.auditing.computed(KEEP, Outcome(), 0.2) == []
     return shown, list(
@@ -251,8 +254,8 @@ def test_a_judge_asks_for_the_list_and_then_for_what_it_names(parts: Parts) -> N
 def test_a_member_that_shows_nothing_has_refused_and_people_read_so(parts: Parts) -> None:
     judging(parts)
     effects = parts.tick(0.3 + PATIENCE_S)
-    [said] = [effect for effect in effects if isinstance(effect, Audited)]
-    assert (said.stage, said.member, said.step, said.grade) == (STAGE, THIRD, STEP, Grade.REFUSED)
+    assert results(parts) == {Grade.REFUSED: 1}
+    assert f"stage {STAGE}, step {STEP}" in parts.terms.record(STAGE, THIRD).fault
     [words] = [effect for effect in effects if isinstance(effect, Explain)]
     assert words.level == "warning"
     assert f"stage {STAGE}, step {STEP}" in words.words
@@ -269,7 +272,7 @@ def test_of_two_replicas_nobody_can_decide_and_people_read_so() -> None:
             said_of = Commitment(STAGE, step, ATTEMPT, b"r" * 32, SEGMENTS[:2])
             parts.auditing.on_commitment(member, said_of)
         assert parts.auditing.ready(plan, bytes(32)) == [], "there are no judges"
-        [_, keep] = parts.auditing.closing(plan)
+        [keep] = parts.auditing.closing(plan)
         assert keep == Compute(keeps(step, (0, 64, 128), 1))
         parts.auditing.computed(keeps(step), Outcome(), 20.0 * step)
         said = parts.tick(20.0 * step + PATIENCE_S)
@@ -315,7 +318,7 @@ def checking(parts: Parts) -> list[object]:
     """SIBLING finds fault with the sum of THIRD's segment, so we make it again, too."""
     commit_all(parts)
     parts.auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, 2), 0.0)
-    [_, keep] = parts.auditing.closing(OWNER_ONLY)
+    [keep] = parts.auditing.closing(OWNER_ONLY)
     assert keep == Compute(keeps(segment=2))
     assert parts.auditing.computed(keeps(segment=2), Outcome(), 0.2) == []
     result = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
@@ -399,13 +402,14 @@ class TestAnAuditorThatCovers:
     def test_our_own_draw_comes_first(self, parts: Parts) -> None:
         assert self.step(parts, STEP, draws=True) == [STEP]
         parts.auditing.computed(KEEP, Outcome(), 0.2)
-        effects = parts.tick(0.2 + PATIENCE_S)
-        assert [e.step for e in effects if isinstance(e, Audited)] == [STEP], "as its auditor"
+        parts.tick(0.2 + PATIENCE_S)
+        assert results(parts) == {Grade.REFUSED: 1}, "as its auditor"
 
     def test_a_judge_that_is_never_called_audits_what_it_draws(self, parts: Parts) -> None:
         assert self.step(parts, STEP, draws=False) == [STEP]
         parts.auditing.computed(KEEP, Outcome(), 0.2)
-        assert not [e for e in parts.tick(0.2 + PATIENCE_S) if isinstance(e, Audited)]
+        parts.tick(0.2 + PATIENCE_S)
+        assert not results(parts)
         assert self.step(parts, STEP + 1, draws=True) == [STEP + 1]
 
     def test_announcements_without_end_are_not_heeded(self, parts: Parts) -> None:
@@ -599,7 +603,7 @@ class TestTheStage:
     def judge(self, parts: Parts) -> Parts:
         commit_all(parts)
         parts.auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
-        assert len(parts.auditing.closing(PLAN)) == 2
+        assert len(parts.auditing.closing(PLAN)) == 1
         return parts
 
     def kept(self, judge: Parts) -> bool:
