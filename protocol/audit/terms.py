@@ -4,6 +4,7 @@ rules of its own."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,7 +12,10 @@ from protocol.audit.charges import Charges
 from protocol.audit.record import Record
 from protocol.ids import PeerId, SwarmId
 from protocol.verdicts import Verdicts
+from protocol.wire.fields import Envelope
 
+Sign = Callable[[str, bytes], Envelope]
+"""Signs a body of a kind with our key."""
 MAX_RECORDS: Final = 1024
 """Members whose audits are remembered; the one that was looked up longest ago is forgotten."""
 
@@ -23,6 +27,7 @@ class AuditTerms:
     Fields:
         budget: share of all contributions that the run wants to be audited; 0: there are no audits.
         secret: 32 bytes that only we know.
+        sign: signs what we charge members with, and each segment that we contribute.
         coarse: whether the averaging codec loses anything.
         charges: who charges whom.
         records: what our audits came to, by stage and member.
@@ -34,6 +39,7 @@ class AuditTerms:
 
     budget: float = 0.0
     secret: bytes = b""
+    sign: Sign = lambda kind, body: Envelope("", kind, body, b"")
     coarse: bool = False
     charges: Charges = field(default_factory=lambda: Charges(SwarmId("")))
     records: dict[tuple[int, PeerId], Record] = field(default_factory=dict)

@@ -135,13 +135,13 @@ class Auditing:
         one, other = envelope_of(member, said), envelope_of_piece(member, came.message, came.digest)
         return [] if one is None or other is None else [Contradicted(one, other)]
 
-    def unsigned(self, plan: Plan, member: PeerId) -> list[SeatEffect]:
+    def unsigned(self, plan: Plan, member: PeerId, now: float) -> list[SeatEffect]:
         """A member has contributed something else to us than it has signed: charge it."""
         said = self._commitments.of(member, plan.step, plan.attempt)
         if said is None:
             return []
         charge = Charge(plan.stage, member, plan.step, plan.attempt, "other")
-        return self._charging.charge(charge)
+        return self._charging.charge(charge, now)
 
     def failed(self, plan: Plan) -> list[SeatEffect]:
         """We were Ready for an attempt, and it is planned anew: a member may have committed to
@@ -346,12 +346,12 @@ class Auditing:
                     request = AuditRequest(*at, key.name, key.item, whose)  # type: ignore[arg-type]
                     said.append(Send(of.member, request))
                 case Judged():
-                    said += self._over(audit, effect)
+                    said += self._over(audit, effect, now)
                 case _:
                     self._task = effect, now + 2 * ANSWER_S
         return said
 
-    def _over(self, audit: Audit, judged: Judged) -> list[SeatEffect]:
+    def _over(self, audit: Audit, judged: Judged, now: float) -> list[SeatEffect]:
         """The audit is over: tell the judges, and draw the conclusions."""
         self._audit = self._task = None
         me, member, plan, grade = self._place.me, audit.of.member, audit.of.plan, judged.grade
@@ -374,4 +374,4 @@ class Auditing:
         if grade is None or (reason := record.charge()) is None:
             return effects
         charge = Charge(plan.stage, member, plan.step, plan.attempt, reason)
-        return [*effects, *self._charging.charge(charge)]
+        return [*effects, *self._charging.charge(charge, now)]

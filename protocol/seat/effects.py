@@ -40,14 +40,6 @@ class CommitTo:
 
 
 @dataclass(frozen=True, slots=True)
-class SignCharge:
-    """Sign what we charge a member with, and hand the envelope to ``Seat.charged``."""
-
-    kind: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class HeldOutLoss:
     """What the last stage has found of a version on one path of held-out text."""
 
@@ -68,4 +60,4 @@ SeatNews = Committed | HeldOutLoss | Verdict | Contradicted | AgreedOn
 """What concerns more than the stage: a step that it has closed, a loss on held-out text, who is
 expelled or contradicts itself, and amendments of the founder."""
 
-SeatEffect = PipelineEffect | SeatNews | CommitTo | SignCharge | Unsigned | Snapshot | Serving
+SeatEffect = PipelineEffect | SeatNews | CommitTo | Unsigned | Snapshot | Serving

@@ -119,7 +119,7 @@ class StageContext(StageHolder):
         self.time_spent = TimeSpent(terms.settings.compute_share)
         self.memory_budget = MemoryBudget(terms.manifest, terms.usable_bytes, terms.devices)
         self.counters = Counters(terms.ports, terms.event_sink)
-        self.audits = _audits_of(terms.manifest, SwarmId(terms.swarm))
+        self.audits = _audits_of(terms)
         """None: the run has no audits."""
         self.changed = trio.Event()
         """There is a new view of the swarm; the next one has another event."""
@@ -132,11 +132,18 @@ class StageContext(StageHolder):
         self.changed = trio.Event()
 
 
-def _audits_of(manifest: Manifest, swarm: SwarmId) -> AuditTerms | None:
+def _audits_of(terms: Terms) -> AuditTerms | None:
     """Return what our audits go by; None: the run has none."""
+    manifest = terms.manifest
     if not manifest.audits:
         return None
     coarse = not CODECS[manifest.averaging_codec].lossless
     mixed = manifest.compute != "fp32"
-    secret, charges = os.urandom(SECRET_BYTES), Charges(swarm)
-    return AuditTerms(manifest.audits, secret, coarse, charges, mixed=mixed)
+    return AuditTerms(
+        manifest.audits,
+        os.urandom(SECRET_BYTES),
+        terms.ports.sign,
+        coarse,
+        Charges(SwarmId(terms.swarm)),
+        mixed=mixed,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from protocol.audit.audit import PATIENCE_S, STANDBY_S
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges, verdict_of
 from protocol.audit.commitment import KIND as COMMITMENT
-from protocol.audit.commitment import PIECE, SIGNED, contents, root_of, tensors_of
+from protocol.audit.commitment import SIGNED, contents, envelope_of_piece, root_of, tensors_of
 from protocol.audit.draw import NEW_TIMES, drawn
 from protocol.audit.record import Grade, Record
 from protocol.audit.terms import AuditTerms
@@ -29,11 +30,11 @@ from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.seat.auditing import HEEDED, Auditing
 from protocol.seat.charging import TELL_TIMES, Charging
-from protocol.seat.effects import SeatEffect, SignCharge
+from protocol.seat.effects import SeatEffect
 from protocol.seat.showing import KEPT_STEPS, Showing
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
-from protocol.wire.envelope import sign
+from protocol.wire.envelope import sign, verify
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     AuditNotice,
@@ -66,9 +67,10 @@ class Parts:
     """The parts of a seat that audits need, together as in the seat."""
 
     def __init__(self, budget: float, judges: tuple[PeerId, ...] = (ME, SIBLING, THIRD)) -> None:
-        self.terms = AuditTerms(budget, bytes(32), charges=Charges(SWARM))
+        sign = partial(signer(1).sign, context=SWARM)
+        self.terms = AuditTerms(budget, bytes(32), sign, charges=Charges(SWARM))
         place, self.commitments = Place(ME, STAGE, 3, 4), Commitments(ME)
-        self.showing = Showing(place, 0, self.commitments)
+        self.showing = Showing(place, 0, self.commitments, sign)
         self.charging = Charging(place, self.terms, lambda _: judges)
         audited = self.commitments, self.showing.tensors
         self.auditing = Auditing(place, self.terms, *audited, self.charging)
@@ -92,6 +94,12 @@ class Parts:
 @pytest.fixture
 def parts() -> Parts:
     return Parts(0.2)
+
+
+def charged(parts: Parts, member: PeerId) -> str | None:
+    """The reason for which we have charged a member; None: we have not."""
+    found = parts.terms.charges.of(STAGE, member, ME)
+    return None if found is None else found.reason
 
 
 def results(parts: Parts) -> Counter[Grade | None]:
@@ -121,9 +129,11 @@ def seen(*siblings: PeerId) -> SwarmView:
     return SwarmView.of([[], [Replica(each, STEP, True) for each in (ME, *siblings)], []])
 
 
+OF_THIRD = Charge(STAGE, THIRD, STEP, ATTEMPT, "lies")
+
+
 def charge_of_third(author: int) -> Envelope:
-    body = CHARGE.encode(Charge(STAGE, THIRD, STEP, ATTEMPT, "lies"))
-    return sign(signer(author), KIND, body, SWARM)
+    return sign(signer(author), KIND, CHARGE.encode(OF_THIRD), SWARM)
 
 
 class TestWhoIsToldOfCharges:
@@ -131,7 +141,7 @@ class TestWhoIsToldOfCharges:
 
     def test_one_that_counts_again_has_been_told(self, parts: Parts) -> None:
         told = [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
-        parts.charging.charged(charge_of_third(1), 0.0)
+        parts.charging.charge(OF_THIRD, 0.0)
         assert parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0) == told
         assert parts.update_view(seen(), seen(), seen(SIBLING), 2.0) == []
         assert parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0) == []
@@ -139,18 +149,18 @@ class TestWhoIsToldOfCharges:
     def test_it_is_told_what_was_said_meanwhile(self, parts: Parts) -> None:
         parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
         parts.update_view(seen(), seen(), seen(SIBLING), 2.0)
-        assert parts.charging.charged(charge_of_third(1), 3.0) == [], "nobody counts"
+        assert parts.charging.charge(OF_THIRD, 3.0) == [], "nobody counts"
         said = parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0)
         assert said == [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
 
     def test_one_that_was_away_is_a_newcomer(self, parts: Parts) -> None:
-        parts.charging.charged(charge_of_third(1), 0.0)
+        parts.charging.charge(OF_THIRD, 0.0)
         told = parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
         parts.update_view(seen(), seen(), seen(), 2.0)
         assert parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 3.0) == told
 
     def test_one_that_does_not_count_yet_is_told_when_it_does(self, parts: Parts) -> None:
-        parts.charging.charged(charge_of_third(1), 0.0)
+        parts.charging.charge(OF_THIRD, 0.0)
         assert parts.update_view(seen(), seen(), seen(SIBLING), 1.0) == []
         assert len(parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0)) == 1
 
@@ -197,10 +207,11 @@ def test_whom_we_have_found_out_ourselves_loses_a_dispute(
     parts: Parts, reason: str, out: bool
 ) -> None:
     """By others' words nobody does: anybody may charge its sibling, and hold it up then."""
-    body = CHARGE.encode(Charge(STAGE, THIRD, STEP, ATTEMPT, reason))
-    parts.charging.on_charged(SIBLING, Charged(STAGE, sign(signer(2), KIND, body, SWARM)), 1.0)
+    said = replace(OF_THIRD, reason=reason)
+    signed = sign(signer(2), KIND, CHARGE.encode(said), SWARM)
+    parts.charging.on_charged(SIBLING, Charged(STAGE, signed), 1.0)
     assert parts.charging.found_out() == set()
-    parts.charging.charged(sign(signer(1), KIND, body, SWARM), 1.0)
+    parts.charging.charge(said, 1.0)
     assert parts.charging.found_out() == ({THIRD} if out else set())
 
 
@@ -276,7 +287,7 @@ def test_of_two_replicas_nobody_can_decide_and_people_read_so() -> None:
         assert keep == Compute(keeps(step, (0, 64, 128), 1))
         parts.auditing.computed(keeps(step), Outcome(), 20.0 * step)
         said = parts.tick(20.0 * step + PATIENCE_S)
-    assert [effect for effect in said if isinstance(effect, SignCharge)]
+    assert charged(parts, SIBLING) == "fails"
     assert any("nobody can decide" in e.words for e in said if isinstance(e, Explain))
 
 
@@ -355,10 +366,10 @@ def test_a_sum_is_checked_with_what_its_owner_shows_and_nobody_else(parts: Parts
 
 
 def test_an_owner_is_charged_for_a_false_sum_alone() -> None:
-    [charge] = [e for e in finish(Parts(0.2), 11.0) if isinstance(e, SignCharge)]
-    body = CHARGE.parse(charge.body)
-    assert (body.member, body.reason) == (THIRD, "sums")
-    assert not [e for e in finish(Parts(0.2), 0.0) if isinstance(e, SignCharge)]
+    for deviation, reason in ((11.0, "sums"), (0.0, None)):
+        parts = Parts(0.2)
+        finish(parts, deviation)
+        assert charged(parts, THIRD) == reason
 
 
 @pytest.mark.parametrize(
@@ -482,7 +493,7 @@ def test_after_a_failed_attempt_all_compare_what_they_were_told(
 def test_a_charge_of_ours_is_told_a_few_times(parts: Parts) -> None:
     parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 0.0)
     told = [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
-    assert parts.charging.charged(charge_of_third(1), 0.0) == told
+    assert parts.charging.charge(OF_THIRD, 0.0) == told
     times = []
     for _ in range(TELL_TIMES - 1):
         at = parts.next_deadline()
@@ -575,11 +586,11 @@ def test_what_was_dropped_is_not_shown_any_more(parts: Parts, makes_room: bool) 
 
 def test_what_we_sign_of_a_segment_is_of_our_commitment(parts: Parts) -> None:
     sent = Segment(STAGE, STEP, ATTEMPT, 1)
-    assert parts.showing.signs(sent) is None
+    assert parts.showing.signed(sent) == sent
     parts.commitments.take(ME, Commitment(STAGE, STEP, ATTEMPT, b"o" * 32, SEGMENTS))
-    signed = parts.showing.signs(sent)
-    assert PIECE.parse(signed).digest == SEGMENTS[1]
-    assert parts.showing.signs(Segment(STAGE, STEP, ATTEMPT, 3)) is None
+    verify(envelope_of_piece(ME, parts.showing.signed(sent), SEGMENTS[1]), SWARM)
+    beyond = Segment(STAGE, STEP, ATTEMPT, 3)
+    assert parts.showing.signed(beyond) == beyond
 
 
 def test_the_seat_says_with_whom_its_audits_agree(parts: Parts) -> None:
@@ -656,12 +667,12 @@ def test_without_all_commitments_nothing_is_audited(parts: Parts) -> None:
 
 def test_nobody_charges_itself_or_charges_twice(parts: Parts) -> None:
     commit_all(parts)
-    assert parts.auditing.unsigned(PLAN, ME) == []
-    [charge] = parts.auditing.unsigned(PLAN, THIRD)
-    body = CHARGE.parse(charge.body)
-    assert (body.member, body.reason) == (THIRD, "other")
-    parts.charging.charged(sign(signer(1), charge.kind, charge.body, SWARM), 0.0)
-    assert parts.auditing.unsigned(PLAN, THIRD) == []
+    assert parts.auditing.unsigned(PLAN, ME, 0.0) == []
+    parts.auditing.unsigned(PLAN, THIRD, 0.0)
+    assert (charged(parts, ME), charged(parts, THIRD)) == (None, "other")
+    kept = parts.terms.charges.all(0.0)
+    assert parts.auditing.unsigned(PLAN, THIRD, 1.0) == []
+    assert parts.terms.charges.all(1.0) == kept
 
 
 def test_charges_are_told_to_the_stages_beside_ours_once_a_stage(parts: Parts) -> None:
@@ -669,7 +680,7 @@ def test_charges_are_told_to_the_stages_beside_ours_once_a_stage(parts: Parts) -
     stages = [[both], [Replica(ME, STEP, True), both], [Replica(THIRD, STEP, True)]]
     there = SwarmView.of(stages)
     parts.update_view(there, there, there, 0.0)
-    said = [e for e in parts.charging.charged(charge_of_third(1), 0.0) if isinstance(e, Send)]
+    said = [e for e in parts.charging.charge(OF_THIRD, 0.0) if isinstance(e, Send)]
     told = [(e.peer, e.message.stage) for e in said if isinstance(e.message, Charged)]
     assert sorted(told) == sorted([(SIBLING, 0), (SIBLING, 1), (THIRD, 2)])
 
@@ -678,7 +689,7 @@ def test_a_verdict_ends_our_telling_and_is_told_with_all_its_charges(parts: Part
     beside, ours = peer(4), [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]
     there = SwarmView.of([[], ours, [Replica(beside, STEP, True)]])
     parts.update_view(there, there, there, 0.0)
-    parts.charging.charged(charge_of_third(1), 0.0)
+    parts.charging.charge(OF_THIRD, 0.0)
     effects = parts.charging.on_charged(SIBLING, Charged(STAGE, charge_of_third(2)), 1.0)
     [verdict, *told] = effects
     assert verdict.culprit == THIRD
