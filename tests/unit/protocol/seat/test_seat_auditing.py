@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
-from protocol.audit.audit import PATIENCE_S, STANDBY_S
+from protocol.audit.audit import PATIENCE_S
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges, verdict_of
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.commitment import SIGNED, contents, envelope_of_piece, root_of, tensors_of
@@ -28,7 +28,7 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
-from protocol.seat.auditing import HEEDED, Auditing
+from protocol.seat.auditing import HEEDED, STANDBY_S, Auditing
 from protocol.seat.charging import TELL_TIMES, Charging
 from protocol.seat.effects import SeatEffect
 from protocol.seat.showing import KEPT_STEPS, Showing
@@ -634,6 +634,11 @@ class TestTheStage:
             judge.auditing.computed(KEEP, Outcome(), 0.2)
         assert judge.update_view(seen(*there), seen(*there), seen(*there), 0.5) == []
         assert self.kept(judge) is kept
+
+    def test_it_may_be_called_before_the_version_is_kept(self, judge: Parts) -> None:
+        assert self.kept(judge)
+        assert asked(judge.auditing.computed(KEEP, Outcome(), 1.2)) == [("list", 0)]
+        assert judge.auditing.computed(KEEP, Outcome(), 1.3) == [], "once"
 
     def test_a_version_that_cannot_be_kept_is_not_judged(self, judge: Parts) -> None:
         judge.auditing.computed(keeps(STEP + 1), Outcome(error="oom"), 0.2)

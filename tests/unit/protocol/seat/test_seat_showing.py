@@ -132,8 +132,8 @@ class LossyLine:
             tensors=TENSORS,
             coarse=False,
         )
-        audit = Audit(subject, ASKER, ASKER)
-        todo = audit.computed(audit.keep(), Outcome(), 0.0)
+        audit = Audit(subject, ASKER)
+        todo = audit.begin(0.0)
         now = 0.0
         while True:
             while todo:
