@@ -109,7 +109,7 @@ class _Known:
 
     def __init__(self, engine: Engine, held_stages: HeldStages) -> None:
         self._seats = [driver.seat for driver in held_stages.drivers()]
-        self._proves = engine.history.proves_at_all if engine.history else None
+        self._history, self._is_new = engine.history, engine.membership.is_new
         self._register = _register(engine)
         self.out = {PeerId(one.peer): one.reason for one in expelled(engine)}
         terms = held_stages.audits or AuditTerms()
@@ -146,11 +146,11 @@ class _Known:
         if stages := [seat.place.stage for seat in self._seats if seat.roster.is_aside(peer)]:
             where = f"stage {stages[0]}"
             return "aside", f"it obstructed {where} and is left out of it for a while"
-        if self._proves is not None and self._proves(peer):
+        if self._history is not None and self._history.proves(peer):
             return "proven", f"steps that were closed here contain its work{self._audited(peer)}"
         if any(seat.quorum.names(peer) for seat in self._seats):
             return "proven", f"the last step was planned with it{self._audited(peer)}"
-        if self._proves is None:
+        if not self._is_new(peer):
             return "unproven", "no step was closed here yet, so everybody counts"
         lacks = "no step that was closed here contains its work; one is enough"
         waits = any(seat.roster.waits(peer) for seat in self._seats)

@@ -147,9 +147,9 @@ class Expulsions:
     def _is_member(self, proof: Proof) -> bool:
         """Whether the culprit works beside us: identities that were linked to convict themselves
         are as free as any."""
-        author, proves = PeerId(proof.first.signer), self._membership.proves()
+        author = PeerId(proof.first.signer)
         member = self._membership.roster.member(author)
-        return member is not None and member.linked and (proves is None or proves(author))
+        return member is not None and member.linked and not self._membership.is_new(author)
 
     def _perform(self, effects: Sequence[Effect | Verdict]) -> list[MembershipEffect]:
         out = [effect for effect in effects if isinstance(effect, Verdict)]

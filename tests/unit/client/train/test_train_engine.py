@@ -292,7 +292,7 @@ async def test_a_newcomer_is_not_blamed_for_what_it_sends_before_our_seats_see_i
     async with open_swarm(tmp_path) as swarm:
         engine, told, other = await at_rest(swarm), Mock(), PeerId("other")
         monkeypatch.setattr(engine.network, "penalise", told.penalise)
-        monkeypatch.setattr(engine, "_proves", lambda: {engine.signer.peer}.__contains__)
+        monkeypatch.setattr(engine, "_is_new", {other}.__contains__)
         engine._view_of(other)
         engine.perform(Penalise(other, "not-from-a-neighbour", 1))
         engine.perform(Penalise(other, "a lie", 20))
@@ -362,8 +362,7 @@ async def test_our_elector_hears_of_every_stage_and_answers_for_it(
         closed = Commit(stage, 7, 2, leader, decree, ((leader, bytes(64)),), era=5)
         engine.take(Inbound(leader, closed, b""))
         assert elector.commit(stage, 5, 7) is None, "no work has proven who has voted"
-        proves = property(lambda _: {leader}.__contains__)
-        monkeypatch.setattr(type(engine.history), "proves_at_all", proves)
+        monkeypatch.setattr(engine.history, "proves", {leader}.__contains__)
         engine.take(Inbound(leader, closed, b""))
         assert elector.commit(stage, 5, 7) == closed
         engine.take(Inbound(leader, CommitRequest(stage, 7, era=5), b""))

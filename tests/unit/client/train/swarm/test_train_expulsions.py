@@ -123,7 +123,7 @@ class Expelling(RecordingPorts):
         self.verdicts = Verdicts()
         self.membership, network = Mock(verdicts=self.verdicts), Mock(peer_id=ME)
         self.membership.roster.member = self._member
-        self.membership.proves = lambda: None
+        self.membership.is_new = lambda _: False
         self.membership.expel = lambda of: [("forgotten", of)]
         network.expel = lambda culprit, words: self.cut_off.append((culprit, words))
         self.of = Expulsions(self, network, self.membership, SWARM)
@@ -185,7 +185,7 @@ def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
 def test_who_has_not_worked_makes_room_for_the_proofs_against_members() -> None:
     volunteer = Expelling()
     volunteer.members = {peer(7): False, peer(6): True, LIAR: True}
-    volunteer.membership.proves = lambda: {LIAR}.__contains__
+    volunteer.membership.is_new = lambda of: of != LIAR
     for number in (9, 8, 7, 6):
         proof = proof_of(number)
         volunteer.of.contradicted(proof.first, proof.second)
