@@ -6,10 +6,11 @@ new link gets the kept ones. State: the links, and what each may bring. It signs
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from protocol.effects import Effect, Explain, Send
-from protocol.evidence.proof import check, words_of
+from protocol.evidence.proof import check
 from protocol.ids import PeerId, SwarmId
 from protocol.token_bucket import Rate, TokenBuckets
 from protocol.verdicts import Verdict, Verdicts
@@ -61,13 +62,12 @@ class Proofs:
         Raises:
             RemoteProtocolError: as ``check``.
         """
-        culprit = check(proof, self._swarm)
-        if culprit == self._own:
+        verdict = replace(check(proof, self._swarm), member=member)
+        if verdict.culprit == self._own:
             return self._accused()
-        verdict = Verdict(culprit, words_of(proof), proof)
-        if not self._verdicts.add(verdict, member=member):
+        if not self._verdicts.add(verdict):
             return []
-        links = [peer for peer in self._links if peer not in (source, culprit)]
+        links = [peer for peer in self._links if peer not in (source, verdict.culprit)]
         return [verdict, *(Send(peer, _told(proof)) for peer in links)]
 
     def receive(

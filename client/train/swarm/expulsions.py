@@ -15,11 +15,10 @@ from client.net.network import Network
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
 from client.train.ports import Ports
-from protocol.audit.charges import check
 from protocol.effects import Effect, Explain
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.heard import Heard, stage_of
-from protocol.evidence.proof import contradiction
+from protocol.evidence.proof import check, contradiction
 from protocol.evidence.proofs import Proofs
 from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, SwarmId, sample
@@ -56,22 +55,16 @@ class Expulsions:
         """Expel the members convicted by the certificates of a file, and save to it from now on."""
         self._file = Persisted(path, KeptEvidence)
         kept = self._file.load(self._warn) or KeptEvidence()
-        found, bad = list[Effect | Verdict](), 0
+        found, bad, me = list[Verdict](), 0, self._network.peer_id
         certificates: tuple[Certificate, ...] = *kept.proofs, *kept.voted_out
         for one in certificates:
             try:
-                found += self._restored(one)
+                found.append(check(one, self._swarm))
             except RemoteProtocolError:
                 bad += 1
         if bad:
             self._warn(f"{bad} proofs of {path} prove nothing and are dropped")
-        return self._act([one for one in found if isinstance(one, Verdict)])
-
-    def _restored(self, one: Certificate) -> Sequence[Effect | Verdict]:
-        if isinstance(one, Proof):
-            return self._proofs.found(one, member=True)
-        verdict = check(one, self._swarm)
-        return [verdict] if self.verdicts.add(verdict) else []
+        return self._act([one for one in found if one.culprit != me and self.verdicts.add(one)])
 
     def voted_out(self, verdict: Verdict) -> list[MembershipEffect]:
         """A majority of a stage that we know has charged one of its members: cut it off."""

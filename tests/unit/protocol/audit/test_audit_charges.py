@@ -13,6 +13,7 @@ from protocol.audit.charges import (
     words_of,
 )
 from protocol.errors import RemoteProtocolError
+from protocol.verdicts import Verdict
 from protocol.wire.envelope import sign
 from protocol.wire.fields import Envelope
 from protocol.wire.parts import VotedOut
@@ -35,7 +36,7 @@ def verdict(authors, member=9, stage_of=range(1, 5), now=100.0):
         charges.take(charge(author, member), float(number))
     judges = [peer(n) for n in stage_of]
     found = charges.verdict(STAGE, peer(member), lambda _: judges, now)
-    return [] if found is None else [e.signer for e in found.charges]
+    return [] if found is None else [e.signer for e in found.certificate.charges]
 
 
 @pytest.mark.parametrize(
@@ -103,10 +104,9 @@ def test_another_kind_of_letter_is_no_charge():
 
 def test_what_is_kept_of_a_verdict_is_verified_again():
     both = (charge(1, 9), charge(2, 9, reason="other"))
-    verdict = check(VotedOut(STAGE, peer(9), both), SWARM)
-    words = verdict.words
-    assert (verdict.culprit, verdict.stage, verdict.charges) == (peer(9), STAGE, both)
-    assert words == words_of([CHARGE.parse(one.body) for one in both])
+    out = VotedOut(STAGE, peer(9), both)
+    words = words_of([CHARGE.parse(one.body) for one in both])
+    assert check(out, SWARM) == Verdict(peer(9), words, out, STAGE)
     assert "of stage 1; found by 2 members" in words
     for wrong in (
         VotedOut(STAGE, peer(8), both),

@@ -140,7 +140,7 @@ def test_who_has_worked_is_out_however_many_invented_identities_convict_themselv
     known = Verdicts()
     known.add(Verdict(peer(9), "it lies", None))
     for number in range(10, 20):
-        known.add(Verdict(peer(number), "it lies", None), member=False)
+        known.add(Verdict(peer(number), "it lies", None, member=False))
     assert [one.culprit for one in known] == [peer(9), peer(18), peer(19)]
     known.add(Verdict(peer(8), "it lies", None))
     known.add(Verdict(peer(7), "it lies", None))

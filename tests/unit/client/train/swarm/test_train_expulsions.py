@@ -189,7 +189,8 @@ def test_who_has_not_worked_makes_room_for_the_proofs_against_members() -> None:
     for number in (9, 8, 7, 6):
         proof = proof_of(number)
         volunteer.of.contradicted(proof.first, proof.second)
-    assert volunteer.verdicts._strangers == {peer(8), peer(7), peer(6)}
+    strangers = {one.culprit for one in volunteer.verdicts if not one.member}
+    assert strangers == {peer(8), peer(7), peer(6)}
 
 
 def test_a_majority_of_a_stage_expels_others_and_never_ourselves(tmp_path: Path) -> None:
@@ -207,7 +208,9 @@ def test_what_the_disk_proves_is_expelled_and_the_rest_is_dropped_with_a_word(
 ) -> None:
     file = tmp_path / "evidence"
     false = voted_out(peer(8), OTHER_SWARM)
-    kept = KeptEvidence((proof_of(6), proof_of(5, OTHER_SWARM)), (voted_out(), false, voted_out()))
+    kept = KeptEvidence(
+        (proof_of(6), proof_of(5, OTHER_SWARM)), (voted_out(), false, voted_out(), voted_out(ME))
+    )
     Persisted(file, KeptEvidence).save(kept)
     volunteer = Expelling()
     volunteer.of.keep_in(file)
