@@ -28,7 +28,7 @@ from protocol.evidence.statement import (
 )
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId, SwarmId
-from protocol.wire.envelope import SIGNATURE_BYTES, Signer, verify
+from protocol.wire.envelope import Signer, verify
 from protocol.wire.fields import Envelope
 from protocol.wire.statement import Statement, parse_statement
 
@@ -81,8 +81,6 @@ class Notary:
         return self._signer.sign(kind, body, self._swarm).signature
 
     def _verify(self, peer: PeerId, kind: str, body: bytes, signature: bytes) -> bool:
-        if len(signature) != SIGNATURE_BYTES:
-            return False
         try:
             verify(Envelope(peer, kind, body, signature), self._swarm)
         except RemoteProtocolError:
