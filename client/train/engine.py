@@ -131,7 +131,9 @@ class Engine:
         )
         self.shelf, self.downloads = Shelf(self), Downloads(self, manifest, swarm)
         self.downloads.add(self.data_search)
-        self.expulsions = Expulsions(self, network, self.membership, swarm)
+        self.expulsions = Expulsions(
+            self, network, self.membership, swarm, lambda: self.handshake.admitted
+        )
         self.numbers = Numbers()
         self.notary = Notary(signer, swarm, self.event_sink.explain)
         self.elector = self.notary.elector
@@ -413,7 +415,6 @@ class Engine:
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self._members(down)
-            self.expulsions.link_down(peer)
             self.waypoints.link_down(peer)
 
     # --- messages to the node itself ---------------------------------------------------------

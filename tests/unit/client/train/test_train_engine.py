@@ -135,7 +135,7 @@ async def at_rest(swarm: TestSwarm) -> Engine:
 
 COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "data_search.linked"]
 COMES += ["reach.linked", "membership.link_up"]
-GOES = ["expulsions.link_down", "waypoints.link_down", "downloads.lost"]
+GOES = ["waypoints.link_down", "downloads.lost"]
 GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
 GOES += ["_slow_news.gone"]
 
@@ -166,7 +166,7 @@ async def test_the_end_of_a_strangers_link_is_no_members(tmp_path: Path) -> None
         engine._peer_down(PeerId("stranger"), "gone", by_peer=False)
         gone = calls(told)
         assert "reach_gone" in gone
-        for method in ("membership_link_down", "expulsions_link_down", "waypoints_link_down"):
+        for method in ("membership_link_down", "waypoints_link_down"):
             assert method not in gone
 
 

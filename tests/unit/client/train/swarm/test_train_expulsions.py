@@ -126,7 +126,8 @@ class Expelling(RecordingPorts):
         self.membership.is_new = lambda _: False
         self.membership.expel = lambda of: [("forgotten", of)]
         network.expel = lambda culprit, words: self.cut_off.append((culprit, words))
-        self.of = Expulsions(self, network, self.membership, SWARM)
+        self.links = [LEADER]
+        self.of = Expulsions(self, network, self.membership, SWARM, lambda: self.links)
 
     def _member(self, of: PeerId) -> Any:
         return Mock(linked=self.members[of]) if of in self.members else None
@@ -161,7 +162,6 @@ def plan(attempt: int = 1, by: int = 1, members: int = 2) -> Plan:
 
 def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     volunteer, proof = Expelling(), proof_of(9)
-    volunteer.of.link_up(LEADER)
     effects = volunteer.of.contradicted(proof.first, proof.second)
     [(culprit, words)] = volunteer.cut_off
     assert culprit == LIAR
@@ -175,11 +175,10 @@ def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     assert volunteer.of.contradicted(proof.first, proof.first) == [], "that proves nothing"
     volunteer.of.link_up(peer(2))
     assert volunteer.done[1:] == [Send(peer(2), Statements("proof", proof.envelopes))]
-    volunteer.of.link_down(LEADER)
-    volunteer.of.receive(LEADER, proof_of(8))
-    assert peer(8) not in volunteer.of.verdicts, "only a link brings proofs"
+    volunteer.links = [LEADER, peer(2)]
     volunteer.of.receive(peer(2), proof_of(8))
     assert [who for who, _ in volunteer.cut_off] == [LIAR, peer(8)]
+    assert volunteer.done[-1] == Send(LEADER, Statements("proof", proof_of(8).envelopes))
 
 
 def test_who_has_not_worked_makes_room_for_the_proofs_against_members() -> None:
