@@ -122,7 +122,6 @@ class Auditing:
         self._copy: _Copy | None = None
         self._task: tuple[AuditTask, float] | None = None
         """What waits for the worker, and until when."""
-        self._view = SwarmView(((),) * place.stages)
 
     @property
     def active(self) -> bool:
@@ -134,11 +133,11 @@ class Auditing:
         """The step of our audit, whose payloads we need."""
         return None if self._copy is None else self._copy.of.plan.step
 
-    def agreed_with(self) -> list[PeerId]:
-        """Return the other replicas of the last view of our stage whose work our newest audit of
-        each found in agreement."""
+    def agreed_with(self, view: SwarmView) -> list[PeerId]:
+        """Return the other replicas of our stage in a view whose work our newest audit of each
+        found in agreement."""
         records, stage = self._terms.records, self._place.stage
-        here = [replica.peer for replica in self._view.stages[stage]]
+        here = [replica.peer for replica in view.stages[stage]]
         agreed = [p for p in here if (record := records.get((stage, p))) and record.agreed]
         return agreed[: limits.MAX_REPLICAS_IN_ROUND]
 
@@ -382,16 +381,10 @@ class Auditing:
             self._copy = None
         return []
 
-    def update_view(self, view: SwarmView, seen: SwarmView, now: float) -> list[SeatEffect]:
-        """Give up the audit of a member that has gone, or whose auditor has.
-
-        Args:
-            view: without those that are set aside.
-            seen: with them.
-            now: monotonic seconds.
-        """
-        self._view, copy = seen, self._copy
-        if copy is None:
+    def update_view(self, view: SwarmView, now: float) -> list[SeatEffect]:
+        """Give up the audit of a member that has gone, or whose auditor has; ``view`` is without
+        those that are set aside."""
+        if (copy := self._copy) is None:
             return []
         there = {r.peer for r in view.stages[self._place.stage]}
         if copy.of.member in there and (copy.called or copy.auditor in there):

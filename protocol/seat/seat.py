@@ -269,7 +269,7 @@ class Seat:
             leaving=self.draining.begun,
             moved=(len(self.pipeline.done()) + self.member.received) % 2**16,
             missing=self.roster.missing(self.step),
-            audited=tuple(self.auditing.agreed_with()),
+            audited=tuple(self.auditing.agreed_with(self.roster.seen)),
         )
 
     def why(self) -> str:
@@ -343,7 +343,7 @@ class Seat:
         self._view = view
         self.quorum.observe(self.roster.whole, now)
         effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
-        effects += self.auditing.update_view(view, self.roster.seen, now)
+        effects += self.auditing.update_view(view, now)
         effects += self.charging.update_view(self.roster.seen, self.roster.whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading

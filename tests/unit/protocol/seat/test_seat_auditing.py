@@ -76,7 +76,7 @@ class Parts:
         self.auditing = Auditing(place, self.terms, *audited, self.charging)
 
     def update_view(self, view: SwarmView, seen: SwarmView, whole: SwarmView, now: float) -> list:
-        said = self.auditing.update_view(view, seen, now)
+        said = self.auditing.update_view(view, now)
         return [*said, *self.charging.update_view(seen, whole, now)]
 
     def dropped(self, step: int, now: float) -> list[SeatEffect]:
@@ -603,8 +603,7 @@ def test_the_seat_says_with_whom_its_audits_agree(parts: Parts) -> None:
         for grade in grades:
             parts.terms.record(STAGE, member).note(grade)
     there = seen(SIBLING, THIRD, peer(4))
-    parts.update_view(there, there, there, 0.0)
-    assert parts.auditing.agreed_with() == [SIBLING]
+    assert parts.auditing.agreed_with(there) == [SIBLING]
 
 
 class TestTheStage:
