@@ -14,7 +14,6 @@ from protocol.audit.charges import (
 )
 from protocol.errors import RemoteProtocolError
 from protocol.verdicts import Verdict
-from protocol.wire.envelope import sign
 from protocol.wire.fields import Envelope
 from protocol.wire.parts import VotedOut
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
@@ -27,7 +26,7 @@ def charge(
 ) -> Envelope:
     said = {"step": 7, "attempt": 1, "reason": "lies"} | changes
     body = CHARGE.encode(Charge(STAGE, peer(member), **said))
-    return sign(signer(author), kind, body, swarm)
+    return signer(author).sign(kind, body, swarm)
 
 
 def verdict(authors, member=9, stage_of=range(1, 5), now=100.0):

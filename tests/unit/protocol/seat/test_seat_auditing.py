@@ -34,7 +34,7 @@ from protocol.seat.effects import SeatEffect
 from protocol.seat.showing import KEPT_STEPS, Showing
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
-from protocol.wire.envelope import sign, verify
+from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     AuditNotice,
@@ -133,7 +133,7 @@ OF_THIRD = Charge(STAGE, THIRD, STEP, ATTEMPT, "lies")
 
 
 def charge_of_third(author: int) -> Envelope:
-    return sign(signer(author), KIND, CHARGE.encode(OF_THIRD), SWARM)
+    return signer(author).sign(KIND, CHARGE.encode(OF_THIRD), SWARM)
 
 
 class TestWhoIsToldOfCharges:
@@ -186,7 +186,7 @@ class TestWhoIsSuspected:
         terms = parts.terms
         for step, reason in enumerate(reasons):
             body = CHARGE.encode(Charge(stage, THIRD, step, 1, reason))
-            said = Charged(STAGE, sign(signer(2), KIND, body, SWARM))
+            said = Charged(STAGE, signer(2).sign(KIND, body, SWARM))
             parts.charging.on_charged(SIBLING, said, 2.0 * step)
         return any(record.suspected for record in terms.records.values())
 
@@ -208,7 +208,7 @@ def test_whom_we_have_found_out_ourselves_loses_a_dispute(
 ) -> None:
     """By others' words nobody does: anybody may charge its sibling, and hold it up then."""
     said = replace(OF_THIRD, reason=reason)
-    signed = sign(signer(2), KIND, CHARGE.encode(said), SWARM)
+    signed = signer(2).sign(KIND, CHARGE.encode(said), SWARM)
     parts.charging.on_charged(SIBLING, Charged(STAGE, signed), 1.0)
     assert parts.charging.found_out() == set()
     parts.charging.charge(said, 1.0)
@@ -239,7 +239,7 @@ def judging(parts: Parts) -> tuple[bytes, list[object]]:
 def committed(parts: Parts, shown: bytes) -> None:
     """All have committed to the list that THIRD shows."""
     said = Commitment(STAGE, STEP, ATTEMPT, root_of(shown), SEGMENTS)
-    signed = sign(signer(3), COMMITMENT, SIGNED.encode(said), SWARM)
+    signed = signer(3).sign(COMMITMENT, SIGNED.encode(said), SWARM)
     said = replace(said, signature=signed.signature)
     for member in (ME, SIBLING, THIRD):
         assert parts.auditing.on_commitment(member, said) == []

@@ -25,7 +25,6 @@ from protocol.membership.advert import ADVERT as KIND
 from protocol.membership.advert import encode_advert
 from protocol.membership.record import Record, seal
 from protocol.verdicts import Verdicts
-from protocol.wire.envelope import sign
 from protocol.wire.messages import (
     Plan,
     Records,
@@ -149,14 +148,14 @@ def proof_of(number: int, swarm: str = SWARM) -> Proof:
 
 def voted_out(member: PeerId = LIAR, swarm: str = SWARM) -> VotedOut:
     body = CHARGE.encode(Charge(STAGE, member, 7, 1, "lies"))
-    return VotedOut(STAGE, member, tuple(sign(signer(n), CHARGED, body, swarm) for n in (1, 2)))  # type: ignore[arg-type]
+    return VotedOut(STAGE, member, tuple(signer(n).sign(CHARGED, body, swarm) for n in (1, 2)))  # type: ignore[arg-type]
 
 
 def plan(attempt: int = 1, by: int = 1, members: int = 2) -> Plan:
     """A plan of a leader, with its signature."""
     parts = [PlanMember(peer(n), b"") for n in range(members)]
     said = Plan(STAGE, 3, attempt, parts, list(range(members + 1)), [])
-    signed = sign(signer(by), "plan", body_of(said), SWARM)
+    signed = signer(by).sign("plan", body_of(said), SWARM)
     return msgspec.structs.replace(said, signature=signed.signature)
 
 
@@ -264,7 +263,7 @@ def test_what_a_leader_states_is_passed_on_to_siblings(count: int, told: int) ->
 def test_a_leader_that_tells_two_plans_is_found_out_by_a_sibling_that_passes_one_on() -> None:
     volunteer, there = Expelling(), (lambda _: siblings(3))
     other = plan(members=3)
-    passed = sign(signer(1), "plan", body_of(other), SWARM)
+    passed = signer(1).sign("plan", body_of(other), SWARM)
     assert volunteer.of.stated(peer(5), plan(by=5), there) == [], "it does not lead"
     assert volunteer.sent == []
     volunteer.of.stated(LEADER, plan(), there)
@@ -277,7 +276,7 @@ def test_a_leader_that_tells_two_plans_is_found_out_by_a_sibling_that_passes_one
 
 def test_who_passes_on_what_nobody_signed_is_penalised() -> None:
     volunteer, there = Expelling(), (lambda _: siblings(3))
-    forged = sign(signer(2), "plan", body_of(plan(members=3)), SWARM)
+    forged = signer(2).sign("plan", body_of(plan(members=3)), SWARM)
     forged = msgspec.structs.replace(forged, signer=LEADER)
     volunteer.of.stated(LEADER, plan(), there)
     with pytest.raises(RemoteProtocolError):
