@@ -6,6 +6,7 @@ from protocol.audit.charges import (
     CHARGE,
     COUNTS_S,
     KIND,
+    MAX_OF_AUTHOR,
     VERIFIED,
     Charge,
     Charges,
@@ -75,6 +76,15 @@ def test_an_author_is_verified_once_a_second_in_the_long_run():
     assert charges.take(charge(1, 99), 1.0) is not None
     assert charges.take(charge(1, 98), 1.5) is None
     assert charges.take(charge(2, 98), 1.5) is not None, "of each author by itself"
+
+
+def test_who_charges_members_without_number_displaces_no_charges_but_its_own():
+    charges = Charges(SWARM)
+    charges.take(charge(1, 9), 0.0)
+    for number in range(MAX_OF_AUTHOR + 1):
+        charges.take(charge(2, 100 + number), 1.0 + number)
+    kept = [(one.envelope.signer, one.charge.member) for one in charges.all(0.0)]
+    assert kept == [(peer(1), peer(9)), *((peer(2), peer(101 + n)) for n in range(MAX_OF_AUTHOR))]
 
 
 def test_charges_are_forgotten():
