@@ -46,7 +46,6 @@ class Vouching:
         self._ticket, self._ports = ticket, ports
         self._keep, self._linked, self._greet = keep, linked, greet
         self._cut, self._out = cut, out
-        self._welcome: dict[PeerId, Statements] = {}
 
     def proof(self, peer: PeerId) -> bytes:
         """Return the credential of our Hello to a peer: our chain, or the ticket of our invite."""
@@ -63,21 +62,17 @@ class Vouching:
             return no("this swarm is entered by invitation: ask a member for an invite")
         answer, chain = self.register.admit(peer, shown, self._ports.wall())
         if chain:
-            self._welcome[peer] = Statements("vouches", tuple(chain))
             self._save()
+            self._ports.send(peer, Statements("vouches", chain))
+            words = f"{short(peer)} has redeemed our invite"
+            self._ports.perform(Explain("membership", words, members=(peer,)))
         if not answer and (entry := self.register.why_out(peer)) is not None:
             self._tell(peer, [entry.whole])  # it can verify the reason itself
         return answer
 
-    def admitted(self, peer: PeerId, *, fresh: bool) -> None:
-        """Send a newcomer its chain and, where it has not been admitted before on this link, the
-        expelled members."""
-        if (welcome := self._welcome.pop(peer, None)) is not None:
-            self._ports.send(peer, welcome)
-            words = f"{short(peer)} has redeemed our invite"
-            self._ports.perform(Explain("membership", words, members=(peer,)))
-        if fresh:
-            self._tell(peer, self.register.expulsions)
+    def link_up(self, peer: PeerId) -> None:
+        """Tell a new link who was expelled."""
+        self._tell(peer, self.register.expulsions)
 
     def bars(self, peer: PeerId) -> bool:
         """Whether a peer was expelled, so that dialling it is useless."""
