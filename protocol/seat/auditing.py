@@ -165,14 +165,6 @@ class Auditing:
         one, other = envelope_of(member, said), envelope_of_piece(member, came.message, came.digest)
         return [] if one is None or other is None else [Contradicted(one, other)]
 
-    def unsigned(self, plan: Plan, member: PeerId, now: float) -> list[SeatEffect]:
-        """A member has contributed something else to us than it has signed: charge it."""
-        said = self._commitments.of(member, plan.step, plan.attempt)
-        if said is None:
-            return []
-        charge = Charge(plan.stage, member, plan.step, plan.attempt, "other")
-        return self._charging.charge(charge, now)
-
     def failed(self, plan: Plan) -> list[SeatEffect]:
         """We were Ready for an attempt, and it is planned anew: a member may have committed to
         something else before others than before us, so that no digest was agreed on. Pass on what

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from protocol.agreed import AgreedList
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
+from protocol.audit.charges import Charge
 from protocol.audit.terms import AuditTerms
 from protocol.decree.decree import READY, voters
 from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector, unsigned_elector
@@ -686,8 +687,11 @@ class Seat:
         return [r.peer for r in there if self.roster.is_proven(r.peer)]
 
     def _unsigned(self, effect: Unsigned, now: float) -> list[SeatEffect]:
-        plan = self.member.plan_followed
-        return [] if plan is None else self.auditing.unsigned(plan, effect.peer, now)
+        """A member has contributed something else to us than it has signed: charge it."""
+        if (plan := self.member.plan_followed) is None:
+            return []
+        charge = Charge(plan.stage, effect.peer, plan.step, plan.attempt, "other")
+        return self.charging.charge(charge, now)
 
     def _audits_before(self, effect: SeatEffect) -> list[SeatEffect]:
         """Tell who is audited before we are Ready, and keep the version before it is replaced."""

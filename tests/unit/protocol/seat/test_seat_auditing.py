@@ -670,12 +670,11 @@ def test_without_all_commitments_nothing_is_audited(parts: Parts) -> None:
 
 
 def test_nobody_charges_itself_or_charges_twice(parts: Parts) -> None:
-    commit_all(parts)
-    assert parts.auditing.unsigned(PLAN, ME, 0.0) == []
-    parts.auditing.unsigned(PLAN, THIRD, 0.0)
-    assert (charged(parts, ME), charged(parts, THIRD)) == (None, "other")
+    assert parts.charging.charge(replace(OF_THIRD, member=ME), 0.0) == []
+    parts.charging.charge(OF_THIRD, 0.0)
+    assert (charged(parts, ME), charged(parts, THIRD)) == (None, "lies")
     kept = parts.terms.charges.all(0.0)
-    assert parts.auditing.unsigned(PLAN, THIRD, 1.0) == []
+    assert parts.charging.charge(replace(OF_THIRD, reason="other"), 1.0) == []
     assert parts.terms.charges.all(1.0) == kept
 
 
