@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from operator import attrgetter
@@ -126,14 +126,10 @@ class Engine:
         self.contributions = Contributions(signer.peer, self.membership)
         self.own_advert = OwnAdvert(self.membership, self.measuring, self, self._members)
         self.matching: Matching | None = None
-        self.data_search = DataSearch(
-            self, manifest.data, lambda: self.handshake.admitted, self._data_changed
-        )
+        self.data_search = DataSearch(self, manifest.data, self._data_changed)
         self.shelf, self.downloads = Shelf(self), Downloads(self, manifest, swarm)
         self.downloads.add(self.data_search)
-        self.expulsions = Expulsions(
-            self, network, self.membership, swarm, lambda: self.handshake.admitted
-        )
+        self.expulsions = Expulsions(self, network, self.membership, swarm)
         self.numbers = Numbers()
         self.notary = Notary(signer, swarm, self.event_sink.explain)
         self.elector = self.notary.elector
@@ -141,9 +137,7 @@ class Engine:
         self.elector.first, self.elector.proves = self._first_electors, self._is_proven
         self.elector.lost = lambda: self.membership.contacts.lost(self.now())
         self.waypoints = self._waypoint_driver()
-        self.amending = Amending(
-            self, manifest, swarm, lambda: self.handshake.admitted, self._amended
-        )
+        self.amending = Amending(self, manifest, swarm, self._amended)
         self.reach = Reach(self, network, self._has_advert, nursery)
         self.handshake: Handshake
         self.history: History | None = None
@@ -216,6 +210,10 @@ class Engine:
             self.network.post(peer, news)  # in the same write
         if self.network.post(peer, message, payload):
             self.measuring.sent(peer, message, len(payload), self.now())
+
+    def linked(self) -> Collection[PeerId]:
+        """The peers that we are linked with and have admitted."""
+        return self.handshake.admitted
 
     def sign(self, kind: str, body: bytes) -> Envelope:
         """Sign a body of a kind for this swarm."""

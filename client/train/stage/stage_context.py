@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -62,8 +62,6 @@ class Terms:
     capacity: Callable[[], Capacity]
     folders: Folders
     data_search: DataSearch
-    linked: Callable[[], Iterable[PeerId]]
-    """The members that can be asked."""
     shelf: Shelf
     downloads: Downloads
     history: History

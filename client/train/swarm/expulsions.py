@@ -7,7 +7,7 @@ forgets it in membership, and refuses its Hello for the rest of the run (``hands
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +34,7 @@ SAVE_EVERY_S: Final = 2.0
 
 
 class Expulsions:
-    """See the module's docstring; ``linked`` returns the peers that we are linked with."""
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -42,11 +42,10 @@ class Expulsions:
         network: Network,
         membership: Membership,
         swarm: SwarmId,
-        linked: Callable[[], Collection[PeerId]],
     ) -> None:
         self._ports, self._network, self._membership = ports, network, membership
         self.verdicts = membership.verdicts
-        self._proofs = Proofs(network.peer_id, swarm, self.verdicts, linked)
+        self._proofs = Proofs(network.peer_id, swarm, self.verdicts, ports.linked)
         self._swarm, self._heard = swarm, Heard(swarm)
         self._file: Persisted[KeptEvidence] | None = None
         self._due: float | None = None

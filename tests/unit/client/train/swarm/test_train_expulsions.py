@@ -126,7 +126,7 @@ class Expelling(RecordingPorts):
         self.membership.expel = lambda of: [("forgotten", of)]
         network.expel = lambda culprit, words: self.cut_off.append((culprit, words))
         self.links = [LEADER]
-        self.of = Expulsions(self, network, self.membership, SWARM, lambda: self.links)
+        self.of = Expulsions(self, network, self.membership, SWARM)
 
     def _member(self, of: PeerId) -> Any:
         return Mock(linked=self.members[of]) if of in self.members else None
