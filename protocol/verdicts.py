@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from protocol.ids import PeerId
-from protocol.wire.fields import Envelope
 from protocol.wire.parts import Proof, VotedOut
 
 MAX_VERDICTS: Final = 4096
@@ -34,11 +33,9 @@ class Verdict:
     certificate: Certificate | None
     stage: int | None = None
     """Whose majority has decided; None: a proof needs none."""
-
-    @property
-    def charges(self) -> tuple[Envelope, ...]:
-        """The charges that it consists of, if any."""
-        return self.certificate.charges if isinstance(self.certificate, VotedOut) else ()
+    member: bool = True
+    """Whether the culprit has worked, as far as we know; of others the certificates are dropped
+    first."""
 
 
 class Verdicts:
@@ -46,8 +43,6 @@ class Verdicts:
 
     def __init__(self) -> None:
         self._verdicts: dict[PeerId, Verdict] = {}
-        self._strangers = set[PeerId]()
-        """Culprits that have done no work."""
         self._voted: dict[PeerId, Verdict] = {}
 
     def of(self, peer: PeerId) -> Verdict | None:
@@ -80,39 +75,20 @@ class Verdicts:
         kept = (verdict.certificate for verdict in self)
         return tuple(one for one in kept if isinstance(one, VotedOut))
 
-    def add(self, verdict: Verdict, *, member: bool = True) -> bool:
-        """Take a verdict; False: its culprit is out already.
-
-        Args:
-            verdict: with its certificate, which was checked.
-            member: whether the culprit has worked, as far as we know.
-        """
+    def add(self, verdict: Verdict) -> bool:
+        """Take a verdict, whose certificate was checked; False: its culprit is out already."""
         if verdict.culprit in self._verdicts:
             return False
         if len(self._verdicts) >= MAX_VERDICTS:
-            strangers = (peer for peer in self._verdicts if peer in self._strangers)
-            oldest = next(strangers, next(iter(self._verdicts)))
+            oldest = min(self, key=lambda one: one.member).culprit
             del self._verdicts[oldest]
-            self._strangers.discard(oldest)
             self._voted.pop(oldest, None)
-        if not self._makes_room(verdict, member=member):
-            verdict = replace(verdict, certificate=None)
         self._verdicts[verdict.culprit] = verdict
         if verdict.stage is not None:
             self._voted[verdict.culprit] = verdict
-        if not member:
-            self._strangers.add(verdict.culprit)
-        return True
-
-    def _makes_room(self, verdict: Verdict, *, member: bool) -> bool:
-        """Drop another certificate of its kind if there are too many; False: its own gives way."""
         kind = type(verdict.certificate)
         kept = [one for one in self if isinstance(one.certificate, kind)]
-        if len(kept) < MAX_CERTIFICATES:
-            return True
-        strangers = [one for one in kept if one.culprit in self._strangers]
-        if not strangers and not member:
-            return False
-        dropped = (strangers or kept)[0]
-        self._verdicts[dropped.culprit] = replace(dropped, certificate=None)
+        if len(kept) > MAX_CERTIFICATES:
+            dropped = min(kept, key=lambda one: one.member)
+            self._verdicts[dropped.culprit] = replace(dropped, certificate=None)
         return True

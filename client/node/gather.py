@@ -128,8 +128,7 @@ def _engine(
     if swarm.manifest.policy.private:
         kept = lend(swarm, signer.peer)
         register = Register(signer, swarm.manifest.founder, swarm.swarm, kept)
-        linked, greet = lambda: engine.handshake.admitted, engine.greet_all
-        vouching = Vouching(register, None, engine, _drop, linked, greet, engine.expel, _drop)
+        vouching = Vouching(register, None, engine, _drop, engine.greet_all, engine.expel, _drop)
     engine.handshake = Handshake(
         signer.peer, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, vouching
     )

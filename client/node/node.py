@@ -580,7 +580,6 @@ class Node(ControlApi):
             self._swarm.ticket,
             engine,
             self._keep_vouches,
-            lambda: engine.handshake.admitted,
             engine.greet_all,
             engine.expel,
             self._end_refused,

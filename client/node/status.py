@@ -39,7 +39,7 @@ from client.control.snapshot import (
     WorkerView,
 )
 from client.limits.decision import when_words
-from client.node.trust import expelled, trust_of
+from client.node.trust import audit_counts, expelled, trust_of
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
 from client.train.reporting.event_sink import bits_per_byte
@@ -173,12 +173,11 @@ def _held_out(engine: Engine) -> HeldOutView | None:
 
 def _audits(held_stages: HeldStages) -> AuditsView | None:
     """Return what our audits came to; None: the run has none."""
-    terms, log = held_stages.audits, held_stages.audit_log
-    if terms is None:
+    if (terms := held_stages.audits) is None:
         return None
     return AuditsView(
-        contributions=log.contributions,
-        results=log.results,
+        contributions=terms.contributions,
+        results=audit_counts(terms.records.values()),
         open=[
             ChargeView(stage=stage, peer=peer, authors=[*authors])
             for (stage, peer), authors in terms.open_charges().items()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
-from client.control.snapshot import ExpelledView, InvitedMember, TrustView
+from client.control.snapshot import AuditCounts, ExpelledView, InvitedMember, TrustView
 from client.train.engine import Engine
-from client.train.reporting.audit_log import OfMember
 from client.train.stage.held_stages import HeldStages
 from protocol.audit.draw import PROVEN, UNPROVEN
+from protocol.audit.record import Grade, Record
+from protocol.audit.terms import AuditTerms
 from protocol.ids import PeerId, short
 from protocol.vouching.register import Register
 
@@ -42,6 +44,14 @@ def trust_of(engine: Engine, held_stages: HeldStages) -> list[TrustView]:
     new = [peer for peer in holders if peer not in known.audited]
     peers = dict.fromkeys([*known.out, *known.charged, *known.audited, *known.invited, *new])
     return [known.of(peer) for peer in [p for p in peers if p != me][: 4 * MAX_SHOWN]]
+
+
+def audit_counts(records: Iterable[Record]) -> AuditCounts:
+    """Return what our audits of members came to."""
+    found = sum((record.results for record in records), Counter[Grade | None]())
+    agree, unchecked = found[Grade.AGREES], found[None]
+    disagree = found.total() - agree - unchecked
+    return AuditCounts(agree=agree, disagree=disagree, unchecked=unchecked)
 
 
 def _register(engine: Engine) -> Register | None:
@@ -99,25 +109,26 @@ class _Known:
 
     def __init__(self, engine: Engine, held_stages: HeldStages) -> None:
         self._seats = [driver.seat for driver in held_stages.drivers()]
-        self._proves = engine.history.proves_at_all if engine.history else None
+        self._history, self._is_new = engine.history, engine.membership.is_new
         self._register = _register(engine)
-        self.audited = held_stages.audit_log.members
         self.out = {PeerId(one.peer): one.reason for one in expelled(engine)}
-        open_charges = held_stages.audits.open_charges() if held_stages.audits else {}
-        self._records = held_stages.audits.records if held_stages.audits else {}
-        self.charged = {peer: authors for (_, peer), authors in open_charges.items()}
+        terms = held_stages.audits or AuditTerms()
+        self.charged = {peer: authors for (_, peer), authors in terms.open_charges().items()}
+        self._records: dict[PeerId, list[Record]] = {}
+        for (_, peer), record in terms.records.items():
+            self._records.setdefault(peer, []).append(record)
+        self.audited = [p for p, of in self._records.items() if any(one.results for one in of)]
         self.invited = self._register.known()[-MAX_SHOWN:] if self._register else []
 
     def of(self, peer: PeerId) -> TrustView:
         """Return why a member is trusted."""
-        audited = self.audited.get(peer, OfMember())
-        standing, words = self._standing(peer)
+        records, (standing, words) = self._records.get(peer, []), self._standing(peer)
         return TrustView(
             peer=peer,
             standing=standing,
             words=words,
-            audits=audited.results,
-            fault=audited.fault,
+            audits=audit_counts(records),
+            fault=next((record.fault for record in records if record.fault), ""),
             invited_by=list(self._above(peer)),
         )
 
@@ -135,11 +146,11 @@ class _Known:
         if stages := [seat.place.stage for seat in self._seats if seat.roster.is_aside(peer)]:
             where = f"stage {stages[0]}"
             return "aside", f"it obstructed {where} and is left out of it for a while"
-        if self._proves is not None and self._proves(peer):
+        if self._history is not None and self._history.proves(peer):
             return "proven", f"steps that were closed here contain its work{self._audited(peer)}"
         if any(seat.quorum.names(peer) for seat in self._seats):
             return "proven", f"the last step was planned with it{self._audited(peer)}"
-        if self._proves is None:
+        if not self._is_new(peer):
             return "unproven", "no step was closed here yet, so everybody counts"
         lacks = "no step that was closed here contains its work; one is enough"
         waits = any(seat.roster.waits(peer) for seat in self._seats)
@@ -148,8 +159,7 @@ class _Known:
     def _audited(self, peer: PeerId) -> str:
         """Say how often our audits draw a member of our stages, and what is missing to the next
         rate; empty: they do not draw it."""
-        records = self._records.items()
-        agreed = [record.agreed for (_, member), record in records if member == peer]
+        agreed = [record.agreed for record in self._records.get(peer, ())]
         if not agreed:
             return ""
         if max(agreed) >= PROVEN:

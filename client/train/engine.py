@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from operator import attrgetter
@@ -55,7 +55,7 @@ from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.advert import Advert
 from protocol.membership.losses import HELD_OUT, PROGRESS
-from protocol.membership.membership import Membership, Proves
+from protocol.membership.membership import Membership
 from protocol.membership.roster import guests_for
 from protocol.membership.swarm_clock import SwarmClock, off_words
 from protocol.membership.view import (
@@ -119,16 +119,14 @@ class Engine:
             manifest.stage_count,
             lambda subject, peer: may_speak(self.matching, subject, peer, self.now()),
         )
-        self.membership.proves = self._proves
+        self.membership.is_new = self._is_new
         self.own_clock: Callable[[], float] = time.time
         self._clock = SwarmClock(self._clock_counts)
         self.measuring = Measuring(signer.peer, manifest, self.membership)
         self.contributions = Contributions(signer.peer, self.membership)
         self.own_advert = OwnAdvert(self.membership, self.measuring, self, self._members)
         self.matching: Matching | None = None
-        self.data_search = DataSearch(
-            self, manifest.data, lambda: self.handshake.admitted, self._data_changed
-        )
+        self.data_search = DataSearch(self, manifest.data, self._data_changed)
         self.shelf, self.downloads = Shelf(self), Downloads(self, manifest, swarm)
         self.downloads.add(self.data_search)
         self.expulsions = Expulsions(self, network, self.membership, swarm)
@@ -139,9 +137,7 @@ class Engine:
         self.elector.first, self.elector.proves = self._first_electors, self._is_proven
         self.elector.lost = lambda: self.membership.contacts.lost(self.now())
         self.waypoints = self._waypoint_driver()
-        self.amending = Amending(
-            self, manifest, swarm, lambda: self.handshake.admitted, self._amended
-        )
+        self.amending = Amending(self, manifest, swarm, self._amended)
         self.reach = Reach(self, network, self._has_advert, nursery)
         self.handshake: Handshake
         self.history: History | None = None
@@ -196,8 +192,7 @@ class Engine:
         return f"{off}: it does not train before one is set right; {SET_CLOCK}" if off else ""
 
     def _clock_counts(self, peer: PeerId) -> bool:
-        proves = self._proves()
-        return peer in self.handshake.admitted and (proves is None or proves(peer))
+        return peer in self.handshake.admitted and not self._is_new(peer)
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message; without a link it is dropped, because membership detects lost peers."""
@@ -215,6 +210,10 @@ class Engine:
             self.network.post(peer, news)  # in the same write
         if self.network.post(peer, message, payload):
             self.measuring.sent(peer, message, len(payload), self.now())
+
+    def linked(self) -> Collection[PeerId]:
+        """The peers that we are linked with and have admitted."""
+        return self.handshake.admitted
 
     def sign(self, kind: str, body: bytes) -> Envelope:
         """Sign a body of a kind for this swarm."""
@@ -414,7 +413,6 @@ class Engine:
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self._members(down)
-            self.expulsions.link_down(peer)
             self.waypoints.link_down(peer)
 
     # --- messages to the node itself ---------------------------------------------------------
@@ -550,8 +548,8 @@ class Engine:
 
     def _is_new(self, peer: PeerId) -> bool:
         """Whether a peer has done no work, though work has proven others."""
-        proves = self._proves()
-        return proves is not None and peer != self.signer.peer and not proves(peer)
+        history, me = self.history, self.signer.peer
+        return history is not None and peer != me and history.is_new(peer)
 
     def _member_down(self, peer: PeerId, reason: str) -> None:
         self._view_of(peer)
@@ -598,21 +596,16 @@ class Engine:
         era = era_followed(lineage, roster, stages, me)
         return era, swarm_view(roster, self._lines, me, stages, era, self.network.relayed())
 
-    def _proves(self) -> Proves | None:
-        """Return whom work has proven; None: we have closed no step."""
-        return None if self.history is None else self.history.proves_at_all
-
     def _is_proven(self, peer: PeerId) -> bool:
-        proves = self._proves()
-        return proves is not None and proves(peer)
+        return self.history is not None and self.history.proves(peer)
 
     def _proven(self) -> frozenset[PeerId] | None:
         """Return the members that work has proven to us; None while we are linked with none of
         them: then we depend on others."""
-        proves, roster = self._proves(), self.membership.roster
-        if proves is None or not any(proves(m.peer) for m in roster.linked()):
+        roster = self.membership.roster
+        if not any(self._is_proven(member.peer) for member in roster.linked()):
             return None
-        return frozenset(peer for peer in roster.live() if proves(peer))
+        return frozenset(filter(self._is_proven, roster.live()))
 
     def _path_of(self, peer: PeerId) -> Sequence[PeerId]:
         """Return a member's chain of vouches, where members vouch for each other."""

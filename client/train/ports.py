@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from protocol.effects import Effect
@@ -29,6 +29,9 @@ class Ports(Protocol):
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message; an unreachable peer is membership's business, not the caller's."""
+
+    def linked(self) -> Collection[PeerId]:
+        """The peers that we are linked with and have admitted."""
 
     def sign(self, kind: str, body: bytes) -> Envelope:
         """Sign a body of a kind for this swarm."""

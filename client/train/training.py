@@ -102,7 +102,6 @@ class Training:
                 compiled=str(site.data / Entry.COMPILED),
             ),
             data_search=engine.data_search,
-            linked=lambda: engine.handshake.admitted,
             shelf=engine.shelf,
             downloads=engine.downloads,
             history=history,

@@ -1,12 +1,4 @@
-"""One audit, from the copy of the version to the result; a judge's is the same with a wait first.
-
-| in | kept | auditor's result | list | payload | outcome |
-| --- | --- | --- | --- | --- | --- |
-| keeps the version | begins, or stands by | noted | - | - | - |
-| stands by | - | begins, or is over | - | - | - |
-| awaits the list | - | - | asks for what it names | - | - |
-| works | - | - | - | next task | next task, or judged |
-| over | - | - | - | - | - |
+"""One audit, once the worker has a copy of the version; an auditor's and a judge's are the same.
 
 An audit begins with the member's list, and then has *moves*: a task of the worker, and what the
 member has to show for it. Each microbatch is computed again, their sum is compared with the
@@ -21,10 +13,10 @@ contributing something else than it signed. Our own part need not be shown. Repl
 another order within a robust rule's norms, so sums are compared within a tolerance.
 
 An audit that fails through our own fault (memory, a worker that died, another version) is void and
-counts for nothing.
+counts for nothing. Once it is judged, it is over: nothing is handed to it any more.
 
-State: how far the audit is and what is here. Tensors are named, never held; ``now`` is monotonic
-seconds.
+State: the moves that are left, and what is not here yet. Tensors are named, never held; ``now`` is
+monotonic seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +24,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from itertools import islice
 
 from protocol.audit.commitment import CONTENTS, root_of
@@ -42,7 +33,6 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import (
     AuditTask,
     CompareTask,
-    KeepVersionTask,
     Outcome,
     PassTask,
     PayloadKey,
@@ -57,18 +47,6 @@ AHEAD = 2
 PATIENCE_S = 10.0
 """For anything that is asked for, since anything came last."""
 ASK_AGAIN_S = 3.0
-STANDBY_S = 60.0
-"""How long a judge keeps a version for an audit of which it hears nothing."""
-
-
-class State(Enum):
-    """How far an audit is."""
-
-    KEEPING = "keeps the version"
-    STANDBY = "waits for the auditor's result"
-    LIST = "awaits the list"
-    WORKING = "computes what is shown"
-    OVER = "is over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +111,11 @@ class Audit:
     Args:
         of: what is audited.
         me: our own id; our part of a sum is here.
-        auditor: who has drawn the member; others are judges, who begin if it finds fault.
     """
 
-    def __init__(self, of: Subject, me: PeerId, auditor: PeerId) -> None:
-        self.of, self.auditor, self._me = of, auditor, me
-        self.state, self.begun = State.KEEPING, False
-        self._called = auditor == me
+    def __init__(self, of: Subject, me: PeerId) -> None:
+        self.of, self._me = of, me
+        self._list = of.key("list", 0)
         self._found = ""
         """What the contribution came to, in words."""
         self._moves: deque[_Move] = deque()
@@ -151,53 +127,38 @@ class Audit:
         self._busy = False
         self._boundary = self._until = self._ask_at = 0.0
 
-    @property
-    def stands_by(self) -> bool:
-        """Whether we are a judge that has not been called: it may never be."""
-        return not self._called
-
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        if self.state is State.STANDBY:
-            return self._until
         return min(self._until, self._ask_at) if self._waits else None
 
-    def keep(self) -> KeepVersionTask:
-        """Return the first task, which comes before the step is applied."""
-        plan = self.of.plan
-        return KeepVersionTask(plan.step, tuple(plan.bounds), self.of.segment)
+    def begin(self, now: float) -> list[AuditEffect]:
+        """The worker has a copy of the version: ask for the list, if the member has contributed
+        anything."""
+        if not self.of.counted:
+            return self._add_up(now)
+        return self._ask({self._list: self.of.said[self.of.member].root}, now)
 
     # --- what comes ---------------------------------------------------------------------------
 
-    def result(self, now: float, *, agrees: bool) -> list[AuditEffect]:
-        """The auditor has come to a result: judge the same contribution if it has found fault."""
-        if self._called:
-            return []
-        if agrees:
-            return self._over(None, "the auditor agrees")
-        self._called = True
-        return self._begin(now) if self.state is State.STANDBY else []
-
     def listed(self, encoded: bytes, now: float) -> list[AuditEffect]:
         """Take the list."""
-        of = self.of
-        if self.state is not State.LIST:
+        of, root = self.of, self._waits.pop(self._list, None)
+        if root is None:
             return []
-        if root_of(encoded) != of.said[of.member].root:
-            return self._refused("it shows another list than it has signed")
+        if root_of(encoded) != root:
+            return _refused("it shows another list than it has signed")
         try:
             rows = CONTENTS.parse(encoded).microbatches
         except RemoteProtocolError:
-            return self._refused("its list is malformed")
+            return _refused("its list is malformed")
         whole = all(len(row.digests) == len(of.tensors) for row in rows)
         if not whole or [row.microbatch for row in rows] != sorted(of.counted):
-            return self._refused("its list is not of what the plan counts for it")
+            return _refused("its list is not of what the plan counts for it")
         for row in rows:
             keys = tuple(of.key(name, row.microbatch) for name in of.tensors)
             task = PassTask(of.plan.step, row.microbatch, "audit", keys)
             self._moves.append(_Move(task, dict(zip(keys, row.digests, strict=True))))
         self._moves.append(self._comparison())
-        self.state, self._waits = State.WORKING, {}
         return self._go_on(now)
 
     def waits_for(self, key: PayloadKey) -> bool:
@@ -211,19 +172,17 @@ class Audit:
         if expected is None:
             return []
         if digest != expected:
-            return self._refused(f"its {key.name} {key.item} is not the one of its list")
+            return _refused(f"its {key.name} {key.item} is not the one of its list")
         return self._go_on(now)
 
     def computed(self, task: AuditTask, outcome: Outcome, now: float) -> list[AuditEffect]:
         """Take what a task came to."""
-        if isinstance(task, KeepVersionTask):
-            return self._kept(outcome, now)
         if not self._busy or task != self._moves[0].task:
             return []
         if outcome.error in ("codec", "shape", "poisoned"):
-            return self._refused(f"what it shows cannot be computed: {outcome.error}")
+            return _refused(f"what it shows cannot be computed: {outcome.error}")
         if outcome.error:
-            return self._over(None, f"it could not be computed here: {outcome.error}")
+            return [Judged(None, f"it could not be computed here: {outcome.error}")]
         self._busy = False
         self._moves.popleft()
         self._asked -= 1
@@ -239,34 +198,12 @@ class Audit:
         due = self.next_deadline()
         if due is None or now < due:
             return []
-        if self.state is State.STANDBY:
-            return self._over(None, "nobody has called us")
         if now >= self._until:
-            return self._refused(f"nothing came for {PATIENCE_S:.0f} s")
+            return _refused(f"nothing came for {PATIENCE_S:.0f} s")
         self._ask_at = now + ASK_AGAIN_S
         return [Ask(key, digest) for key, digest in self._waits.items()]
 
-    def void(self, words: str) -> list[AuditEffect]:
-        """The audit cannot go on, by no fault of the member: it has gone, or we cannot compute."""
-        return [] if self.state is State.OVER else self._over(None, words)
-
     # --- within ---------------------------------------------------------------------------------
-
-    def _kept(self, outcome: Outcome, now: float) -> list[AuditEffect]:
-        if self.state is not State.KEEPING:
-            return []
-        if outcome.error:  # no memory for the copy, or we have not seen the sum before
-            return self._over(None, "the version could not be kept")
-        self.state, self._until = State.STANDBY, now + STANDBY_S
-        return self._begin(now) if self._called else []
-
-    def _begin(self, now: float) -> list[AuditEffect]:
-        self.begun = True
-        if not self.of.counted:
-            self.state = State.WORKING
-            return self._add_up(now)
-        self.state = State.LIST
-        return self._ask({self.of.key("list", 0): self.of.said[self.of.member].root}, now)
 
     def _ask(self, wanted: Mapping[PayloadKey, bytes], now: float) -> list[AuditEffect]:
         self._until, self._ask_at = now + PATIENCE_S, now + ASK_AGAIN_S
@@ -297,13 +234,13 @@ class Audit:
         self._found = f"{found.value}: {numbers}"
         if found is Grade.AGREES and self.of.segment is not None:
             return self._add_up(now)
-        return self._over(found, self._found)
+        return [Judged(found, self._found)]
 
     def _add_up(self, now: float) -> list[AuditEffect]:
         """Make the member's sum again."""
         of, plan, i = self.of, self.of.plan, self.of.segment
         if i is None:
-            return self._over(None, "it has contributed nothing, and owns no sum")
+            return [Judged(None, "it has contributed nothing, and owns no sum")]
         parts = {of.key("segment", i, peer): said.segments[i] for peer, said in of.said.items()}
         task = ReduceTask(
             plan.step,
@@ -320,12 +257,8 @@ class Audit:
         found = grade(deviation)
         found = Grade.SUMS if found is Grade.LIES else found
         words = f"sum of segment {segment} {deviation:.1e} apart"
-        return self._over(found, f"{self._found or found.value}; {words}")
+        return [Judged(found, f"{self._found or found.value}; {words}")]
 
-    def _refused(self, words: str) -> list[AuditEffect]:
-        return self._over(Grade.REFUSED, words)
 
-    def _over(self, found: Grade | None, words: str) -> list[AuditEffect]:
-        self.state, self._busy, self._called = State.OVER, False, True
-        self._waits.clear()
-        return [Judged(found, words)]
+def _refused(words: str) -> list[AuditEffect]:
+    return [Judged(Grade.REFUSED, words)]

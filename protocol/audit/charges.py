@@ -27,7 +27,9 @@ from protocol.wire.parts import VotedOut
 KIND: Final = "audit-charge"
 COUNTS_S: Final = 3600.0
 """How long a charge counts: liars must not save up the accidents of years."""
-MAX_CHARGES: Final = 64 * MAX_REPLICAS_IN_ROUND
+MAX_OF_AUTHOR: Final = 64
+"""Of more the oldest is forgotten: who charges invented members displaces nobody else's charges."""
+MAX_CHARGES: Final = MAX_OF_AUTHOR * MAX_REPLICAS_IN_ROUND
 VERIFIED: Final = Rate(1.0, 16)
 """Charges of an author that are verified: half of a full stage may be found out in one step."""
 
@@ -167,9 +169,13 @@ class Charges:
         return verdict_of(VotedOut(stage, member, tuple(counting)))
 
     def _put(self, charge: Charge, envelope: Envelope, now: float) -> None:
-        key = charge.stage, PeerId(charge.member), PeerId(envelope.signer)
+        author = PeerId(envelope.signer)
+        key = charge.stage, PeerId(charge.member), author
         self._kept.pop(key, None)
-        if len(self._kept) >= MAX_CHARGES:
+        own = [known for known in self._kept if known[-1] == author]
+        if len(own) >= MAX_OF_AUTHOR:
+            del self._kept[own[0]]
+        elif len(self._kept) >= MAX_CHARGES:
             del self._kept[next(iter(self._kept))]
         self._kept[key] = Kept(charge, envelope, now)
 

@@ -22,7 +22,7 @@ from protocol import limits
 from protocol.ids import PeerId
 from protocol.pipeline.effects import PayloadName
 from protocol.wire.canonical import Canonical
-from protocol.wire.envelope import SIGNATURE_BYTES
+from protocol.wire.envelope import enveloped
 from protocol.wire.fields import (
     Attempt,
     Envelope,
@@ -118,12 +118,8 @@ def body_of(message: Commitment) -> bytes | None:
 
 
 def envelope_of(author: PeerId, message: Commitment) -> Envelope | None:
-    """Return a commitment as an envelope of its author; None if it cannot be one. The signature is
-    not checked."""
-    body = body_of(message)
-    if body is None or len(message.signature) != SIGNATURE_BYTES:
-        return None
-    return Envelope(author, KIND, body, message.signature)
+    """Return a commitment as an envelope of its author (``enveloped``)."""
+    return enveloped(author, KIND, body_of(message), message.signature)
 
 
 def piece_of(message: Segment, digest: bytes) -> bytes | None:
@@ -136,7 +132,4 @@ def piece_of(message: Segment, digest: bytes) -> bytes | None:
 
 def envelope_of_piece(author: PeerId, message: Segment, digest: bytes) -> Envelope | None:
     """Return a segment of this ``digest`` as ``envelope_of`` does a commitment."""
-    body = piece_of(message, digest)
-    if body is None or len(message.signature) != SIGNATURE_BYTES:
-        return None
-    return Envelope(author, SEGMENT, body, message.signature)
+    return enveloped(author, SEGMENT, piece_of(message, digest), message.signature)

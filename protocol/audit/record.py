@@ -1,13 +1,13 @@
 """The results of our audits of a member, and the rule that excludes it.
 
 Every replica records its own audits only. It charges a member that its record excludes; what a
-charge is worth, others decide (``charges.py``).
+charge is worth, others decide (``charges.py``). What all audits came to is counted for our owner.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from enum import Enum
 from typing import Literal
 
@@ -75,9 +75,19 @@ class Record:
         """Audits of contributions in a row, up to now: a sum alone is no work."""
         self.suspected = False
         """Whether another member has charged it since our last audit of a contribution of it."""
+        self.results = Counter[Grade | None]()
+        """Of all audits since we started; None: the contribution could not be checked."""
+        self.fault = ""
+        """The newest result that did not agree, in words; empty: there was none."""
 
-    def note(self, result: Grade, *, contributed: bool = True) -> None:
-        """Take the next audit's result; ``contributed``: it was of more than a sum."""
+    def note(self, result: Grade | None, words: str = "", *, contributed: bool = True) -> None:
+        """Take the next audit's result, in ``words``; ``contributed``: it was of more than a
+        sum."""
+        self.results[result] += 1
+        if result is None:
+            return
+        if result is not Grade.AGREES:
+            self.fault = words
         self._newest.append(result)
         self.suspected = self.suspected and not contributed
         self.agreed = self.agreed + contributed if result is Grade.AGREES else 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from protocol.audit import commitment
+from protocol.audit import charges, commitment
 from protocol.audit.commitment import Piece
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.statement import STATEMENTS
@@ -20,10 +20,11 @@ from protocol.ids import PeerId, SwarmId, short
 from protocol.membership.advert import ADVERT
 from protocol.membership.record import parse_record
 from protocol.recovery.stored import STORED
+from protocol.verdicts import Certificate, Verdict
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Commitment
-from protocol.wire.parts import Proof
+from protocol.wire.parts import Proof, VotedOut
 from protocol.wire.statement import Statement, parse_statement
 
 Place = tuple[str | int, ...]
@@ -97,21 +98,25 @@ def _is_of_another(one: Envelope, other: Envelope) -> bool:
     return _number(said) == _number(sent) and there != (sent.digest,)
 
 
-def check(proof: Proof, swarm: SwarmId) -> PeerId:
-    """Verify a proof and return the peer that it convicts.
+def check(certificate: Certificate, swarm: SwarmId) -> Verdict:
+    """Verify a certificate; return the verdict.
 
     Raises:
         RemoteProtocolError: ``proof-of-nothing``: the bodies do not contradict each other or stand
-            in the wrong order; or a signature is bad, or made for another swarm.
+            in the wrong order; or a signature is bad, or made for another swarm; or the charges
+            are none (``audit/charges.py``).
     """
+    if isinstance(certificate, VotedOut):
+        return charges.check(certificate, swarm)
+    proof = certificate
     if contradiction(proof.first, proof.second) != proof:
         raise RemoteProtocolError("proof-of-nothing", proof.first.kind, FALSE_PROOF_PENALTY)
     verify(proof.first, swarm)
     verify(proof.second, swarm)
-    return PeerId(proof.first.signer)
+    return Verdict(PeerId(proof.first.signer), _words_of(proof), proof)
 
 
-def words_of(proof: Proof) -> str:
+def _words_of(proof: Proof) -> str:
     """Say what a proof shows: ``Qx3f7A signed two different adverts with one number``."""
     who = short(proof.first.signer)
     if {proof.first.kind, proof.second.kind} == CONTRIBUTED:

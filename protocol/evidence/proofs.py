@@ -1,15 +1,17 @@
 """Proofs that travel: whoever brings one, it convicts its author everywhere.
 
 A proof is verified, kept with the verdict (``protocol/verdicts.py``), and sent once to all links; a
-new link gets the kept ones. State: the links, and what each may bring. It signs and writes nothing.
+new link gets the kept ones. State: what each link may bring. It signs and writes nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Final
 
 from protocol.effects import Effect, Explain, Send
-from protocol.evidence.proof import check, words_of
+from protocol.evidence.proof import check
 from protocol.ids import PeerId, SwarmId
 from protocol.token_bucket import Rate, TokenBuckets
 from protocol.verdicts import Verdict, Verdicts
@@ -31,22 +33,23 @@ class Proofs:
         own: our peer id.
         swarm: in which the proofs hold.
         verdicts: who is out.
+        linked: the peers that we are linked with.
     """
 
-    def __init__(self, own: PeerId, swarm: SwarmId, verdicts: Verdicts) -> None:
-        self._own, self._swarm, self._verdicts = own, swarm, verdicts
-        self._links: dict[PeerId, None] = {}
+    def __init__(
+        self,
+        own: PeerId,
+        swarm: SwarmId,
+        verdicts: Verdicts,
+        linked: Callable[[], Collection[PeerId]],
+    ) -> None:
+        self._own, self._swarm, self._verdicts, self._linked = own, swarm, verdicts, linked
         self._allowance = TokenBuckets[str](MAX_BRINGERS)
         self._told = False
 
     def link_up(self, peer: PeerId) -> list[Effect]:
         """Tell a new link what we know."""
-        self._links[peer] = None
         return [Send(peer, _told(proof)) for proof in self._verdicts.proofs]
-
-    def link_down(self, peer: PeerId) -> None:
-        """Forget a link."""
-        self._links.pop(peer, None)
 
     def found(
         self, proof: Proof, *, member: bool, source: PeerId | None = None
@@ -61,20 +64,19 @@ class Proofs:
         Raises:
             RemoteProtocolError: as ``check``.
         """
-        culprit = check(proof, self._swarm)
-        if culprit == self._own:
+        verdict = replace(check(proof, self._swarm), member=member)
+        if verdict.culprit == self._own:
             return self._accused()
-        verdict = Verdict(culprit, words_of(proof), proof)
-        if not self._verdicts.add(verdict, member=member):
+        if not self._verdicts.add(verdict):
             return []
-        links = [peer for peer in self._links if peer not in (source, culprit)]
+        links = [peer for peer in sorted(self._linked()) if peer not in (source, verdict.culprit)]
         return [verdict, *(Send(peer, _told(proof)) for peer in links)]
 
     def receive(
         self, sender: PeerId, proof: Proof, now: float, *, member: bool
     ) -> list[Effect | Verdict]:
         """Take a proof that a link brings, if that has brought few; see ``found``."""
-        if sender not in self._links or PeerId(proof.first.signer) in self._verdicts:
+        if PeerId(proof.first.signer) in self._verdicts:
             return []
         rates: dict[str, Rate] = {sender: OF_LINK}
         if not member:

@@ -20,6 +20,7 @@ from protocol.decree.decree import READY
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.rounds.plans import REFUSED
+from protocol.wire.envelope import enveloped
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Commitment, Plan, Ready, encode_message
 from protocol.wire.statement import Statement, encode_statement
@@ -70,8 +71,6 @@ def envelope_of(author: PeerId, message: Decisive) -> Envelope | None:
     the signature is missing. The signature is not checked."""
     if isinstance(message, Commitment):
         return commitment.envelope_of(author, message)
-    said = statement_of(message)
-    if said is None or len(message.signature) != 64:
+    if (said := statement_of(message)) is None:
         return None
-    kind, statement = said
-    return Envelope(author, kind, encode_statement(statement), message.signature)
+    return enveloped(author, said[0], encode_statement(said[1]), message.signature)

@@ -56,9 +56,6 @@ TOLD_OF_PER_S: Final = 0.1
 """Of so many members unknown to us, at once and one more each time, may peers tell us that we have
 never worked with. Members that are there link with us, or those that we work with tell of them."""
 
-Proves = Callable[[PeerId], bool]
-"""Whether a step that we closed contains a peer's work."""
-
 
 class Membership:
     """One volunteer's knowledge of its swarm; see the module's docstring.
@@ -91,8 +88,8 @@ class Membership:
         """Who is out: their records and heartbeats are ignored."""
         self.records = RecordStore(swarm, own, kinds, self._is_linked, self.verdicts.__contains__)
         self.gossip = Gossip(own, self.records)
-        self.proves: Callable[[], Proves | None] = lambda: None
-        """Returns whom work has proven to us; None while we have closed no step ourselves."""
+        self.is_new: Callable[[PeerId], bool] = lambda _peer: False
+        """Whether another peer has done no work, though work has proven others to us."""
         self._told_of = TokenBucket(TOLD_OF_PER_S, TOLD_OF_BURST, 0.0)
         """Unknown authors of which strangers to our work may still tell us."""
         self._linked: dict[PeerId, int] = {}  # newest heartbeat seq of the link
@@ -149,9 +146,8 @@ class Membership:
         if _states(before) != _states(self._seats):
             effects += self._heartbeat(now)
         elif _versions(before) != _versions(self._seats):
-            near, proves = self.roster.near(seat.stage for seat in self._seats), self.proves()
-            known = near if proves is None else {peer for peer in near if proves(peer)}
-            effects += self._tell(known, now)
+            near = self.roster.near(seat.stage for seat in self._seats)
+            effects += self._tell({peer for peer in near if not self.is_new(peer)}, now)
         if _places(before) != _places(self._seats):
             effects += self._readvertise(now, wall)
         return effects
@@ -285,10 +281,9 @@ class Membership:
         Where a volunteer without a stage sees nobody else there are none: newcomers have to begin
         alone, then.
         """
-        known = self.proves() or (lambda _peer: True)
         near = self.roster.near(s.stage for s in self._seats)
         others = [m for m in self.roster.members() if m.peer != self._own]
-        new = [m for m in others if not known(m.peer)]
+        new = [m for m in others if self.is_new(m.peer)]
         if len(new) == len(others) and not self._seats:
             return frozenset()
         return frozenset(m.peer for m in new if m.peer in near or not m.seats)
@@ -383,8 +378,8 @@ class Membership:
     def _may_tell(self, sender: PeerId, envelope: Envelope, now: float) -> bool:
         """Whether a record counts that is not its sender's own: invented members are free, and each
         costs a signature to verify and a place in every view."""
-        author, proves = PeerId(envelope.signer), self.proves()
-        if author == sender or proves is None or proves(sender):
+        author = PeerId(envelope.signer)
+        if author == sender or not self.is_new(sender):
             return True
         if author == self._own or self.records.get(ADVERT, author) is not None:
             return True

@@ -25,7 +25,6 @@ from statistics import median_low
 from typing import Final
 
 from protocol.ids import PeerId
-from protocol.reputation.account import Account
 from protocol.wire.parts import SeatStatus
 
 MAX_STEP_S: Final = 900.0
@@ -38,6 +37,38 @@ STALE_S: Final = 1800.0
 """An account without a new measurement for so long is dropped."""
 
 MAX_ACCOUNTS: Final = 256
+
+HALF_LIFE_S: Final = 300.0
+"""Work measured this many measured seconds ago counts half, so that a slowdown shows."""
+
+MAX_MEASURED_S: Final = 3600.0
+
+
+@dataclass(slots=True)
+class Account:
+    """A replica's microbatches over seconds, as an exponentially decaying average: add stretches of
+    work with ``add``; read ``rate`` and ``measured_s``."""
+
+    amount: float = 0.0
+    weight_s: float = 0.0
+    """Seconds behind ``amount``, decayed like it."""
+    measured_s: float = 0.0
+    """Seconds measured in all, not decayed, at most ``MAX_MEASURED_S``."""
+    newest: float = 0.0
+    """Monotonic seconds of the last stretch."""
+
+    def add(self, amount: float, seconds: float, now: float) -> None:
+        """Add ``amount`` of work, done in the ``seconds`` before ``now`` (monotonic seconds)."""
+        aged = 0.5 ** (seconds / HALF_LIFE_S)
+        self.amount = self.amount * aged + amount
+        self.weight_s = self.weight_s * aged + seconds
+        self.measured_s = min(MAX_MEASURED_S, self.measured_s + seconds)
+        self.newest = now
+
+    @property
+    def rate(self) -> float:
+        """Microbatches per second, 0 before the first stretch."""
+        return self.amount / self.weight_s if self.weight_s > 0 else 0.0
 
 
 @dataclass(slots=True)

@@ -3,17 +3,19 @@
 Audited is a contribution, and the sum of one segment that its author has broadcast.
 
 An auditor draws a member when it is Ready for the step, and tells the others (never the member)
-before it says so. They keep the version, too: if the auditor finds fault, they audit the same
-contribution themselves, as *judges*. Whoever has found a member out charges it (``charging.py``).
+before it says so. All of them have the worker copy the version before the step is applied. The
+auditor audits at once; the others, its *judges*, audit the same contribution once it has found
+fault. Whoever has found a member out charges it (``charging.py``).
 
 Audits never stand in the way of a round: their tasks wait until the worker has nothing else to do,
 for two seconds at most, and one is with the worker at a time.
 
-State: what was drawn or announced for the step, and one audit at a time.
+State: what was drawn or announced for the step, one copy of a version, and its audit.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Literal
 
 from protocol import limits
@@ -27,13 +29,21 @@ from protocol.effects import Explain, Send
 from protocol.ids import PeerId, sample, short
 from protocol.membership.view import Contradicted
 from protocol.pace import ANSWER_S
-from protocol.pipeline.effects import AuditTask, Compute, Keep, Outcome, PayloadKey, PayloadName
+from protocol.pipeline.effects import (
+    AuditTask,
+    Compute,
+    Keep,
+    KeepVersionTask,
+    Outcome,
+    PayloadKey,
+    PayloadName,
+)
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.rounds.plans import active, owner
 from protocol.seat.charging import Charging
-from protocol.seat.effects import Audited, Contributions, SeatEffect
+from protocol.seat.effects import SeatEffect
 from protocol.token_bucket import Rate, TokenBuckets
 from protocol.view import SwarmView
 from protocol.wire.messages import (
@@ -53,6 +63,27 @@ at anything else."""
 MAX_HEEDED: Final = 64
 MOST_HEEDED: Final = 0.5
 """Of the steps, however large the budget is."""
+STANDBY_S: Final = 60.0
+"""How long a judge keeps a version for an audit of which it hears nothing."""
+
+
+@dataclass(slots=True)
+class _Copy:
+    """The copy of a version, for an audit of a contribution to its step.
+
+    Fields:
+        of: what is audited.
+        auditor: who has drawn it; ourselves, or one whose judge we are.
+        called: whether we audit it: we have drawn it, or its auditor has found fault.
+        until: how long a judge waits to be called; None: the worker has not made the copy yet.
+        audit: its audit, once the copy is made and we are called.
+    """
+
+    of: Subject
+    auditor: PeerId
+    called: bool
+    until: float | None = None
+    audit: Audit | None = None
 
 
 class Auditing:
@@ -88,10 +119,9 @@ class Auditing:
         """Announcements of a member; the clock counts the steps that we have closed."""
         self._heeded_now = set[PeerId]()
         """Members of which one was heeded in this step: others there cost nothing."""
-        self._audit: Audit | None = None
+        self._copy: _Copy | None = None
         self._task: tuple[AuditTask, float] | None = None
         """What waits for the worker, and until when."""
-        self._view = SwarmView(((),) * place.stages)
 
     @property
     def active(self) -> bool:
@@ -101,13 +131,13 @@ class Auditing:
     @property
     def step(self) -> int | None:
         """The step of our audit, whose payloads we need."""
-        return None if self._audit is None else self._audit.of.plan.step
+        return None if self._copy is None else self._copy.of.plan.step
 
-    def agreed_with(self) -> list[PeerId]:
-        """Return the other replicas of the last view of our stage whose work our newest audit of
-        each found in agreement."""
+    def agreed_with(self, view: SwarmView) -> list[PeerId]:
+        """Return the other replicas of our stage in a view whose work our newest audit of each
+        found in agreement."""
         records, stage = self._terms.records, self._place.stage
-        here = [replica.peer for replica in self._view.stages[stage]]
+        here = [replica.peer for replica in view.stages[stage]]
         agreed = [p for p in here if (record := records.get((stage, p))) and record.agreed]
         return agreed[: limits.MAX_REPLICAS_IN_ROUND]
 
@@ -134,14 +164,6 @@ class Auditing:
             return []
         one, other = envelope_of(member, said), envelope_of_piece(member, came.message, came.digest)
         return [] if one is None or other is None else [Contradicted(one, other)]
-
-    def unsigned(self, plan: Plan, member: PeerId) -> list[SeatEffect]:
-        """A member has contributed something else to us than it has signed: charge it."""
-        said = self._commitments.of(member, plan.step, plan.attempt)
-        if said is None:
-            return []
-        charge = Charge(plan.stage, member, plan.step, plan.attempt, "other")
-        return self._charging.charge(charge)
 
     def failed(self, plan: Plan) -> list[SeatEffect]:
         """We were Ready for an attempt, and it is planned anew: a member may have committed to
@@ -173,8 +195,7 @@ class Auditing:
         if not self.active or me not in counts or len(counts) < 2:
             return []
         if self._drawn[0] != step:
-            free = self._audit is None or self._audit.stands_by
-            self._drawn = step, self._draw(plan, digest) if free else None
+            self._drawn = step, None if self._is_auditing else self._draw(plan, digest)
         member, self._ours = self._drawn[1], None
         if member is None:
             return []
@@ -184,6 +205,10 @@ class Auditing:
         if not self._can_be_audited(plan, me, self._ours):
             return []
         return [Send(peer, self._ours) for peer in counts if peer not in (me, member)]
+
+    @property
+    def _is_auditing(self) -> bool:
+        return self._copy is not None and self._copy.called
 
     def _draw(self, plan: Plan, digest: bytes) -> PeerId | None:
         """Draw one of the other members that have contributed anything, or broadcast a sum."""
@@ -215,21 +240,20 @@ class Auditing:
         self._charging.closing(plan, counts)
         self._closed += 1
         self._heeded_now.clear()
-        said = Contributions(sum(peer != me and bool(counts[peer]) for peer in counts))
-        if self._audit is not None and not self._audit.stands_by:
-            return [said]
-        if self._ours is not None and self._can_be_audited(plan, me, self._ours):
-            return [said, self._keep(plan, me, self._ours)]
-        if self._theirs is None or self._audit is not None:
-            return [said]
-        auditor, notice = self._theirs
-        if auditor not in counts or not self._can_be_audited(plan, auditor, notice):
-            return [said]
-        return [said, self._keep(plan, auditor, notice)]
+        self._terms.contributions += sum(peer != me and bool(counts[peer]) for peer in counts)
+        ours = [] if self._ours is None or self._is_auditing else [(me, self._ours)]
+        theirs = [] if self._theirs is None or self._copy is not None else [self._theirs]
+        for auditor, notice in (*ours, *theirs):
+            if self._can_be_audited(plan, auditor, notice):
+                return [self._keep(plan, auditor, notice)]
+        return []
 
     def _can_be_audited(self, plan: Plan, auditor: PeerId, of: AuditNotice) -> bool:
-        """Whether a plan has the contribution and the sum that were drawn or announced."""
+        """Whether a plan has the contribution and the sum that its member has drawn or
+        announced."""
         if (of.step, of.attempt) != (plan.step, plan.attempt) or self._commitments.missing(plan):
+            return False
+        if all(member.peer != auditor for member in plan.members):
             return False
         member = PeerId(of.member)
         if member in (auditor, self._place.me):
@@ -239,7 +263,7 @@ class Auditing:
         return of.segment in self._owned(plan, member)
 
     def _keep(self, plan: Plan, auditor: PeerId, of: AuditNotice) -> Compute:
-        """Begin an audit; all commitments are here."""
+        """Have the version copied for an audit; all commitments are here."""
         member, at = PeerId(of.member), (plan.step, plan.attempt)
         said = {PeerId(m.peer): self._commitments.of(PeerId(m.peer), *at) for m in plan.members}
         subject = Subject(
@@ -253,8 +277,8 @@ class Auditing:
             self._terms.coarse,
             self._terms.mixed,
         )
-        self._audit, self._task = Audit(subject, self._place.me, auditor), None
-        return Compute(self._audit.keep())
+        self._copy = _Copy(subject, auditor, called=auditor == self._place.me)
+        return Compute(KeepVersionTask(plan.step, tuple(plan.bounds), of.segment))
 
     def _counts(self, plan: Plan) -> dict[PeerId, frozenset[int]]:
         per_step = self._place.per_step
@@ -270,37 +294,59 @@ class Auditing:
         self, sender: PeerId, message: AuditNotice, agrees: bool, now: float
     ) -> list[SeatEffect]:
         """The auditor has come to a result: judge it if it has found fault."""
-        audit = self._audit
-        if audit is None or audit.auditor != sender or not self._is_of(message, message.member):
+        copy = self._copy_for(message, message.member)
+        if copy is None or copy.called or copy.auditor != sender:
             return []
-        return self._perform(audit, audit.result(now, agrees=agrees), now)
+        if agrees:
+            self._copy = None
+            return []
+        copy.called = True
+        return self._begin(copy, now) if copy.until is not None else []
+
+    def _copied(self, copy: _Copy, outcome: Outcome, now: float) -> list[SeatEffect]:
+        """The worker has copied the version, or could not: it lacks memory, or has not seen the sum
+        before."""
+        if outcome.error:
+            return self._over(copy, Judged(None, "the version could not be kept"), now)
+        copy.until = now + STANDBY_S
+        return self._begin(copy, now) if copy.called else []
+
+    def _begin(self, copy: _Copy, now: float) -> list[SeatEffect]:
+        copy.audit = Audit(copy.of, self._place.me)
+        return self._perform(copy, copy.audit.begin(now), now)
 
     def on_reply(
         self, sender: PeerId, message: AuditReply, digest: bytes, now: float
     ) -> list[SeatEffect]:
         """Take what a member shows; ``digest`` of the list is the list itself."""
-        audit = self._audit
-        if audit is None or not self._is_of(message, sender):
+        copy = self._copy_for(message, sender)
+        if copy is None or (audit := copy.audit) is None:
             return []
         if message.name == "list":
-            return self._perform(audit, audit.listed(digest, now), now)
+            return self._perform(copy, audit.listed(digest, now), now)
         whose = sender if message.of is None else message.of
         key = PayloadKey(message.step, message.name, message.item, message.attempt, whose)
         if not audit.waits_for(key):
             return []
-        return [Keep((key,)), *self._perform(audit, audit.shown(key, digest, now), now)]
+        return [Keep((key,)), *self._perform(copy, audit.shown(key, digest, now), now)]
 
-    def _is_of(self, message: AuditReply | AuditNotice, member: str) -> bool:
-        of = None if self._audit is None else self._audit.of
-        said = message.step, message.attempt, member
-        return of is not None and (of.plan.step, of.plan.attempt, of.member) == said
+    def _copy_for(self, message: AuditReply | AuditNotice, member: str) -> _Copy | None:
+        """Return our copy, if a message is about that member's contribution to its step."""
+        copy, said = self._copy, (message.step, message.attempt, member)
+        if copy is None or (copy.of.plan.step, copy.of.plan.attempt, copy.of.member) != said:
+            return None
+        return copy
 
     def computed(self, task: AuditTask, outcome: Outcome, now: float) -> list[SeatEffect]:
         """Take what a task of the audit came to."""
-        audit = self._audit
-        if audit is None or self.step != task.step:
+        copy = self._copy
+        if copy is None or self.step != task.step:
             return []
-        return self._perform(audit, audit.computed(task, outcome, now), now)
+        if isinstance(task, KeepVersionTask):
+            return self._copied(copy, outcome, now) if copy.until is None else []
+        if copy.audit is None:
+            return []
+        return self._perform(copy, copy.audit.computed(task, outcome, now), now)
 
     def work(self, *, idle: bool, now: float) -> list[SeatEffect]:
         """Give the worker the next task, if it is idle or the task has waited long enough."""
@@ -311,33 +357,34 @@ class Auditing:
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        due = [self._task[1]] if self._task is not None else []
-        at = None if self._audit is None else self._audit.next_deadline()
-        return min([*due, at] if at is not None else due, default=None)
+        due = [] if self._task is None else [self._task[1]]
+        if (copy := self._copy) is not None:
+            at = copy.until if copy.audit is None else copy.audit.next_deadline()
+            due += [] if at is None else [at]
+        return min(due, default=None)
 
     def tick(self, now: float) -> list[SeatEffect]:
         """Lose patience with a member that shows nothing, or with an auditor."""
-        audit = self._audit
-        return [] if audit is None else self._perform(audit, audit.tick(now), now)
-
-    def update_view(self, view: SwarmView, seen: SwarmView, now: float) -> list[SeatEffect]:
-        """Give up the audit of a member that has gone, or whose auditor has.
-
-        Args:
-            view: without those that are set aside.
-            seen: with them.
-            now: monotonic seconds.
-        """
-        self._view, audit = seen, self._audit
-        if audit is None:
+        if (copy := self._copy) is None:
             return []
-        there = {r.peer for r in view.stages[self._place.stage]}
-        if audit.of.member not in there or (audit.stands_by and audit.auditor not in there):
-            return self._perform(audit, audit.void("it has left the stage"), now)
+        if copy.audit is not None:
+            return self._perform(copy, copy.audit.tick(now), now)
+        if copy.until is not None and copy.until <= now:
+            self._copy = None
         return []
 
-    def _perform(self, audit: Audit, effects: list[AuditEffect], now: float) -> list[SeatEffect]:
-        said, of, plan = list[SeatEffect](), audit.of, audit.of.plan
+    def update_view(self, view: SwarmView, now: float) -> list[SeatEffect]:
+        """Give up the audit of a member that has gone, or whose auditor has; ``view`` is without
+        those that are set aside."""
+        if (copy := self._copy) is None:
+            return []
+        there = {r.peer for r in view.stages[self._place.stage]}
+        if copy.of.member in there and (copy.called or copy.auditor in there):
+            return []
+        return self._over(copy, Judged(None, "it has left the stage"), now)
+
+    def _perform(self, copy: _Copy, effects: list[AuditEffect], now: float) -> list[SeatEffect]:
+        said, of, plan = list[SeatEffect](), copy.of, copy.of.plan
         for effect in effects:
             match effect:
                 case Ask(key):
@@ -346,34 +393,32 @@ class Auditing:
                     request = AuditRequest(*at, key.name, key.item, whose)  # type: ignore[arg-type]
                     said.append(Send(of.member, request))
                 case Judged():
-                    said += self._over(audit, effect)
+                    said += self._over(copy, effect, now)
                 case _:
                     self._task = effect, now + 2 * ANSWER_S
         return said
 
-    def _over(self, audit: Audit, judged: Judged) -> list[SeatEffect]:
+    def _over(self, copy: _Copy, judged: Judged, now: float) -> list[SeatEffect]:
         """The audit is over: tell the judges, and draw the conclusions."""
-        self._audit = self._task = None
-        me, member, plan, grade = self._place.me, audit.of.member, audit.of.plan, judged.grade
+        self._copy = self._task = None
+        me, member, plan, grade = self._place.me, copy.of.member, copy.of.plan, judged.grade
         agrees, effects = grade in (None, Grade.AGREES), list[SeatEffect]()
-        if audit.auditor == me:
+        if copy.auditor == me:
             of = plan.stage, plan.step, plan.attempt, member
             result = AuditNotice(*of, agrees=agrees)
             others = (PeerId(m.peer) for m in plan.members if m.peer not in (me, member))
             effects += [Send(peer, result) for peer in others]
-        elif not audit.begun:
+        elif copy.audit is None:
             return []
-        effects.append(Audited(plan.stage, member, plan.step, grade, judged.words))
-        if not audit.begun:
+        record = self._terms.record(plan.stage, member)
+        where = f"stage {plan.stage}, step {plan.step}"
+        record.note(grade, f"{where}: {judged.words}", contributed=bool(copy.of.counted))
+        if copy.audit is None:
             return effects
         level: Literal["debug", "warning"] = "debug" if agrees else "warning"
-        what = f"audit of {short(member)} in stage {plan.stage}, step {plan.step}: {judged.words}"
-        effects.append(Explain("round", what, level))
-        if grade is None:
-            return effects
-        record = self._terms.record(plan.stage, member)
-        record.note(grade, contributed=bool(audit.of.counted))
-        if (reason := record.charge()) is None:
+        words = f"audit of {short(member)} in {where}: {judged.words}"
+        effects.append(Explain("round", words, level))
+        if grade is None or (reason := record.charge()) is None:
             return effects
         charge = Charge(plan.stage, member, plan.step, plan.attempt, reason)
-        return [*effects, *self._charging.charge(charge)]
+        return [*effects, *self._charging.charge(charge, now)]

@@ -21,9 +21,8 @@ from protocol.effects import Explain, Send
 from protocol.ids import PeerId, short
 from protocol.pace import HEARD_S
 from protocol.pipeline.place import Place
-from protocol.seat.effects import SeatEffect, SignCharge
+from protocol.seat.effects import SeatEffect
 from protocol.view import SwarmView
-from protocol.wire.fields import Envelope
 from protocol.wire.messages import Charged, Plan
 
 TELL_TIMES: Final = 4
@@ -64,23 +63,20 @@ class Charging:
         """Return whom we have found out ourselves and charge, of any stage."""
         return self._terms.charges.found_out_by(self._place.me)
 
-    def charge(self, charge: Charge) -> list[SeatEffect]:
-        """Charge a member, unless we have: what is doubtful is charged once more if it is sure."""
-        me, member = self._place.me, PeerId(charge.member)
-        known = self._terms.charges.of(charge.stage, member, me)
+    def charge(self, charge: Charge, now: float) -> list[SeatEffect]:
+        """Charge a member, unless we have: what is doubtful is charged once more if it is sure.
+        Everybody whom it concerns is told."""
+        me, member, terms = self._place.me, PeerId(charge.member), self._terms
+        known = terms.charges.of(charge.stage, member, me)
         if member == me or (known is not None and known.reason != "fails"):
             return []
-        effects: list[SeatEffect] = [SignCharge(KIND, CHARGE.encode(charge))]
+        effects = list[SeatEffect]()
         if len({*self._members(charge), member}) < limits.LEAST_TO_CONVICT:
             words = f"{short(member)} and we are alone in stage {charge.stage}: nobody can decide"
             effects.append(Explain("round", words, "warning"))
-        return effects
-
-    def charged(self, envelope: Envelope, now: float) -> list[SeatEffect]:
-        """Our own charge is signed: tell everybody whom it concerns."""
-        if self._terms.charges.take(envelope, now) is None:
-            return []
-        return [*self._tell(now), *self.verdicts(now)]
+        if terms.charges.take(terms.sign(KIND, CHARGE.encode(charge)), now) is None:
+            return effects
+        return [*effects, *self._tell(now), *self.verdicts(now)]
 
     def on_charged(self, sender: PeerId, message: Charged, now: float) -> list[SeatEffect]:
         """Take a charge of a member of our stage, or of one beside it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocol.agreed import AgreedList
-from protocol.audit.record import Grade
 from protocol.ids import PeerId
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import Committed, PayloadKey, PipelineEffect
@@ -41,32 +40,6 @@ class CommitTo:
 
 
 @dataclass(frozen=True, slots=True)
-class SignCharge:
-    """Sign what we charge a member with, and hand the envelope to ``Seat.charged``."""
-
-    kind: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Contributions:
-    """A step is closed with contributions of so many others: each could have been audited."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Audited:
-    """An audit of ours is over; ``grade`` is None if the contribution could not be checked."""
-
-    stage: int
-    member: PeerId
-    step: int
-    grade: Grade | None
-    words: str
-
-
-@dataclass(frozen=True, slots=True)
 class HeldOutLoss:
     """What the last stage has found of a version on one path of held-out text."""
 
@@ -87,14 +60,4 @@ SeatNews = Committed | HeldOutLoss | Verdict | Contradicted | AgreedOn
 """What concerns more than the stage: a step that it has closed, a loss on held-out text, who is
 expelled or contradicts itself, and amendments of the founder."""
 
-SeatEffect = (
-    PipelineEffect
-    | SeatNews
-    | CommitTo
-    | SignCharge
-    | Contributions
-    | Audited
-    | Unsigned
-    | Snapshot
-    | Serving
-)
+SeatEffect = PipelineEffect | SeatNews | CommitTo | Unsigned | Snapshot | Serving

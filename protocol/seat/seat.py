@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from protocol.agreed import AgreedList
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
+from protocol.audit.charges import Charge
 from protocol.audit.terms import AuditTerms
 from protocol.decree.decree import READY, voters
 from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector, unsigned_elector
@@ -91,7 +92,6 @@ from protocol.seat.showing import Showing
 from protocol.seat.telling import AGAIN_S, Telling
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
-from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     Admit,
     Commit,
@@ -207,7 +207,7 @@ class Seat:
     def _compose_audits(self, terms: AuditTerms) -> None:
         """Make what audits others, and what others audit us by."""
         self._commitments = Commitments(self.place.me)
-        self.showing = Showing(self.place, self.era, self._commitments)
+        self.showing = Showing(self.place, self.era, self._commitments, terms.sign)
         self.charging = Charging(self.place, terms, self._judges_of)
         audited = self._commitments, self.showing.tensors
         self.auditing = Auditing(self.place, terms, *audited, self.charging)
@@ -270,7 +270,7 @@ class Seat:
             leaving=self.draining.begun,
             moved=(len(self.pipeline.done()) + self.member.received) % 2**16,
             missing=self.roster.missing(self.step),
-            audited=tuple(self.auditing.agreed_with()),
+            audited=tuple(self.auditing.agreed_with(self.roster.seen)),
         )
 
     def why(self) -> str:
@@ -344,7 +344,7 @@ class Seat:
         self._view = view
         self.quorum.observe(self.roster.whole, now)
         effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
-        effects += self.auditing.update_view(view, self.roster.seen, now)
+        effects += self.auditing.update_view(view, now)
         effects += self.charging.update_view(self.roster.seen, self.roster.whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
@@ -678,10 +678,6 @@ class Seat:
         told = [Send(peer, signed) for peer in commit.peers]
         return self._settle([*told, *self.member.committed_to()], now)
 
-    def charged(self, charge: Envelope, now: float) -> list[SeatEffect]:
-        """Our charge is signed."""
-        return self._settle(self.charging.charged(charge, now), now)
-
     def _judges_of(self, stage: int) -> Collection[PeerId]:
         """Return the members of a stage whose charges count: of ours the roll; of another one the
         proven replicas, because anybody may say that it serves."""
@@ -690,9 +686,12 @@ class Seat:
         there = self.roster.seen.serving(stage) if 0 <= stage < self.place.stages else ()
         return [r.peer for r in there if self.roster.is_proven(r.peer)]
 
-    def _unsigned(self, effect: Unsigned) -> list[SeatEffect]:
-        plan = self.member.plan_followed
-        return [] if plan is None else self.auditing.unsigned(plan, effect.peer)
+    def _unsigned(self, effect: Unsigned, now: float) -> list[SeatEffect]:
+        """A member has contributed something else to us than it has signed: charge it."""
+        if (plan := self.member.plan_followed) is None:
+            return []
+        charge = Charge(plan.stage, effect.peer, plan.step, plan.attempt, "other")
+        return self.charging.charge(charge, now)
 
     def _audits_before(self, effect: SeatEffect) -> list[SeatEffect]:
         """Tell who is audited before we are Ready, and keep the version before it is replaced."""
@@ -848,7 +847,7 @@ class Seat:
                 case Send(_, message) if is_for(effect, self.place):
                     pending += self._take(self.place.me, message, now)
                 case Unsigned():
-                    pending += self._unsigned(effect)
+                    pending += self._unsigned(effect, now)
                 case Verdict():
                     outward.append(effect)
                     pending += self._expel(effect, now)

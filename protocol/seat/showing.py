@@ -13,7 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.audit.commitment import piece_of, tensors_of
+from msgspec.structs import replace
+
+from protocol.audit.commitment import SEGMENT, piece_of, tensors_of
+from protocol.audit.terms import Sign
 from protocol.ids import PeerId
 from protocol.pace import LOST_S
 from protocol.pipeline.effects import DropStep, PayloadKey, SendPayload
@@ -48,10 +51,11 @@ class Showing:
         place: where this replica stands.
         era: of the seat.
         commitments: what members have committed to contribute.
+        sign: signs each segment of ours.
     """
 
-    def __init__(self, place: Place, era: int, commitments: Commitments) -> None:
-        self._place, self._era, self._commitments = place, era, commitments
+    def __init__(self, place: Place, era: int, commitments: Commitments, sign: Sign) -> None:
+        self._place, self._era, self._commitments, self._sign = place, era, commitments, sign
         everywhere = place.tokens_everywhere
         self.tensors = tensors_of(first=place.first, last=place.last, tokens_everywhere=everywhere)
         """What is shown of a microbatch."""
@@ -82,13 +86,14 @@ class Showing:
             )
         ]
 
-    def signs(self, message: Segment) -> bytes | None:
-        """Return what we sign of a segment that we send: that it is of our commitment, and never
-        anything else; None without audits."""
+    def signed(self, message: Segment) -> Segment:
+        """Return a segment as we send it: signed as a part of our commitment, and never as anything
+        else; as it is without audits."""
         said = self._commitments.of(self._place.me, message.step, message.attempt)
-        if said is None or message.segment >= len(said.segments):
-            return None
-        return piece_of(message, said.segments[message.segment])
+        of = () if said is None else said.segments[message.segment : message.segment + 1]
+        if not of or (body := piece_of(message, of[0])) is None:
+            return message
+        return replace(message, signature=self._sign(SEGMENT, body).signature)
 
     # --- to auditors ------------------------------------------------------------------------------
 

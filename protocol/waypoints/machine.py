@@ -8,7 +8,7 @@ alone only where no other does.
 
     parts of all stages signed by enough witnesses -> link -> chain -> newcomers
 
-State: signed parts by author, our own, the chain, and the allowance of each link.
+State: signed parts by author, our own, the chain, and the allowance of each peer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from protocol.effects import Publish, Send
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_CERTIFIED_STAGES
-from protocol.token_bucket import TokenBucket
+from protocol.token_bucket import Rate, TokenBuckets
 from protocol.waypoints.chain import (
     MAX_LINKS,
     Waypoint,
@@ -48,8 +48,9 @@ from protocol.wire.parts import CertifiedPart, WaypointLink
 
 KEPT_VERSIONS: Final = 2
 """Of each author and stage: a faster stage may be at the next waypoint already."""
-LINKS_PER_S: Final = 0.1
-"""Links that a peer may bring after its first ``MAX_LINKS``; verifying them costs time."""
+BROUGHT: Final = Rate(0.1, MAX_LINKS)
+"""Links that a peer may bring which we do not know; verifying them costs time."""
+MAX_BRINGERS: Final = 1024
 
 Sign = Callable[[Part], bytes]
 """Signs a part."""
@@ -108,7 +109,7 @@ class Waypoints:
         """By author: its newest parts, verified, by stage, era and version."""
         self._offered: dict[PeerId, list[tuple[WaypointLink, Waypoint]]] = {}
         """By link: the chain that it shows us, as far as it has come."""
-        self._allowance: dict[PeerId, TokenBucket] = {}
+        self._allowance = TokenBuckets[PeerId](MAX_BRINGERS)
 
     @property
     def newest(self) -> Waypoint | None:
@@ -184,14 +185,12 @@ class Waypoints:
 
     # --- the chain over links ----------------------------------------------------------------
 
-    def link_up(self, peer: PeerId, now: float) -> list[WaypointEffect]:
+    def link_up(self, peer: PeerId) -> list[WaypointEffect]:
         """Show a new link our chain."""
-        self._allowance[peer] = TokenBucket(LINKS_PER_S, MAX_LINKS, now)
         return [Send(peer, ChainLink(i, link)) for i, (link, _) in enumerate(self._links)]
 
     def link_down(self, peer: PeerId) -> None:
         """Forget a link."""
-        self._allowance.pop(peer, None)
         self._offered.pop(peer, None)
 
     def link(self, peer: PeerId, message: ChainLink, now: float) -> list[WaypointEffect]:
@@ -204,16 +203,12 @@ class Waypoints:
         known = message.index < len(self._links) and self._links[message.index][0] == message.link
         if message.index != len(offered) or len(offered) >= MAX_LINKS:
             return []
-        if not known and not self._allows(peer, now):
+        if not known and not self._allowance.take({peer: BROUGHT}, now):
             return []
         self._offered.pop(peer, None)
         found = self._checked(offered, message.link)
         self._offered[peer] = [*offered, (message.link, found)]
         return self._adopt(self._offered[peer])
-
-    def _allows(self, peer: PeerId, now: float) -> bool:
-        allowance = self._allowance.get(peer)
-        return allowance is not None and allowance.take(1, now)
 
     def _checked(
         self, before: Sequence[tuple[WaypointLink, Waypoint]], link: WaypointLink

@@ -68,17 +68,12 @@ def transcript(kind: str, body: bytes, context: str) -> bytes:
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 
-def sign(key: Signer | bytes, kind: str, body: bytes, context: str) -> Envelope:
-    """Return ``body`` of a ``kind``, signed for one swarm.
-
-    Args:
-        key: a ``Signer`` or a 32-byte Ed25519 seed.
-        kind: what the body is; part of the signed bytes.
-        body: the bytes to sign.
-        context: the swarm's id.
-    """
-    signer = key if isinstance(key, Signer) else Signer(key)
-    return signer.sign(kind, body, context)
+def enveloped(author: PeerId, kind: str, body: bytes | None, signature: bytes) -> Envelope | None:
+    """Return what an author has signed as an envelope; None if there is no body, or nothing that
+    can be a signature. The signature is not checked."""
+    if body is None or len(signature) != SIGNATURE_BYTES:
+        return None
+    return Envelope(author, kind, body, signature)
 
 
 def verify(envelope: Envelope, context: str) -> None:

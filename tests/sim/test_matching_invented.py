@@ -6,7 +6,7 @@ give it. The invented ones have adverts that claim a seat and great speed; they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -109,14 +109,14 @@ class Crowded(World):
     def _join(self, who: Member) -> None:
         membership = Membership(who.peer, SWARM, self.manifest.stage_count)
         knows = Knowledge(membership, Measuring(who.peer, self.manifest, membership))
-        membership.proves = lambda: self._proves(knows)
+        membership.is_new = lambda of: self._is_new(knows, of)
         self.knowledge[who.peer] = knows
         super()._join(who)
 
-    def _proves(self, knows: Knowledge) -> Callable[[PeerId], bool] | None:
+    def _is_new(self, knows: Knowledge, of: PeerId) -> bool:
         """As a newcomer's evidence is: what a waypoint says, until it has worked itself."""
         proven = knows.proven or self.waypoint
-        return proven.__contains__ if proven else None
+        return bool(proven) and of not in proven
 
     def _see(self, who: PeerId) -> None:
         knows, view = self.knowledge[who], self.views[who]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from protocol.effects import Effect, Explain
@@ -18,6 +19,7 @@ class RecordingPorts:
         self.payloads: list[bytes] = []
         """Of what was sent."""
         self.done: list[Effect] = []
+        self.links: Collection[PeerId] = ()
 
     def now(self) -> float:
         return self.time
@@ -25,6 +27,9 @@ class RecordingPorts:
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         self.sent.append((peer, message))
         self.payloads.append(payload)
+
+    def linked(self) -> Collection[PeerId]:
+        return self.links
 
     def sign(self, kind: str, body: bytes) -> Any:
         raise AssertionError("nothing is signed")

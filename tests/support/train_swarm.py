@@ -324,7 +324,6 @@ class TestSwarm:
         engine.downloads.add(supply)
         return Terms(
             leaves=supply,
-            linked=lambda: engine.handshake.admitted,
             ports=engine,
             event_sink=engine.event_sink,
             me=engine.signer.peer,

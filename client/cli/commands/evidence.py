@@ -24,11 +24,11 @@ from client.errors import ExitCode, UserError, system_errors
 from client.quantities import plural
 from client.store.persisted import DamagedFile, Persisted
 from client.store.records import KeptEvidence, ShownEvidence
-from protocol.audit import charges
 from protocol.errors import RemoteProtocolError
-from protocol.evidence import proof as contradictions
+from protocol.evidence.proof import check
 from protocol.ids import SwarmId
-from protocol.wire.parts import Proof, VotedOut
+from protocol.verdicts import Certificate
+from protocol.wire.parts import Proof
 
 app = nested_app("evidence")
 Kind = Literal["contradiction", "charges"]
@@ -120,7 +120,7 @@ def _kept(text: str | None) -> ShownEvidence:
 
 def _report(shown: ShownEvidence) -> Answer:
     swarm = SwarmId(shown.swarm)
-    pieces: list[Proof | VotedOut] = [*shown.proofs, *shown.voted_out]
+    pieces: list[Certificate] = [*shown.proofs, *shown.voted_out]
     found = [_checked(piece, swarm) for piece in pieces]
     lines = [f"swarm {shown.swarm[:12]}: evidence against {plural(len(found), 'member')}"]
     for one in found:
@@ -130,15 +130,11 @@ def _report(shown: ShownEvidence) -> Answer:
     return Answer(EvidenceList(swarm=shown.swarm, proofs=found), lines, code=code)
 
 
-def _checked(piece: Proof | VotedOut, swarm: SwarmId) -> CheckedProof:
+def _checked(piece: Certificate, swarm: SwarmId) -> CheckedProof:
     """Check a piece of evidence: its signatures, its swarm, and what it shows."""
     kind: Kind = "contradiction" if isinstance(piece, Proof) else "charges"
     try:
-        if isinstance(piece, Proof):
-            peer, fault = contradictions.check(piece, swarm), contradictions.words_of(piece)
-        else:
-            verdict = charges.check(piece, swarm)
-            peer, fault = verdict.culprit, verdict.words
+        verdict = check(piece, swarm)
     except RemoteProtocolError as error:
         return CheckedProof(kind=kind, valid=False, problem=str(error))
-    return CheckedProof(kind=kind, valid=True, peer=peer, fault=fault)
+    return CheckedProof(kind=kind, valid=True, peer=verdict.culprit, fault=verdict.words)

@@ -25,7 +25,6 @@ class Vouching:
         ticket: of our own invite, until it is redeemed.
         ports: the node.
         keep: saves the register.
-        linked: the peers admitted now.
         greet: sends our Hello again.
         cut: ends the link of an expelled member, with the reason.
         out: called with the reason when the swarm refuses or expels us.
@@ -37,16 +36,13 @@ class Vouching:
         ticket: bytes | None,
         ports: Ports,
         keep: Callable[[KeptRegister], None],
-        linked: Callable[[], Iterable[PeerId]],
         greet: Callable[[], None],
         cut: Callable[[PeerId, str], None],
         out: Callable[[str], None],
     ) -> None:
         self.register = register
         self._ticket, self._ports = ticket, ports
-        self._keep, self._linked, self._greet = keep, linked, greet
-        self._cut, self._out = cut, out
-        self._welcome: dict[PeerId, Statements] = {}
+        self._keep, self._greet, self._cut, self._out = keep, greet, cut, out
 
     def proof(self, peer: PeerId) -> bytes:
         """Return the credential of our Hello to a peer: our chain, or the ticket of our invite."""
@@ -63,21 +59,17 @@ class Vouching:
             return no("this swarm is entered by invitation: ask a member for an invite")
         answer, chain = self.register.admit(peer, shown, self._ports.wall())
         if chain:
-            self._welcome[peer] = Statements("vouches", tuple(chain))
             self._save()
+            self._ports.send(peer, Statements("vouches", chain))
+            words = f"{short(peer)} has redeemed our invite"
+            self._ports.perform(Explain("membership", words, members=(peer,)))
         if not answer and (entry := self.register.why_out(peer)) is not None:
             self._tell(peer, [entry.whole])  # it can verify the reason itself
         return answer
 
-    def admitted(self, peer: PeerId, *, fresh: bool) -> None:
-        """Send a newcomer its chain and, where it has not been admitted before on this link, the
-        expelled members."""
-        if (welcome := self._welcome.pop(peer, None)) is not None:
-            self._ports.send(peer, welcome)
-            words = f"{short(peer)} has redeemed our invite"
-            self._ports.perform(Explain("membership", words, members=(peer,)))
-        if fresh:
-            self._tell(peer, self.register.expulsions)
+    def link_up(self, peer: PeerId) -> None:
+        """Tell a new link who was expelled."""
+        self._tell(peer, self.register.expulsions)
 
     def bars(self, peer: PeerId) -> bool:
         """Whether a peer was expelled, so that dialling it is useless."""
@@ -113,13 +105,13 @@ class Vouching:
     def _spread(self, news: Expulsion, sender: PeerId | None) -> None:
         self._save()
         self._ports.perform(Explain("membership", self.register.describe(news), "warning"))
-        for peer in list(self._linked()):
+        for peer in list(self._ports.linked()):
             if peer != sender:
                 self._tell(peer, [news])
         self._cut_those_out()
 
     def _cut_those_out(self) -> None:
-        for peer in list(self._linked()):
+        for peer in list(self._ports.linked()):
             if (entry := self.register.why_out(peer)) is not None:
                 self._cut(peer, self.register.describe(entry.whole))
         self.look_at_ourselves()

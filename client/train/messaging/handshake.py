@@ -88,8 +88,8 @@ class Handshake:
             return False
         fresh = peer not in self.admitted
         self.admitted.add(peer)
-        if self.vouching is not None:
-            self.vouching.admitted(peer, fresh=fresh)
+        if self.vouching is not None and fresh:
+            self.vouching.link_up(peer)
         return fresh
 
     def _refusal(self, peer: PeerId, hello: Hello) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
@@ -133,10 +133,10 @@ class History:
         """Whether a step that we have closed contains a peer's work, or a waypoint names it."""
         return self.machine.known.proves(peer)
 
-    @property
-    def proves_at_all(self) -> Callable[[PeerId], bool] | None:
-        """``proves``; None: we have closed no step, so nobody could have proved anything."""
-        return self.proves if self.machine.evidence.any else None
+    def is_new(self, peer: PeerId) -> bool:
+        """Whether work has not proven a peer, though it could have: we have closed a step, or know
+        a waypoint."""
+        return self.machine.evidence.any and not self.proves(peer)
 
     @property
     def open(self) -> bool:

@@ -73,7 +73,7 @@ class WaypointDriver:
 
     def link_up(self, peer: PeerId) -> None:
         """Show a new link our chain."""
-        self._perform(self.machine.link_up(peer, self._ports.now()))
+        self._perform(self.machine.link_up(peer))
 
     def link_down(self, peer: PeerId) -> None:
         """A link has ended."""

@@ -26,7 +26,7 @@ from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.patience import Patience
 from client.train.workers.tasks import results, sources
 from model_zoo.specs.tokens import token_dtype, token_values
-from protocol.audit.commitment import SEGMENT, contents, largest_list, root_of
+from protocol.audit.commitment import contents, largest_list, root_of
 from protocol.effects import Effect, Explain, Penalise
 from protocol.ids import PeerId
 from protocol.membership.view import Contradicted
@@ -55,12 +55,9 @@ from protocol.rounds.shards import largest_segment
 from protocol.seat.drain_cost import is_ending
 from protocol.seat.effects import (
     AgreedOn,
-    Audited,
     CommitTo,
-    Contributions,
     HeldOutLoss,
     SeatEffect,
-    SignCharge,
     Snapshot,
 )
 from protocol.seat.seat import Seat
@@ -304,7 +301,7 @@ class SeatDriver:
                     return  # its step is over; the peer will learn so from our heartbeat
                 stage, worker = self.seat.place.stage, self._worker.pid
                 if isinstance(message, Segment):
-                    message = self._signed(message)
+                    message = self.seat.showing.signed(message)
                 self._ports.send(
                     peer, message, failpoints.before_send(message, payload, stage, worker)
                 )
@@ -320,9 +317,6 @@ class SeatDriver:
                     self._nursery.start_soon(self._enter_later, task, self._samples)
             case CommitTo():
                 self._commit_to(effect)
-            case SignCharge(kind, body):
-                signed = self._ports.sign(kind, body)
-                self._perform(self.seat.charged(signed, self._ports.now()))
             case Fault():
                 self._owner.fault(effect)
             case _ if isinstance(effect, Effect):
@@ -343,8 +337,6 @@ class SeatDriver:
                 self._committed(effect)
             case Snapshot():
                 self.saver.snapshot(effect.version)
-            case Audited() | Contributions():
-                around.audit_log.note(effect)
             case HeldOutLoss() | Verdict() | Contradicted() | AgreedOn():
                 around.owner.seat_tells(effect)
 
@@ -406,14 +398,6 @@ class SeatDriver:
         signed = self._ports.notary.signed(named)
         if signed is not None:
             self._perform(self.seat.committed(commit, signed, self._ports.now()))
-
-    def _signed(self, segment: Segment) -> Segment:
-        """Sign a segment that we contribute, in a run with audits."""
-        body = self.seat.showing.signs(segment)
-        if body is None:
-            return segment
-        signature = self._ports.sign(SEGMENT, body).signature
-        return msgspec.structs.replace(segment, signature=signature)
 
     # --- the worker ------------------------------------------------------------------------
 

@@ -280,7 +280,7 @@ class StageAcquisition:
         if not path.exists() or await self._load_start(path):
             try:
                 query, lie = BlobQuery("start", self.stage, 0), "start-of-wrong-digest"
-                donors = sorted(terms.linked())
+                donors = sorted(terms.ports.linked())
                 await self._load_from(query, donors, path, self._load_start, (lie, LIE_POINTS))
             except DiskFailed:
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +17,6 @@ from client.train.machine.memory_budget import MemoryBudget
 from client.train.machine.time_spent import TimeSpent
 from client.train.ports import Ports, StageHolder
 from client.train.recovery.history import History
-from client.train.reporting.audit_log import AuditLog
 from client.train.reporting.counters import Counters
 from client.train.reporting.event_sink import EventSink
 from client.train.swarm.notary import Notary
@@ -63,8 +62,6 @@ class Terms:
     capacity: Callable[[], Capacity]
     folders: Folders
     data_search: DataSearch
-    linked: Callable[[], Iterable[PeerId]]
-    """The members that can be asked."""
     shelf: Shelf
     downloads: Downloads
     history: History
@@ -120,8 +117,7 @@ class StageContext(StageHolder):
         self.time_spent = TimeSpent(terms.settings.compute_share)
         self.memory_budget = MemoryBudget(terms.manifest, terms.usable_bytes, terms.devices)
         self.counters = Counters(terms.ports, terms.event_sink)
-        self.audit_log = AuditLog()
-        self.audits = _audits_of(terms.manifest, SwarmId(terms.swarm))
+        self.audits = _audits_of(terms)
         """None: the run has no audits."""
         self.changed = trio.Event()
         """There is a new view of the swarm; the next one has another event."""
@@ -134,11 +130,18 @@ class StageContext(StageHolder):
         self.changed = trio.Event()
 
 
-def _audits_of(manifest: Manifest, swarm: SwarmId) -> AuditTerms | None:
+def _audits_of(terms: Terms) -> AuditTerms | None:
     """Return what our audits go by; None: the run has none."""
+    manifest = terms.manifest
     if not manifest.audits:
         return None
     coarse = not CODECS[manifest.averaging_codec].lossless
     mixed = manifest.compute != "fp32"
-    secret, charges = os.urandom(SECRET_BYTES), Charges(swarm)
-    return AuditTerms(manifest.audits, secret, coarse, charges, mixed=mixed)
+    return AuditTerms(
+        manifest.audits,
+        os.urandom(SECRET_BYTES),
+        terms.ports.sign,
+        coarse,
+        Charges(SwarmId(terms.swarm)),
+        mixed=mixed,
+    )

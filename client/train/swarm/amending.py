@@ -6,7 +6,7 @@ founder's signature counts. Holds the book (``protocol.amendments.book``) and it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from client.store.persisted import Persisted
@@ -25,7 +25,6 @@ class Amending:
     """See the module's docstring.
 
     Args:
-        linked: the members that we are linked with.
         changed: called when there is something new.
     """
 
@@ -34,11 +33,10 @@ class Amending:
         ports: Ports,
         manifest: Manifest,
         swarm: SwarmId,
-        linked: Callable[[], Collection[PeerId]],
         changed: Callable[[], None],
     ) -> None:
         self._ports, self._manifest, self._swarm = ports, manifest, swarm
-        self._linked, self._changed = linked, changed
+        self._changed = changed
         self.book = Amendments(manifest, swarm)
         self._file: Persisted[KeptAmendments] | None = None
         self._saved = KeptAmendments()
@@ -73,7 +71,7 @@ class Amending:
         if self.book.take(envelope) is None:
             return
         self.save()
-        self._tell([peer for peer in self._linked() if peer != besides], [envelope])
+        self._tell([peer for peer in self._ports.linked() if peer != besides], [envelope])
         for known in self.book.chain()[number:]:
             self._ports.perform(Explain("swarm", f"the founder says: {self.words(known)}"))
         if (now := self.book.contradiction) is not None and now != contradiction:

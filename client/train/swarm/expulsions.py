@@ -15,11 +15,10 @@ from client.net.network import Network
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
 from client.train.ports import Ports
-from protocol.audit.charges import check
 from protocol.effects import Effect, Explain
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.heard import Heard, stage_of
-from protocol.evidence.proof import contradiction
+from protocol.evidence.proof import check, contradiction
 from protocol.evidence.proofs import Proofs
 from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, SwarmId, sample
@@ -46,7 +45,7 @@ class Expulsions:
     ) -> None:
         self._ports, self._network, self._membership = ports, network, membership
         self.verdicts = membership.verdicts
-        self._proofs = Proofs(network.peer_id, swarm, self.verdicts)
+        self._proofs = Proofs(network.peer_id, swarm, self.verdicts, ports.linked)
         self._swarm, self._heard = swarm, Heard(swarm)
         self._file: Persisted[KeptEvidence] | None = None
         self._due: float | None = None
@@ -56,22 +55,16 @@ class Expulsions:
         """Expel the members convicted by the certificates of a file, and save to it from now on."""
         self._file = Persisted(path, KeptEvidence)
         kept = self._file.load(self._warn) or KeptEvidence()
-        found, bad = list[Effect | Verdict](), 0
+        found, bad, me = list[Verdict](), 0, self._network.peer_id
         certificates: tuple[Certificate, ...] = *kept.proofs, *kept.voted_out
         for one in certificates:
             try:
-                found += self._restored(one)
+                found.append(check(one, self._swarm))
             except RemoteProtocolError:
                 bad += 1
         if bad:
             self._warn(f"{bad} proofs of {path} prove nothing and are dropped")
-        return self._act([one for one in found if isinstance(one, Verdict)])
-
-    def _restored(self, one: Certificate) -> Sequence[Effect | Verdict]:
-        if isinstance(one, Proof):
-            return self._proofs.found(one, member=True)
-        verdict = check(one, self._swarm)
-        return [verdict] if self.verdicts.add(verdict) else []
+        return self._act([one for one in found if one.culprit != me and self.verdicts.add(one)])
 
     def voted_out(self, verdict: Verdict) -> list[MembershipEffect]:
         """A majority of a stage that we know has charged one of its members: cut it off."""
@@ -84,10 +77,6 @@ class Expulsions:
         """Send a new link the proofs."""
         for effect in self._proofs.link_up(peer):
             self._ports.perform(effect)
-
-    def link_down(self, peer: PeerId) -> None:
-        """A link has ended."""
-        self._proofs.link_down(peer)
 
     def stated(
         self, author: PeerId, message: Decisive, siblings: Callable[[int], list[PeerId]]
@@ -147,9 +136,9 @@ class Expulsions:
     def _is_member(self, proof: Proof) -> bool:
         """Whether the culprit works beside us: identities that were linked to convict themselves
         are as free as any."""
-        author, proves = PeerId(proof.first.signer), self._membership.proves()
+        author = PeerId(proof.first.signer)
         member = self._membership.roster.member(author)
-        return member is not None and member.linked and (proves is None or proves(author))
+        return member is not None and member.linked and not self._membership.is_new(author)
 
     def _perform(self, effects: Sequence[Effect | Verdict]) -> list[MembershipEffect]:
         out = [effect for effect in effects if isinstance(effect, Verdict)]

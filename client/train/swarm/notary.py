@@ -5,12 +5,11 @@ elector are signed here before. Each statement is on the disk before it is sent,
 process of this home does not contradict it. After a reboot, or where the system does not tell boots
 apart, the file may be old (power loss, a home from a backup): then the first attempts of the step
 at which a stage is taken, and the steps that we may have voted in are left out.
-State: our newest statements, the last signatures, and the elector.
+State: our newest statements, and the elector.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -29,14 +28,12 @@ from protocol.evidence.statement import (
 )
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId, SwarmId
-from protocol.wire.envelope import SIGNATURE_BYTES, Signer, verify
+from protocol.wire.envelope import Signer, verify
 from protocol.wire.fields import Envelope
 from protocol.wire.statement import Statement, parse_statement
 
 Said = TypeVar("Said", bound=Decisive)
 
-REMEMBERED: Final = 32
-"""A plan is sent to every member of a round, and again to those that did not get it."""
 LEFT_OUT: Final = 64
 """Attempts of a step that an old file may not know of; hardly any step needs so many."""
 
@@ -59,7 +56,6 @@ class Notary:
         """Whether the file that we found may lack what was signed last."""
         self._taken: set[int] = set()
         """Stages in which a seat of this process has begun."""
-        self._signatures: OrderedDict[tuple[str, Statement], bytes] = OrderedDict()
 
     def keep_in(self, path: Path) -> None:
         """Load the statements of the previous process, and save ours to its file from now on."""
@@ -85,8 +81,6 @@ class Notary:
         return self._signer.sign(kind, body, self._swarm).signature
 
     def _verify(self, peer: PeerId, kind: str, body: bytes, signature: bytes) -> bool:
-        if len(signature) != SIGNATURE_BYTES:
-            return False
         try:
             verify(Envelope(peer, kind, body, signature), self._swarm)
         except RemoteProtocolError:
@@ -115,14 +109,8 @@ class Notary:
         kind, statement = said
         if not self._may_say(kind, statement):
             return None
-        signature = self._signatures.get(said)
-        if signature is None:
-            body = body_of(message)
-            signature = self._signer.sign(kind, body, self._swarm).signature
-            self._signatures[said] = signature
-            while len(self._signatures) > REMEMBERED:
-                self._signatures.popitem(last=False)
-        return replace(message, signature=signature)
+        signed = self._signer.sign(kind, body_of(message), self._swarm)
+        return replace(message, signature=signed.signature)
 
     def _may_say(self, kind: str, statement: Statement) -> bool:
         is_new = self._word.is_new(kind, statement)

@@ -34,18 +34,11 @@ class DataSearch:
     """See the module's docstring.
 
     Args:
-        linked: the members that can be asked.
         changed: called when what ``unable`` says may have changed.
     """
 
-    def __init__(
-        self,
-        ports: Ports,
-        data: DataSpec,
-        linked: Callable[[], Iterable[PeerId]],
-        changed: Callable[[], None],
-    ) -> None:
-        self._ports, self._data, self._linked, self._changed = ports, data, linked, changed
+    def __init__(self, ports: Ports, data: DataSpec, changed: Callable[[], None]) -> None:
+        self._ports, self._data, self._changed = ports, data, changed
         self._offers: set[PeerId] = set()
         self._supplied = self._starved = False
         self.missing = False
@@ -152,7 +145,7 @@ class DataSearch:
 
     def _ask(self) -> None:
         self._ask_at = self._ports.now() + ASK_AGAIN_S
-        for peer in sorted(self._linked()):
+        for peer in sorted(self._ports.linked()):
             self._ports.send(peer, QUERY)
 
     def _offered(self, peer: PeerId) -> None:

@@ -9,6 +9,7 @@ member that it has expelled, and no honest volunteer's segment contradicts what 
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -18,7 +19,8 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import expect
 from client.train.workers.tasks import payload_digest
 from protocol.audit.charges import Charges
-from protocol.audit.commitment import KIND, SEGMENT, contents, root_of
+from protocol.audit.commitment import KIND, contents, root_of
+from protocol.audit.record import Grade
 from protocol.audit.terms import AuditTerms
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of, statement_of
@@ -26,9 +28,9 @@ from protocol.ids import PeerId, SwarmId, short
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import PayloadKey
 from protocol.rounds.plans import REFUSED
-from protocol.seat.effects import Audited, CommitTo, SignCharge
+from protocol.seat.effects import CommitTo
 from protocol.verdicts import Verdict
-from protocol.wire.messages import Ready, Segment
+from protocol.wire.messages import Ready
 
 SWARM: Final = SwarmId("cd" * 32)
 
@@ -39,29 +41,43 @@ class Audits:
     def __init__(self, swarm: ChaosSwarm) -> None:
         self._swarm = swarm
         self._told: set[PeerId] = set()
-        self.found = Counter[str]()
-        """The results of all honest volunteers' audits."""
+        self._of_past_processes = Counter[Grade | None]()
+        """The results of honest volunteers' audits."""
         self.lasted: list[int] = []
         """Steps that the liar has stayed in after it began."""
 
     def terms(self, volunteer: Volunteer) -> AuditTerms | None:
         """Return what the audits of a volunteer's seat go by."""
         config = self._swarm.config
-        if not config.audits:
+        if not config.audits or volunteer.signer is None:
             return None
         if volunteer.audits is None:
             secret = payload_digest(volunteer.peer.encode())
             volunteer.audits = AuditTerms(
-                config.audits, secret, charges=Charges(SWARM), verdicts=volunteer.verdicts
+                config.audits,
+                secret,
+                partial(volunteer.signer.sign, context=SWARM),
+                charges=Charges(SWARM),
+                verdicts=volunteer.verdicts,
             )
         return volunteer.audits
 
     def restarted(self, volunteer: Volunteer) -> None:
         """A process has ended: on its disk is only who was expelled, with the charges."""
         if volunteer.audits is not None:
+            if not volunteer.lies:
+                self._of_past_processes += _results(volunteer.audits)
             volunteer.audits = None
             if (new := self.terms(volunteer)) is not None:
                 new.share(volunteer.verdicts, self._swarm.now_of(volunteer))
+
+    @property
+    def found(self) -> Counter[str]:
+        """The results of all honest volunteers' audits."""
+        honest = [v for v in self._swarm.volunteers.values() if not v.lies]
+        terms = (volunteer.audits for volunteer in honest if volunteer.audits is not None)
+        found = sum(map(_results, terms), self._of_past_processes)
+        return Counter({grade.name.lower() if grade else "void": n for grade, n in found.items()})
 
     @property
     def undiscovered(self) -> int:
@@ -70,22 +86,12 @@ class Audits:
         wrong = {"gradients", "sums"}.intersection(self._swarm.config.lies)
         return int(bool(wrong) and any(v.peer not in self._told for v in liars))
 
-    def perform(
-        self, peer: Volunteer, effect: CommitTo | SignCharge | Verdict | Contradicted | Audited
-    ) -> None:
+    def perform(self, peer: Volunteer, effect: CommitTo | Verdict | Contradicted) -> None:
         """Perform an effect of a seat's audits."""
-        seat, now, signer = peer.seat, self._swarm.now_of(peer), peer.signer
-        if isinstance(effect, Audited) and not peer.lies:
-            self.found[effect.grade.name.lower() if effect.grade else "void"] += 1
         if isinstance(effect, Verdict):
             self._convicted(peer, effect)
         if isinstance(effect, Contradicted):
             self._contradicted(peer, effect)
-        if seat is None or signer is None:
-            return
-        if isinstance(effect, SignCharge):
-            envelope = signer.sign(effect.kind, effect.body, SWARM)
-            self._swarm.perform(peer, seat.charged(envelope, now))
         if isinstance(effect, CommitTo):
             self._commit(peer, effect)
 
@@ -107,13 +113,6 @@ class Audits:
         signature = signer.sign(KIND, body_of(named), SWARM).signature
         signed = replace(named, signature=signature)
         self._swarm.perform(peer, seat.committed(commit, signed, self._swarm.now_of(peer)))
-
-    def signed(self, peer: Volunteer, segment: Segment) -> Segment:
-        """Return a segment as its contributor sends it."""
-        body = peer.seat.showing.signs(segment) if peer.seat is not None else None
-        if body is None or peer.signer is None:
-            return segment
-        return replace(segment, signature=peer.signer.sign(SEGMENT, body, SWARM).signature)
 
     def ready(self, peer: Volunteer, said: Ready) -> None:
         """An honest volunteer is Ready for an attempt: with nobody whom it has expelled."""
@@ -145,3 +144,7 @@ class Audits:
         if out.culprit not in self._told and by.seat is not None:
             self._told.add(out.culprit)
             self.lasted.append(max(0, by.seat.step - self._swarm.config.lies_from))
+
+
+def _results(terms: AuditTerms) -> Counter[Grade | None]:
+    return sum((record.results for record in terms.records.values()), Counter[Grade | None]())

@@ -45,7 +45,7 @@ from protocol.pipeline.effects import (
     Fault as SeatFault,
 )
 from protocol.pipeline.place import Place
-from protocol.seat.effects import Audited, CommitTo, SeatEffect, SignCharge
+from protocol.seat.effects import CommitTo, SeatEffect
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
@@ -298,7 +298,7 @@ class ChaosWorld(ChaosSwarm):
         return MultisetWorker(place, hashes_later=later, line=line)
 
     def _perform_one(self, peer: Volunteer, effect: SeatEffect, parts: Parts) -> None:
-        if isinstance(effect, CommitTo | SignCharge | Verdict | Contradicted | Audited):
+        if isinstance(effect, CommitTo | Verdict | Contradicted):
             self.audits.perform(peer, effect)
         else:
             super()._perform_one(peer, effect, parts)
@@ -416,8 +416,8 @@ class ChaosWorld(ChaosSwarm):
         other = self.volunteers.get(to)
         if isinstance(message, Statements):
             return  # nobody signs two commitments here: ``Checks.stated``
-        if isinstance(message, Segment):
-            message = self.audits.signed(peer, message)
+        if isinstance(message, Segment) and peer.seat is not None:
+            message = peer.seat.showing.signed(message)
         if isinstance(message, Propose) and message.decree and self._lies(peer, "decrees"):
             decree = self._decree_told(peer, message, message.decree)
             if decree is None:

@@ -96,7 +96,7 @@ async def test_who_sends_something_else_than_it_signed_is_out_everywhere(
         assert all(out(one) == {peer(liar)} for one in honest)
         for one in honest:
             [proof] = one.engine.membership.verdicts.proofs
-            assert check(proof, swarm.file.swarm) == peer(liar)
+            assert check(proof, swarm.file.swarm).culprit == peer(liar)
             assert one.engine.internal_errors == 0
         for one in honest:
             now = take_snapshot(one.engine, one.held_stages, 0.0, stopping=False)

@@ -135,7 +135,7 @@ async def at_rest(swarm: TestSwarm) -> Engine:
 
 COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "data_search.linked"]
 COMES += ["reach.linked", "membership.link_up"]
-GOES = ["expulsions.link_down", "waypoints.link_down", "downloads.lost"]
+GOES = ["waypoints.link_down", "downloads.lost"]
 GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
 GOES += ["_slow_news.gone"]
 
@@ -166,7 +166,7 @@ async def test_the_end_of_a_strangers_link_is_no_members(tmp_path: Path) -> None
         engine._peer_down(PeerId("stranger"), "gone", by_peer=False)
         gone = calls(told)
         assert "reach_gone" in gone
-        for method in ("membership_link_down", "expulsions_link_down", "waypoints_link_down"):
+        for method in ("membership_link_down", "waypoints_link_down"):
             assert method not in gone
 
 
@@ -292,7 +292,7 @@ async def test_a_newcomer_is_not_blamed_for_what_it_sends_before_our_seats_see_i
     async with open_swarm(tmp_path) as swarm:
         engine, told, other = await at_rest(swarm), Mock(), PeerId("other")
         monkeypatch.setattr(engine.network, "penalise", told.penalise)
-        monkeypatch.setattr(engine, "_proves", lambda: {engine.signer.peer}.__contains__)
+        monkeypatch.setattr(engine, "_is_new", {other}.__contains__)
         engine._view_of(other)
         engine.perform(Penalise(other, "not-from-a-neighbour", 1))
         engine.perform(Penalise(other, "a lie", 20))
@@ -362,8 +362,7 @@ async def test_our_elector_hears_of_every_stage_and_answers_for_it(
         closed = Commit(stage, 7, 2, leader, decree, ((leader, bytes(64)),), era=5)
         engine.take(Inbound(leader, closed, b""))
         assert elector.commit(stage, 5, 7) is None, "no work has proven who has voted"
-        proves = property(lambda _: {leader}.__contains__)
-        monkeypatch.setattr(type(engine.history), "proves_at_all", proves)
+        monkeypatch.setattr(engine.history, "proves", {leader}.__contains__)
         engine.take(Inbound(leader, closed, b""))
         assert elector.commit(stage, 5, 7) == closed
         engine.take(Inbound(leader, CommitRequest(stage, 7, era=5), b""))

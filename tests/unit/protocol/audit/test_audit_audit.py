@@ -10,10 +10,8 @@ from protocol.audit.audit import (
     AHEAD,
     ASK_AGAIN_S,
     PATIENCE_S,
-    STANDBY_S,
     Ask,
     Audit,
-    State,
     Subject,
 )
 from protocol.audit.commitment import (
@@ -33,7 +31,6 @@ from protocol.ids import PeerId
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.pipeline.effects import (
     CompareTask,
-    KeepVersionTask,
     Outcome,
     PassTask,
     PayloadKey,
@@ -80,12 +77,9 @@ def subject(encoded=LIST, **changes):
     return Subject(**fields | changes)
 
 
-KEEP = KeepVersionTask(3, (0, 10, 10, 20), None)
-
-
-def begun(of, auditor=ME):
-    audit = Audit(of, ME, auditor)
-    return audit, audit.computed(audit.keep(), Outcome(), 0.0)
+def begun(of):
+    audit = Audit(of, ME)
+    return audit, audit.begin(0.0)
 
 
 def listing(encoded=LIST, **changes):
@@ -134,47 +128,6 @@ def test_an_honest_member_shows_everything_and_agrees():
     segments = (key("segment", 0), None, key("segment", 2))
     assert wanted == [CompareTask(3, (0, 10, 10, 20), segments)]
     assert graded(done(audit, wanted, 1e-7, 0.0), Grade.AGREES)
-    assert audit.state is State.OVER
-
-
-def test_the_version_is_kept_first_and_nothing_begins_without():
-    assert Audit(subject(), ME, ME).keep() == KEEP
-    audit = Audit(subject(segment=2), ME, ME)
-    assert audit.keep() == KeepVersionTask(3, (0, 10, 10, 20), 2)
-    assert audit.next_deadline() is None
-    assert graded(audit.computed(audit.keep(), Outcome(error="oom"), 0.0), None)
-    assert not audit.begun
-
-
-class TestJudge:
-    """THIRD has drawn the member."""
-
-    def test_it_begins_when_it_is_called(self):
-        audit, effects = begun(subject(), THIRD)
-        assert effects == []
-        assert audit.stands_by
-        assert audit.next_deadline() == STANDBY_S
-        assert audit.result(1.0, agrees=False) == [Ask(key("list", 0), root_of(LIST))]
-        assert not audit.stands_by
-        assert audit.result(1.0, agrees=True) == [], "it was called"
-
-    def test_it_may_be_called_before_the_version_is_kept(self):
-        audit = Audit(subject(), ME, THIRD)
-        assert audit.result(0.0, agrees=False) == []
-        assert audit.computed(KEEP, Outcome(), 0.5) == [Ask(key("list", 0), root_of(LIST))]
-
-    @pytest.mark.parametrize("kept", [True, False])
-    def test_where_the_auditor_agrees_it_has_nothing_to_do(self, kept):
-        audit = begun(subject(), THIRD)[0] if kept else Audit(subject(), ME, THIRD)
-        assert graded(audit.result(1.0, agrees=True), None)
-        assert not audit.begun
-        assert audit.computed(KEEP, Outcome(), 1.0) == []
-
-    def test_it_does_not_wait_for_ever(self):
-        audit, _ = begun(subject(), THIRD)
-        assert audit.tick(STANDBY_S - 0.1) == []
-        assert graded(audit.tick(STANDBY_S), None)
-        assert not audit.begun
 
 
 def test_microbatches_are_asked_for_a_few_at_a_time():
@@ -240,7 +193,7 @@ def test_a_tensor_counts_once():
     ask = audit.listed(LIST, 0.0)[0]
     audit.shown(ask.key, ask.digest, 0.0)
     assert audit.shown(ask.key, b"x" * 32, 0.0) == []
-    assert audit.state is State.WORKING
+    assert audit.listed(LIST, 0.0) == []
 
 
 def test_silence_ends_it_at_any_point():
@@ -279,14 +232,6 @@ def test_our_own_slowness_is_not_held_against_anybody():
 def test_only_what_the_member_has_shown_is_held_against_it(error, grade):
     audit, [task] = compares()
     assert graded(audit.computed(task, Outcome(error=error), 3.0), grade)
-
-
-def test_nothing_happens_when_it_is_over():
-    audit = listing()
-    assert graded(audit.void("the member has gone"), None)
-    assert audit.void("again") == audit.tick(math.inf) == audit.listed(LIST, 0.0) == []
-    assert audit.computed(KEEP, Outcome(), 0.0) == audit.result(0.0, agrees=False) == []
-    assert audit.next_deadline() is None
 
 
 @pytest.mark.parametrize(
@@ -392,7 +337,6 @@ def test_a_sum_is_judged_by_its_distance_from_ours(deviation, grade):
 def test_a_part_that_nobody_contributed_is_no_part():
     audit, _ = collecting()
     assert graded(audit.shown(part(MEMBER), b"x" * 32, 1.0), Grade.REFUSED)
-    assert audit.shown(part(THIRD), b"t" * 32, 1.0) == []
 
 
 def test_no_part_is_taken_but_those_that_were_asked_for():
@@ -400,7 +344,6 @@ def test_no_part_is_taken_but_those_that_were_asked_for():
     for foreign in (part(ME), part(PeerId("stranger")), part(MEMBER, 0)):
         assert not audit.waits_for(foreign)
         assert audit.shown(foreign, b"o" * 32, 1.0) == []
-    assert audit.state is State.WORKING
 
 
 def test_an_owner_that_is_silent_is_asked_again_and_then_given_up():

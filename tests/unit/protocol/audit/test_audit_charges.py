@@ -6,6 +6,7 @@ from protocol.audit.charges import (
     CHARGE,
     COUNTS_S,
     KIND,
+    MAX_OF_AUTHOR,
     VERIFIED,
     Charge,
     Charges,
@@ -13,7 +14,7 @@ from protocol.audit.charges import (
     words_of,
 )
 from protocol.errors import RemoteProtocolError
-from protocol.wire.envelope import sign
+from protocol.verdicts import Verdict
 from protocol.wire.fields import Envelope
 from protocol.wire.parts import VotedOut
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
@@ -26,7 +27,7 @@ def charge(
 ) -> Envelope:
     said = {"step": 7, "attempt": 1, "reason": "lies"} | changes
     body = CHARGE.encode(Charge(STAGE, peer(member), **said))
-    return sign(signer(author), kind, body, swarm)
+    return signer(author).sign(kind, body, swarm)
 
 
 def verdict(authors, member=9, stage_of=range(1, 5), now=100.0):
@@ -35,7 +36,7 @@ def verdict(authors, member=9, stage_of=range(1, 5), now=100.0):
         charges.take(charge(author, member), float(number))
     judges = [peer(n) for n in stage_of]
     found = charges.verdict(STAGE, peer(member), lambda _: judges, now)
-    return [] if found is None else [e.signer for e in found.charges]
+    return [] if found is None else [e.signer for e in found.certificate.charges]
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,15 @@ def test_an_author_is_verified_once_a_second_in_the_long_run():
     assert charges.take(charge(2, 98), 1.5) is not None, "of each author by itself"
 
 
+def test_who_charges_members_without_number_displaces_no_charges_but_its_own():
+    charges = Charges(SWARM)
+    charges.take(charge(1, 9), 0.0)
+    for number in range(MAX_OF_AUTHOR + 1):
+        charges.take(charge(2, 100 + number), 1.0 + number)
+    kept = [(one.envelope.signer, one.charge.member) for one in charges.all(0.0)]
+    assert kept == [(peer(1), peer(9)), *((peer(2), peer(101 + n)) for n in range(MAX_OF_AUTHOR))]
+
+
 def test_charges_are_forgotten():
     assert verdict([1, 2], stage_of=[1, 2, 9], now=COUNTS_S - 1)
     assert not verdict([1, 2], stage_of=[1, 2, 9], now=COUNTS_S + 2)
@@ -103,10 +113,9 @@ def test_another_kind_of_letter_is_no_charge():
 
 def test_what_is_kept_of_a_verdict_is_verified_again():
     both = (charge(1, 9), charge(2, 9, reason="other"))
-    verdict = check(VotedOut(STAGE, peer(9), both), SWARM)
-    words = verdict.words
-    assert (verdict.culprit, verdict.stage, verdict.charges) == (peer(9), STAGE, both)
-    assert words == words_of([CHARGE.parse(one.body) for one in both])
+    out = VotedOut(STAGE, peer(9), both)
+    words = words_of([CHARGE.parse(one.body) for one in both])
+    assert check(out, SWARM) == Verdict(peer(9), words, out, STAGE)
     assert "of stage 1; found by 2 members" in words
     for wrong in (
         VotedOut(STAGE, peer(8), both),

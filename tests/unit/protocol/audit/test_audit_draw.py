@@ -16,6 +16,7 @@ from protocol.audit.record import (
     grade,
     judge,
 )
+from protocol.audit.terms import MAX_RECORDS, AuditTerms
 from protocol.ids import PeerId
 
 A, B, C = map(PeerId, "abc")
@@ -159,6 +160,26 @@ def test_a_lie_is_enough_and_anything_else_has_to_come_often():
     assert record(Grade.DOUBTFUL, Grade.REFUSED, Grade.DOUBTFUL).charge() == "fails"
     spread = [*[Grade.AGREES] * (WINDOW // 2), Grade.DOUBTFUL]
     assert record(*spread * 3).charge() is None  # 2 of the newest 50 at most
+
+
+def test_what_audits_came_to_is_counted_and_the_newest_fault_is_told():
+    found = Record()
+    for result in (Grade.AGREES, Grade.REFUSED, None, Grade.LIES, Grade.AGREES):
+        found.note(result, f"{result}")
+    assert found.results == {Grade.AGREES: 2, Grade.REFUSED: 1, Grade.LIES: 1, None: 1}
+    assert found.fault == f"{Grade.LIES}"
+    assert record(None).charge() is None
+    assert record(None).agreed == 0
+
+
+def test_members_without_number_are_forgotten_those_not_met_for_long_first():
+    terms = AuditTerms()
+    for number in range(MAX_RECORDS + 1):
+        terms.record(0, PeerId(f"member-{number}"))
+        terms.record(0, A).note(Grade.LIES)
+    assert len(terms.records) == MAX_RECORDS
+    assert terms.record(0, A).results == {Grade.LIES: MAX_RECORDS + 1}
+    assert (0, PeerId("member-0")) not in terms.records
 
 
 def test_no_honest_member_is_out_in_a_hundred_thousand_audits():

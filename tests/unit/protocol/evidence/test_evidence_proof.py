@@ -18,7 +18,7 @@ from protocol.audit.commitment import (
 )
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.heard import MAX_COMMITMENTS, Heard, stage_of
-from protocol.evidence.proof import check, contradiction, words_of
+from protocol.evidence.proof import check, contradiction
 from protocol.evidence.statement import body_of
 from protocol.ids import SwarmId
 from protocol.membership.advert import ADVERT, encode_advert
@@ -60,8 +60,8 @@ def test_two_bodies_with_one_number_convict_their_author(kind: str) -> None:
     one, two = signed(1, 7, b"one", kind), signed(1, 7, b"two", kind)
     proof = contradiction(two, one)
     assert proof == contradiction(one, two)  # one proof, whoever saw which first
-    assert check(proof, SWARM) == peer(1)
-    assert kind in words_of(proof)
+    assert check(proof, SWARM).culprit == peer(1)
+    assert kind in check(proof, SWARM).words
 
 
 @pytest.mark.parametrize(
@@ -139,15 +139,15 @@ def segment(
 def test_who_sends_something_else_than_it_has_committed_to_is_convicted() -> None:
     proof = contradiction(commitment(), segment())
     assert proof == contradiction(segment(), commitment())  # one proof, whoever saw which first
-    assert check(proof, SWARM) == peer(1)
-    assert "contributed something else" in words_of(proof)
+    assert check(proof, SWARM).culprit == peer(1)
+    assert "contributed something else" in check(proof, SWARM).words
 
 
 @pytest.mark.parametrize("place", [1, 3])
 def test_so_is_who_sends_what_its_commitment_does_not_have(place: int) -> None:
     """A segment without elements, and one beyond the last."""
     proof = contradiction(commitment(), segment(segment=place))
-    assert check(proof, SWARM) == peer(1)
+    assert check(proof, SWARM).culprit == peer(1)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,8 @@ def test_two_commitments_of_an_attempt_convict_and_so_do_two_segments() -> None:
     ]
     for one, other in pairs:
         proof = contradiction(one, other)
-        assert check(proof, SWARM) == peer(1)
-        assert "two different" in words_of(proof)
+        assert check(proof, SWARM).culprit == peer(1)
+        assert "two different" in check(proof, SWARM).words
     assert contradiction(commitment(), commitment()) is None
     assert contradiction(segment(), segment(b"y" * 32, segment=2)) is None
 
@@ -188,7 +188,7 @@ def ordered(one: Envelope, other: Envelope) -> Proof:
 
 def test_forged_foreign_and_reordered_proofs_convict_nobody() -> None:
     good = ordered(commitment(), segment())
-    assert check(good, SWARM) == peer(1)
+    assert check(good, SWARM).culprit == peer(1)
     assert refused(Proof(good.second, good.first)) == "proof-of-nothing"
     unsigned = replace(segment(), signature=bytes(64))
     assert refused(ordered(commitment(), unsigned)) == "bad-signature"
@@ -256,7 +256,7 @@ def test_two_commitments_to_two_members_meet_when_one_passes_its_own_on() -> Non
     shown = commitment(root=b"q" * 32)
     assert stage_of(shown) == 1
     proof = heard.passed_on(peer(2), shown)
-    assert check(proof, SWARM) == peer(1)
+    assert check(proof, SWARM).culprit == peer(1)
     assert heard.passed_on(peer(2), commitment()) is None
 
 

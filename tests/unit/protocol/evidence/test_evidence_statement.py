@@ -84,7 +84,7 @@ def test_a_leader_that_tells_two_members_two_plans_is_convicted() -> None:
     assert found is None
     assert told is not None  # others may have been told something else
     proof = heard.passed_on(BORIS, shown(1, plan(electors=(2, 1))))
-    assert check(proof, SWARM) == LEADER
+    assert check(proof, SWARM).culprit == LEADER
 
 
 @pytest.mark.parametrize(

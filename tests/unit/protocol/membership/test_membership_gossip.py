@@ -251,7 +251,7 @@ def test_who_is_expelled_is_forgotten_and_not_heard_again() -> None:
 @pytest.mark.parametrize(("sender", "taken"), [(1, TOLD_OF_BURST), (2, 200)])
 def test_whom_we_never_worked_with_tells_us_of_few_unknown_members(sender: int, taken: int) -> None:
     member = Membership(peer(0), SWARM, 2)
-    member.proves = lambda: {peer(2)}.__contains__
+    member.is_new = lambda of: of != peer(2)
     for other in (1, 2):
         member.link_up(peer(other), 0.0)
     told = [

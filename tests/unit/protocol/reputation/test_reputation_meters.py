@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from protocol.ids import PeerId
-from protocol.reputation.account import Account
-from protocol.reputation.service import ServiceMeter
+from protocol.reputation.service import Account, ServiceMeter
 from tests.support.protocol_examples import peer, seat
 
 M = 40

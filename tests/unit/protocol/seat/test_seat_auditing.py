@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import partial
+
 import pytest
 from msgspec.structs import replace
 
-from protocol.audit.audit import PATIENCE_S, STANDBY_S
+from protocol.audit.audit import PATIENCE_S
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges, verdict_of
 from protocol.audit.commitment import KIND as COMMITMENT
-from protocol.audit.commitment import PIECE, SIGNED, contents, root_of, tensors_of
+from protocol.audit.commitment import SIGNED, contents, envelope_of_piece, root_of, tensors_of
 from protocol.audit.draw import NEW_TIMES, drawn
 from protocol.audit.record import Grade, Record
 from protocol.audit.terms import AuditTerms
@@ -25,18 +28,13 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
-from protocol.seat.auditing import HEEDED, Auditing
+from protocol.seat.auditing import HEEDED, STANDBY_S, Auditing
 from protocol.seat.charging import TELL_TIMES, Charging
-from protocol.seat.effects import (
-    Audited,
-    Contributions,
-    SeatEffect,
-    SignCharge,
-)
+from protocol.seat.effects import SeatEffect
 from protocol.seat.showing import KEPT_STEPS, Showing
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
-from protocol.wire.envelope import sign
+from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     AuditNotice,
@@ -69,15 +67,16 @@ class Parts:
     """The parts of a seat that audits need, together as in the seat."""
 
     def __init__(self, budget: float, judges: tuple[PeerId, ...] = (ME, SIBLING, THIRD)) -> None:
-        self.terms = AuditTerms(budget, bytes(32), charges=Charges(SWARM))
+        sign = partial(signer(1).sign, context=SWARM)
+        self.terms = AuditTerms(budget, bytes(32), sign, charges=Charges(SWARM))
         place, self.commitments = Place(ME, STAGE, 3, 4), Commitments(ME)
-        self.showing = Showing(place, 0, self.commitments)
+        self.showing = Showing(place, 0, self.commitments, sign)
         self.charging = Charging(place, self.terms, lambda _: judges)
         audited = self.commitments, self.showing.tensors
         self.auditing = Auditing(place, self.terms, *audited, self.charging)
 
     def update_view(self, view: SwarmView, seen: SwarmView, whole: SwarmView, now: float) -> list:
-        said = self.auditing.update_view(view, seen, now)
+        said = self.auditing.update_view(view, now)
         return [*said, *self.charging.update_view(seen, whole, now)]
 
     def dropped(self, step: int, now: float) -> list[SeatEffect]:
@@ -97,6 +96,17 @@ def parts() -> Parts:
     return Parts(0.2)
 
 
+def charged(parts: Parts, member: PeerId) -> str | None:
+    """The reason for which we have charged a member; None: we have not."""
+    found = parts.terms.charges.of(STAGE, member, ME)
+    return None if found is None else found.reason
+
+
+def results(parts: Parts) -> Counter[Grade | None]:
+    """What all our audits came to."""
+    return sum((record.results for record in parts.terms.records.values()), Counter())
+
+
 def test_a_segment_without_elements_is_not_signed(parts: Parts) -> None:
     members = [PlanMember(ME, b"\x03"), PlanMember(SIBLING, b"\x0c")]
     plan = Plan(STAGE, STEP, ATTEMPT, members, [0, 64, 64, 64, 128], [])
@@ -111,16 +121,19 @@ def test_a_step_counts_the_contributions_of_others_only(parts: Parts) -> None:
     ids = {ME: b"\x01", SIBLING: b"\x0c", peer(4): b"\x02", THIRD: b"\x00"}
     members = [PlanMember(member, held) for member, held in ids.items()]
     plan = Plan(STAGE, STEP, ATTEMPT, members, [0, 64, 128, 192, 256], [])
-    assert parts.auditing.closing(plan)[0] == Contributions(2)
+    assert parts.auditing.closing(plan) == []
+    assert parts.terms.contributions == 2
 
 
 def seen(*siblings: PeerId) -> SwarmView:
     return SwarmView.of([[], [Replica(each, STEP, True) for each in (ME, *siblings)], []])
 
 
+OF_THIRD = Charge(STAGE, THIRD, STEP, ATTEMPT, "lies")
+
+
 def charge_of_third(author: int) -> Envelope:
-    body = CHARGE.encode(Charge(STAGE, THIRD, STEP, ATTEMPT, "lies"))
-    return sign(signer(author), KIND, body, SWARM)
+    return signer(author).sign(KIND, CHARGE.encode(OF_THIRD), SWARM)
 
 
 class TestWhoIsToldOfCharges:
@@ -128,7 +141,7 @@ class TestWhoIsToldOfCharges:
 
     def test_one_that_counts_again_has_been_told(self, parts: Parts) -> None:
         told = [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
-        parts.charging.charged(charge_of_third(1), 0.0)
+        parts.charging.charge(OF_THIRD, 0.0)
         assert parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0) == told
         assert parts.update_view(seen(), seen(), seen(SIBLING), 2.0) == []
         assert parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0) == []
@@ -136,18 +149,18 @@ class TestWhoIsToldOfCharges:
     def test_it_is_told_what_was_said_meanwhile(self, parts: Parts) -> None:
         parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
         parts.update_view(seen(), seen(), seen(SIBLING), 2.0)
-        assert parts.charging.charged(charge_of_third(1), 3.0) == [], "nobody counts"
+        assert parts.charging.charge(OF_THIRD, 3.0) == [], "nobody counts"
         said = parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0)
         assert said == [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
 
     def test_one_that_was_away_is_a_newcomer(self, parts: Parts) -> None:
-        parts.charging.charged(charge_of_third(1), 0.0)
+        parts.charging.charge(OF_THIRD, 0.0)
         told = parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
         parts.update_view(seen(), seen(), seen(), 2.0)
         assert parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 3.0) == told
 
     def test_one_that_does_not_count_yet_is_told_when_it_does(self, parts: Parts) -> None:
-        parts.charging.charged(charge_of_third(1), 0.0)
+        parts.charging.charge(OF_THIRD, 0.0)
         assert parts.update_view(seen(), seen(), seen(SIBLING), 1.0) == []
         assert len(parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0)) == 1
 
@@ -173,7 +186,7 @@ class TestWhoIsSuspected:
         terms = parts.terms
         for step, reason in enumerate(reasons):
             body = CHARGE.encode(Charge(stage, THIRD, step, 1, reason))
-            said = Charged(STAGE, sign(signer(2), KIND, body, SWARM))
+            said = Charged(STAGE, signer(2).sign(KIND, body, SWARM))
             parts.charging.on_charged(SIBLING, said, 2.0 * step)
         return any(record.suspected for record in terms.records.values())
 
@@ -194,10 +207,11 @@ def test_whom_we_have_found_out_ourselves_loses_a_dispute(
     parts: Parts, reason: str, out: bool
 ) -> None:
     """By others' words nobody does: anybody may charge its sibling, and hold it up then."""
-    body = CHARGE.encode(Charge(STAGE, THIRD, STEP, ATTEMPT, reason))
-    parts.charging.on_charged(SIBLING, Charged(STAGE, sign(signer(2), KIND, body, SWARM)), 1.0)
+    said = replace(OF_THIRD, reason=reason)
+    signed = signer(2).sign(KIND, CHARGE.encode(said), SWARM)
+    parts.charging.on_charged(SIBLING, Charged(STAGE, signed), 1.0)
     assert parts.charging.found_out() == set()
-    parts.charging.charged(sign(signer(1), KIND, body, SWARM), 1.0)
+    parts.charging.charge(said, 1.0)
     assert parts.charging.found_out() == ({THIRD} if out else set())
 
 
@@ -212,7 +226,7 @@ def judging(parts: Parts) -> tuple[bytes, list[object]]:
     digests = tuple(bytes([n]) * 32 for n in range(len(tensors_of(first=False, last=False))))
     shown = contents({30: digests, 31: digests})
     committed(parts, shown)
-    [_, keep] = parts.auditing.closing(PLAN)
+    [keep] = parts.auditing.closing(PLAN)
     assert keep == Compute(KEEP)
     assert parts.auditing.computed(KEEP, Outcome(), 0.2) == []
     return shown, list(
@@ -225,7 +239,7 @@ def judging(parts: Parts) -> tuple[bytes, list[object]]:
 def committed(parts: Parts, shown: bytes) -> None:
     """All have committed to the list that THIRD shows."""
     said = Commitment(STAGE, STEP, ATTEMPT, root_of(shown), SEGMENTS)
-    signed = sign(signer(3), COMMITMENT, SIGNED.encode(said), SWARM)
+    signed = signer(3).sign(COMMITMENT, SIGNED.encode(said), SWARM)
     said = replace(said, signature=signed.signature)
     for member in (ME, SIBLING, THIRD):
         assert parts.auditing.on_commitment(member, said) == []
@@ -251,8 +265,8 @@ def test_a_judge_asks_for_the_list_and_then_for_what_it_names(parts: Parts) -> N
 def test_a_member_that_shows_nothing_has_refused_and_people_read_so(parts: Parts) -> None:
     judging(parts)
     effects = parts.tick(0.3 + PATIENCE_S)
-    [said] = [effect for effect in effects if isinstance(effect, Audited)]
-    assert (said.stage, said.member, said.step, said.grade) == (STAGE, THIRD, STEP, Grade.REFUSED)
+    assert results(parts) == {Grade.REFUSED: 1}
+    assert f"stage {STAGE}, step {STEP}" in parts.terms.record(STAGE, THIRD).fault
     [words] = [effect for effect in effects if isinstance(effect, Explain)]
     assert words.level == "warning"
     assert f"stage {STAGE}, step {STEP}" in words.words
@@ -269,11 +283,11 @@ def test_of_two_replicas_nobody_can_decide_and_people_read_so() -> None:
             said_of = Commitment(STAGE, step, ATTEMPT, b"r" * 32, SEGMENTS[:2])
             parts.auditing.on_commitment(member, said_of)
         assert parts.auditing.ready(plan, bytes(32)) == [], "there are no judges"
-        [_, keep] = parts.auditing.closing(plan)
+        [keep] = parts.auditing.closing(plan)
         assert keep == Compute(keeps(step, (0, 64, 128), 1))
         parts.auditing.computed(keeps(step), Outcome(), 20.0 * step)
         said = parts.tick(20.0 * step + PATIENCE_S)
-    assert [effect for effect in said if isinstance(effect, SignCharge)]
+    assert charged(parts, SIBLING) == "fails"
     assert any("nobody can decide" in e.words for e in said if isinstance(e, Explain))
 
 
@@ -315,7 +329,7 @@ def checking(parts: Parts) -> list[object]:
     """SIBLING finds fault with the sum of THIRD's segment, so we make it again, too."""
     commit_all(parts)
     parts.auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, 2), 0.0)
-    [_, keep] = parts.auditing.closing(OWNER_ONLY)
+    [keep] = parts.auditing.closing(OWNER_ONLY)
     assert keep == Compute(keeps(segment=2))
     assert parts.auditing.computed(keeps(segment=2), Outcome(), 0.2) == []
     result = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
@@ -352,10 +366,10 @@ def test_a_sum_is_checked_with_what_its_owner_shows_and_nobody_else(parts: Parts
 
 
 def test_an_owner_is_charged_for_a_false_sum_alone() -> None:
-    [charge] = [e for e in finish(Parts(0.2), 11.0) if isinstance(e, SignCharge)]
-    body = CHARGE.parse(charge.body)
-    assert (body.member, body.reason) == (THIRD, "sums")
-    assert not [e for e in finish(Parts(0.2), 0.0) if isinstance(e, SignCharge)]
+    for deviation, reason in ((11.0, "sums"), (0.0, None)):
+        parts = Parts(0.2)
+        finish(parts, deviation)
+        assert charged(parts, THIRD) == reason
 
 
 @pytest.mark.parametrize(
@@ -399,13 +413,14 @@ class TestAnAuditorThatCovers:
     def test_our_own_draw_comes_first(self, parts: Parts) -> None:
         assert self.step(parts, STEP, draws=True) == [STEP]
         parts.auditing.computed(KEEP, Outcome(), 0.2)
-        effects = parts.tick(0.2 + PATIENCE_S)
-        assert [e.step for e in effects if isinstance(e, Audited)] == [STEP], "as its auditor"
+        parts.tick(0.2 + PATIENCE_S)
+        assert results(parts) == {Grade.REFUSED: 1}, "as its auditor"
 
     def test_a_judge_that_is_never_called_audits_what_it_draws(self, parts: Parts) -> None:
         assert self.step(parts, STEP, draws=False) == [STEP]
         parts.auditing.computed(KEEP, Outcome(), 0.2)
-        assert not [e for e in parts.tick(0.2 + PATIENCE_S) if isinstance(e, Audited)]
+        parts.tick(0.2 + PATIENCE_S)
+        assert not results(parts)
         assert self.step(parts, STEP + 1, draws=True) == [STEP + 1]
 
     def test_announcements_without_end_are_not_heeded(self, parts: Parts) -> None:
@@ -478,7 +493,7 @@ def test_after_a_failed_attempt_all_compare_what_they_were_told(
 def test_a_charge_of_ours_is_told_a_few_times(parts: Parts) -> None:
     parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 0.0)
     told = [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
-    assert parts.charging.charged(charge_of_third(1), 0.0) == told
+    assert parts.charging.charge(OF_THIRD, 0.0) == told
     times = []
     for _ in range(TELL_TIMES - 1):
         at = parts.next_deadline()
@@ -571,11 +586,11 @@ def test_what_was_dropped_is_not_shown_any_more(parts: Parts, makes_room: bool) 
 
 def test_what_we_sign_of_a_segment_is_of_our_commitment(parts: Parts) -> None:
     sent = Segment(STAGE, STEP, ATTEMPT, 1)
-    assert parts.showing.signs(sent) is None
+    assert parts.showing.signed(sent) == sent
     parts.commitments.take(ME, Commitment(STAGE, STEP, ATTEMPT, b"o" * 32, SEGMENTS))
-    signed = parts.showing.signs(sent)
-    assert PIECE.parse(signed).digest == SEGMENTS[1]
-    assert parts.showing.signs(Segment(STAGE, STEP, ATTEMPT, 3)) is None
+    verify(envelope_of_piece(ME, parts.showing.signed(sent), SEGMENTS[1]), SWARM)
+    beyond = Segment(STAGE, STEP, ATTEMPT, 3)
+    assert parts.showing.signed(beyond) == beyond
 
 
 def test_the_seat_says_with_whom_its_audits_agree(parts: Parts) -> None:
@@ -588,8 +603,7 @@ def test_the_seat_says_with_whom_its_audits_agree(parts: Parts) -> None:
         for grade in grades:
             parts.terms.record(STAGE, member).note(grade)
     there = seen(SIBLING, THIRD, peer(4))
-    parts.update_view(there, there, there, 0.0)
-    assert parts.auditing.agreed_with() == [SIBLING]
+    assert parts.auditing.agreed_with(there) == [SIBLING]
 
 
 class TestTheStage:
@@ -599,7 +613,7 @@ class TestTheStage:
     def judge(self, parts: Parts) -> Parts:
         commit_all(parts)
         parts.auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
-        assert len(parts.auditing.closing(PLAN)) == 2
+        assert len(parts.auditing.closing(PLAN)) == 1
         return parts
 
     def kept(self, judge: Parts) -> bool:
@@ -619,6 +633,11 @@ class TestTheStage:
             judge.auditing.computed(KEEP, Outcome(), 0.2)
         assert judge.update_view(seen(*there), seen(*there), seen(*there), 0.5) == []
         assert self.kept(judge) is kept
+
+    def test_it_may_be_called_before_the_version_is_kept(self, judge: Parts) -> None:
+        assert self.kept(judge)
+        assert asked(judge.auditing.computed(KEEP, Outcome(), 1.2)) == [("list", 0)]
+        assert judge.auditing.computed(KEEP, Outcome(), 1.3) == [], "once"
 
     def test_a_version_that_cannot_be_kept_is_not_judged(self, judge: Parts) -> None:
         judge.auditing.computed(keeps(STEP + 1), Outcome(error="oom"), 0.2)
@@ -651,13 +670,12 @@ def test_without_all_commitments_nothing_is_audited(parts: Parts) -> None:
 
 
 def test_nobody_charges_itself_or_charges_twice(parts: Parts) -> None:
-    commit_all(parts)
-    assert parts.auditing.unsigned(PLAN, ME) == []
-    [charge] = parts.auditing.unsigned(PLAN, THIRD)
-    body = CHARGE.parse(charge.body)
-    assert (body.member, body.reason) == (THIRD, "other")
-    parts.charging.charged(sign(signer(1), charge.kind, charge.body, SWARM), 0.0)
-    assert parts.auditing.unsigned(PLAN, THIRD) == []
+    assert parts.charging.charge(replace(OF_THIRD, member=ME), 0.0) == []
+    parts.charging.charge(OF_THIRD, 0.0)
+    assert (charged(parts, ME), charged(parts, THIRD)) == (None, "lies")
+    kept = parts.terms.charges.all(0.0)
+    assert parts.charging.charge(replace(OF_THIRD, reason="other"), 1.0) == []
+    assert parts.terms.charges.all(1.0) == kept
 
 
 def test_charges_are_told_to_the_stages_beside_ours_once_a_stage(parts: Parts) -> None:
@@ -665,7 +683,7 @@ def test_charges_are_told_to_the_stages_beside_ours_once_a_stage(parts: Parts) -
     stages = [[both], [Replica(ME, STEP, True), both], [Replica(THIRD, STEP, True)]]
     there = SwarmView.of(stages)
     parts.update_view(there, there, there, 0.0)
-    said = [e for e in parts.charging.charged(charge_of_third(1), 0.0) if isinstance(e, Send)]
+    said = [e for e in parts.charging.charge(OF_THIRD, 0.0) if isinstance(e, Send)]
     told = [(e.peer, e.message.stage) for e in said if isinstance(e.message, Charged)]
     assert sorted(told) == sorted([(SIBLING, 0), (SIBLING, 1), (THIRD, 2)])
 
@@ -674,7 +692,7 @@ def test_a_verdict_ends_our_telling_and_is_told_with_all_its_charges(parts: Part
     beside, ours = peer(4), [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]
     there = SwarmView.of([[], ours, [Replica(beside, STEP, True)]])
     parts.update_view(there, there, there, 0.0)
-    parts.charging.charged(charge_of_third(1), 0.0)
+    parts.charging.charge(OF_THIRD, 0.0)
     effects = parts.charging.on_charged(SIBLING, Charged(STAGE, charge_of_third(2)), 1.0)
     [verdict, *told] = effects
     assert verdict.culprit == THIRD

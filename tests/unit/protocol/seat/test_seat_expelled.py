@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges
@@ -14,8 +16,6 @@ from protocol.rounds.member import Progress
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
-from protocol.wire.envelope import sign
-from protocol.wire.fields import Envelope
 from protocol.wire.messages import Charged, Plan, Returned
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import promised_by
@@ -29,10 +29,9 @@ STAGE, STEP = 1, 3
 
 @pytest.fixture
 def seat() -> Seat:
-    charges = Charges(SWARM)
-    made = seat_of(
-        Place(ME, STAGE, 2, 4), STEP, size=384, audits=AuditTerms(0.1, bytes(32), charges=charges)
-    )
+    sign = partial(signer(1).sign, context=SWARM)
+    audits = AuditTerms(0.1, bytes(32), sign, charges=Charges(SWARM))
+    made = seat_of(Place(ME, STAGE, 2, 4), STEP, size=384, audits=audits)
     ours = [Replica(member, STEP, True) for member in NUMBER]
     made.update_view(SwarmView.of([[Replica(UPSTREAM, STEP, True)], ours]), 0.0)
     made.quorum.settle(tuple(NUMBER), tuple(NUMBER), STEP, 0.0)
@@ -50,16 +49,15 @@ def plan(attempt: int, *, liar: bool) -> Plan:
     return Plan(STAGE, STEP, attempt, members, bounds, [], promises=promises)
 
 
-def charge(author: int) -> Envelope:
-    """Return a charge of the liar about the step before."""
-    body = CHARGE.encode(Charge(STAGE, LIAR, STEP - 1, 1, "lies"))
-    return sign(signer(author), KIND, body, SWARM)
+CHARGED = Charge(STAGE, LIAR, STEP - 1, 1, "lies")
+"""About the step before."""
 
 
 def expel(seat: Seat) -> list[object]:
     """Two of the three members have charged the liar, we among them."""
-    assert not any(isinstance(e, Verdict) for e in seat.charged(charge(1), 1.0))
-    effects = seat.receive(SIBLING, Charged(STAGE, charge(2)), 2.0)
+    assert not any(isinstance(e, Verdict) for e in seat.charging.charge(CHARGED, 1.0))
+    theirs = signer(2).sign(KIND, CHARGE.encode(CHARGED), SWARM)
+    effects = seat.receive(SIBLING, Charged(STAGE, theirs), 2.0)
     assert [e.culprit for e in effects if isinstance(e, Verdict)] == [LIAR]
     return effects
 

@@ -10,6 +10,7 @@ import pytest
 from protocol.audit.audit import Ask, Audit, Judged, Subject
 from protocol.audit.commitment import contents, root_of
 from protocol.audit.record import Grade
+from protocol.audit.terms import AuditTerms
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Outcome
 from protocol.pipeline.place import Place
@@ -21,7 +22,7 @@ from protocol.wire.parts import PlanMember
 STAGE, STEP, ATTEMPT, ERA = 1, 3, 2, 0
 ME, ASKER, OTHER = PeerId("me"), PeerId("asker"), PeerId("other")
 PLACE = Place(ME, STAGE, 3, 8)
-TENSORS = Showing(PLACE, ERA, Commitments(ME)).tensors
+TENSORS = Showing(PLACE, ERA, Commitments(ME), AuditTerms().sign).tensors
 IDS = tuple(range(24, 32))
 BOUNDS = [0, 10, 10, 20]
 SEGMENTS = (b"a" * 32, b"", b"b" * 32)
@@ -34,7 +35,7 @@ def showing() -> Showing:
 
 
 def showing_of(plan: Plan) -> Showing:
-    made = Showing(PLACE, ERA, Commitments(ME))
+    made = Showing(PLACE, ERA, Commitments(ME), AuditTerms().sign)
     made.contributed(plan, frozenset(IDS))
     return made
 
@@ -131,8 +132,8 @@ class LossyLine:
             tensors=TENSORS,
             coarse=False,
         )
-        audit = Audit(subject, ASKER, ASKER)
-        todo = audit.computed(audit.keep(), Outcome(), 0.0)
+        audit = Audit(subject, ASKER)
+        todo = audit.begin(0.0)
         now = 0.0
         while True:
             while todo:

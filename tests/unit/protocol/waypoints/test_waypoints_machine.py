@@ -109,7 +109,7 @@ class WaypointWorld:
     def shown(self, to: Waypoints, chain: Iterable[WaypointLink], by: int = 2) -> None:
         """A peer shows its chain over a new link."""
         who = signer(by).peer
-        to.link_up(who, NOW)
+        to.link_up(who)
         for index, link in enumerate(chain):
             to.link(who, ChainLink(index, link), NOW)
 
@@ -130,7 +130,7 @@ def newcomer(world: WaypointWorld) -> WaypointWorld:
 
 
 def chain_of(world: WaypointWorld, number: int = 2) -> list[WaypointLink]:
-    return links_of(world.machines[number].link_up(peer(9), NOW))
+    return links_of(world.machines[number].link_up(peer(9)))
 
 
 def test_a_record_names_every_stage_once_in_order() -> None:
@@ -289,7 +289,7 @@ class TestLies:
             world.close(EVERY)
             world.close(2 * EVERY, run=run)
         machine = worlds[0].machines[1]
-        machine.link_up(peer(9), NOW)
+        machine.link_up(peer(9))
         for index, link in enumerate(worlds[1].machines[1].chain):
             assert machine.link(peer(9), ChainLink(index, link), NOW) == []
         assert machine.newest is not None
@@ -335,9 +335,12 @@ class TestShowing:
         link = chain_of(world)[0]
         other = replace(link, parts=link.parts[::-1])
         fresh = world.made(9)
-        fresh.link_up(peer(2), NOW)
+        fresh.link_up(peer(2))
         refused = 0
-        for _ in range(3 * MAX_LINKS):
+        for number in range(3 * MAX_LINKS):
+            if number == MAX_LINKS // 2:
+                fresh.link_down(peer(2))  # a new link has no more
+                fresh.link_up(peer(2))
             try:
                 assert fresh.link(peer(2), ChainLink(0, other), NOW) == []
             except RemoteProtocolError:

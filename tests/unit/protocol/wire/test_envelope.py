@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import base58_encode
-from protocol.wire.envelope import Signer, sign, transcript, verify
+from protocol.wire.envelope import Signer, transcript, verify
 from protocol.wire.fields import Envelope
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
 
@@ -24,14 +24,14 @@ def refuse(envelope: Envelope, context: str = SWARM, reason: str = "bad-signatur
 @settings(max_examples=30)
 @given(st.binary(max_size=200), st.text(min_size=1, max_size=32))
 def test_round_trip(body: bytes, kind: str) -> None:
-    envelope = sign(signer(1), kind, body, SWARM)
+    envelope = signer(1).sign(kind, body, SWARM)
     verify(envelope, SWARM)
     assert envelope.signer == peer(1)
-    assert sign((1).to_bytes(32, "big"), kind, body, SWARM) == envelope  # deterministic
+    assert Signer((1).to_bytes(32, "big")).sign(kind, body, SWARM) == envelope  # deterministic
 
 
 def test_another_context_kind_body_or_signer_is_refused() -> None:
-    good = sign(signer(1), "advert", b"body", SWARM)
+    good = signer(1).sign("advert", b"body", SWARM)
     replace = msgspec.structs.replace
     refuse(good, OTHER_SWARM)
     refuse(replace(good, kind="posting"))
@@ -41,7 +41,7 @@ def test_another_context_kind_body_or_signer_is_refused() -> None:
 
 @given(st.integers(0, 511))
 def test_any_flipped_bit_of_the_signature_is_refused(bit: int) -> None:
-    good = sign(signer(1), "advert", b"body", SWARM)
+    good = signer(1).sign("advert", b"body", SWARM)
     number = int.from_bytes(good.signature, "big") ^ (1 << bit)
     refuse(msgspec.structs.replace(good, signature=number.to_bytes(64, "big")))
 
@@ -50,7 +50,7 @@ def test_any_flipped_bit_of_the_signature_is_refused(bit: int) -> None:
     "name", ["", "x", "12D3KooW", peer(1) + "1", "1" + peer(1), base58_encode(b"\0" * 38)]
 )
 def test_a_signer_that_is_no_peer_id_is_refused(name: str) -> None:
-    good = sign(signer(1), "advert", b"body", SWARM)
+    good = signer(1).sign("advert", b"body", SWARM)
     refuse(msgspec.structs.replace(good, signer=name), reason="bad-signer")
 
 

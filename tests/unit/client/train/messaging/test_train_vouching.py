@@ -44,7 +44,6 @@ class Member:
             ticket,
             self.engine,
             self._keep,
-            lambda: self.engine.handshake.admitted,
             self.engine.greet_all,
             self.engine.expel,
             self.out.append,

@@ -42,9 +42,7 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.place import Place
 from protocol.seat.effects import (
     AgreedOn,
-    Audited,
     CommitTo,
-    Contributions,
     HeldOutLoss,
     Snapshot,
 )
@@ -64,8 +62,6 @@ EVENTS = (
     (Rerouted(STEP, 12, OTHER, None, "it is lost", False), "counters.note_rerouted"),
     (GradientAccepted(STEP, 12, True), "counters.note_accepted"),
     (Verdict(OTHER, "it lies", None), "owner.seat_tells"),
-    (Contributions(2), "audit_log.note"),
-    (Audited(1, OTHER, STEP, None, "it could not be computed"), "audit_log.note"),
     (AgreedOn(1, cast(Any, Mock())), "owner.seat_tells"),
     (HeldOutLoss(4, 2.0), "owner.seat_tells"),
 )

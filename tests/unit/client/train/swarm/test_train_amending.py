@@ -36,8 +36,8 @@ class Desk(RecordingPorts):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self.changes = 0
-        self.amending = Amending(self, RUN, SWARM, lambda: [ONE, TWO], self._changed)
+        self.links, self.changes = [ONE, TWO], 0
+        self.amending = Amending(self, RUN, SWARM, self._changed)
         self.amending.keep_in(path)
 
     def _changed(self) -> None:

@@ -25,7 +25,6 @@ from protocol.membership.advert import ADVERT as KIND
 from protocol.membership.advert import encode_advert
 from protocol.membership.record import Record, seal
 from protocol.verdicts import Verdicts
-from protocol.wire.envelope import sign
 from protocol.wire.messages import (
     Plan,
     Records,
@@ -123,9 +122,10 @@ class Expelling(RecordingPorts):
         self.verdicts = Verdicts()
         self.membership, network = Mock(verdicts=self.verdicts), Mock(peer_id=ME)
         self.membership.roster.member = self._member
-        self.membership.proves = lambda: None
+        self.membership.is_new = lambda _: False
         self.membership.expel = lambda of: [("forgotten", of)]
         network.expel = lambda culprit, words: self.cut_off.append((culprit, words))
+        self.links = [LEADER]
         self.of = Expulsions(self, network, self.membership, SWARM)
 
     def _member(self, of: PeerId) -> Any:
@@ -148,20 +148,19 @@ def proof_of(number: int, swarm: str = SWARM) -> Proof:
 
 def voted_out(member: PeerId = LIAR, swarm: str = SWARM) -> VotedOut:
     body = CHARGE.encode(Charge(STAGE, member, 7, 1, "lies"))
-    return VotedOut(STAGE, member, tuple(sign(signer(n), CHARGED, body, swarm) for n in (1, 2)))  # type: ignore[arg-type]
+    return VotedOut(STAGE, member, tuple(signer(n).sign(CHARGED, body, swarm) for n in (1, 2)))  # type: ignore[arg-type]
 
 
 def plan(attempt: int = 1, by: int = 1, members: int = 2) -> Plan:
     """A plan of a leader, with its signature."""
     parts = [PlanMember(peer(n), b"") for n in range(members)]
     said = Plan(STAGE, 3, attempt, parts, list(range(members + 1)), [])
-    signed = sign(signer(by), "plan", body_of(said), SWARM)
+    signed = signer(by).sign("plan", body_of(said), SWARM)
     return msgspec.structs.replace(said, signature=signed.signature)
 
 
 def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     volunteer, proof = Expelling(), proof_of(9)
-    volunteer.of.link_up(LEADER)
     effects = volunteer.of.contradicted(proof.first, proof.second)
     [(culprit, words)] = volunteer.cut_off
     assert culprit == LIAR
@@ -175,21 +174,21 @@ def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     assert volunteer.of.contradicted(proof.first, proof.first) == [], "that proves nothing"
     volunteer.of.link_up(peer(2))
     assert volunteer.done[1:] == [Send(peer(2), Statements("proof", proof.envelopes))]
-    volunteer.of.link_down(LEADER)
-    volunteer.of.receive(LEADER, proof_of(8))
-    assert peer(8) not in volunteer.of.verdicts, "only a link brings proofs"
+    volunteer.links = [LEADER, peer(2)]
     volunteer.of.receive(peer(2), proof_of(8))
     assert [who for who, _ in volunteer.cut_off] == [LIAR, peer(8)]
+    assert volunteer.done[-1] == Send(LEADER, Statements("proof", proof_of(8).envelopes))
 
 
 def test_who_has_not_worked_makes_room_for_the_proofs_against_members() -> None:
     volunteer = Expelling()
     volunteer.members = {peer(7): False, peer(6): True, LIAR: True}
-    volunteer.membership.proves = lambda: {LIAR}.__contains__
+    volunteer.membership.is_new = lambda of: of != LIAR
     for number in (9, 8, 7, 6):
         proof = proof_of(number)
         volunteer.of.contradicted(proof.first, proof.second)
-    assert volunteer.verdicts._strangers == {peer(8), peer(7), peer(6)}
+    strangers = {one.culprit for one in volunteer.verdicts if not one.member}
+    assert strangers == {peer(8), peer(7), peer(6)}
 
 
 def test_a_majority_of_a_stage_expels_others_and_never_ourselves(tmp_path: Path) -> None:
@@ -207,7 +206,9 @@ def test_what_the_disk_proves_is_expelled_and_the_rest_is_dropped_with_a_word(
 ) -> None:
     file = tmp_path / "evidence"
     false = voted_out(peer(8), OTHER_SWARM)
-    kept = KeptEvidence((proof_of(6), proof_of(5, OTHER_SWARM)), (voted_out(), false, voted_out()))
+    kept = KeptEvidence(
+        (proof_of(6), proof_of(5, OTHER_SWARM)), (voted_out(), false, voted_out(), voted_out(ME))
+    )
     Persisted(file, KeptEvidence).save(kept)
     volunteer = Expelling()
     volunteer.of.keep_in(file)
@@ -262,7 +263,7 @@ def test_what_a_leader_states_is_passed_on_to_siblings(count: int, told: int) ->
 def test_a_leader_that_tells_two_plans_is_found_out_by_a_sibling_that_passes_one_on() -> None:
     volunteer, there = Expelling(), (lambda _: siblings(3))
     other = plan(members=3)
-    passed = sign(signer(1), "plan", body_of(other), SWARM)
+    passed = signer(1).sign("plan", body_of(other), SWARM)
     assert volunteer.of.stated(peer(5), plan(by=5), there) == [], "it does not lead"
     assert volunteer.sent == []
     volunteer.of.stated(LEADER, plan(), there)
@@ -275,7 +276,7 @@ def test_a_leader_that_tells_two_plans_is_found_out_by_a_sibling_that_passes_one
 
 def test_who_passes_on_what_nobody_signed_is_penalised() -> None:
     volunteer, there = Expelling(), (lambda _: siblings(3))
-    forged = sign(signer(2), "plan", body_of(plan(members=3)), SWARM)
+    forged = signer(2).sign("plan", body_of(plan(members=3)), SWARM)
     forged = msgspec.structs.replace(forged, signer=LEADER)
     volunteer.of.stated(LEADER, plan(), there)
     with pytest.raises(RemoteProtocolError):

@@ -22,7 +22,7 @@ from protocol.matching.population import Population
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
 from protocol.pipeline.effects import Committed
-from protocol.reputation.account import Account
+from protocol.reputation.service import Account
 from protocol.wire.messages import Backward, Chunk, ChunkRequest, Forward, Heartbeat, Receipt
 from tests.support.membership_world import World
 from tests.support.protocol_examples import SWARM, advert, manifest, peer, seat

@@ -33,8 +33,8 @@ class Asked(RecordingPorts):
 
     def __init__(self, data: DataSpec = DATA) -> None:
         super().__init__()
-        self.linked, self.changes = {ONE, OTHER}, 0
-        self.search = DataSearch(self, data, lambda: self.linked, self._changed)
+        self.links, self.changes = {ONE, OTHER}, 0
+        self.search = DataSearch(self, data, self._changed)
         run = replace(manifest(), data=data)
         self.downloads = Downloads(cast(Any, self), run, SwarmId(SWARM))
         self.downloads.add(self.search)
