@@ -23,6 +23,11 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class StatusChanged:
+    """The neighbours are told at once what heartbeats say of this seat."""
+
+
+@dataclass(frozen=True, slots=True)
 class Serving:
     """The seat has caught up and takes part from ``version`` on."""
 
@@ -97,4 +102,5 @@ SeatEffect = (
     | Unsigned
     | Snapshot
     | Serving
+    | StatusChanged
 )

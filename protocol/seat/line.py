@@ -1,15 +1,12 @@
 """The line of leaders: who leads our step, as one of its replicas sees it, and who comes next.
 
-State: the line of the present step, and since when our ledger of it is told.
+State: the line of the present step.
 """
 
 from __future__ import annotations
 
-import math
-
 from protocol.decree.decree import Verify, bound_by, promises_of
 from protocol.ids import PeerId
-from protocol.pace import LOOK_S
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
 from protocol.seat.roster import Roster
@@ -37,8 +34,6 @@ class Line:
         self._known: tuple[tuple[SwarmView, int, frozenset[PeerId]] | None, list[PeerId]]
         self._known = None, []
         """The line, and its inputs."""
-        self._told_since = -1, 0.0
-        """The step, and from when on our ledger of it has been told."""
 
     def of(self, step: int) -> list[PeerId]:
         """Return the leaders of our step, in order."""
@@ -51,14 +46,6 @@ class Line:
     def first(self, step: int) -> PeerId | None:
         """Return the leader of our step."""
         return next(iter(self.of(step)), None)
-
-    def told(self, step: int, now: float) -> list[PeerId]:
-        """Return who is told our ledger of the step: its leader, and the next in line, one after a
-        while, and more as time goes on."""
-        if self._told_since[0] != step:
-            self._told_since = step, now
-        told_s = now - self._told_since[1]
-        return self.of(step)[: 1 + int(math.log2(max(1.0, told_s / LOOK_S)))]
 
     def may_lead(self, peer: PeerId) -> bool:
         """Whether a replica may lead our step: it is on the roll, if anybody serves who is."""

@@ -73,11 +73,13 @@ from protocol.seat.effects import (
     SeatEffect,
     Serving,
     Snapshot,
+    StatusChanged,
 )
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
 from protocol.seat.line import Line
+from protocol.seat.reporting import Reporting
 from protocol.seat.returned import ReturnedSteps
 from protocol.seat.roster import Proves, Roster
 from protocol.seat.routing import (
@@ -88,7 +90,6 @@ from protocol.seat.routing import (
     turned_away,
 )
 from protocol.seat.showing import Showing
-from protocol.seat.telling import AGAIN_S, Telling
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
@@ -104,7 +105,6 @@ from protocol.wire.messages import (
     Propose,
     Ready,
     Reduced,
-    Returned,
     RoundMessage,
     Segment,
 )
@@ -198,10 +198,10 @@ class Seat:
         self._compose_audits(audits)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
         self._compose_round(promise, longest_s(size, number_bytes))
-        self._returned, self._early = ReturnedSteps(place), EarlyMessages(most_segments(size))
-        self._reporting, self._returning = Telling[tuple[PeerId, int]](), Telling[PeerId]()
-        self._reports = 0
-        """Number of our last ledger report."""
+        self._returned, self._early = ReturnedSteps(place.stage), EarlyMessages(most_segments(size))
+        self._reporting = Reporting()
+        self._told = self._news()
+        """What our neighbours were told of us at once."""
         self._following = Following(place.stage)
 
     def _compose_audits(self, terms: AuditTerms) -> None:
@@ -271,7 +271,13 @@ class Seat:
             moved=(len(self.pipeline.done()) + self.member.received) % 2**16,
             missing=self.roster.missing(self.step),
             audited=tuple(self.auditing.agreed_with()),
+            returned=self._news()[2],
         )
+
+    def _news(self) -> tuple[int, bool, bool]:
+        """Return what neighbours are told at once: our version, whether we serve, and whether our
+        stage has all gradients of the step, as far as we know."""
+        return self.step, self.serving, self.leader.whole and not self._is_over
 
     def why(self) -> str:
         """Return one sentence about what the seat is doing, for whoever runs it."""
@@ -323,9 +329,8 @@ class Seat:
         audits = self.auditing, self.showing, self.charging
         of = self.pipeline, self.leader, self._following, *audits
         parts = (part.next_deadline() for part in of)
-        telling = self._reporting.next_deadline(), self._returning.next_deadline()
         look = self._obstruction.look_at if self.serving and not self._is_over else None
-        others = (leases, look, *telling, self.roster.next_deadline())
+        others = (leases, look, self._reporting.next_deadline(), self.roster.next_deadline())
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
@@ -342,6 +347,7 @@ class Seat:
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
+        self._returned.observe(self.roster.seen, self.step)
         self.quorum.observe(self.roster.whole, now)
         effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
         effects += self.auditing.update_view(view, self.roster.seen, now)
@@ -572,11 +578,6 @@ class Seat:
         said = Statement(ready.stage, self.era, ready.step, ready.attempt, ready.digest)
         signature = self.elector.sign(READY, encode_statement(said))
         return replace(ready, signature=signature) if signature else None
-
-    def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
-        """Note that the stage before has all gradients; a plan may have waited for that."""
-        self._returned.told(message, self.step)
-        return list(self.leader.tick(now))
 
     def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
         """Take a replica's ledger."""
@@ -854,6 +855,9 @@ class Seat:
                     pending += self._expel(effect, now)
                 case _:
                     outward.append(effect)
+        if (news := self._news()) != self._told:
+            self._told = news
+            outward.append(StatusChanged())
         return stamped(outward, self.era)
 
     def _follow_up(self, now: float) -> list[SeatEffect]:
@@ -866,45 +870,32 @@ class Seat:
         effects += self._evaluate()
         if self.place.first:
             effects += self._lease(now)
-        return [*effects, *self._tell_returned(now), *self._report(now)]
+        return [*effects, *self._report(now)]
 
     def _evaluate(self) -> list[Compute]:
         """Run held-out microbatches, unless the step is being closed."""
         may_begin = self.training_allowed and not self._view.empty_stages()
         return self.evaluating.work(may_begin=may_begin, free=self.member.plan_followed is None)
 
-    def _tell_returned(self, now: float) -> list[Send]:
-        """Tell the replicas of the next stage that have not closed the step that ours has all of
-        it, as far as we know."""
-        whole = self.leader.whole and not self._is_over
-        after = self.roster.seen.serving(self.place.stage + 1) if whole else ()
-        open_there = [replica.peer for replica in after if replica.version <= self.step]
-        said = Returned(self.place.stage + 1, self.step)
-        return [Send(peer, said) for peer in self._returning.due(open_there, self.step, now)]
-
     def _report(self, now: float) -> list[SeatEffect]:
-        """Tell the leader, and the next ones in line, our ledger of the step: at once when nothing
-        is in flight any more, for it is of use once it is complete. The state that it is of is
-        known, and the step still open here."""
+        """Tell the leader, and the next ones in line, our ledger of the step, as long as the state
+        that it is of is known, and the step is open here."""
         of, member = self.pipeline.work, self.member
         unfit = self._is_over or member.hashing or member.applying
-        line = [] if unfit else self._line.told(self.step, now)
-        within_s = AGAIN_S if of.in_flight else 0.0
-        told = self._reporting.due(((p, self.step) for p in line), of.revision, now, within_s)
-        if not told:
+        line = [] if unfit else self._line.of(self.step)
+        if not (told := self._reporting.due(line, self.step, of, now)):
             return []
-        self._reports += 1
         report = LedgerReport(
             stage=self.place.stage,
             step=self.step,
-            seq=self._reports,
+            seq=self._reporting.number,
             done=bytes(of.ledger),
             in_flight=bytes(of.in_flight_bits),
             promised=member.promised,
             state=member.state,
             knows=list[str](self.quorum.vouch(self._view, self.roster.is_proven)),
         )
-        return [Send(peer, report) for peer, _ in told]
+        return [Send(peer, report) for peer in told]
 
     def _part(self) -> OwnPart:
         """Return the state of our own replica in the round."""

@@ -323,16 +323,6 @@ class LedgerReport(SeatMessage, frozen=True):
     """Whom it vouches for in the stages beside: a plan may name them as electors."""
 
 
-class Returned(SeatMessage, frozen=True):
-    """The stage before ``stage`` has counted all microbatches of the step: it received valid
-    gradients for them."""
-
-    route = Route("seat", "on_returned", sender="stage before", aside=True)
-
-    stage: StageIndex
-    step: StepIndex
-
-
 class Plan(RoundMessage, frozen=True):
     """The leader's plan of one attempt to close a step. Segment i belongs to member i."""
 

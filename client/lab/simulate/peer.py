@@ -62,5 +62,7 @@ class SimPeer:
             serves = status.state == "serving"
             said = (status.version, serves, status.rate)
             missing = tuple(map(PeerId, status.missing))
-            replicas[status.stage].append(Replica(peer, *said, missing=missing))
+            replicas[status.stage].append(
+                Replica(peer, *said, missing=missing, returned=status.returned)
+            )
         return SwarmView.of(replicas)

@@ -193,7 +193,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         for peer in list(self.peers.values()):
             self.announce(peer)
 
-    def announce(self, peer: SimPeer) -> None:
+    def announce(self, peer: SimPeer, *, near: bool = False) -> None:
         """Send a heartbeat to all, as membership does when a seat's state changes."""
         if peer.seat is None or not peer.alive:
             return
@@ -292,7 +292,6 @@ class TrainingWorld(SeatWorld[SimPeer]):
         if committed.loss is not None:
             known = self.losses.setdefault(committed.version - 1, committed.loss)
             expect(known == committed.loss, f"two losses for step {committed.version - 1}")
-        self.announce(peer)
 
     def _check_hash(self, peer: SimPeer, version: int) -> None:
         known = self.hashes.setdefault((peer.stage, version), peer.hash)

@@ -62,6 +62,7 @@ from protocol.seat.effects import (
     SeatEffect,
     SignCharge,
     Snapshot,
+    StatusChanged,
 )
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
@@ -135,7 +136,7 @@ class SeatDriver:
         listed = largest_list(manifest.microbatches_per_step)
         self._largest_shown = max(self._largest_tensor, self._largest_shard, listed)
         self._closed, self._patience = False, Patience()
-        self._told, self._refused = (seat.step, seat.serving), ""
+        self._refused = ""
         self._awaiting: dict[trio.CancelScope, int] = {}
         """Tasks that wait for their samples, by step."""
         self._graphs: set[tuple[int, int]] = set()
@@ -261,12 +262,6 @@ class SeatDriver:
             if self._closed:
                 return
             self._perform_one(effect, parts)
-        if (self.seat.step, self.seat.serving) != self._told and not self._closed:
-            self._told = (self.seat.step, self.seat.serving)
-            self._stop_waiting()
-            if self._samples is not None:
-                self._samples.at(self.seat.step)
-            self._owner.seat_changed()
         self._tell_refusal()
         self._note_time()
         if self.seat.draining.complete and not self._closed:
@@ -325,6 +320,11 @@ class SeatDriver:
                 self._perform(self.seat.charged(signed, self._ports.now()))
             case Fault():
                 self._owner.fault(effect)
+            case StatusChanged():
+                self._stop_waiting()
+                if self._samples is not None:
+                    self._samples.at(self.seat.step)
+                self._owner.seat_changed()
             case _ if isinstance(effect, Effect):
                 self._ports.perform(effect)
             case _:

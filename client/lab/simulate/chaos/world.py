@@ -388,9 +388,9 @@ class ChaosWorld(ChaosSwarm):
 
     # --- what the seats want ---------------------------------------------------------------
 
-    def announce(self, peer: Volunteer) -> None:
+    def announce(self, peer: Volunteer, *, near: bool = False) -> None:
         """See ``SeatWorld``."""
-        self.beats.say(peer)
+        self.beats.say(peer, near_only=near)
 
     def committed(self, peer: Volunteer, committed: Committed) -> None:
         """See ``SeatWorld``."""
@@ -403,7 +403,6 @@ class ChaosWorld(ChaosSwarm):
             made_in = peer.recovery.lineage
             wrote = (peer, committed.version, saved, peer.incarnation, made_in)
             self.agenda.sometime(WRITE_S, partial(self.histories.wrote, *wrote))
-        self.beats.say(peer, version_only=True)
 
     def faulted(self, peer: Volunteer, fault: SeatFault) -> None:
         """See ``SeatWorld``: a node takes the stage again, for any reason."""

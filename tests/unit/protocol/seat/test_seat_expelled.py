@@ -16,7 +16,7 @@ from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import sign
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import Charged, Plan, Returned
+from protocol.wire.messages import Charged, Plan
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import promised_by
 from tests.support.protocol_examples import SWARM, peer, signer
@@ -34,10 +34,9 @@ def seat() -> Seat:
         Place(ME, STAGE, 2, 4), STEP, size=384, audits=AuditTerms(0.1, bytes(32), charges=charges)
     )
     ours = [Replica(member, STEP, True) for member in NUMBER]
-    made.update_view(SwarmView.of([[Replica(UPSTREAM, STEP, True)], ours]), 0.0)
+    made.update_view(SwarmView.of([[Replica(UPSTREAM, STEP, True, returned=True)], ours]), 0.0)
     made.quorum.settle(tuple(NUMBER), tuple(NUMBER), STEP, 0.0)
     made.allow_training(0.0)
-    made.receive(UPSTREAM, Returned(STAGE, STEP), 0.0)
     return made
 
 

@@ -28,7 +28,6 @@ from protocol.wire.messages import (
     Plan,
     Propose,
     Reduced,
-    Returned,
     Vote,
 )
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
@@ -154,13 +153,12 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
     made.quorum.settle([ME, SIBLING], electors, STEP, 0.0)
     made.quorum.designated = SIBLING
     made.update_view(siblings(STEP), 0.0)
-    made.receive(OTHER, Returned(STAGE, STEP), 0.0)
     return made
 
 
 def siblings(version: int, *, step: int = STEP) -> SwarmView:
     stage = [Replica(ME, step, True), Replica(SIBLING, version, True)]
-    return SwarmView.of([[Replica(OTHER, STEP, True)], stage])
+    return SwarmView.of([[Replica(OTHER, STEP, True, returned=True)], stage])
 
 
 def commit(*by: PeerId, value: bytes = DIGEST, step: int = STEP) -> Commit:

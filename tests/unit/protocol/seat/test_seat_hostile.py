@@ -25,7 +25,6 @@ from protocol.wire.messages import (
     Message,
     Plan,
     Reduced,
-    Returned,
     Segment,
 )
 from protocol.wire.parts import PlanMember
@@ -54,14 +53,12 @@ def seat(stage: int = 1, stages: int = 2) -> Seat:
     )
     view = SwarmView.of(
         [
-            [Replica(UPSTREAM, 3, True)],
+            [Replica(UPSTREAM, 3, True, returned=True)],
             [Replica(ME, 3, True), Replica(SIBLING, 3, True), Replica(ROGUE, 3, False)],
         ]
     )
     made.update_view(view, 0.0)
     made.allow_training(0.0)
-    if stage:  # a plan may count what the stage before has got the gradients of
-        made.receive(UPSTREAM, Returned(stage, 3), 0.0)
     return made
 
 

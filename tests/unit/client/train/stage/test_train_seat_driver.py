@@ -47,6 +47,7 @@ from protocol.seat.effects import (
     Contributions,
     HeldOutLoss,
     Snapshot,
+    StatusChanged,
 )
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
@@ -205,17 +206,14 @@ def test_everything_else_goes_to_the_engine_and_nothing_once_it_is_closed() -> N
     assert driven.ports.perform.call_count == 1
 
 
-def test_the_owner_hears_of_another_step_and_of_serving_once() -> None:
+def test_the_owner_hears_what_neighbours_are_told_of_an_open_seat() -> None:
     driven = Driven()
     driven.of._perform([])
     assert not driven.owner.seat_changed.called
-    driven.of.seat.step = STEP + 1
-    for _ in range(2):
-        driven.of._perform([])
+    driven.of._perform([StatusChanged()])
     driven.owner.seat_changed.assert_called_once_with()
-    driven.of.seat.step = STEP + 2
     driven.of.close()
-    driven.of._perform([])
+    driven.of._perform([StatusChanged()])
     driven.owner.seat_changed.assert_called_once_with()
 
 
