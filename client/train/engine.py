@@ -78,7 +78,6 @@ from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     ChunkRequest,
     Commit,
-    CommitRequest,
     Goodbye,
     Heartbeat,
     Hello,
@@ -355,7 +354,7 @@ class Engine:
         taker = self.held_stages.taker(message)
         return self._learn if taker is None and isinstance(message, Commit) else taker
 
-    def _elect(self, peer: PeerId, message: Propose | CommitRequest, payload: bytes) -> None:
+    def _elect(self, peer: PeerId, message: Propose, payload: bytes) -> None:
         """Vote as an elector, or say how a step was closed."""
         answer = self.elector.answer(peer, message)
         if isinstance(answer, Penalise):

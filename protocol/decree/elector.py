@@ -49,7 +49,7 @@ from protocol.decree.decree import (
 from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.wire.fields import Attempt, Era, PeerText, StageIndex, StepIndex
-from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
+from protocol.wire.messages import Commit, Propose, Vote
 from protocol.wire.parts import Ballot, Decree
 
 MAX_TERMS: Final = 64
@@ -191,23 +191,20 @@ class Elector:
 
     # --- voting ----------------------------------------------------------------------------
 
-    def answer(
-        self, sender: PeerId, message: Propose | CommitRequest
-    ) -> Vote | Commit | CommitRequest | Penalise | None:
+    def answer(self, sender: PeerId, message: Propose) -> Vote | Commit | Propose | Penalise | None:
         """Answer a leader with a vote or a refusal, and anyone with the commit of a step that is
         closed. We ask for the commit before, if only that says whose the first attempt is. Blame a
         leader that proposes what its members are not Ready for."""
         key = message.stage, message.era
         if (closed := self.commit(*key, message.step)) is not None:
             return closed
-        if isinstance(message, CommitRequest):
+        if message.attempt == 0:
             return self._newest_after(*key, message.step)
         known = self._named_before(*key, message.step)
         if known is None:
-            ahead = message.step and self.may_be(*key, message.step)
-            return (
-                CommitRequest(message.stage, message.step - 1, era=message.era) if ahead else None
-            )
+            if not message.step or not self.may_be(*key, message.step):
+                return None
+            return Propose(message.stage, message.step - 1, 0, era=message.era)
         term = self._terms.get(key)
         if term is None:
             term = self._begin(*key, message.step)

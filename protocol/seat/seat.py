@@ -97,7 +97,6 @@ from protocol.wire.messages import (
     Admit,
     Commit,
     Commitment,
-    CommitRequest,
     JoinStage,
     LedgerReport,
     Message,
@@ -478,8 +477,8 @@ class Seat:
     ) -> list[SeatEffect]:
         """Hand a message to what takes it in our present state."""
         route = message.route
-        if isinstance(message, Propose | CommitRequest):
-            return self._as_elector(sender, message, now)
+        if isinstance(message, Propose):
+            return self._as_elector(sender, message)
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
             if isinstance(message, Commit):
                 if self._is_left_behind(message):
@@ -621,9 +620,7 @@ class Seat:
         far = later.step > self.step + MAX_COMMITS and self.loaded
         return far and self.quorum.suffice(signed)
 
-    def _as_elector(
-        self, sender: PeerId, message: Propose | CommitRequest, now: float
-    ) -> list[SeatEffect]:
+    def _as_elector(self, sender: PeerId, message: Propose) -> list[SeatEffect]:
         """Answer as an elector of our own stage."""
         answer = self.elector.answer(sender, message)
         if isinstance(answer, Penalise):

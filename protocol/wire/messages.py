@@ -384,7 +384,8 @@ class Ready(RoundMessage, frozen=True):
 
 class Propose(RoundMessage, frozen=True):
     """A leader to the electors of its step: a decree to vote for; without one, a question for their
-    promises: to take part in no earlier attempt from now on."""
+    promises: to take part in no earlier attempt from now on. Attempt 0 is nobody's: whoever lacks
+    the commit of a step that the receiver has closed asks for just that."""
 
     route = Route("elector", observing=True)
 
@@ -419,15 +420,6 @@ class Commit(RoundMessage, frozen=True):
     """Who led that attempt."""
     decree: Decree
     votes: Signatures
-
-
-class CommitRequest(SeatMessage, frozen=True):
-    """The sender lacks the commit of a step that the receiver has closed."""
-
-    route = Route("elector", observing=True)
-
-    stage: StageIndex
-    step: StepIndex
 
 
 # --- audits ---------------------------------------------------------------------------------

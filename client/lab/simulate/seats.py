@@ -32,7 +32,6 @@ from protocol.seat.effects import SeatEffect, Serving, Snapshot, StatusChanged
 from protocol.wire.messages import (
     AuditReply,
     Commit,
-    CommitRequest,
     Message,
     Propose,
     Reduced,
@@ -132,7 +131,7 @@ class SeatWorld(ABC, Generic[SomePeer]):
 
     def take(self, sender: PeerId, peer: SomePeer, message: Message, parts: Parts) -> None:
         """Hand a message that has arrived to the elector or to the seat, if there is one."""
-        if isinstance(message, Propose | CommitRequest):
+        if isinstance(message, Propose):
             answer = peer.elector.answer(sender, message)
             if isinstance(answer, Penalise):
                 self.perform(peer, [answer])

@@ -24,7 +24,6 @@ from protocol.recovery.stored import STORED
 from protocol.waypoints.part import WAYPOINT
 from protocol.wire.messages import (
     Commit,
-    CommitRequest,
     Goodbye,
     JoinStage,
     Letter,
@@ -366,7 +365,7 @@ async def test_our_elector_hears_of_every_stage_and_answers_for_it(
         monkeypatch.setattr(type(engine.history), "proves_at_all", proves)
         engine.take(Inbound(leader, closed, b""))
         assert elector.commit(stage, 5, 7) == closed
-        engine.take(Inbound(leader, CommitRequest(stage, 7, era=5), b""))
+        engine.take(Inbound(leader, Propose(stage, 7, 0, era=5), b""))
         engine.take(Inbound(leader, Propose(stage, 8, 2, era=5), b""))
         (_, found), (to, promise) = sent
         assert found == closed

@@ -24,7 +24,7 @@ from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
 from protocol.pace import ANSWER_S
 from protocol.rounds.proposer import Proposer, State
 from protocol.rounds.quorum import Quorum
-from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
+from protocol.wire.messages import Commit, Propose, Vote
 from protocol.wire.parts import Ballot, Decree, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.decrees import commit_of, elector, signature, verify
@@ -172,7 +172,7 @@ def test_what_may_be_older_than_its_word_takes_no_part(swarm: Swarm) -> None:
     again.load(swarm.electors[C].terms)
     again.bar(ERA)
     assert again.answer(first, Propose(STAGE, STEP, 2, era=ERA)) is None
-    asks = CommitRequest(STAGE, STEP, era=ERA)
+    asks = Propose(STAGE, STEP, 0, era=ERA)
     assert again.answer(first, Propose(STAGE, STEP + 1, 2, era=ERA)) == asks
     again.first = lambda _era, _step: "ABC"
     later = Propose(STAGE, STEP + 1, 2, era=ERA + 1)
@@ -193,8 +193,8 @@ def test_it_asks_for_the_commit_before_and_gives_those_it_has(swarm: Swarm) -> N
     new = elector(D)
     new.proves = {A, B, C}.__contains__
     asked = Propose(STAGE, STEP, 1, decree(first), era=ERA)
-    assert new.answer(first, asked) == CommitRequest(STAGE, STEP - 1, era=ERA)
-    given = swarm.electors[A].answer(D, CommitRequest(STAGE, STEP - 1, era=ERA))
+    assert new.answer(first, asked) == Propose(STAGE, STEP - 1, 0, era=ERA)
+    given = swarm.electors[A].answer(D, Propose(STAGE, STEP - 1, 0, era=ERA))
     assert given == swarm.before
     new.take(given)
     answer = new.answer(first, asked)
@@ -235,8 +235,8 @@ def test_nobody_makes_an_elector_silent_in_its_step(swarm: Swarm) -> None:
     for step in (STEP + 1, STEP + 2):
         voter.take(forged_ahead("E", step))
         voter.take(forged_ahead("DE", step))
-        assert voter.answer(E, Propose(STAGE, step, 2, era=ERA)) == CommitRequest(
-            STAGE, step - 1, era=ERA
+        assert voter.answer(E, Propose(STAGE, step, 2, era=ERA)) == Propose(
+            STAGE, step - 1, 0, era=ERA
         )
     assert voter.terms[-1].step == STEP
     assert voter.answer(first, Propose(STAGE, STEP, 1, decree(first), era=ERA)).signature
@@ -318,7 +318,7 @@ def test_a_digest_names_all_of_a_decree() -> None:
 class TestWhatIsProposed:
     """An elector votes for what all members are Ready for, if none is left out that it hears."""
 
-    def answer(self, voter: Elector, said: Decree) -> Vote | Commit | CommitRequest | None:
+    def answer(self, voter: Elector, said: Decree) -> Vote | Commit | Propose | None:
         first, _ = leaders()
         answer = voter.answer(first, Propose(STAGE, STEP, said.attempt, said, era=ERA))
         return None if isinstance(answer, Penalise) else answer
@@ -461,8 +461,8 @@ def test_whom_an_elector_does_not_know_to_elect_moves_it_to_nothing() -> None:
     forged = Decree(2, b"x" * 32, (LIAR,), (LIAR,), 0.0, (bytes(64),))
     promises = (Promise(LIAR, 0, b"", bytes(64)),)
     for asked in (Propose(STAGE, STEP, 2), Propose(STAGE, STEP, 2, forged, promises)):
-        assert voter.answer(LIAR, asked) == CommitRequest(STAGE, STEP - 1)
-    assert unsigned().answer(LIAR, asked) != CommitRequest(STAGE, STEP - 1)
+        assert voter.answer(LIAR, asked) == Propose(STAGE, STEP - 1, 0)
+    assert unsigned().answer(LIAR, asked) != Propose(STAGE, STEP - 1, 0)
 
 
 def test_only_members_of_the_decree_before_lead_as_long_as_one_of_them_serves() -> None:

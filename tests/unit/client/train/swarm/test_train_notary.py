@@ -15,7 +15,7 @@ from protocol.decree.decree import PROMISE, READY, VOTE, agreed, digest_of, enco
 from protocol.evidence.heard import Heard
 from protocol.ids import PeerId
 from protocol.membership.detector import DEAD_AFTER_S
-from protocol.wire.messages import Commit, CommitRequest, Message, Plan, Propose, Ready, Vote
+from protocol.wire.messages import Commit, Message, Plan, Propose, Ready, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.protocol_examples import SWARM, peer, signer
@@ -170,7 +170,7 @@ def test_after_a_reboot_the_elector_stays_out_of_the_lineage_until_a_step_is_clo
     second, _ = notary(tmp_path / "marks")
     second.resume(5)
     assert second.elector.answer(SECOND, Propose(1, 7, 3, era=5)) is None
-    asks = CommitRequest(1, 7, era=5)
+    asks = Propose(1, 7, 0, era=5)
     assert second.elector.answer(SECOND, Propose(1, 8, 3, era=5)) == asks
     assert isinstance(second.elector.answer(SECOND, Propose(1, 7, 3, era=6)), Vote)
     closed = Commit(1, 8, 2, LEADER, decree(), ((peer(1), bytes(64)),), era=5)
