@@ -44,6 +44,7 @@ from client.train.swarm.views import era_followed, matching_members, may_speak, 
 from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.chunks import ChunkServer
 from client.train.transfer.data_search import DataSearch
+from protocol.decree.elector import Sight
 from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendLetter
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.evidence.proof import RECORDS
@@ -132,11 +133,15 @@ class Engine:
         self.downloads.add(self.data_search)
         self.expulsions = Expulsions(self, network, self.membership, swarm)
         self.numbers = Numbers()
-        self.notary = Notary(signer, swarm, self.event_sink.explain)
+        sees = Sight(
+            may_be=self._may_be,
+            proves=self._is_proven,
+            first=self._first_electors,
+            serving=self._serving,
+            lost=lambda: self.membership.contacts.lost(self.now()),
+        )
+        self.notary = Notary(signer, swarm, sees, self.event_sink.explain)
         self.elector = self.notary.elector
-        self.elector.may_be, self.elector.serving = self._may_be, self._serving
-        self.elector.first, self.elector.proves = self._first_electors, self._is_proven
-        self.elector.lost = lambda: self.membership.contacts.lost(self.now())
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(
             self, manifest, swarm, lambda: self.handshake.admitted, self._amended

@@ -28,7 +28,7 @@ class Admissions:
         lets_in: whether a newcomer may be admitted now (``seat/roster.py``).
     """
 
-    def __init__(self, place: Place, lets_in: LetsIn = lambda _peer, _now: True) -> None:
+    def __init__(self, place: Place, lets_in: LetsIn) -> None:
         self._place, self._lets_in = place, lets_in
         self._asking: dict[PeerId, float] = {}
         self._observing: dict[PeerId, float] = {}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Literal
@@ -20,9 +19,9 @@ from typing import Literal
 from msgspec.structs import replace
 
 from protocol import limits
-from protocol.agreed import AgreedList
 from protocol.answer import YES, Answer, no
-from protocol.decree.decree import READY, Verify, agreed
+from protocol.decree.decree import READY, agreed
+from protocol.decree.elector import Elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, short
@@ -30,6 +29,8 @@ from protocol.pace import ANSWER_S, HEARD_S, LOOK_S, LOST_S
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.place import Place
 from protocol.rounds.admissions import Admissions, LetsIn
+from protocol.rounds.agreeing import Agreeing
+from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
 from protocol.rounds.patience import Patience
 from protocol.rounds.plans import REFUSED, most_common, split
@@ -47,7 +48,6 @@ MAX_REFUSALS = 2
 the round has to go first. Else a spoilt plan runs out of time."""
 MOST_DOUBLINGS = 5
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
-Amended = Callable[[], AgreedList]
 
 
 Restart = Literal[
@@ -62,23 +62,6 @@ Restart = Literal[
 """Reason why a round was planned again."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnPart:
-    """The state of the leader's own replica in the round at the time of a call."""
-
-    closed: bool = False
-    """Whether we know the step's commit, our own or another's: then nothing is planned."""
-    received: int = 0
-    """How much of the round has come to us."""
-    returned: bool = True
-    """Whether the stage before has got the gradients of the whole step."""
-    ready: bytes = b""
-    """Digest of the attempt that we are Ready for; empty: of none."""
-    passed: bool = False
-    """Whether siblings are past the step, none of them tells its commit, and it is for us to ask
-    the electors, though we may not lead."""
-
-
 class RoundLeader:
     """Runs at every replica all the time; acts only while ``leading``.
 
@@ -86,15 +69,16 @@ class RoundLeader:
         place: where this replica stands.
         size: elements of the stage's flat gradient.
         step: the step that it begins with.
-        quorum: None: no quorum is needed, as in worlds without partitions.
-        lets_in: whether a newcomer may be admitted now.
-        amended: the amendments that our stage agrees on with this step, and those on which it had
-            agreed at its version.
-        expected_s: returns how long a round may take here by those before.
-        verify: checks a signature.
         era: lineage of the seat.
-        part: returns our own replica's part in the round.
-        made_by: returns the commit that made a version; None where the lineage begins.
+        member: our own replica's part in the round. Once it knows the commit, nothing is planned.
+        quorum: knows roll and electors.
+        elector: verifies signatures, and keeps the commits of earlier steps.
+        agreeing: the amendments on which our stage agrees.
+        lets_in: whether a newcomer may be admitted now.
+        returned: whether the stage before has got the gradients of the whole step.
+        passed: whether siblings are past the step, none of them tells its commit, and it is for us
+            to ask the electors, though we may not lead.
+        expected_s: returns how long a round may take here by those before.
     """
 
     def __init__(
@@ -102,25 +86,24 @@ class RoundLeader:
         place: Place,
         size: int,
         step: int,
-        quorum: Quorum | None = None,
-        lets_in: LetsIn = lambda _peer, _now: True,
-        amended: tuple[Amended, Amended] = (tuple, tuple),
-        expected_s: Callable[[], float] = lambda: 0.0,
-        verify: Verify = lambda _peer, _kind, _body, _signature: True,
-        era: int = 0,
-        part: Callable[[], OwnPart] = OwnPart,
-        made_by: Callable[[int], Commit | None] = lambda _version: None,
+        *,
+        era: int,
+        member: RoundMember,
+        quorum: Quorum,
+        elector: Elector,
+        agreeing: Agreeing,
+        lets_in: LetsIn,
+        returned: Callable[[], Answer],
+        passed: Callable[[], bool],
+        expected_s: Callable[[], float],
     ) -> None:
-        self._place, self._size = place, size
-        self._part, self._made_by = part, made_by
-        self._amended, self._agreed = amended
-        self._quorum = quorum or Quorum(place.me, place.stage, None)
+        self._place, self._size, self._era = place, size, era
+        self._member, self._quorum, self._elector = member, quorum, elector
+        self._agreeing, self._returned, self._passed = agreeing, returned, passed
         self._view = SwarmView(((),) * place.stages)
-        self._admissions = Admissions(place, lets_in)
+        self._admissions, self._patience = Admissions(place, lets_in), Patience(expected_s)
         self._next: dict[PeerId, LedgerReport] = {}
-        self._patience, self._era = Patience(expected_s), era
-        self._verify = verify
-        self.proposer = Proposer(place.me, place.stage, self._quorum, verify, self._left_out)
+        self.proposer = Proposer(place.me, place.stage, era, quorum, elector.verify, self._left_out)
         self.restarts: Counter[Restart] = Counter()
         """Rounds of all steps that we have planned again, by reason."""
         self._reset(step, b"")
@@ -137,7 +120,7 @@ class RoundLeader:
         self._complete_since: float | None = None
         self._answers: dict[PeerId, Ready] = {}
         """By member of the plan: for what it is Ready, or that it refuses."""
-        self.proposer.start_step(step, self._era)
+        self.proposer.start_step(step)
         self._not_before = -math.inf
         """Until then we leave the step to another leader, to whom the electors have promised it."""
         self._overtaken = 0
@@ -288,7 +271,7 @@ class RoundLeader:
             now: monotonic seconds.
             leases: whether the leader leases the step's microbatches.
         """
-        if self._part().closed or self._proposing or not self._serving_step():
+        if self._member.knows_commit or self._proposing or not self._serving_step():
             return []
         if not self.leading:
             return [] if led_by is None else self._awaited_of(led_by, leases=leases)
@@ -333,9 +316,8 @@ class RoundLeader:
         if silent:
             return [("report", led_by)]
         reports = [self.reports[p] for p in at_step if p in self.reports]
-        whole = self.whole and self._part().returned
         idle = leases and not any(report.in_flight for report in reports)
-        if whole or idle:
+        if idle or (self.whole and self._returned()):
             return [("plan", led_by)]
         return self._lessees() if leases else []
 
@@ -345,9 +327,9 @@ class RoundLeader:
         if union != (1 << self._place.per_step) - 1:
             self._complete_since = None
             return no(f"{union.bit_count()} of {self._place.per_step} microbatches are counted")
-        if not self._part().returned:
+        if not (returned := self._returned()):
             self._complete_since = None
-            return no("the stage before has not got all gradients of the step yet")
+            return returned
         if self._complete_since is None:
             self._complete_since = now
         laggards = self._laggards()
@@ -399,12 +381,12 @@ class RoundLeader:
         return self.proposer.state in (State.PROPOSING, State.CLOSED)
 
     def _act(self, now: float) -> list[Effect]:
-        own = self._part()
-        if own.closed:
+        if self._member.knows_commit:
             return []
         if (commit := self.proposer.commit()) is not None:
             return self._close(commit, now)
-        if not self.leading and not own.passed:
+        passed = self._passed()
+        if not self.leading and not passed:
             return []
         self._look_at, effects = None, self._admit(now) if self.leading else []
         if self._proposing:
@@ -414,7 +396,7 @@ class RoundLeader:
             words = f"step {self.step}: completing attempt {self.proposer.decree.attempt}"
             said = Explain("round", f"{words}, for which electors have voted")
             return [*effects, said, *self.proposer.propose(self.proposer.decree, now)]
-        here = own.received + len(self._answers)
+        here = self._member.received + len(self._answers)
         if self._plan is not None and self._patience.ran_out(here, now):
             effects.append(Explain("round", self._patience.words(self.step), "warning"))
             self._void("nothing came")
@@ -422,7 +404,7 @@ class RoundLeader:
             return [*effects, *self._try_decide(now)]
         members = self._at_step()
         self.may_plan = self._may_plan(members, now)
-        if not self.may_plan and not own.passed:
+        if not self.may_plan and not passed:
             return effects
         if self.proposer.state is State.IDLE:
             ours = self.reports.get(self._place.me)
@@ -459,11 +441,11 @@ class RoundLeader:
             observers=list[str](observers),
             state=most_common([self.reports[peer].said.state for peer in members]),
             electors=list[str](self._electors(members)),
-            amended=self._amended(),
+            amended=self._agreeing.to_plan(self.step),
             promises=self.proposer.promises,
         )
         self._answers = {}
-        self._patience.planned(self._part().received, now)
+        self._patience.planned(self._member.received, now)
         return [Send(peer, self._plan) for peer in [*members, *observers]]
 
     def _electors(self, members: list[PeerId]) -> list[PeerId]:
@@ -491,14 +473,14 @@ class RoundLeader:
             self._refusers[sender] += 1
             if self._anew_at is None and self._refusals < MAX_REFUSALS:
                 self._anew_at = now + ANSWER_S
-        elif not self._verify(sender, READY, encode_statement(said), message.signature):
+        elif not self._elector.verify(sender, READY, encode_statement(said), message.signature):
             return [Penalise(sender, "ready-not-signed", 20)]
         self._answers[sender] = message
         return self._act(now)
 
     def _try_decide(self, now: float) -> list[Effect]:
         """Propose the decree once every member is Ready with the same digest."""
-        plan, ready = self._plan, self._part().ready
+        plan, ready = self._plan, self._member.ready
         if plan is None or self._proposing:
             return []
         whole = len(self._answers) == len(plan.members)
@@ -607,12 +589,13 @@ class RoundLeader:
             return []
         siblings = self._view.serving(self._place.stage)
         serving = [replica.peer for replica in siblings if replica.version == self.step]
-        at = self.step, self._state, self._made_by(self.step), now
-        return self._admissions.admit(serving, self._held(), *at, amended=self._agreed())
+        made_by = self._elector.commit(self._place.stage, self._era, self.step - 1)
+        at = self.step, self._state, made_by, now
+        return self._admissions.admit(serving, self._held(), *at, amended=self._agreeing.agreed)
 
     def tick(self, now: float) -> list[Effect]:
         """Act on deadlines that have passed."""
-        if self._part().closed:
+        if self._member.knows_commit:
             return []
         before = self.proposer.state
         again = self.proposer.tick(now)

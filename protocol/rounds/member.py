@@ -97,10 +97,10 @@ class RoundMember:
         *,
         accumulator: Pipeline,
         loaded: bool,
-        promise: tuple[int, int] = (0, 0),
-        commitments: Commitments | None = None,
-        rate: Callable[[Plan], float | None] = lambda _plan: None,
-        sign: Callable[[Ready], Ready | None] = lambda ready: ready,
+        promise: tuple[int, int],
+        commitments: Commitments | None,
+        rate: Callable[[Plan], float | None],
+        sign: Callable[[Ready], Ready | None],
     ) -> None:
         self._place, self._size = place, size
         self._commitments, self._rate, self._sign = commitments, rate, sign

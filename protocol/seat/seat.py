@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from operator import attrgetter
@@ -25,11 +25,10 @@ from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.audit.terms import AuditTerms
 from protocol.decree.decree import READY, voters
-from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector, unsigned_elector
+from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
-from protocol.membership.contacts import Contacts
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -54,15 +53,15 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
+from protocol.rounds.agreeing import Agreeing
 from protocol.rounds.commitments import Commitments, Unsigned
-from protocol.rounds.leader import OwnPart, RoundLeader
+from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.plans import REFUSED
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import longest_s, most_segments
-from protocol.seat.agreeing import Agreeing
 from protocol.seat.auditing import Auditing
 from protocol.seat.charging import Charging
 from protocol.seat.draining import Draining, others_stay
@@ -135,10 +134,8 @@ class Seat:
         step: version the seat starts with (or observes from).
         serving: False to join as an observer.
         era: lineage that the version belongs to; messages of another one do not count.
-        touch: our contacts, from which a quorum is counted (``rounds/quorum.py``).
-        has_left: whether a peer follows a later lineage (``rounds/quorum.py``).
-        elector: votes for this volunteer; None: one of the seat's own, which signs nothing.
-        electors: of the lineage's first step.
+        quorum: knows the electors of the lineage's first step.
+        elector: votes for this volunteer.
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
             is on probation.
@@ -158,11 +155,9 @@ class Seat:
         tokens_per_step: int,
         step: int,
         serving: bool,
+        quorum: Quorum,
+        elector: Elector,
         era: int = 0,
-        touch: Contacts | None = None,
-        has_left: Callable[[PeerId], bool] = lambda _peer: False,
-        elector: Elector | None = None,
-        electors: Collection[PeerId] = (),
         promise: tuple[int, int] = (0, 0),
         proves: Proves | None = None,
         audits: AuditTerms | None = None,
@@ -186,9 +181,8 @@ class Seat:
         self._open = _OpenStep()
         audits, audited = audits or AuditTerms(), bool(audits and audits.budget)
         # a part knows those made before it, and none after it
-        self.elector = elector or unsigned_elector()
+        self.elector, self.quorum = elector, quorum
         self.agreeing = Agreeing(amendments, steps, sure=not (serving and step))
-        self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.pipeline = Pipeline(place, step, at_once=at_once)
         judged = audits.verdicts, proves, self._spoilers
         self.roster = Roster(place, self.quorum, *judged, audited=audited)
@@ -229,17 +223,15 @@ class Seat:
             self.place,
             self.size,
             self.step,
-            self.quorum,
-            self.roster.lets_in,
-            (
-                lambda: self.agreeing.to_plan(self.step),
-                lambda: self.agreeing.agreed,
-            ),
-            self._obstruction.expected_s,
-            self.elector.verify,
-            self.era,
-            self._part,
-            lambda version: self.elector.commit(self.place.stage, self.era, version - 1),
+            era=self.era,
+            member=self.member,
+            quorum=self.quorum,
+            elector=self.elector,
+            agreeing=self.agreeing,
+            lets_in=self.roster.lets_in,
+            returned=self._is_returned,
+            passed=self._leads_those_behind,
+            expected_s=self._obstruction.expected_s,
         )
         self.draining = Draining(self.pipeline, self.member)
 
@@ -894,13 +886,11 @@ class Seat:
         )
         return [Send(peer, report) for peer in told]
 
-    def _part(self) -> OwnPart:
-        """Return the state of our own replica in the round."""
-        member, returned = self.member, bool(self._is_returned())
-        known, came, ready = member.knows_commit, member.received, member.ready
+    def _leads_those_behind(self) -> bool:
+        """Whether siblings are past our step, none of them tells its commit, and it is for us to
+        ask the electors."""
         left_behind = self.serving and self._following.unanswered
-        passed = left_behind and self._line.leads_those_behind(self.step)
-        return OwnPart(known, came, returned, ready, passed)
+        return left_behind and self._line.leads_those_behind(self.step)
 
     def _is_returned(self) -> Answer:
         """Whether the stage before has all gradients of our step."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from client.lab.simulate.agenda import Action, Range
+from client.lab.simulate.electing import UnsplitQuorum, sight
 from client.lab.simulate.invariants import InvariantViolation, expect
 from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.peer import SimPeer
@@ -172,7 +173,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         place = Place(peer.peer, peer.stage, config.stages, config.per_step)
         peer.epoch += 1
         peer.payloads = {}
-        peer.elector.first = lambda _era, at: () if at else self._electors
+        peer.elector.sees = sight(first=lambda _era, at: () if at else self._electors)
         peer.worker = self._open_worker(place)
         peer.seat = Seat(
             place,
@@ -183,8 +184,8 @@ class TrainingWorld(SeatWorld[SimPeer]):
             serving=serving,
             amendments=peer.amendments,
             evaluation=config.evaluation,
+            quorum=UnsplitQuorum(peer.peer, peer.stage, self._electors),
             elector=peer.elector,
-            electors=self._electors,
         )
         self.carry(peer, peer.held.opened(self.agenda.now, serving=serving))
         self.perform(peer, peer.seat.allow_training(self.agenda.now))

@@ -28,7 +28,7 @@ from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import LyingWorker, MultisetWorker
 from client.lab.simulate.seats import Parts
 from protocol.decree.decree import READY, agreed
-from protocol.decree.elector import Elector
+from protocol.decree.elector import Elector, Sight
 from protocol.evidence.statement import Decisive, statement_of
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.view import Contradicted
@@ -45,6 +45,7 @@ from protocol.pipeline.effects import (
     Fault as SeatFault,
 )
 from protocol.pipeline.place import Place
+from protocol.rounds.quorum import Quorum
 from protocol.seat.effects import Audited, CommitTo, SeatEffect, SignCharge
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
@@ -142,13 +143,15 @@ class ChaosWorld(ChaosSwarm):
     def _elect(self, volunteer: Volunteer) -> None:
         """Give a process its elector, which knows what the one before it has written down."""
         terms = volunteer.elector.terms
-        volunteer.elector = Elector(partial(signature, volunteer.peer), is_signed)
+        sees = Sight(
+            may_be=partial(self._may_be, volunteer),
+            proves=lambda peer: volunteer.recovery.evidence.proves(peer),
+            first=partial(self._first_electors, volunteer),
+            serving=partial(self._serving, volunteer),
+            lost=partial(self._lost, volunteer),
+        )
+        volunteer.elector = Elector(partial(signature, volunteer.peer), is_signed, sees)
         volunteer.elector.load(terms)
-        volunteer.elector.may_be = partial(self._may_be, volunteer)
-        volunteer.elector.first = partial(self._first_electors, volunteer)
-        volunteer.elector.serving = partial(self._serving, volunteer)
-        volunteer.elector.proves = lambda peer: volunteer.recovery.evidence.proves(peer)
-        volunteer.elector.lost = partial(self._lost, volunteer)
 
     def _serving(self, volunteer: Volunteer, stage: int) -> dict[PeerId, int]:
         """Who serves a stage at which version, as far as a volunteer sees."""
@@ -268,9 +271,13 @@ class ChaosWorld(ChaosSwarm):
             step=version,
             serving=serving,
             era=lineage.era,
-            touch=volunteer.contacts,
-            has_left=volunteer.recovery.known.has_left,
-            electors=[PeerId(elector) for elector in lineage.electors],
+            quorum=Quorum(
+                volunteer.peer,
+                volunteer.stage,
+                volunteer.contacts,
+                volunteer.recovery.known.has_left,
+                [PeerId(elector) for elector in lineage.electors],
+            ),
             elector=volunteer.elector,
             promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, lineage.era)),
             proves=volunteer.recovery.evidence.proves,
@@ -533,4 +540,4 @@ class ChaosWorld(ChaosSwarm):
             volunteer.recovery.known.steps = steps
             if volunteer.seat is not None:
                 # a run's length is fixed; a world's is not
-                volunteer.seat.agreeing.unamended_steps = steps
+                volunteer.rounds.agreeing.unamended_steps = steps

@@ -117,7 +117,17 @@ class Accumulator:
 def exchanging(kept: Commitments) -> RoundMember:
     """A member that holds every sum of the plan."""
     place = Place(ME, 0, 1, 3)
-    member = RoundMember(place, 384, 0, accumulator=Accumulator(), loaded=True, commitments=kept)
+    member = RoundMember(
+        place,
+        384,
+        0,
+        accumulator=Accumulator(),
+        loaded=True,
+        promise=(0, 0),
+        commitments=kept,
+        rate=lambda _plan: None,
+        sign=lambda ready: ready,
+    )
     member.plan(OTHER, PLAN)
     member.computed(ContributeTask(0, 1, tuple(BOUNDS)), Outcome())
     for peer in (OTHER, THIRD):

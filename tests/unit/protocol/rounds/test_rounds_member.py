@@ -51,6 +51,9 @@ class Table:
             accumulator=self.worker,
             loaded=loaded,
             promise=promise,
+            commitments=None,
+            rate=lambda _plan: None,
+            sign=lambda ready: ready,
         )
 
     @property

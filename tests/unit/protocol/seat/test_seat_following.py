@@ -17,6 +17,7 @@ from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pace import FORGET_S, LOOK_S, LOST_S
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
 from protocol.pipeline.place import Place
+from protocol.rounds.quorum import Quorum
 from protocol.seat.effects import SeatEffect, Serving
 from protocol.seat.following import ASKED, Following
 from protocol.seat.seat import Seat
@@ -143,7 +144,7 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
         Place(ME, STAGE, 2, 4),
         STEP,
         serving=serving,
-        touch=contacts,
+        quorum=Quorum(ME, STAGE, contacts) if contacts else None,
         elector=elector(ME),
     )
     electors = [ME, SIBLING, OTHER]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client.lab.simulate.electing import sight
 from protocol.decree.elector import Elector
 from protocol.effects import Penalise
 from protocol.ids import PeerId, peer_id_from_key
@@ -49,7 +50,9 @@ def seat(stage: int = 1, stages: int = 2) -> Seat:
         Place(ME, stage, stages, PER_STEP),
         3,
         size=SIZE,
-        elector=Elector(lambda _kind, _body: SIGNED, lambda _p, _k, _b, said: said == SIGNED),
+        elector=Elector(
+            lambda _kind, _body: SIGNED, lambda _p, _k, _b, said: said == SIGNED, sight()
+        ),
     )
     view = SwarmView.of(
         [

@@ -7,12 +7,12 @@ from collections.abc import Collection
 
 from msgspec import structs
 
+from client.lab.simulate.electing import UnsplitQuorum
 from protocol.ids import PeerId
 from protocol.pace import ASIDE_S, FORGET_S, LOST_S
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.admissions import Admissions
-from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import segmented, shard_bounds
 from protocol.seat.roster import MAX_PEERS, NEW_AT_ONCE, TRIED_AT_LEAST, Roster
 from protocol.seat.seat import Seat
@@ -46,7 +46,7 @@ def names(seen: SwarmView, stage: int) -> set[PeerId]:
 
 def probation(*, settled: bool = True) -> Roster:
     place = Place(ME, 0, 2, 8)
-    quorum = Quorum(ME, 0, None)
+    quorum = UnsplitQuorum(ME, 0)
     if settled:
         quorum.settle([ME, SIBLING], [ME, SIBLING, NEXT], 5, 0.0)
     return Roster(place, quorum, Verdicts(), PROVEN.__contains__)
@@ -188,14 +188,14 @@ def test_what_is_remembered_of_peers_is_bounded_and_who_was_admitted_goes_last()
 
 
 def test_we_vouch_for_proven_peers_where_any_is() -> None:
-    quorum, crowded = Quorum(ME, 0, None), view([ME, SIBLING, *CROWD], [NEXT, *CROWD])
+    quorum, crowded = UnsplitQuorum(ME, 0), view([ME, SIBLING, *CROWD], [NEXT, *CROWD])
     assert quorum.vouch(crowded, PROVEN.__contains__) == [NEXT]
     assert set(quorum.vouch(view(beside=CROWD[:2]), PROVEN.__contains__)) == set(CROWD[:2])
 
 
 def alone(*proven: PeerId) -> Roster:
     """The roster of the only replica of a stage, to whom these are proven."""
-    made = Roster(Place(ME, 0, 2, 8), Quorum(ME, 0, None), Verdicts(), {ME, *proven}.__contains__)
+    made = Roster(Place(ME, 0, 2, 8), UnsplitQuorum(ME, 0), Verdicts(), {ME, *proven}.__contains__)
     made.update(view([ME], []), 0.0)
     return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from client.lab.simulate.electing import UnsplitQuorum
 from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
 from protocol.pace import ANSWER_S
@@ -66,7 +67,7 @@ def test_two_that_serve_beside_their_own_stage_do_not_judge_their_dispute() -> N
         (OTHER, THIRD),
         missing={OTHER: (THIRD,), THIRD: (OTHER,), FOURTH: ()},
     )
-    made = Roster(Place(ME, 0, 2, 8), Quorum(ME, 0, None), Verdicts())
+    made = Roster(Place(ME, 0, 2, 8), UnsplitQuorum(ME, 0), Verdicts())
     observe(made, seen, 0.0)
     observe(made, seen, ANSWER_S)
     (loser,) = made.aside()
@@ -79,7 +80,7 @@ def test_a_judge_that_shares_one_of_their_stages_decides_for_the_other_at_once()
     """``OTHER`` and ``THIRD`` hold both stages, and dispute in the first."""
     first = view((OTHER, THIRD, FOURTH), (), missing={OTHER: (THIRD,)}).stages[0]
     seen = SwarmView.of([first, view((), (ME, OTHER, THIRD)).stages[1]])
-    made = Roster(Place(ME, 1, 2, 8), Quorum(ME, 1, None), Verdicts())
+    made = Roster(Place(ME, 1, 2, 8), UnsplitQuorum(ME, 1), Verdicts())
     observe(made, seen, 0.0)
     observe(made, seen, ANSWER_S)
     assert len(made.beside()) == 1, "those of the first stage follow"

@@ -15,6 +15,7 @@ import trio
 from client.compute.payload import Header, seal, write_header
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
+from client.lab.simulate.electing import UnsplitElector, UnsplitQuorum
 from client.store.boundaries import BoundaryStore
 from client.train.stage.seat_driver import SeatDriver
 from model_zoo.specs.data import Answers, DataSpec
@@ -93,6 +94,8 @@ class Driven:
             tokens_per_step=1,
             step=STEP,
             serving=True,
+            quorum=UnsplitQuorum(ME, stage),
+            elector=UnsplitElector(),
         )
         self.around = seat_context(ME, manifest(stages=stages, **terms), self.ports)
         self.of = SeatDriver(self.around, self.owner, seat, self.worker, self.nursery)

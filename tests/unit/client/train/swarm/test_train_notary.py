@@ -9,6 +9,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 
+from client.lab.simulate.electing import sight
 from client.store.marks import Kept, MarksFile
 from client.train.swarm.notary import LEFT_OUT, Notary
 from protocol.decree.decree import PROMISE, READY, VOTE, agreed, digest_of, encode_ballot
@@ -27,10 +28,10 @@ OTHER = replace(PLAN, electors=[peer(2)])
 
 def notary(path: Path | None = None) -> tuple[Notary, list[str]]:
     told: list[str] = []
-    made = Notary(signer(1), SWARM, lambda explain: told.append(explain.words))
+    sees = sight(first=lambda era, step: (peer(1),) if era in (5, 6) and step == 7 else ())
+    made = Notary(signer(1), SWARM, sees, lambda explain: told.append(explain.words))
     if path is not None:
         made.keep_in(path)
-    made.elector.first = lambda era, step: (peer(1),) if era in (5, 6) and step == 7 else ()
     return made, told
 
 
@@ -199,7 +200,7 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(tmp_path: Path)
         liar, *honest = replicas
         me, other = liar.engine.signer.peer, honest[1].engine.signer.peer
         truth = liar.engine.notary.signed
-        lies = Notary(liar.engine.signer, swarm.file.swarm, lambda _: None)
+        lies = Notary(liar.engine.signer, swarm.file.swarm, sight(), lambda _: None)
         send = liar.engine.send
 
         def two_faced(to: PeerId, message: Message, payload: bytes = b"") -> None:

@@ -1,0 +1,42 @@
+"""Leaders of a round that know nothing but what a test tells them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from client.lab.simulate.electing import UnsplitElector, UnsplitQuorum
+from protocol.answer import YES
+from protocol.pipeline.place import Place
+from protocol.rounds.agreeing import Agreeing
+from protocol.rounds.leader import RoundLeader
+
+
+@dataclass
+class OwnReplica:
+    """What a leader knows of its own replica's part in the round."""
+
+    knows_commit: bool = False
+    received: int = 0
+    ready: bytes = b""
+
+
+def parts_of_leader(place: Place, **parts: Any) -> dict[str, Any]:
+    """What a leader is made of; its stage has all gradients, and whoever asks is let in."""
+    usual = {
+        "era": 0,
+        "member": OwnReplica(),
+        "quorum": UnsplitQuorum(place.me, place.stage),
+        "elector": UnsplitElector(),
+        "agreeing": Agreeing(None, 1000, sure=True),
+        "lets_in": lambda _peer, _now: True,
+        "returned": lambda: YES,
+        "passed": lambda: False,
+        "expected_s": lambda: 0.0,
+    }
+    return usual | parts
+
+
+def leader_of(place: Place, size: int, step: int, **parts: Any) -> RoundLeader:
+    """A leader at the beginning of a step."""
+    return RoundLeader(place, size, step, **parts_of_leader(place, **parts))
