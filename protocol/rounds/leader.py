@@ -24,7 +24,7 @@ from protocol.decree.decree import READY, agreed
 from protocol.decree.elector import Elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId, short
+from protocol.ids import PeerId, rank, short
 from protocol.pace import ANSWER_S, HEARD_S, LOOK_S, LOST_S
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.place import Place
@@ -39,7 +39,7 @@ from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import Report, vouched_sum
 from protocol.rounds.shards import segmented, shard_bounds, uplinks
 from protocol.view import SwarmView
-from protocol.wire.messages import Commit, LedgerReport, Plan, Ready, Vote
+from protocol.wire.messages import Admit, Commit, LedgerReport, Plan, Ready, Vote
 from protocol.wire.parts import Decree
 from protocol.wire.statement import Statement, encode_statement
 
@@ -47,6 +47,7 @@ MAX_REFUSALS = 2
 """Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
 the round has to go first. Else a spoilt plan runs out of time."""
 MOST_DOUBLINGS = 5
+DONORS = 3
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
 
 
@@ -101,7 +102,7 @@ class RoundLeader:
         self._member, self._quorum, self._elector = member, quorum, elector
         self._agreeing, self._returned, self._passed = agreeing, returned, passed
         self._view = SwarmView(((),) * place.stages)
-        self._admissions, self._patience = Admissions(place, lets_in), Patience(expected_s)
+        self._admissions, self._patience = Admissions(lets_in), Patience(expected_s)
         self._next: dict[PeerId, LedgerReport] = {}
         self.proposer = Proposer(place.me, place.stage, era, quorum, elector.verify, self._left_out)
         self.restarts: Counter[Restart] = Counter()
@@ -587,11 +588,24 @@ class RoundLeader:
         we can say the version's digest."""
         if self._plan is not None or self._laggards() or self._state is None:
             return []
-        siblings = self._view.serving(self._place.stage)
-        serving = [replica.peer for replica in siblings if replica.version == self.step]
-        made_by = self._elector.commit(self._place.stage, self._era, self.step - 1)
-        at = self.step, self._state, made_by, now
-        return self._admissions.admit(serving, self._held(), *at, amended=self._agreeing.agreed)
+        stage, effects = self._place.stage, list[Effect]()
+        if not (serving := self._serving_step()):
+            return []
+        for joiner in self._admissions.admit(serving, self._held(), now):
+            admit = Admit(
+                stage,
+                self.step,
+                joiner,
+                list[str](sorted(serving, key=lambda p: rank("donor", joiner, p))[:DONORS]),
+                commit=self._elector.commit(stage, self._era, self.step - 1),
+                state=self._state,
+                amended=self._agreeing.agreed,
+            )
+            told = dict.fromkeys([*serving, *self._admissions.observing(now), joiner])
+            effects += [Send(peer, admit) for peer in told]
+            words = f"{short(joiner)} joins stage {stage} at version {self.step}"
+            effects.append(Explain("transfer", words, members=(joiner,)))
+        return effects
 
     def tick(self, now: float) -> list[Effect]:
         """Act on deadlines that have passed."""

@@ -21,7 +21,8 @@ from protocol.effects import Explain, Send
 from protocol.ids import PeerId, short
 from protocol.pace import HEARD_S
 from protocol.pipeline.place import Place
-from protocol.seat.effects import SeatEffect, SignCharge
+from protocol.rounds.effects import RoundEffect, SignCharge
+from protocol.seat.effects import SeatEffect
 from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Charged, Plan
@@ -64,13 +65,13 @@ class Charging:
         """Return whom we have found out ourselves and charge, of any stage."""
         return self._terms.charges.found_out_by(self._place.me)
 
-    def charge(self, charge: Charge) -> list[SeatEffect]:
+    def charge(self, charge: Charge) -> list[RoundEffect]:
         """Charge a member, unless we have: what is doubtful is charged once more if it is sure."""
         me, member = self._place.me, PeerId(charge.member)
         known = self._terms.charges.of(charge.stage, member, me)
         if member == me or (known is not None and known.reason != "fails"):
             return []
-        effects: list[SeatEffect] = [SignCharge(KIND, CHARGE.encode(charge))]
+        effects: list[RoundEffect] = [SignCharge(KIND, CHARGE.encode(charge))]
         if len({*self._members(charge), member}) < limits.LEAST_TO_CONVICT:
             words = f"{short(member)} and we are alone in stage {charge.stage}: nobody can decide"
             effects.append(Explain("round", words, "warning"))

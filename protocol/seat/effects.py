@@ -8,10 +8,9 @@ from protocol.agreed import AgreedList
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
 from protocol.membership.view import Contradicted
-from protocol.pipeline.effects import Committed, PayloadKey, PipelineEffect
-from protocol.rounds.commitments import Unsigned
+from protocol.pipeline.effects import Committed, PipelineEffect
+from protocol.rounds.effects import RoundEffect
 from protocol.verdicts import Verdict
-from protocol.wire.messages import Commitment
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +31,6 @@ class Serving:
     """The seat has caught up and takes part from ``version`` on."""
 
     version: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommitTo:
-    """Make the list of what we have contributed and keep it, sign its digest, and hand the signed
-    commitment to ``Seat.committed``; digests are of the payloads that the keys name."""
-
-    peers: tuple[PeerId, ...]
-    commitment: Commitment
-    microbatches: dict[int, tuple[PayloadKey, ...]]
-    segments: tuple[PayloadKey | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SignCharge:
-    """Sign what we charge a member with, and hand the envelope to ``Seat.charged``."""
-
-    kind: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Contributions:
-    """A step is closed with contributions of so many others: each could have been audited."""
-
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +65,4 @@ SeatNews = Committed | HeldOutLoss | Verdict | Contradicted | AgreedOn
 """What concerns more than the stage: a step that it has closed, a loss on held-out text, who is
 expelled or contradicts itself, and amendments of the founder."""
 
-SeatEffect = (
-    PipelineEffect
-    | SeatNews
-    | CommitTo
-    | SignCharge
-    | Contributions
-    | Audited
-    | Unsigned
-    | Snapshot
-    | Serving
-    | StatusChanged
-)
+SeatEffect = PipelineEffect | RoundEffect | SeatNews | Audited | Snapshot | Serving | StatusChanged

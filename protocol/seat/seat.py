@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from dataclasses import replace as replaced
 from operator import attrgetter
 from typing import Literal
@@ -54,11 +53,11 @@ from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.agreeing import Agreeing
-from protocol.rounds.commitments import Commitments, Unsigned
+from protocol.rounds.commitments import Commitments
+from protocol.rounds.effects import CommitTo
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
-from protocol.rounds.plans import REFUSED
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import longest_s, most_segments
@@ -66,14 +65,7 @@ from protocol.seat.auditing import Auditing
 from protocol.seat.charging import Charging
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import EarlyMessages
-from protocol.seat.effects import (
-    AgreedOn,
-    CommitTo,
-    SeatEffect,
-    Serving,
-    Snapshot,
-    StatusChanged,
-)
+from protocol.seat.effects import AgreedOn, SeatEffect, Serving, Snapshot, StatusChanged
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.following import Following
 from protocol.seat.leasing import Leasing
@@ -108,16 +100,6 @@ from protocol.wire.messages import (
 )
 from protocol.wire.parts import SeatStatus
 from protocol.wire.statement import Statement, encode_statement
-
-
-@dataclass(slots=True)
-class _OpenStep:
-    """Knowledge about the running step only."""
-
-    commit: Commit | None = None
-    """Of the step, with the votes of enough electors."""
-    unconfirmed: dict[PeerId, tuple[Plan, Answer]] = field(default_factory=dict)
-    """Each sender's last plan that we do not follow yet, and why."""
 
 
 class Seat:
@@ -178,7 +160,10 @@ class Seat:
         """Attempt and digest of the decree that has made our version."""
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
-        self._open = _OpenStep()
+        self._commit: Commit | None = None
+        """Of our step, with the votes of enough electors."""
+        self._unconfirmed: dict[PeerId, tuple[Plan, Answer]] = {}
+        """Each sender's last plan of it that we do not follow yet, and why."""
         audits, audited = audits or AuditTerms(), bool(audits and audits.budget)
         # a part knows those made before it, and none after it
         self.elector, self.quorum = elector, quorum
@@ -202,8 +187,8 @@ class Seat:
         self._commitments = Commitments(self.place.me)
         self.showing = Showing(self.place, self.era, self._commitments)
         self.charging = Charging(self.place, terms, self._judges_of)
-        audited = self._commitments, self.showing.tensors
-        self.auditing = Auditing(self.place, terms, *audited, self.charging)
+        said = self._commitments
+        self.auditing = Auditing(self.place, terms, said, self.showing, self.charging)
 
     def _compose_round(self, promise: tuple[int, int], round_s: float) -> None:
         """Make what closes a step; the bytes of a round take ``round_s`` at most."""
@@ -215,7 +200,7 @@ class Seat:
             accumulator=self.pipeline,
             loaded=self.serving,
             promise=promise,
-            commitments=self._commitments if self.auditing.active else None,
+            audits=self.auditing,
             rate=self.agreeing.rate,
             sign=self._sign_ready,
         )
@@ -303,8 +288,8 @@ class Seat:
     def may_close(self) -> Answer:
         """Whether the step may be closed as far as we know; a replica that does not lead it follows
         the leader's plan."""
-        if self._open.unconfirmed:
-            return max(self._open.unconfirmed.values(), key=_attempt)[1]
+        if self._unconfirmed:
+            return max(self._unconfirmed.values(), key=_attempt)[1]
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
@@ -491,7 +476,7 @@ class Seat:
         if not self._line.is_attempt_of(sender, message):
             return []
         if not (answer := self._may_follow(sender, message, now)):
-            self._open.unconfirmed[sender] = message, answer
+            self._unconfirmed[sender] = message, answer
             return []
         if (out := self._out_of(message)) is not None:
             words = f"no plan with {short(out)} is followed: it is expelled"
@@ -581,7 +566,7 @@ class Seat:
 
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
         """Follow the newest plan that waited for the gradients of the stage before."""
-        waiting, self._open.unconfirmed = self._open.unconfirmed, {}
+        waiting, self._unconfirmed = self._unconfirmed, {}
         effects: list[SeatEffect] = []
         for sender, (plan, _) in sorted(waiting.items(), key=lambda of: -_attempt(of[1])):
             effects += self._take(sender, plan, now)
@@ -589,13 +574,13 @@ class Seat:
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, whoever says so: the votes prove it."""
-        if message.step != self.step or self._open.commit is not None:
+        if message.step != self.step or self._commit is not None:
             return []
         signed = voters(message, self.quorum.electors, self.elector.verify)
         if not self.quorum.suffice(signed):
             return []
         self.elector.take(message, signed)
-        self._open.commit = message
+        self._commit = message
         decree = message.decree
         effects: list[SeatEffect] = [*self.member.committed(decree.attempt, decree.digest)]
         effects += self._now_confirmed(now)
@@ -644,23 +629,12 @@ class Seat:
                 PassTask() | KeepVersionTask() | CompareTask() | ReduceTask(compare_to=PayloadKey())
             ):
                 return self.auditing.computed(task, outcome, now)
-            case ContributeTask():
-                return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
-            case ReduceTask() | DecodeTask():
+            case ContributeTask() | ReduceTask() | DecodeTask():
                 return [*self.member.computed(task, outcome)]
             case ApplyTask():
                 return self._applied(outcome, now)
             case HashTask():
                 return self._hashed(outcome, now)
-
-    def _commit_to(self, task: ContributeTask, outcome: Outcome) -> list[SeatEffect]:
-        """Commit to our contribution, if this is one of the plan that we follow."""
-        plan = self.member.plan_followed
-        if outcome.error or plan is None or not self.auditing.active:
-            return []
-        if (plan.step, plan.attempt) != (task.step, task.attempt):
-            return []
-        return self.showing.contributed(plan, self.member.counted_ids)
 
     def committed(self, commit: CommitTo, signed: Commitment, now: float) -> list[SeatEffect]:
         """Our commitment is signed."""
@@ -679,21 +653,6 @@ class Seat:
             return self.quorum.roll
         there = self.roster.seen.serving(stage) if 0 <= stage < self.place.stages else ()
         return [r.peer for r in there if self.roster.is_proven(r.peer)]
-
-    def _unsigned(self, effect: Unsigned) -> list[SeatEffect]:
-        plan = self.member.plan_followed
-        return [] if plan is None else self.auditing.unsigned(plan, effect.peer)
-
-    def _audits_before(self, effect: SeatEffect) -> list[SeatEffect]:
-        """Tell who is audited before we are Ready, and keep the version before it is replaced."""
-        plan = self.member.plan_followed
-        match effect:
-            case Send(_, Ready(digest=digest)) if plan is not None and digest != REFUSED:
-                return self.auditing.ready(plan, digest)
-            case Compute(ApplyTask()) if plan is not None:
-                return self.auditing.closing(plan)
-            case _:
-                return []
 
     def _freed(self, effects: Iterable[SeatEffect], now: float) -> list[SeatEffect]:
         """What the neighbours need no more, auditors may, for a while."""
@@ -720,7 +679,7 @@ class Seat:
         """Version t has become t + 1: everything starts over for the next step."""
         if outcome.error:
             return list(self.member.not_applied(outcome))
-        commit = self._open.commit
+        commit = self._commit
         loss = commit.decree.loss_sum if self.place.last and commit else None
         plan = self.member.plan_followed
         roll = tuple(PeerId(member.peer) for member in plan.members) if plan else ()
@@ -747,7 +706,7 @@ class Seat:
         if plan is not None:
             self.quorum.settle(roll, plan.electors, self.step + 1, now)
             agreed += self._agree(plan.amended)
-        self.step, self._open = self.step + 1, _OpenStep()
+        self.step, self._commit, self._unconfirmed = self.step + 1, None, {}
         self._following.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
@@ -833,12 +792,9 @@ class Seat:
         pending = deque(effects)
         while pending or (pending := deque(self._follow_up(now))):
             effect = pending.popleft()
-            outward += self._audits_before(effect)
             match effect:
                 case Send(_, message) if is_for(effect, self.place):
                     pending += self._take(self.place.me, message, now)
-                case Unsigned():
-                    pending += self._unsigned(effect)
                 case Verdict():
                     outward.append(effect)
                     pending += self._expel(effect, now)

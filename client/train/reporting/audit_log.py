@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from client.control.snapshot import AuditCounts
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
-from protocol.seat.effects import Audited, Contributions
+from protocol.rounds.effects import Contributions
+from protocol.seat.effects import Audited
 
 MAX_WORDS: Final = 200
 MAX_MEMBERS: Final = 256

@@ -51,16 +51,14 @@ from protocol.pipeline.effects import (
     SendPayload,
     Task,
 )
+from protocol.rounds.effects import CommitTo, Contributions, SignCharge
 from protocol.rounds.shards import largest_segment
 from protocol.seat.drain_cost import is_ending
 from protocol.seat.effects import (
     AgreedOn,
     Audited,
-    CommitTo,
-    Contributions,
     HeldOutLoss,
     SeatEffect,
-    SignCharge,
     Snapshot,
     StatusChanged,
 )

@@ -45,8 +45,9 @@ from protocol.pipeline.effects import (
     Fault as SeatFault,
 )
 from protocol.pipeline.place import Place
+from protocol.rounds.effects import CommitTo, SignCharge
 from protocol.rounds.quorum import Quorum
-from protocol.seat.effects import Audited, CommitTo, SeatEffect, SignCharge
+from protocol.seat.effects import Audited, SeatEffect
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer

@@ -12,6 +12,7 @@ from protocol.rounds.member import Progress, RoundMember
 from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import Commitment, Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
+from tests.support.rounds import Audits
 
 ME, OTHER, THIRD = (PeerId(name) for name in ("me", "other", "third"))
 BOUNDS = [0, 128, 256, 384]
@@ -124,7 +125,7 @@ def exchanging(kept: Commitments) -> RoundMember:
         accumulator=Accumulator(),
         loaded=True,
         promise=(0, 0),
-        commitments=kept,
+        audits=Audits(kept),
         rate=lambda _plan: None,
         sign=lambda ready: ready,
     )

@@ -43,7 +43,7 @@ from protocol.wire.messages import (
     encode_message,
 )
 from protocol.wire.parts import Decree
-from tests.support.leaders import OwnReplica, leader_of, parts_of_leader
+from tests.support.rounds import OwnReplica, leader_of, parts_of_leader
 
 ME, B, C, NEW = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, PER_STEP, SIZE, STAGE = 2, 8, 1024, 1

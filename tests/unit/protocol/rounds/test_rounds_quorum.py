@@ -20,7 +20,7 @@ from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum, electors
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport
-from tests.support.leaders import leader_of
+from tests.support.rounds import leader_of
 from tests.support.seats import view_of
 
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(6))

@@ -25,14 +25,10 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
+from protocol.rounds.effects import Contributions, SignCharge
 from protocol.seat.auditing import HEEDED, Auditing
 from protocol.seat.charging import TELL_TIMES, Charging
-from protocol.seat.effects import (
-    Audited,
-    Contributions,
-    SeatEffect,
-    SignCharge,
-)
+from protocol.seat.effects import Audited, SeatEffect
 from protocol.seat.showing import KEPT_STEPS, Showing
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
@@ -73,8 +69,8 @@ class Parts:
         place, self.commitments = Place(ME, STAGE, 3, 4), Commitments(ME)
         self.showing = Showing(place, 0, self.commitments)
         self.charging = Charging(place, self.terms, lambda _: judges)
-        audited = self.commitments, self.showing.tensors
-        self.auditing = Auditing(place, self.terms, *audited, self.charging)
+        audits = self.commitments, self.showing, self.charging
+        self.auditing = Auditing(place, self.terms, *audits)
 
     def update_view(self, view: SwarmView, seen: SwarmView, whole: SwarmView, now: float) -> list:
         said = self.auditing.update_view(view, seen, now)

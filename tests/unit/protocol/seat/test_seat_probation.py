@@ -201,10 +201,10 @@ def alone(*proven: PeerId) -> Roster:
 
 
 def test_a_leader_admits_few_of_a_crowd_at_a_time_and_all_that_are_proven() -> None:
-    newcomers = Admissions(Place(ME, 0, 2, 8), alone(NEW).lets_in)
+    newcomers = Admissions(alone(NEW).lets_in)
     for peer in [*CROWD, NEW]:
         newcomers.ask(peer, 0.0)
-    newcomers.admit([ME], {ME}, 5, b"", None, 0.0)
+    newcomers.admit({ME}, {ME}, 0.0)
     admitted = set(newcomers.observing(0.0))
     assert NEW in admitted
     assert len(admitted & set(CROWD)) == NEW_AT_ONCE

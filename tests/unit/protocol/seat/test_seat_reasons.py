@@ -9,8 +9,8 @@ from protocol.rounds.leader import RoundLeader
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport
-from tests.support.leaders import leader_of
 from tests.support.protocol_examples import peer
+from tests.support.rounds import leader_of
 from tests.support.seats import seat_of
 
 ME, SIBLING, BEFORE = sorted(peer(n) for n in (1, 2, 3))

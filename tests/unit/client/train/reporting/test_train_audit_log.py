@@ -8,7 +8,8 @@ from client.control.snapshot import AuditCounts
 from client.train.reporting.audit_log import MAX_MEMBERS, AuditLog
 from protocol.audit.record import Grade
 from protocol.ids import PeerId
-from protocol.seat.effects import Audited, Contributions
+from protocol.rounds.effects import Contributions
+from protocol.seat.effects import Audited
 
 
 def audited(name: str, grade: Grade | None) -> Audited:

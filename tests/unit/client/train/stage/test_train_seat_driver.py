@@ -41,15 +41,8 @@ from protocol.pipeline.effects import (
     Task,
 )
 from protocol.pipeline.place import Place
-from protocol.seat.effects import (
-    AgreedOn,
-    Audited,
-    CommitTo,
-    Contributions,
-    HeldOutLoss,
-    Snapshot,
-    StatusChanged,
-)
+from protocol.rounds.effects import CommitTo, Contributions
+from protocol.seat.effects import AgreedOn, Audited, HeldOutLoss, Snapshot, StatusChanged
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView

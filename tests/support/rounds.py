@@ -1,4 +1,4 @@
-"""Leaders of a round that know nothing but what a test tells them."""
+"""Leaders and members of a round that know nothing but what a test tells them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from typing import Any
 
 from client.lab.simulate.electing import UnsplitElector, UnsplitQuorum
 from protocol.answer import YES
+from protocol.ids import PeerId
 from protocol.pipeline.place import Place
 from protocol.rounds.agreeing import Agreeing
+from protocol.rounds.commitments import Commitments
+from protocol.rounds.effects import RoundEffect
 from protocol.rounds.leader import RoundLeader
+from protocol.wire.messages import Plan
 
 
 @dataclass
@@ -19,6 +23,30 @@ class OwnReplica:
     knows_commit: bool = False
     received: int = 0
     ready: bytes = b""
+
+
+class Audits:
+    """Audits that add nothing to a round.
+
+    Args:
+        commitments: what members have committed to; None: the run has no audits.
+    """
+
+    def __init__(self, commitments: Commitments | None = None) -> None:
+        self.active = commitments is not None
+        self.commitments = commitments or Commitments(PeerId(""))
+
+    def contributed(self, plan: Plan, counted: frozenset[int]) -> list[RoundEffect]:
+        return []
+
+    def unsigned(self, plan: Plan, member: PeerId) -> list[RoundEffect]:
+        return []
+
+    def ready(self, plan: Plan, digest: bytes) -> list[RoundEffect]:
+        return []
+
+    def closing(self, plan: Plan) -> list[RoundEffect]:
+        return []
 
 
 def parts_of_leader(place: Place, **parts: Any) -> dict[str, Any]:
