@@ -121,8 +121,6 @@ class RoundMember:
         """The attempts of this step for which a peer sent what we have refused."""
         self._refused = -1
         """The attempt that we have refused last: nothing of it is waited for."""
-        self._unsigned = -1
-        """The attempt that we have refused for what a member committed to."""
         self.planned_again: PeerId | None = None
         """The leader, if it has planned anew with the same members."""
         self._was_ready = False
@@ -192,13 +190,8 @@ class RoundMember:
         return self._accumulator.accumulating or self.hashing
 
     @property
-    def counted(self) -> int:
-        """Microbatches the current plan counts for us."""
-        return len(self._counted)
-
-    @property
-    def counted_ids(self) -> frozenset[int]:
-        """The ids of these microbatches."""
+    def counted(self) -> frozenset[int]:
+        """The microbatches that the current plan counts for us."""
         return self._counted
 
     @property
@@ -413,9 +406,8 @@ class RoundMember:
 
     def _refuse_unsigned(self, plan: Plan, false: Sequence[PeerId]) -> list[RoundEffect]:
         """Members have contributed something else than they signed: blame them, once."""
-        if self._unsigned == plan.attempt or self.progress is Progress.OBSERVING:
+        if self._refused == plan.attempt or self.progress is Progress.OBSERVING:
             return []
-        self._unsigned = plan.attempt
         words = f"{short(false[0])} has contributed something else than it signed"
         effects = self._refuse(plan, words)
         for peer in false:

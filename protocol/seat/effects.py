@@ -18,7 +18,6 @@ class Snapshot:
     """Write the state of the current version for a newcomer, before anything else changes it."""
 
     version: int
-    joiner: PeerId
 
 
 @dataclass(frozen=True, slots=True)

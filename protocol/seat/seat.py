@@ -240,9 +240,13 @@ class Seat:
         """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
         stage, queue = self.place.stage, self.pipeline.queued
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
-        told = SeatStatus(stage, self.step, state, queue, rate, era=self.era)
-        return replace(
-            told,
+        return SeatStatus(
+            stage,
+            self.step,
+            state,
+            queue,
+            rate,
+            era=self.era,
             leaving=self.draining.begun,
             moved=(len(self.pipeline.done()) + self.member.received) % 2**16,
             missing=self.roster.missing(self.step),
@@ -612,7 +616,7 @@ class Seat:
         self.leader.admitted(joiner, now)
         effects = self._admit([joiner], now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
-            effects.append(Snapshot(self.step, joiner))
+            effects.append(Snapshot(self.step))
         return effects
 
     # --- outcomes --------------------------------------------------------------------------
@@ -689,7 +693,7 @@ class Seat:
             hash="",
             loss=None if loss is None else loss / self._tokens_per_step,
             grad_norm=outcome.grad_norm,
-            counted=self.member.counted,
+            counted=len(self.member.counted),
             attempt=self.member.applied[0],
             own_loss=self._own_loss(),
             era=self.era,
@@ -748,7 +752,7 @@ class Seat:
 
     def _own_loss(self) -> float | None:
         """Return the mean token loss of our microbatches in the step; None: we had none."""
-        counted = self.member.counted_ids
+        counted = self.member.counted
         if not self.place.last or not counted:
             return None
         tokens = self._tokens_per_step / self.place.per_step * len(counted)

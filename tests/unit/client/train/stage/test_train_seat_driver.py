@@ -142,7 +142,7 @@ def test_versions_are_written_when_they_are_due(version: int, due: bool) -> None
 
 def test_a_snapshot_for_a_newcomer_is_written() -> None:
     driven = Driven()
-    driven.of._perform([Snapshot(4, OTHER)])
+    driven.of._perform([Snapshot(4)])
     driven.saver.snapshot.assert_called_once_with(4)
 
 
