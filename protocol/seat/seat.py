@@ -68,6 +68,7 @@ from protocol.seat.early_messages import EarlyMessages
 from protocol.seat.effects import AgreedOn, SeatEffect, Serving, Snapshot, StatusChanged
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.following import Following
+from protocol.seat.leases import Leases
 from protocol.seat.leasing import Leasing
 from protocol.seat.line import Line
 from protocol.seat.reporting import Reporting
@@ -172,7 +173,7 @@ class Seat:
         judged = audits.verdicts, proves, self._spoilers
         self.roster = Roster(place, self.quorum, *judged, audited=audited)
         self._line = Line(place, era, self.roster, self.quorum, self.elector.verify)
-        self.leasing = Leasing(place, step, self.pipeline)
+        self.leases, self.leasing = Leases(step, place.per_step), Leasing(place, self.pipeline)
         self._compose_audits(audits)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
         self._compose_round(promise, longest_s(size, number_bytes))
@@ -305,7 +306,7 @@ class Seat:
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         leads = self.leader.leading and bool(self.may_train())
-        leases = self.leasing.next_deadline() if leads else None
+        leases = self.leases.next_deadline() if leads else None
         audits = self.auditing, self.showing, self.charging
         of = self.pipeline, self.leader, self._following, *audits
         parts = (part.next_deadline() for part in of)
@@ -335,7 +336,9 @@ class Seat:
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
-        self.leasing.update_view(bound(stage), took_over=self.leader.leading and not was_leading)
+        self.leases.bound = bound(stage)
+        if self.leader.leading and not was_leading:
+            self.leases.take_over()
         for peer in sorted(lost):
             self.member.forget(peer)
         if not others_stay(view, self.place):
@@ -717,7 +720,8 @@ class Seat:
         begun = self._begin_round(committed, outcome.hash, now)
         effects: list[SeatEffect] = [*agreed, *begun, *self.charging.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
-        self.leasing.start_step(self.step, leads=self.current_leader() == self.place.me)
+        self.leases.start_step(self.step, leads=self.current_leader() == self.place.me)
+        self.leasing.start_step()
         for sender, message, digest in self._early.take(self.step):
             replayed = self._take(sender, message, now, digest)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
@@ -858,10 +862,16 @@ class Seat:
 
     def _lease(self, now: float) -> list[SeatEffect]:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""
-        leads = self.leader.leading and bool(self.may_train())
+        effects, serving = list[SeatEffect](), self._view.serving(0)
+        self.leasing.observe(now)
+        if self.leader.leading and self.may_train():
+            live = {replica.peer for replica in serving}
+            here = {replica.peer for replica in serving if replica.version == self.step}
+            effects += self.leases.grant(self.leader.reports, live, here, now)
         wants = self.training_allowed and not self._is_over and self.draining.wants_work
-        seen = (self._view, self.leader.reports, self.current_leader(), now)
-        return list(self.leasing.follow_up(*seen, leads=leads, wants=wants))
+        if wants and (led_by := self.current_leader()) is not None:
+            effects += self.leasing.ask(led_by, self._view, now)
+        return effects
 
 
 def _attempt(waiting: tuple[Plan, Answer]) -> int:

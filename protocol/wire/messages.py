@@ -216,7 +216,7 @@ class Letter(Message, frozen=True):
 class LeaseRequest(SeatMessage, frozen=True):
     """A stage-0 replica asks the step's leader for work."""
 
-    route = Route("seat", "leasing.on_request", sender="stage", to="first")
+    route = Route("seat", "leases.ask", sender="stage", to="first")
 
     step: StepIndex
     want: Annotated[int, Meta(ge=1, le=1024)]
