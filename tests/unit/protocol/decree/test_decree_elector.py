@@ -174,7 +174,7 @@ def test_what_may_be_older_than_its_word_takes_no_part(swarm: Swarm) -> None:
     assert again.answer(first, Propose(STAGE, STEP, 2, era=ERA)) is None
     asks = Propose(STAGE, STEP, 0, era=ERA)
     assert again.answer(first, Propose(STAGE, STEP + 1, 2, era=ERA)) == asks
-    again.first = lambda _era, _step: "ABC"
+    show(again, first=lambda _era, _step: "ABC")
     later = Propose(STAGE, STEP + 1, 2, era=ERA + 1)
     assert isinstance(again.answer(first, later), Vote), "of later lineages it has said nothing"
 
@@ -183,7 +183,7 @@ def test_a_commit_moves_on_what_may_be_older_than_its_word(swarm: Swarm) -> None
     first, _ = leaders()
     again = elector(C)
     again.bar(ERA)
-    again.proves = {A, B, C}.__contains__
+    show(again, proves={A, B, C}.__contains__)
     again.take(swarm.before)
     assert isinstance(again.answer(first, Propose(STAGE, STEP, 2, era=ERA)), Vote)
 
@@ -191,7 +191,7 @@ def test_a_commit_moves_on_what_may_be_older_than_its_word(swarm: Swarm) -> None
 def test_it_asks_for_the_commit_before_and_gives_those_it_has(swarm: Swarm) -> None:
     first, _ = leaders()
     new = elector(D)
-    new.proves = {A, B, C}.__contains__
+    show(new, proves={A, B, C}.__contains__)
     asked = Propose(STAGE, STEP, 1, decree(first), era=ERA)
     assert new.answer(first, asked) == Propose(STAGE, STEP - 1, 0, era=ERA)
     given = swarm.electors[A].answer(D, Propose(STAGE, STEP - 1, 0, era=ERA))

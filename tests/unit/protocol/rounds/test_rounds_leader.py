@@ -705,7 +705,7 @@ EARLIER = Decree(1, b"\1" * 32, (ME, B), (ME, B, C), 3.0, (b"", b""))
 def successor(*electors: PeerId) -> Led:
     """One that takes over, and has asked the electors."""
     made = leader(ME, B, electors=electors or (ME, B, C))
-    made.proposer.start_step(STEP, 0)
+    made.proposer.start_step(STEP)
     made._quorum.designated = NEW  # it was the leader, and is lost
     made.report(ME, report(range(16, 20)), 0.0)
     asked = made.report(B, report(range(20, 24)), 0.0)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from client.lab.simulate.electing import UnsplitQuorum
 from protocol.effects import Explain
 from protocol.ids import PeerId, rank
 from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S, LOST_S
 from protocol.pipeline.place import Place
-from protocol.rounds.quorum import Quorum
 from protocol.seat.roster import FORGIVEN_AFTER, Roster
 from protocol.verdicts import Verdict, Verdicts
 from protocol.view import Replica, SwarmView
@@ -22,11 +22,11 @@ Missing = dict[PeerId, tuple[PeerId, ...]]
 Needs = Callable[[PeerId, Collection[PeerId], float], bool]
 
 
-class Needing(Quorum):
+class Needing(UnsplitQuorum):
     """A quorum that says for itself which electors it cannot do without."""
 
     def __init__(self, says: Needs) -> None:
-        super().__init__(ME, 0, None)
+        super().__init__(ME, 0)
         self._says = says
 
     def needs(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
