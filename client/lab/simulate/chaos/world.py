@@ -541,4 +541,4 @@ class ChaosWorld(ChaosSwarm):
             volunteer.recovery.known.steps = steps
             if volunteer.seat is not None:
                 # a run's length is fixed; a world's is not
-                volunteer.rounds.agreeing.unamended_steps = steps
+                volunteer.seat.agreeing.unamended_steps = steps
