@@ -107,15 +107,15 @@ class RoundLeader:
         self.proposer = Proposer(place.me, place.stage, era, quorum, elector.verify, self._left_out)
         self.restarts: Counter[Restart] = Counter()
         """Rounds of all steps that we have planned again, by reason."""
-        self._reset(step, b"")
+        self._reset(step)
         self.usual_loss: float | None = None
         """Sum of a microbatch's losses, the mean of the last step; None: not known."""
         self.leading = False
         self.may_plan = YES
         """The last answer to whether we, who lead, may plan the step now."""
 
-    def _reset(self, step: int, state: bytes | None) -> None:
-        self.step, self._state = step, state
+    def _reset(self, step: int) -> None:
+        self.step = step
         self.reports: dict[PeerId, Report] = {}
         self._plan: Plan | None = None
         self._complete_since: float | None = None
@@ -142,26 +142,16 @@ class RoundLeader:
         self._look_at: float | None = None
         """When to look again."""
 
-    def start_step(self, step: int, now: float, state: bytes | None = b"") -> list[Effect]:
-        """Begin a step; reports that came early count at once.
-
-        Args:
-            now: monotonic seconds.
-            state: digest of the version at ``step``, empty if not known; None: it will be said.
-        """
+    def start_step(self, step: int, now: float) -> list[Effect]:
+        """Begin a step; reports that came early count at once."""
         early, self._next = self._next, {}
-        self._reset(step, state)
+        self._reset(step)
         self._patience.start_step()
         effects: list[Effect] = []
         for peer, report in early.items():
             if report.step == step:
                 effects += self.report(peer, report, now)
         return effects
-
-    def hashed(self, state: bytes, now: float) -> list[Effect]:
-        """The digest of the version at our step is known."""
-        self._state = state
-        return self._act(now)
 
     def update_view(self, view: SwarmView, leading: bool, now: float) -> list[Effect]:
         """Take a new view and whether we lead this step.
@@ -586,7 +576,7 @@ class RoundLeader:
         """Admit newcomers between plans, while the version is stable and donors can snapshot it.
         As for a plan, wait for replicas that are still applying: more donors are better; and until
         we can say the version's digest."""
-        if self._plan is not None or self._laggards() or self._state is None:
+        if self._plan is not None or self._laggards() or self._member.hashing:
             return []
         stage, effects = self._place.stage, list[Effect]()
         if not (serving := self._serving_step()):
@@ -598,7 +588,7 @@ class RoundLeader:
                 joiner,
                 list[str](sorted(serving, key=lambda p: rank("donor", joiner, p))[:DONORS]),
                 commit=self._elector.commit(stage, self._era, self.step - 1),
-                state=self._state,
+                state=self._member.state,
                 amended=self._agreeing.agreed,
             )
             told = dict.fromkeys([*serving, *self._admissions.observing(now), joiner])

@@ -58,13 +58,14 @@ from protocol.rounds.effects import CommitTo
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
+from protocol.rounds.plans import reduced_key
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import longest_s, most_segments
 from protocol.seat.auditing import Auditing
 from protocol.seat.charging import Charging
 from protocol.seat.draining import Draining, others_stay
-from protocol.seat.early_messages import EarlyMessages
+from protocol.seat.early_messages import MAX_STEPS_AHEAD, SERVING_STEPS_AHEAD, EarlyMessages
 from protocol.seat.effects import AgreedOn, SeatEffect, Serving, Snapshot, StatusChanged
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.following import Following
@@ -464,18 +465,26 @@ class Seat:
         if isinstance(message, Propose):
             return self._as_elector(sender, message)
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
-            if isinstance(message, Commit):
-                if self._is_left_behind(message):
-                    words = f"our electors have closed step {message.step} meanwhile"
-                    return [Fault("behind", words)]
-                if sender not in self._siblings():
-                    return []  # it proves nothing yet; who keeps it catches up before it serves
-            how = {"loaded": self.loaded, "serving": self.serving}
-            return self._early.buffer(sender, message, digest, self.step, **how)
+            return self._take_early(sender, message, digest)
         if route.taker != "seat" or not (self.serving or route.observing):
             return turned_away(self.place.stage, sender, message, "stale")
         handle = attrgetter(route.handler)(self)
         return [*handle(sender, message, *((digest,) if route.sealed else ()), now)]
+
+    def _take_early(self, sender: PeerId, message: RoundMessage, digest: bytes) -> list[SeatEffect]:
+        """Keep what is said of a later step until we get there, unless we never do."""
+        if isinstance(message, Commit):
+            if self._is_left_behind(message):
+                return [Fault("behind", f"our electors have closed step {message.step} meanwhile")]
+            if sender not in self._siblings():
+                return []  # it proves nothing yet; who keeps it catches up before it serves
+        if message.step > self.step + (SERVING_STEPS_AHEAD if self.serving else MAX_STEPS_AHEAD):
+            if self.loaded:  # then our siblings' heartbeats say how far behind we are
+                return []
+            return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
+        if self._early.keep(sender, message, digest) and isinstance(message, Reduced):
+            return [Keep((reduced_key(sender, message),))]
+        return []
 
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
         """Follow a plan once the stage before has all gradients of the step, and while it keeps the
@@ -739,16 +748,15 @@ class Seat:
             self._unhashed = committed
             said.append(Compute(HashTask(self.step)))
         self.member.start_step(self.step, state or b"", hashing=state is None)
-        return [*said, *self.leader.start_step(self.step, now, state)]
+        return [*said, *self.leader.start_step(self.step, now)]
 
     def _hashed(self, outcome: Outcome, now: float) -> list[SeatEffect]:
         """The hash of our version is known: it is in force, and we may report our ledger."""
         if outcome.error or self._unhashed is None:
             return [Fault("internal", f"hashing version {self.step} failed: {outcome.error}")]
         committed, self._unhashed = replaced(self._unhashed, hash=outcome.hash), None
-        state = state_digest(outcome.hash)
-        leads = self.leader.hashed(state, now)
-        return [committed, *self.member.hashed(state), *leads]
+        known = self.member.hashed(state_digest(outcome.hash))
+        return [committed, *known, *self.leader.tick(now)]
 
     def _agree(self, amended: AgreedList) -> list[SeatEffect]:
         """Our stage has agreed on amendments with the step that it has closed."""

@@ -23,6 +23,8 @@ class OwnReplica:
     knows_commit: bool = False
     received: int = 0
     ready: bytes = b""
+    state: bytes = b""
+    hashing: bool = False
 
 
 class Audits:

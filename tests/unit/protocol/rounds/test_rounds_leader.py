@@ -624,8 +624,7 @@ def admits(effects: list[object]) -> list[tuple[PeerId, Admit]]:
 
 def test_an_admission_says_what_state_the_donors_give() -> None:
     place = Place(ME, STAGE, 2, PER_STEP)
-    made = leader_of(place, SIZE, STEP - 1)
-    made.start_step(STEP, 0.0, state_digest("ab"))
+    made = leader_of(place, SIZE, STEP, member=OwnReplica(state=state_digest("ab")))
     made.update_view(view(ME, B), True, 0.0)
     for _, admit in admits(made.join(NEW, 0.0)):
         assert admit.state == state_digest("ab")
