@@ -141,14 +141,14 @@ class Seat:
         serving: bool,
         quorum: Quorum,
         elector: Elector,
-        era: int = 0,
-        promise: tuple[int, int] = (0, 0),
-        proves: Proves | None = None,
-        audits: AuditTerms | None = None,
-        evaluation: Evaluation | None = None,
-        amendments: Amendments | None = None,
-        at_once: int = 1,
-        number_bytes: float = 0.0,
+        era: int,
+        promise: tuple[int, int],
+        proves: Proves | None,
+        audits: AuditTerms | None,
+        evaluation: Evaluation | None,
+        amendments: Amendments | None,
+        at_once: int,
+        number_bytes: float,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
         self._tokens_per_step = tokens_per_step
@@ -186,11 +186,10 @@ class Seat:
 
     def _compose_audits(self, terms: AuditTerms) -> None:
         """Make what audits others, and what others audit us by."""
-        self._commitments = Commitments(self.place.me)
-        self.showing = Showing(self.place, self.era, self._commitments)
+        commitments = Commitments(self.place.me)
+        self.showing = Showing(self.place, self.era, commitments)
         self.charging = Charging(self.place, terms, self._judges_of)
-        said = self._commitments
-        self.auditing = Auditing(self.place, terms, said, self.showing, self.charging)
+        self.auditing = Auditing(self.place, terms, commitments, self.showing, self.charging)
 
     def _compose_round(self, promise: tuple[int, int], round_s: float) -> None:
         """Make what closes a step; the bytes of a round take ``round_s`` at most."""
@@ -654,7 +653,7 @@ class Seat:
 
     def committed(self, commit: CommitTo, signed: Commitment, now: float) -> list[SeatEffect]:
         """Our commitment is signed."""
-        self._commitments.take(self.place.me, signed)
+        self.auditing.commitments.take(self.place.me, signed)
         told = [Send(peer, signed) for peer in commit.peers]
         return self._settle([*told, *self.member.committed_to()], now)
 

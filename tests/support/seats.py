@@ -32,6 +32,16 @@ def seat_of(
 ) -> Seat:
     """A seat that has just opened at the beginning of a step, in a world without partitions unless
     a quorum and an elector are given."""
+    usual = {
+        "era": 0,
+        "promise": (0, 0),
+        "proves": None,
+        "audits": None,
+        "evaluation": None,
+        "amendments": None,
+        "at_once": 1,
+        "number_bytes": 0.0,
+    }
     return Seat(
         place,
         size=size,
@@ -41,5 +51,5 @@ def seat_of(
         serving=serving,
         quorum=quorum or UnsplitQuorum(place.me, place.stage),
         elector=elector or UnsplitElector(),
-        **parts,
+        **(usual | parts),
     )

@@ -283,6 +283,10 @@ class ChaosWorld(ChaosSwarm):
             promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, lineage.era)),
             proves=volunteer.recovery.evidence.proves,
             audits=self.audits.terms(volunteer),
+            evaluation=None,
+            amendments=None,
+            at_once=1,
+            number_bytes=0.0,
         )
         self.carry(volunteer, volunteer.held.opened(self.now_of(volunteer), serving=serving))
         volunteer.returning = None

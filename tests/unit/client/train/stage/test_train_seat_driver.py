@@ -15,7 +15,6 @@ import trio
 from client.compute.payload import Header, seal, write_header
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
-from client.lab.simulate.electing import UnsplitElector, UnsplitQuorum
 from client.store.boundaries import BoundaryStore
 from client.train.stage.seat_driver import SeatDriver
 from model_zoo.specs.data import Answers, DataSpec
@@ -43,12 +42,12 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.place import Place
 from protocol.rounds.effects import CommitTo, Contributions
 from protocol.seat.effects import AgreedOn, Audited, HeldOutLoss, Snapshot, StatusChanged
-from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import AuditReply, Commitment, Forward, Goodbye, Reduced, Segment
 from tests.support.protocol_examples import manifest, peer
 from tests.support.seat_context import seat_context
+from tests.support.seats import seat_of
 
 ME, OTHER = peer(1), peer(2)
 SIZE, STEP = 300, 3
@@ -80,16 +79,7 @@ class Driven:
         self.ports.now.return_value = 100.0
         self.owner = Mock(spec=["seat_changed", "fault", "worker_lost", "look"])
         self.nursery = nursery or Mock()
-        seat = Seat(
-            Place(ME, stage, stages, 4),
-            size=SIZE,
-            steps=9,
-            tokens_per_step=1,
-            step=STEP,
-            serving=True,
-            quorum=UnsplitQuorum(ME, stage),
-            elector=UnsplitElector(),
-        )
+        seat = seat_of(Place(ME, stage, stages, 4), STEP, size=SIZE, steps=9)
         self.around = seat_context(ME, manifest(stages=stages, **terms), self.ports)
         self.of = SeatDriver(self.around, self.owner, seat, self.worker, self.nursery)
         self.of._payloads, self.of._samples = self.store, None
