@@ -18,7 +18,7 @@ class Admissions:
     """See the module's docstring.
 
     Args:
-        lets_in: whether a newcomer may be admitted now (``seat/roster.py``).
+        lets_in: whether a newcomer may be admitted now (``seat/standing.py``).
     """
 
     def __init__(self, lets_in: LetsIn) -> None:

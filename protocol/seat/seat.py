@@ -63,18 +63,16 @@ from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import longest_s, most_segments
 from protocol.seat.auditing import Auditing
+from protocol.seat.catching_up import CatchingUp
 from protocol.seat.charging import Charging
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import MAX_STEPS_AHEAD, SERVING_STEPS_AHEAD, EarlyMessages
 from protocol.seat.effects import AgreedOn, SeatEffect, Serving, Snapshot, StatusChanged
 from protocol.seat.evaluating import Evaluating
-from protocol.seat.following import Following
 from protocol.seat.leases import Leases
 from protocol.seat.leasing import Leasing
-from protocol.seat.line import Line
 from protocol.seat.reporting import Reporting
 from protocol.seat.returned import ReturnedSteps
-from protocol.seat.roster import Proves, Roster
 from protocol.seat.routing import (
     era_of,
     is_for,
@@ -83,6 +81,8 @@ from protocol.seat.routing import (
     turned_away,
 )
 from protocol.seat.showing import Showing
+from protocol.seat.standing import Proves, Standing
+from protocol.seat.succession import Succession
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
@@ -157,7 +157,7 @@ class Seat:
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = SwarmView(((),) * place.stages)
-        """That of the roster, as our parts know it."""
+        """Of those that count, as our parts know it."""
         self.made_by: tuple[int, bytes] = (0, b"")
         """Attempt and digest of the decree that has made our version."""
         self._unhashed: Committed | None = None
@@ -172,8 +172,8 @@ class Seat:
         self.agreeing = Agreeing(amendments, steps, sure=not (serving and step))
         self.pipeline = Pipeline(place, step, at_once=at_once)
         judged = audits.verdicts, proves, self._spoilers
-        self.roster = Roster(place, self.quorum, *judged, audited=audited)
-        self._line = Line(place, era, self.roster, self.quorum, self.elector.verify)
+        self.standing = Standing(place, self.quorum, *judged, audited=audited)
+        self._succession = Succession(place, era, self.standing, self.quorum, self.elector.verify)
         self.leases, self.leasing = Leases(step, place.per_step), Leasing(place, self.pipeline)
         self._compose_audits(audits)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
@@ -182,7 +182,7 @@ class Seat:
         self._reporting = Reporting()
         self._told = self._news()
         """What our neighbours were told of us at once."""
-        self._following = Following(place.stage)
+        self._catching_up = CatchingUp(place.stage)
 
     def _compose_audits(self, terms: AuditTerms) -> None:
         """Make what audits others, and what others audit us by."""
@@ -214,7 +214,7 @@ class Seat:
             quorum=self.quorum,
             elector=self.elector,
             agreeing=self.agreeing,
-            lets_in=self.roster.lets_in,
+            lets_in=self.standing.lets_in,
             returned=self._is_returned,
             passed=self._leads_those_behind,
             expected_s=self._obstruction.expected_s,
@@ -250,7 +250,7 @@ class Seat:
             era=self.era,
             leaving=self.draining.begun,
             moved=(len(self.pipeline.done()) + self.member.received) % 2**16,
-            missing=self.roster.missing(self.step),
+            missing=self.standing.missing(self.step),
             audited=tuple(self.auditing.agreed_with()),
             returned=self._news()[2],
         )
@@ -301,38 +301,38 @@ class Seat:
 
     def current_leader(self) -> PeerId | None:
         """Return the leader of our step, by our view."""
-        return self._line.first(self.step)
+        return self._succession.first(self.step)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         leads = self.leader.leading and bool(self.may_train())
         leases = self.leases.next_deadline() if leads else None
         audits = self.auditing, self.showing, self.charging
-        of = self.pipeline, self.leader, self._following, *audits
+        of = self.pipeline, self.leader, self._catching_up, *audits
         parts = (part.next_deadline() for part in of)
         look = self._obstruction.look_at if self.serving and not self._is_over else None
-        others = (leases, look, self._reporting.next_deadline(), self.roster.next_deadline())
+        others = (leases, look, self._reporting.next_deadline(), self.standing.next_deadline())
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
 
     def update_view(self, view: SwarmView, now: float) -> list[SeatEffect]:
         """Take a new view of the swarm's live replicas."""
-        self.roster.update(view, now)
+        self.standing.update(view, now)
         return self._settle([*self._watch(now), *self._take_view(now)], now)
 
     def _take_view(self, now: float) -> list[SeatEffect]:
         """Go by those that count now."""
-        view, bound, stage = self.roster.view, self.roster.bound, self.place.stage
+        view, bound, stage = self.standing.view, self.standing.bound, self.place.stage
         lost = self._lost(view, self.place.stage)
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
-        self._returned.observe(self.roster.seen, self.step)
-        self.quorum.observe(self.roster.whole, now)
+        self._returned.observe(self.standing.seen, self.step)
+        self.quorum.observe(self.standing.whole, now)
         effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
-        effects += self.auditing.update_view(view, self.roster.seen, now)
-        effects += self.charging.update_view(self.roster.seen, self.roster.whole, now)
+        effects += self.auditing.update_view(view, self.standing.seen, now)
+        effects += self.charging.update_view(self.standing.seen, self.standing.whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
@@ -347,7 +347,7 @@ class Seat:
 
     def _admit(self, peers: Iterable[str], now: float) -> list[SeatEffect]:
         """These count from now on: a leader or a plan names them."""
-        return self._take_view(now) if self.roster.admit(map(PeerId, peers), now) else []
+        return self._take_view(now) if self.standing.admit(map(PeerId, peers), now) else []
 
     def _lost(self, view: SwarmView, stage: int) -> set[PeerId]:
         """Return the replicas that served a stage until now, and do not in a new view."""
@@ -379,12 +379,12 @@ class Seat:
             others = self.leader.awaited(unplanned, now, leases=leases)
             waits = [*self.member.awaited(gone, led_by), *others]
             waits += [("spoilt", peer) for peer in sorted(self.elector.liars(INSISTS) & there)]
-        siblings = self.roster.seen.serving(self.place.stage)
+        siblings = self.standing.seen.serving(self.place.stage)
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
-        return [*self.roster.observe(claims, now, self.agreeing.steps)]
+        return [*self.standing.observe(claims, now, self.agreeing.steps)]
 
     def admitted_by(self, admit: Admit, now: float) -> None:
         """Begin with what a leader told us when it admitted us: the commit of its version, and who
@@ -395,7 +395,7 @@ class Seat:
             decree = commit.decree
             self.elector.take(commit, voters(commit, None, self.elector.verify))
             self.quorum.settle(decree.members, decree.electors, admit.version, now)
-        self.roster.admit(map(PeerId, admit.donors), now)
+        self.standing.admit(map(PeerId, admit.donors), now)
 
     def allow_training(self, now: float) -> list[SeatEffect]:
         """The swarm has started: leases may be given."""
@@ -419,16 +419,16 @@ class Seat:
             digest: of its payload, which the task checks; of an audit's list, the list itself.
         """
         route, stage = message.route, self.place.stage
-        if not may_send(route, self.roster.seen if route.aside else self._view, stage, sender):
+        if not may_send(route, self.standing.seen if route.aside else self._view, stage, sender):
             refused = turned_away(stage, sender, message, "busy")
-            if refused or self.roster.is_aside(sender) or self.roster.waits(sender):
+            if refused or self.standing.is_aside(sender) or self.standing.waits(sender):
                 return refused
             return [Penalise(sender, "not-from-a-neighbour", 1)]  # or its heartbeat is on its way
         if era_of(message, self.era) != self.era:
             return turned_away(stage, sender, message, "stale")
         effects = self._take(sender, message, now, digest)
         if route.work and any(isinstance(effect, Keep) for effect in effects):
-            self.roster.worked(sender, now)
+            self.standing.worked(sender, now)
         return self._settle(effects, now)
 
     def computed(self, task: Task, outcome: Outcome, now: float) -> list[SeatEffect]:
@@ -445,9 +445,9 @@ class Seat:
     def tick(self, now: float) -> list[SeatEffect]:
         """Act on deadlines that have passed."""
         effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
-        if now >= min(self._obstruction.look_at, self.roster.next_deadline() or math.inf):
+        if now >= min(self._obstruction.look_at, self.standing.next_deadline() or math.inf):
             effects += self._watch(now)
-        if self.roster.view != self._view:
+        if self.standing.view != self._view:
             effects += self._take_view(now)
         effects += [*self.auditing.tick(now), *self.charging.tick(now)]
         effects += self.showing.tick(self.auditing.step, now)
@@ -488,7 +488,7 @@ class Seat:
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
         """Follow a plan once the stage before has all gradients of the step, and while it keeps the
         electors that we hear."""
-        if not self._line.is_attempt_of(sender, message):
+        if not self._succession.is_attempt_of(sender, message):
             return []
         if not (answer := self._may_follow(sender, message, now)):
             self._unconfirmed[sender] = message, answer
@@ -497,7 +497,7 @@ class Seat:
             words = f"no plan with {short(out)} is followed: it is expelled"
             return [Explain("round", words, "debug")]
         observers = map(PeerId, message.observers)
-        let_in = [peer for peer in observers if self.roster.lets_in(peer, now)]
+        let_in = [peer for peer in observers if self.standing.lets_in(peer, now)]
         admitted = self._admit([*(member.peer for member in message.members), *let_in], now)
         failed = self.member.plan_followed if self.member.ready else None
         effects: list[SeatEffect] = [*admitted, *self.member.plan(sender, message)]
@@ -531,7 +531,7 @@ class Seat:
         members = [PeerId(member.peer) for member in plan.members]
         if self.member.knows_commit or self.place.me not in members:
             return None
-        return next((peer for peer in members if self.roster.is_out(peer)), None)
+        return next((peer for peer in members if self.standing.is_out(peer)), None)
 
     def on_reduced(
         self, sender: PeerId, message: Reduced, digest: bytes, now: float
@@ -562,7 +562,7 @@ class Seat:
 
     def on_join(self, sender: PeerId, message: JoinStage, now: float) -> list[SeatEffect]:
         """Note a newcomer that asks for admission, unless it is set aside."""
-        return [] if self.roster.is_aside(sender) else [*self.leader.join(sender, now)]
+        return [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now)]
 
     def _sign_ready(self, ready: Ready) -> Ready | None:
         """Return our Ready with its signature; None: we have signed another one."""
@@ -599,7 +599,9 @@ class Seat:
         decree = message.decree
         effects: list[SeatEffect] = [*self.member.committed(decree.attempt, decree.digest)]
         effects += self._now_confirmed(now)
-        others = [r for r in self.roster.whole.serving(self.place.stage) if r.peer != self.place.me]
+        others = [
+            r for r in self.standing.whole.serving(self.place.stage) if r.peer != self.place.me
+        ]
         if self.serving and self.member.is_left_out and others:
             words = f"step {self.step} was closed with what we do not have"
             effects.append(Fault("behind", words))
@@ -622,7 +624,7 @@ class Seat:
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
         joiner = PeerId(message.joiner)
-        if not (self._line.may_lead(sender) and self.roster.lets_in(joiner, now)):
+        if not (self._succession.may_lead(sender) and self.standing.lets_in(joiner, now)):
             return []
         self.leader.admitted(joiner, now)
         effects = self._admit([joiner], now)
@@ -666,8 +668,8 @@ class Seat:
         proven replicas, because anybody may say that it serves."""
         if stage == self.place.stage:
             return self.quorum.roll
-        there = self.roster.seen.serving(stage) if 0 <= stage < self.place.stages else ()
-        return [r.peer for r in there if self.roster.is_proven(r.peer)]
+        there = self.standing.seen.serving(stage) if 0 <= stage < self.place.stages else ()
+        return [r.peer for r in there if self.standing.is_proven(r.peer)]
 
     def _freed(self, effects: Iterable[SeatEffect], now: float) -> list[SeatEffect]:
         """What the neighbours need no more, auditors may, for a while."""
@@ -684,8 +686,8 @@ class Seat:
         if out.culprit == self.place.me:
             words = f"our stage does not work with us any more: {out.words}"
             return [Explain("membership", words, "error")]
-        said: list[SeatEffect] = [*self.roster.tick(now)]
-        if self.roster.is_out(out.culprit) and self.member.expelled(out.culprit):
+        said: list[SeatEffect] = [*self.standing.tick(now)]
+        if self.standing.is_out(out.culprit) and self.member.expelled(out.culprit):
             words = f"step {self.step}: what {short(out.culprit)} contributed is taken out"
             said.append(Explain("round", words, "warning", (out.culprit,)))
         return [*said, *self._take_view(now)]
@@ -715,14 +717,14 @@ class Seat:
         )
         if commit is not None:
             self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
-        self.roster.closed_with(committed.with_whom)
+        self.standing.closed_with(committed.with_whom)
         self.made_by = self.member.applied
         agreed = list[SeatEffect]()
         if plan is not None:
             self.quorum.settle(roll, plan.electors, self.step + 1, now)
             agreed += self._agree(plan.amended)
         self.step, self._commit, self._unconfirmed = self.step + 1, None, {}
-        self._following.caught_up()
+        self._catching_up.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
         begun = self._begin_round(committed, outcome.hash, now)
@@ -787,16 +789,16 @@ class Seat:
         """Ask a sibling that is ahead of us for the commit of our step, which may have been lost:
         what it says of its version proves nothing."""
         if not self.loaded or self.member.applying or self.member.hashing or self._is_over:
-            self._following.caught_up()
+            self._catching_up.caught_up()
             return []
-        stage, there = self.place.stage, self.roster.whole.serving
+        stage, there = self.place.stage, self.standing.whole.serving
         siblings = [r for r in there(stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
         others = (*there(stage - 1), *there(stage + 1))
         beside = [r.peer for r in others if r.version > self.step + 1]
         far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
         alone, known = far or not self.quorum.holds(now), self.member.knows_commit
-        return [*self._following.look(ahead, beside, self.step, now, known=known, alone=alone)]
+        return [*self._catching_up.look(ahead, beside, self.step, now, known=known, alone=alone)]
 
     # --- settling --------------------------------------------------------------------------
 
@@ -842,7 +844,7 @@ class Seat:
         that it is of is known, and the step is open here."""
         of, member = self.pipeline.work, self.member
         unfit = self._is_over or member.hashing or member.applying
-        line = [] if unfit else self._line.of(self.step)
+        line = [] if unfit else self._succession.of(self.step)
         if not (told := self._reporting.due(line, self.step, of, now)):
             return []
         report = LedgerReport(
@@ -853,15 +855,15 @@ class Seat:
             in_flight=bytes(of.in_flight_bits),
             promised=member.promised,
             state=member.state,
-            knows=list[str](self.quorum.vouch(self._view, self.roster.is_proven)),
+            knows=list[str](self.quorum.vouch(self._view, self.standing.is_proven)),
         )
         return [Send(peer, report) for peer in told]
 
     def _leads_those_behind(self) -> bool:
         """Whether siblings are past our step, none of them tells its commit, and it is for us to
         ask the electors."""
-        left_behind = self.serving and self._following.unanswered
-        return left_behind and self._line.leads_those_behind(self.step)
+        left_behind = self.serving and self._catching_up.unanswered
+        return left_behind and self._succession.leads_those_behind(self.step)
 
     def _is_returned(self) -> Answer:
         """Whether the stage before has all gradients of our step."""

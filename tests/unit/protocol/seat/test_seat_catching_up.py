@@ -18,8 +18,8 @@ from protocol.pace import FORGET_S, LOOK_S, LOST_S
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
+from protocol.seat.catching_up import ASKED, CatchingUp
 from protocol.seat.effects import SeatEffect, Serving
-from protocol.seat.following import ASKED, Following
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import (
@@ -45,7 +45,7 @@ class TestWhoIsAhead:
     """What a replica does about the siblings that say that they serve a later version."""
 
     def setup_method(self) -> None:
-        self.following = Following(STAGE)
+        self.following = CatchingUp(STAGE)
 
     def look(
         self, now: float, *ahead: PeerId, known: bool = False, alone: bool = False
@@ -129,7 +129,7 @@ class TestWhoIsAhead:
         for now, known in ((0.0, False), (0.3, False), (0.6, True), (3.0, True), (4.0, False)):
             self.look(now, SIBLING, known=known)
             assert (self.following.next_deadline() or math.inf) > now
-        beside = Following(STAGE)
+        beside = CatchingUp(STAGE)
         for now in (0.0, 0.3, 0.6):
             beside.look((), (SIBLING,), STEP, now, known=False, alone=False)
             assert (beside.next_deadline() or math.inf) > now

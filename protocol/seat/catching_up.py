@@ -27,7 +27,7 @@ ASKED: Final = 3
 """At a time."""
 
 
-class Following:
+class CatchingUp:
     """See the module's docstring; ``stage`` is ours."""
 
     def __init__(self, stage: int) -> None:
