@@ -45,7 +45,7 @@ from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.chunks import ChunkServer
 from client.train.transfer.data_search import DataSearch
 from protocol.decree.elector import Sight
-from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendLetter
+from protocol.effects import Effect, Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.evidence.proof import RECORDS
 from protocol.evidence.statement import Decisive
@@ -229,8 +229,6 @@ class Engine:
         match effect:
             case Send(peer, message):
                 self.send(peer, message)
-            case SendLetter(peer, kind, body):
-                self.send(peer, Letter(kind, body))
             case Publish():
                 if effect.kind in RECORDS:
                     effect = replace(effect, seq=self.numbers.next(effect.seq))

@@ -14,7 +14,7 @@ import trio
 from client.events import LogLine, StageAssigned
 from client.net.network import Inbound, NetEvent
 from client.train.engine import Engine
-from protocol.effects import Explain, Penalise, Publish, Send, SendLetter
+from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId, Stage
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
@@ -272,7 +272,7 @@ async def test_effects_go_to_the_network_or_to_people(
         monkeypatch.setattr(engine.network, "penalise", told.penalise)
         other = PeerId("other")
         engine.perform(Send(other, Goodbye("")))
-        engine.perform(SendLetter(other, "kind", b"body"))
+        engine.perform(Send(other, Letter("kind", b"body")))
         sent = [(other, Goodbye(""), b""), (other, Letter("kind", b"body"), b"")]
         assert calls(told)["post"] == sent
         for peer in (other, engine.signer.peer):
