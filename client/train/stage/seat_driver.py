@@ -501,7 +501,7 @@ class SeatDriver:
     def _as_planned(self, task: ContributeTask, outcome: Outcome) -> bool:
         """Whether a contribution is what its plan counts (a newer plan may have come meanwhile)."""
         member = self.seat.member
-        return task.attempt != member.promised or len(outcome.counted) == member.counted
+        return task.attempt != member.promised or len(outcome.counted) == len(member.counted)
 
     def _store(self, task: Task, payloads: list[bytes]) -> None:
         try:
