@@ -336,7 +336,7 @@ class TestTasks:
         self, attempt: int, count: int, planned: bool
     ) -> None:
         driven = Driven()
-        driven.of.seat.member = cast(Any, SimpleNamespace(promised=2, counted=4))
+        driven.of.seat.member = cast(Any, SimpleNamespace(promised=2, counted=frozenset(range(4))))
         task = Mock(spec=ContributeTask, attempt=attempt)
         reply = Outcome(counted=tuple(range(count)))
         assert driven.of._as_planned(cast(Any, task), reply) is planned
