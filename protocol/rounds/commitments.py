@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from protocol.ids import PeerId
 from protocol.rounds.effects import RoundEffect
-from protocol.rounds.plans import active
+from protocol.rounds.plans import active, owner
 from protocol.wire.messages import Commitment, Plan, Segment, encode_message
 
 NEWEST: Final = 8
@@ -133,7 +133,8 @@ class Commitments:
         segments = said.segments
         if len(segments) != len(plan.bounds) - 1 or not all(segments[i] for i in active(plan)):
             return True
-        return self.other(peer, plan.step, plan.attempt) is not None
+        came = self.digests(peer, plan.step, plan.attempt)
+        return any(owner(plan, i) == self._me and segments[i] != came[i] for i in came)
 
     def fingerprint(self, plan: Plan) -> bytes | None:
         """Return the digest of all members' commitments to a plan; None: one is missing."""

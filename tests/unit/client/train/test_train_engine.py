@@ -32,6 +32,7 @@ from protocol.wire.messages import (
     Vote,
 )
 from protocol.wire.parts import Decree
+from tests.support.decrees import show
 from tests.support.train_swarm import ADVERT, TestSwarm, open_swarm
 
 
@@ -356,7 +357,7 @@ async def test_our_elector_hears_of_every_stage_and_answers_for_it(
         elector, me = engine.elector, engine.signer.peer
         monkeypatch.setattr(engine, "send", lambda to, message: sent.append((to, message)))
         monkeypatch.setattr(elector, "verify", lambda *_: True)
-        monkeypatch.setattr(elector, "may_be", lambda *_: True)
+        show(elector, may_be=lambda *_: True)
         decree = Decree(2, bytes(32), (leader,), (me,), 0.0)
         closed = Commit(stage, 7, 2, leader, decree, ((leader, bytes(64)),), era=5)
         engine.take(Inbound(leader, closed, b""))
