@@ -22,15 +22,6 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class SendLetter:
-    """Send ``body`` (canonical bytes of a typed struct) to a peer."""
-
-    peer: PeerId
-    kind: str
-    body: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Publish:
     """Sign ``body`` as our record (kind, key) and spread it to the swarm; replaces an older one."""
 
@@ -67,4 +58,4 @@ class Explain:
     """The words of an error that is over now."""
 
 
-Effect = Send | SendLetter | Publish | Penalise | Explain
+Effect = Send | Publish | Penalise | Explain

@@ -32,6 +32,8 @@ class Replica(Struct, frozen=True):
     """Replicas of its stage whose work it has audited in agreement."""
     leaving: bool = False
     """It hands its work over and goes."""
+    returned: bool = False
+    """Its stage has the gradients of all microbatches of its step, as it says."""
     uplink_bytes_per_s: float = 0.0
     """Bandwidth by its advert, including its owner's limit; 0: unknown."""
     downlink_bytes_per_s: float = 0.0

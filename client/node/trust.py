@@ -143,7 +143,7 @@ class _Known:
         if peer in self.charged:
             who = " and ".join(short(author) for author in self.charged[peer])
             return "charged", f"{who} {_has(self.charged[peer])} found it out, which is no majority"
-        if stages := [seat.place.stage for seat in self._seats if seat.roster.is_aside(peer)]:
+        if stages := [seat.place.stage for seat in self._seats if seat.standing.is_aside(peer)]:
             where = f"stage {stages[0]}"
             return "aside", f"it obstructed {where} and is left out of it for a while"
         if self._history is not None and self._history.proves(peer):
@@ -153,7 +153,7 @@ class _Known:
         if not self._is_new(peer):
             return "unproven", "no step was closed here yet, so everybody counts"
         lacks = "no step that was closed here contains its work; one is enough"
-        waits = any(seat.roster.waits(peer) for seat in self._seats)
+        waits = any(seat.standing.waits(peer) for seat in self._seats)
         return "probation", f"{lacks}; others are tried before it" if waits else lacks
 
     def _audited(self, peer: PeerId) -> str:

@@ -68,7 +68,7 @@ def wanted_microbatches(run: Run, placement: Placement, usual: int, whole: int) 
 
     def loss(rounds: int) -> float:
         slower = 1 + missed * rounds / whole
-        return slower**TOKENS_POWER * (1 + gap_percent(rounds, replicas, muon=True) / 100)
+        return math.pow(slower, TOKENS_POWER) * (1 + gap_percent(rounds, replicas, muon=True) / 100)
 
     rounds = min(range(FEWEST_ROUNDS, ENOUGH_ROUNDS + 1), key=loss)
     microbatches = whole / rounds
@@ -118,7 +118,7 @@ def gap_percent(rounds: float, replicas: int, *, muon: bool) -> float:
     without; beyond the rounds that were measured it is that of the nearest."""
     least, most = GAPS[0][0], GAPS[-1][0]
     rounds = min(max(rounds, least), most)
-    times = max(1.0, replicas / MEASURED_REPLICAS) ** REPLICAS_POWER
+    times = math.pow(max(1.0, replicas / MEASURED_REPLICAS), REPLICAS_POWER)
     times *= 1.0 if muon else NOT_MUON
     for (fewer, more_loss), (more, less_loss) in pairwise(GAPS):
         if rounds <= more:

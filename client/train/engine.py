@@ -44,7 +44,8 @@ from client.train.swarm.views import era_followed, matching_members, may_speak, 
 from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.chunks import ChunkServer
 from client.train.transfer.data_search import DataSearch
-from protocol.effects import Effect, Explain, Penalise, Publish, Send, SendLetter
+from protocol.decree.elector import Sight
+from protocol.effects import Effect, Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.evidence.proof import RECORDS
 from protocol.evidence.statement import Decisive
@@ -78,7 +79,6 @@ from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
     ChunkRequest,
     Commit,
-    CommitRequest,
     Goodbye,
     Heartbeat,
     Hello,
@@ -131,11 +131,15 @@ class Engine:
         self.downloads.add(self.data_search)
         self.expulsions = Expulsions(self, network, self.membership, swarm)
         self.numbers = Numbers()
-        self.notary = Notary(signer, swarm, self.event_sink.explain)
+        sees = Sight(
+            may_be=self._may_be,
+            proves=self._is_proven,
+            first=self._first_electors,
+            serving=self._serving,
+            lost=lambda: self.membership.contacts.lost(self.now()),
+        )
+        self.notary = Notary(signer, swarm, sees, self.event_sink.explain)
         self.elector = self.notary.elector
-        self.elector.may_be, self.elector.serving = self._may_be, self._serving
-        self.elector.first, self.elector.proves = self._first_electors, self._is_proven
-        self.elector.lost = lambda: self.membership.contacts.lost(self.now())
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(self, manifest, swarm, self._amended)
         self.reach = Reach(self, network, self._has_advert, nursery)
@@ -224,8 +228,6 @@ class Engine:
         match effect:
             case Send(peer, message):
                 self.send(peer, message)
-            case SendLetter(peer, kind, body):
-                self.send(peer, Letter(kind, body))
             case Publish():
                 if effect.kind in RECORDS:
                     effect = replace(effect, seq=self.numbers.next(effect.seq))
@@ -354,7 +356,7 @@ class Engine:
         taker = self.held_stages.taker(message)
         return self._learn if taker is None and isinstance(message, Commit) else taker
 
-    def _elect(self, peer: PeerId, message: Propose | CommitRequest, payload: bytes) -> None:
+    def _elect(self, peer: PeerId, message: Propose, payload: bytes) -> None:
         """Vote as an elector, or say how a step was closed."""
         answer = self.elector.answer(peer, message)
         if isinstance(answer, Penalise):

@@ -6,7 +6,7 @@ the stages had agreed on one of them before: then that one stays.
 
 **Agreed.** All replicas of a stage have to use a new schedule from the same step on. So a list of
 (amendment, first step) is part of every plan of a round: what the commit of a step decides, every
-replica at the next version knows (``seat/agreeing.py``). How long the run is changes no number of
+replica at the next version knows (``rounds/agreeing.py``). How long the run is changes no number of
 any step, so that follows from what is known alone.
 
 State: at most two amendments of each number, and the newest list. No I/O; the driver keeps them on

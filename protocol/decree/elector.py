@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -49,7 +50,7 @@ from protocol.decree.decree import (
 from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.wire.fields import Attempt, Era, PeerText, StageIndex, StepIndex
-from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
+from protocol.wire.messages import Commit, Propose, Vote
 from protocol.wire.parts import Ballot, Decree
 
 MAX_TERMS: Final = 64
@@ -87,29 +88,36 @@ Named = tuple[tuple[PeerId, ...], frozenset[PeerId]]
 """Members of a decree, and the electors that it names."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sight:
+    """What a volunteer sees of the run, as its elector asks for it."""
+
+    may_be: Callable[[int, int, int], bool]
+    """Whether a stage of a lineage may be at a step."""
+    proves: Callable[[PeerId], bool]
+    """Whether work has proven a peer."""
+    first: Callable[[int, int], Collection[str]]
+    """Who elects the first step of a lineage, if a step is that."""
+    serving: Callable[[int], Mapping[PeerId, int]]
+    """Who serves a stage at which version."""
+    lost: Callable[[], Collection[PeerId]]
+    """The peers that we have lost."""
+
+
 class Elector:
     """See the module's docstring.
 
     Args:
         sign: signs a ballot or a Ready as ourselves.
         verify: checks another's signature of one.
+        sees: what we see.
         keep: writes the terms down.
     """
 
-    def __init__(self, sign: Sign, verify: Verify, keep: Callable[[], None] = lambda: None) -> None:
-        self.sign, self.verify, self._keep = sign, verify, keep
-        self.may_be: Callable[[int, int, int], bool] = lambda _stage, _era, _step: True
-        """Whether a stage of a lineage may be at a step, as far as we see."""
-        self.proves: Callable[[PeerId], bool] = lambda _peer: False
-        """Whether work has proven a peer."""
-        self.is_gone: Callable[[PeerId], bool] = lambda _peer: False
-        """Whether a peer's process has certainly ended."""
-        self.first: Callable[[int, int], Collection[str]] = lambda _era, _step: ()
-        """Who elects the first step of a lineage, if a step is that."""
-        self.serving: Callable[[int], Mapping[PeerId, int]] = lambda _stage: {}
-        """Who serves a stage at which version, as far as we see."""
-        self.lost: Callable[[], Collection[PeerId]] = lambda: ()
-        """The peers that we have lost."""
+    def __init__(
+        self, sign: Sign, verify: Verify, sees: Sight, keep: Callable[[], None] = lambda: None
+    ) -> None:
+        self.sign, self.verify, self.sees, self._keep = sign, verify, sees, keep
         self._terms = OrderedDict[tuple[int, int], Term]()
         self._barred, self._moved = -1, set[tuple[int, int]]()
         """The lineage in which we may have said more than we know, and the terms that a commit has
@@ -169,19 +177,22 @@ class Elector:
         key = commit.stage, commit.era
         if (named := self._named_before(*key, commit.step)) is not None:
             return self._elect(commit, named[1])
-        if not self.may_be(*key, commit.step):
+        if not self.sees.may_be(*key, commit.step):
             return False
         term = self._terms.get(key)
         ours = frozenset(map(PeerId, term.electors)) if term is not None else frozenset()
         if term is not None and term.step < commit.step and self._elect(commit, ours):
             return True
-        proven = set(filter(self.proves, voters(commit, None, self.verify)))
-        there = set(filter(self.proves, self.serving(commit.stage)))
+        proven = set(filter(self.sees.proves, voters(commit, None, self.verify)))
+        there = set(filter(self.sees.proves, self.sees.serving(commit.stage)))
         return len(proven) >= min(WITNESSES, max(len(there), 1))
 
     def _elect(self, commit: Commit, electors: frozenset[PeerId]) -> bool:
         signed = voters(commit, electors, self.verify)
-        return is_majority(signed, electors, self.is_gone)
+        return self._is_majority(signed, electors)
+
+    def _is_majority(self, some: Collection[PeerId], electors: frozenset[PeerId]) -> bool:
+        return is_majority(some, electors)
 
     def liars(self, least: int = 1) -> frozenset[PeerId]:
         """Return the leaders that have proposed in a present step what we do not vote for, at
@@ -191,23 +202,20 @@ class Elector:
 
     # --- voting ----------------------------------------------------------------------------
 
-    def answer(
-        self, sender: PeerId, message: Propose | CommitRequest
-    ) -> Vote | Commit | CommitRequest | Penalise | None:
+    def answer(self, sender: PeerId, message: Propose) -> Vote | Commit | Propose | Penalise | None:
         """Answer a leader with a vote or a refusal, and anyone with the commit of a step that is
         closed. We ask for the commit before, if only that says whose the first attempt is. Blame a
         leader that proposes what its members are not Ready for."""
         key = message.stage, message.era
         if (closed := self.commit(*key, message.step)) is not None:
             return closed
-        if isinstance(message, CommitRequest):
+        if message.attempt == 0:
             return self._newest_after(*key, message.step)
         known = self._named_before(*key, message.step)
         if known is None:
-            ahead = message.step and self.may_be(*key, message.step)
-            return (
-                CommitRequest(message.stage, message.step - 1, era=message.era) if ahead else None
-            )
+            if not message.step or not self.sees.may_be(*key, message.step):
+                return None
+            return Propose(message.stage, message.step - 1, 0, era=message.era)
         term = self._terms.get(key)
         if term is None:
             term = self._begin(*key, message.step)
@@ -283,9 +291,9 @@ class Elector:
         """Whether a decree leaves out a member that is at the step, as far as we see. A leader
         leaves out whom most electors have lost, and we may be the last to lose it: it asks again.
         """
-        there = self.serving(term.stage)
+        there = self.sees.serving(term.stage)
         left_out = {p for p in members if there.get(p) == term.step}.difference(decree.members)
-        return not left_out.issubset(self.lost())
+        return not left_out.issubset(self.sees.lost())
 
     def _named_by(self, term: Term, leader: PeerId, message: Propose) -> int | None:
         """Return how many promises name the decree that a leader proposes; None: they do not allow
@@ -294,7 +302,7 @@ class Elector:
         where = Ballot(term.stage, term.era, term.step, message.attempt, leader, 0, b"")
         electors = frozenset(map(PeerId, term.electors))
         promised = promises_of(where, message.promises, electors, self.verify)
-        if not is_majority(promised, electors, self.is_gone):
+        if not self._is_majority(promised, electors):
             return None
         if bound_by(promised.values(), electors) not in (b"", value):
             return None
@@ -308,12 +316,12 @@ class Elector:
         term = self._terms.get((stage, era))
         if term is not None and term.step == step and term.electors:
             return tuple(map(PeerId, term.members)), frozenset(map(PeerId, term.electors))
-        first = frozenset(map(PeerId, self.first(era, step)))
+        first = frozenset(map(PeerId, self.sees.first(era, step)))
         return ((), first) if first else None
 
     def _may_lead(self, stage: int, peer: PeerId, members: Collection[PeerId]) -> bool:
         """Whether a peer may lead a step: a member of the decree before, as long as one serves."""
-        there = self.serving(stage).keys() & members
+        there = self.sees.serving(stage).keys() & members
         return peer in there or not there
 
     def _say(self, kind: str, term: Term, message: Propose, value: bytes) -> Vote:
@@ -341,10 +349,3 @@ class Elector:
             self._leapt.pop(forgotten, None)
             self._liars.pop(forgotten, None)
         self._keep()
-
-
-def unsigned_elector() -> Elector:
-    """Return an elector for worlds in which nobody forges a vote, and everybody is proven."""
-    made = Elector(lambda _kind, _body: bytes(64), lambda _peer, _kind, _body, _signature: True)
-    made.proves = lambda _peer: True
-    return made

@@ -13,13 +13,14 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta, Struct
 
 from protocol import limits
-from protocol.effects import SendLetter
+from protocol.effects import Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.matching import preferences
 from protocol.matching.timing import LEASE_S
 from protocol.wire.canonical import Canonical
 from protocol.wire.fields import PeerText, Reason, StageIndex
+from protocol.wire.messages import Letter
 
 MAX_BODY_BYTES = 1024
 SEATS = 2
@@ -132,9 +133,9 @@ def encode_body(body: Direct | Posting) -> bytes:
     return _formats[KINDS[type(body)]].encode(body)
 
 
-def letter(to: str, body: Direct) -> SendLetter:
+def letter(to: str, body: Direct) -> Send:
     """Return the letter that carries a body."""
-    return SendLetter(PeerId(to), KINDS[type(body)], encode_body(body))
+    return Send(PeerId(to), Letter(KINDS[type(body)], encode_body(body)))
 
 
 def decode_body(kind: str, encoded: bytes) -> Direct | Posting:

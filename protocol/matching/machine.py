@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from protocol.effects import Explain, Penalise, Publish, SendLetter
+from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
@@ -27,6 +27,7 @@ from protocol.matching.seats import Seats
 from protocol.matching.steward import Steward
 from protocol.matching.stewards import beacon_at
 from protocol.matching.stewardships import Stewardships
+from protocol.wire.messages import Letter
 
 Body = bodies.Direct | bodies.Posting
 
@@ -281,9 +282,10 @@ class Matching:
         queue = deque(found)
         while queue or (queue := deque(self._seats.follow_home(now))):
             effect = queue.popleft()
-            if isinstance(effect, SendLetter) and effect.peer == self._context.me:
-                queue.extend(self._dispatch(effect.peer, effect.kind, effect.body, now))
-                continue
+            match effect:
+                case Send(peer, Letter(kind, body)) if peer == self._context.me:
+                    queue.extend(self._dispatch(peer, kind, body, now))
+                    continue
             out.append(effect)
             if isinstance(effect, Publish):
                 queue.extend(self._read(self._context.me, effect.kind, effect.body, now))

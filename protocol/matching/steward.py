@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from protocol import limits
-from protocol.effects import Effect, Explain, Publish, SendLetter
+from protocol.effects import Effect, Explain, Publish, Send
 from protocol.ids import PeerId, Stage, short
 from protocol.matching import bodies, settling
 from protocol.matching.bodies import COMMITTED, KINDS, OPEN, QUIET, Mandate, Posting
@@ -259,7 +259,7 @@ class Steward:
 
     # --- outputs --------------------------------------------------------------------------
 
-    def _yes(self, place: HeldPlace, now: float) -> SendLetter:
+    def _yes(self, place: HeldPlace, now: float) -> Send:
         body = bodies.Hold(
             stage=self.stage,
             mandate=self.mandate,
@@ -270,7 +270,7 @@ class Steward:
         )
         return bodies.letter(place.peer, body)
 
-    def _no(self, place: HeldPlace, now: float) -> SendLetter:
+    def _no(self, place: HeldPlace, now: float) -> Send:
         reason = self._in_words() if place.rate else "it is too small for this stage"
         body = bodies.Reject(
             stage=self.stage,

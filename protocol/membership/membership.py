@@ -132,7 +132,7 @@ class Membership:
     ) -> list[MembershipEffect]:
         """Set the stages we hold.
 
-        A changed state is sent to all linked peers at once. A changed version is sent at once to
+        A changed state is sent to all linked peers at once. How far a stage is goes at once to
         holders of our stages and their neighbours that work has proven, since anybody may say that
         it holds a stage; the others hear it within a second.
 
@@ -145,7 +145,7 @@ class Membership:
         effects: list[MembershipEffect] = list(self.roster.heard(self._own, self._seats))
         if _states(before) != _states(self._seats):
             effects += self._heartbeat(now)
-        elif _versions(before) != _versions(self._seats):
+        elif _steps(before) != _steps(self._seats):
             near = self.roster.near(seat.stage for seat in self._seats)
             effects += self._tell({peer for peer in near if not self.is_new(peer)}, now)
         if _places(before) != _places(self._seats):
@@ -406,8 +406,8 @@ def _changed(held: Held) -> RecordChanged:
     return RecordChanged(held.envelope.kind, held.subject, held.signer, held.record.body)
 
 
-def _versions(seats: tuple[SeatStatus, ...]) -> object:
-    return tuple(seat.version for seat in seats)
+def _steps(seats: tuple[SeatStatus, ...]) -> object:
+    return tuple((seat.version, seat.returned) for seat in seats)
 
 
 def _states(seats: tuple[SeatStatus, ...]) -> object:

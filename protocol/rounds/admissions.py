@@ -5,18 +5,12 @@ Every replica notes both, for any may lead next. Times are monotonic seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from collections.abc import Callable, Collection
 
 from protocol import limits
-from protocol.agreed import AgreedList
-from protocol.effects import Effect, Explain, Send
-from protocol.ids import PeerId, rank, short
+from protocol.ids import PeerId
 from protocol.pace import FORGET_S
-from protocol.pipeline.place import Place
-from protocol.wire.messages import Admit, Commit
 
-DONORS: Final = 3
 LetsIn = Callable[[PeerId, float], bool]
 
 
@@ -24,12 +18,11 @@ class Admissions:
     """See the module's docstring.
 
     Args:
-        place: where this replica stands.
-        lets_in: whether a newcomer may be admitted now (``seat/roster.py``).
+        lets_in: whether a newcomer may be admitted now (``seat/standing.py``).
     """
 
-    def __init__(self, place: Place, lets_in: LetsIn = lambda _peer, _now: True) -> None:
-        self._place, self._lets_in = place, lets_in
+    def __init__(self, lets_in: LetsIn) -> None:
+        self._lets_in = lets_in
         self._asking: dict[PeerId, float] = {}
         self._observing: dict[PeerId, float] = {}
 
@@ -65,46 +58,21 @@ class Admissions:
         return sorted(found[: limits.MAX_REPLICAS_IN_ROUND])
 
     def admit(
-        self,
-        serving: Sequence[PeerId],
-        held: Collection[PeerId],
-        step: int,
-        state: bytes,
-        commit: Commit | None,
-        now: float,
-        amended: AgreedList = (),
-    ) -> list[Effect]:
+        self, serving: Collection[PeerId], held: Collection[PeerId], now: float
+    ) -> list[PeerId]:
         """Admit peers that ask, as long as all holders of the stage fit into one round, and few of
-        them are new.
+        them are new; return them.
 
         Args:
-            serving: replicas at ``step``; they are the donors.
+            serving: those that need no admission any more.
             held: all holders of the stage, including fetching ones.
-            step: the present version.
-            state: digest of that version, empty if not known.
-            commit: that made this version; None where a lineage begins.
             now: monotonic seconds.
-            amended: the amendments on which the stage had agreed at that version.
         """
         self._asking = {p: until for p, until in self._asking.items() if until > now}
-        effects: list[Effect] = []
-        for joiner in [p for p in self._asking if p not in serving and serving]:
+        found = list[PeerId]()
+        for joiner in [peer for peer in self._asking if peer not in serving]:
             others = {*held, *self.observing(now)} - {joiner}
-            if len(others) >= limits.MAX_REPLICAS_IN_ROUND or not self._lets_in(joiner, now):
-                continue
-            self.admitted(joiner, now)
-            donors = sorted(serving, key=lambda peer: rank("donor", joiner, peer))[:DONORS]
-            admit = Admit(
-                self._place.stage,
-                step,
-                joiner,
-                list[str](donors),
-                commit=commit,
-                state=state,
-                amended=amended,
-            )
-            told = dict.fromkeys([*serving, *self.observing(now), joiner])
-            effects += [Send(peer, admit) for peer in told]
-            words = f"{short(joiner)} joins stage {self._place.stage} at version {step}"
-            effects.append(Explain("transfer", words, members=(joiner,)))
-        return effects
+            if len(others) < limits.MAX_REPLICAS_IN_ROUND and self._lets_in(joiner, now):
+                self.admitted(joiner, now)
+                found.append(joiner)
+        return found

@@ -9,13 +9,15 @@ segment, and a sum can be checked by any of them. State: the newest commitments 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
 from protocol.ids import PeerId
+from protocol.rounds.effects import RoundEffect
 from protocol.rounds.plans import active, owner
 from protocol.wire.messages import Commitment, Plan, Segment, encode_message
 
@@ -26,12 +28,23 @@ Round = tuple[int, int]
 """Step and attempt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unsigned:
-    """A member has contributed something else to us than it has committed to, or has committed to
-    something else than the plan asks for."""
+class RoundAudits(Protocol):
+    """What audits add to a round as we go on in it, as members of a plan that we follow."""
 
-    peer: PeerId
+    commitments: Commitments
+
+    @property
+    def active(self) -> bool:
+        """Whether the run has audits."""
+
+    def contributed(self, plan: Plan, counted: frozenset[int]) -> Sequence[RoundEffect]:
+        """Our contribution is encoded, and no part of it is sent yet."""
+
+    def ready(self, plan: Plan, digest: bytes) -> Sequence[RoundEffect]:
+        """We are about to be Ready for a digest."""
+
+    def closing(self, plan: Plan) -> Sequence[RoundEffect]:
+        """The step is about to be applied: its version is replaced."""
 
 
 @dataclass(frozen=True, slots=True)

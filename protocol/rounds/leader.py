@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Literal
@@ -20,16 +19,18 @@ from typing import Literal
 from msgspec.structs import replace
 
 from protocol import limits
-from protocol.agreed import AgreedList
 from protocol.answer import YES, Answer, no
-from protocol.decree.decree import READY, Verify, agreed
+from protocol.decree.decree import READY, agreed
+from protocol.decree.elector import Elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId, short
+from protocol.ids import PeerId, rank, short
 from protocol.pace import ANSWER_S, HEARD_S, LOOK_S, LOST_S
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.place import Place
 from protocol.rounds.admissions import Admissions, LetsIn
+from protocol.rounds.agreeing import Agreeing
+from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
 from protocol.rounds.patience import Patience
 from protocol.rounds.plans import REFUSED, most_common, split
@@ -38,7 +39,7 @@ from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import Report, vouched_sum
 from protocol.rounds.shards import segmented, shard_bounds, uplinks
 from protocol.view import SwarmView
-from protocol.wire.messages import Commit, LedgerReport, Plan, Ready, Vote
+from protocol.wire.messages import Admit, Commit, LedgerReport, Plan, Ready, Vote
 from protocol.wire.parts import Decree
 from protocol.wire.statement import Statement, encode_statement
 
@@ -46,8 +47,8 @@ MAX_REFUSALS = 2
 """Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
 the round has to go first. Else a spoilt plan runs out of time."""
 MOST_DOUBLINGS = 5
+DONORS = 3
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
-Amended = Callable[[], AgreedList]
 
 
 Restart = Literal[
@@ -62,23 +63,6 @@ Restart = Literal[
 """Reason why a round was planned again."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnPart:
-    """The state of the leader's own replica in the round at the time of a call."""
-
-    closed: bool = False
-    """Whether we know the step's commit, our own or another's: then nothing is planned."""
-    received: int = 0
-    """How much of the round has come to us."""
-    returned: bool = True
-    """Whether the stage before has got the gradients of the whole step."""
-    ready: bytes = b""
-    """Digest of the attempt that we are Ready for; empty: of none."""
-    passed: bool = False
-    """Whether siblings are past the step, none of them tells its commit, and it is for us to ask
-    the electors, though we may not lead."""
-
-
 class RoundLeader:
     """Runs at every replica all the time; acts only while ``leading``.
 
@@ -86,15 +70,16 @@ class RoundLeader:
         place: where this replica stands.
         size: elements of the stage's flat gradient.
         step: the step that it begins with.
-        quorum: None: no quorum is needed, as in worlds without partitions.
-        lets_in: whether a newcomer may be admitted now.
-        amended: the amendments that our stage agrees on with this step, and those on which it had
-            agreed at its version.
-        expected_s: returns how long a round may take here by those before.
-        verify: checks a signature.
         era: lineage of the seat.
-        part: returns our own replica's part in the round.
-        made_by: returns the commit that made a version; None where the lineage begins.
+        member: our own replica's part in the round. Once it knows the commit, nothing is planned.
+        quorum: knows roll and electors.
+        elector: verifies signatures, and keeps the commits of earlier steps.
+        agreeing: the amendments on which our stage agrees.
+        lets_in: whether a newcomer may be admitted now.
+        returned: whether the stage before has got the gradients of the whole step.
+        passed: whether siblings are past the step, none of them tells its commit, and it is for us
+            to ask the electors, though we may not lead.
+        expected_s: returns how long a round may take here by those before.
     """
 
     def __init__(
@@ -102,42 +87,41 @@ class RoundLeader:
         place: Place,
         size: int,
         step: int,
-        quorum: Quorum | None = None,
-        lets_in: LetsIn = lambda _peer, _now: True,
-        amended: tuple[Amended, Amended] = (tuple, tuple),
-        expected_s: Callable[[], float] = lambda: 0.0,
-        verify: Verify = lambda _peer, _kind, _body, _signature: True,
-        era: int = 0,
-        part: Callable[[], OwnPart] = OwnPart,
-        made_by: Callable[[int], Commit | None] = lambda _version: None,
+        *,
+        era: int,
+        member: RoundMember,
+        quorum: Quorum,
+        elector: Elector,
+        agreeing: Agreeing,
+        lets_in: LetsIn,
+        returned: Callable[[], Answer],
+        passed: Callable[[], bool],
+        expected_s: Callable[[], float],
     ) -> None:
-        self._place, self._size = place, size
-        self._part, self._made_by = part, made_by
-        self._amended, self._agreed = amended
-        self._quorum = quorum or Quorum(place.me, place.stage, None)
+        self._place, self._size, self._era = place, size, era
+        self._member, self._quorum, self._elector = member, quorum, elector
+        self._agreeing, self._returned, self._passed = agreeing, returned, passed
         self._view = SwarmView(((),) * place.stages)
-        self._admissions = Admissions(place, lets_in)
+        self._admissions, self._patience = Admissions(lets_in), Patience(expected_s)
         self._next: dict[PeerId, LedgerReport] = {}
-        self._patience, self._era = Patience(expected_s), era
-        self._verify = verify
-        self.proposer = Proposer(place.me, place.stage, self._quorum, verify, self._left_out)
+        self.proposer = Proposer(place.me, place.stage, era, quorum, elector.verify, self._left_out)
         self.restarts: Counter[Restart] = Counter()
         """Rounds of all steps that we have planned again, by reason."""
-        self._reset(step, b"")
+        self._reset(step)
         self.usual_loss: float | None = None
         """Sum of a microbatch's losses, the mean of the last step; None: not known."""
         self.leading = False
         self.may_plan = YES
         """The last answer to whether we, who lead, may plan the step now."""
 
-    def _reset(self, step: int, state: bytes | None) -> None:
-        self.step, self._state = step, state
+    def _reset(self, step: int) -> None:
+        self.step = step
         self.reports: dict[PeerId, Report] = {}
         self._plan: Plan | None = None
         self._complete_since: float | None = None
         self._answers: dict[PeerId, Ready] = {}
         """By member of the plan: for what it is Ready, or that it refuses."""
-        self.proposer.start_step(step, self._era)
+        self.proposer.start_step(step)
         self._not_before = -math.inf
         """Until then we leave the step to another leader, to whom the electors have promised it."""
         self._overtaken = 0
@@ -158,26 +142,16 @@ class RoundLeader:
         self._look_at: float | None = None
         """When to look again."""
 
-    def start_step(self, step: int, now: float, state: bytes | None = b"") -> list[Effect]:
-        """Begin a step; reports that came early count at once.
-
-        Args:
-            now: monotonic seconds.
-            state: digest of the version at ``step``, empty if not known; None: it will be said.
-        """
+    def start_step(self, step: int, now: float) -> list[Effect]:
+        """Begin a step; reports that came early count at once."""
         early, self._next = self._next, {}
-        self._reset(step, state)
+        self._reset(step)
         self._patience.start_step()
         effects: list[Effect] = []
         for peer, report in early.items():
             if report.step == step:
                 effects += self.report(peer, report, now)
         return effects
-
-    def hashed(self, state: bytes, now: float) -> list[Effect]:
-        """The digest of the version at our step is known."""
-        self._state = state
-        return self._act(now)
 
     def update_view(self, view: SwarmView, leading: bool, now: float) -> list[Effect]:
         """Take a new view and whether we lead this step.
@@ -288,7 +262,7 @@ class RoundLeader:
             now: monotonic seconds.
             leases: whether the leader leases the step's microbatches.
         """
-        if self._part().closed or self._proposing or not self._serving_step():
+        if self._member.knows_commit or self._proposing or not self._serving_step():
             return []
         if not self.leading:
             return [] if led_by is None else self._awaited_of(led_by, leases=leases)
@@ -333,9 +307,8 @@ class RoundLeader:
         if silent:
             return [("report", led_by)]
         reports = [self.reports[p] for p in at_step if p in self.reports]
-        whole = self.whole and self._part().returned
         idle = leases and not any(report.in_flight for report in reports)
-        if whole or idle:
+        if idle or (self.whole and self._returned()):
             return [("plan", led_by)]
         return self._lessees() if leases else []
 
@@ -345,9 +318,9 @@ class RoundLeader:
         if union != (1 << self._place.per_step) - 1:
             self._complete_since = None
             return no(f"{union.bit_count()} of {self._place.per_step} microbatches are counted")
-        if not self._part().returned:
+        if not (returned := self._returned()):
             self._complete_since = None
-            return no("the stage before has not got all gradients of the step yet")
+            return returned
         if self._complete_since is None:
             self._complete_since = now
         laggards = self._laggards()
@@ -399,12 +372,12 @@ class RoundLeader:
         return self.proposer.state in (State.PROPOSING, State.CLOSED)
 
     def _act(self, now: float) -> list[Effect]:
-        own = self._part()
-        if own.closed:
+        if self._member.knows_commit:
             return []
         if (commit := self.proposer.commit()) is not None:
             return self._close(commit, now)
-        if not self.leading and not own.passed:
+        passed = self._passed()
+        if not self.leading and not passed:
             return []
         self._look_at, effects = None, self._admit(now) if self.leading else []
         if self._proposing:
@@ -414,7 +387,7 @@ class RoundLeader:
             words = f"step {self.step}: completing attempt {self.proposer.decree.attempt}"
             said = Explain("round", f"{words}, for which electors have voted")
             return [*effects, said, *self.proposer.propose(self.proposer.decree, now)]
-        here = own.received + len(self._answers)
+        here = self._member.received + len(self._answers)
         if self._plan is not None and self._patience.ran_out(here, now):
             effects.append(Explain("round", self._patience.words(self.step), "warning"))
             self._void("nothing came")
@@ -422,7 +395,7 @@ class RoundLeader:
             return [*effects, *self._try_decide(now)]
         members = self._at_step()
         self.may_plan = self._may_plan(members, now)
-        if not self.may_plan and not own.passed:
+        if not self.may_plan and not passed:
             return effects
         if self.proposer.state is State.IDLE:
             ours = self.reports.get(self._place.me)
@@ -459,11 +432,11 @@ class RoundLeader:
             observers=list[str](observers),
             state=most_common([self.reports[peer].said.state for peer in members]),
             electors=list[str](self._electors(members)),
-            amended=self._amended(),
+            amended=self._agreeing.to_plan(self.step),
             promises=self.proposer.promises,
         )
         self._answers = {}
-        self._patience.planned(self._part().received, now)
+        self._patience.planned(self._member.received, now)
         return [Send(peer, self._plan) for peer in [*members, *observers]]
 
     def _electors(self, members: list[PeerId]) -> list[PeerId]:
@@ -491,14 +464,14 @@ class RoundLeader:
             self._refusers[sender] += 1
             if self._anew_at is None and self._refusals < MAX_REFUSALS:
                 self._anew_at = now + ANSWER_S
-        elif not self._verify(sender, READY, encode_statement(said), message.signature):
+        elif not self._elector.verify(sender, READY, encode_statement(said), message.signature):
             return [Penalise(sender, "ready-not-signed", 20)]
         self._answers[sender] = message
         return self._act(now)
 
     def _try_decide(self, now: float) -> list[Effect]:
         """Propose the decree once every member is Ready with the same digest."""
-        plan, ready = self._plan, self._part().ready
+        plan, ready = self._plan, self._member.ready
         if plan is None or self._proposing:
             return []
         whole = len(self._answers) == len(plan.members)
@@ -603,16 +576,30 @@ class RoundLeader:
         """Admit newcomers between plans, while the version is stable and donors can snapshot it.
         As for a plan, wait for replicas that are still applying: more donors are better; and until
         we can say the version's digest."""
-        if self._plan is not None or self._laggards() or self._state is None:
+        if self._plan is not None or self._laggards() or self._member.hashing:
             return []
-        siblings = self._view.serving(self._place.stage)
-        serving = [replica.peer for replica in siblings if replica.version == self.step]
-        at = self.step, self._state, self._made_by(self.step), now
-        return self._admissions.admit(serving, self._held(), *at, amended=self._agreed())
+        stage, effects = self._place.stage, list[Effect]()
+        if not (serving := self._serving_step()):
+            return []
+        for joiner in self._admissions.admit(serving, self._held(), now):
+            admit = Admit(
+                stage,
+                self.step,
+                joiner,
+                list[str](sorted(serving, key=lambda p: rank("donor", joiner, p))[:DONORS]),
+                commit=self._elector.commit(stage, self._era, self.step - 1),
+                state=self._member.state,
+                amended=self._agreeing.agreed,
+            )
+            told = dict.fromkeys([*serving, *self._admissions.observing(now), joiner])
+            effects += [Send(peer, admit) for peer in told]
+            words = f"{short(joiner)} joins stage {stage} at version {self.step}"
+            effects.append(Explain("transfer", words, members=(joiner,)))
+        return effects
 
     def tick(self, now: float) -> list[Effect]:
         """Act on deadlines that have passed."""
-        if self._part().closed:
+        if self._member.knows_commit:
             return []
         before = self.proposer.state
         again = self.proposer.tick(now)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from protocol.decree.decree import agreed
-from protocol.effects import Effect, Explain, Penalise, Send
+from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
     ApplyTask,
@@ -35,7 +35,8 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.rounds.commitments import Commitments, Unsigned
+from protocol.rounds.commitments import RoundAudits
+from protocol.rounds.effects import RoundEffect, Unsigned
 from protocol.rounds.inbox import Inbox, TooMany
 from protocol.rounds.obstruction import SPOILT_TIMES, Wait
 from protocol.rounds.plans import (
@@ -70,8 +71,6 @@ class Progress(enum.Enum):
 NOT_READY: Final = frozenset({Progress.SETTLING, Progress.CONTRIBUTING, Progress.EXCHANGING})
 """Where a member can still give an attempt up: nobody can have proposed its decree."""
 
-RoundEffect = Effect | Compute | SendPayload | Keep | Fault | Unsigned
-
 
 class RoundMember:
     """See the module's docstring. Methods return effects.
@@ -84,7 +83,7 @@ class RoundMember:
         loaded: whether the worker holds the state of the current version.
         promise: step and attempt that an earlier seat of this process has promised. Its messages
             for that attempt may still arrive, and must not be taken for ours.
-        commitments: what members have committed to contribute; None: the run has no audits.
+        audits: what they add to the round, in a run with audits.
         rate: the learning rate of a plan's step by its amendments; None: the manifest's.
         sign: signs a Ready; None: we have signed another one.
     """
@@ -97,13 +96,14 @@ class RoundMember:
         *,
         accumulator: Pipeline,
         loaded: bool,
-        promise: tuple[int, int] = (0, 0),
-        commitments: Commitments | None = None,
-        rate: Callable[[Plan], float | None] = lambda _plan: None,
-        sign: Callable[[Ready], Ready | None] = lambda ready: ready,
+        promise: tuple[int, int],
+        audits: RoundAudits,
+        rate: Callable[[Plan], float | None],
+        sign: Callable[[Ready], Ready | None],
     ) -> None:
         self._place, self._size = place, size
-        self._commitments, self._rate, self._sign = commitments, rate, sign
+        self._audits, self._rate, self._sign = audits, rate, sign
+        self._commitments = audits.commitments if audits.active else None
         self._accumulator, self.loaded, self._promise = accumulator, loaded, promise
         self._reset(step, b"")
 
@@ -121,8 +121,6 @@ class RoundMember:
         """The attempts of this step for which a peer sent what we have refused."""
         self._refused = -1
         """The attempt that we have refused last: nothing of it is waited for."""
-        self._unsigned = -1
-        """The attempt that we have refused for what a member committed to."""
         self.planned_again: PeerId | None = None
         """The leader, if it has planned anew with the same members."""
         self._was_ready = False
@@ -192,13 +190,8 @@ class RoundMember:
         return self._accumulator.accumulating or self.hashing
 
     @property
-    def counted(self) -> int:
-        """Microbatches the current plan counts for us."""
-        return len(self._counted)
-
-    @property
-    def counted_ids(self) -> frozenset[int]:
-        """The ids of these microbatches."""
+    def counted(self) -> frozenset[int]:
+        """The microbatches that the current plan counts for us."""
         return self._counted
 
     @property
@@ -413,14 +406,14 @@ class RoundMember:
 
     def _refuse_unsigned(self, plan: Plan, false: Sequence[PeerId]) -> list[RoundEffect]:
         """Members have contributed something else than they signed: blame them, once."""
-        if self._unsigned == plan.attempt or self.progress is Progress.OBSERVING:
+        if self._refused == plan.attempt or self.progress is Progress.OBSERVING:
             return []
-        self._unsigned = plan.attempt
         words = f"{short(false[0])} has contributed something else than it signed"
         effects = self._refuse(plan, words)
         for peer in false:
             effects += self._blame(plan, peer, "contribution-not-signed", 20)
-        return [*effects, *map(Unsigned, false)]
+            effects.append(Unsigned(plan, peer))
+        return effects
 
     def _become_ready(self, digest: bytes) -> list[RoundEffect]:
         plan = self._require_plan()
@@ -432,8 +425,10 @@ class RoundMember:
         members = tuple(member.peer for member in plan.members)
         decree = Decree(plan.attempt, digest, members, tuple(plan.electors), 0.0)
         ready = self._sign(Ready(plan.stage, plan.step, plan.attempt, agreed(decree), loss_sum))
-        said = [] if ready is None else [Send(self._leader, ready)]
-        return [*said, *self.try_apply()]
+        if ready is None:
+            return self.try_apply()
+        told = self._audits.ready(plan, ready.digest)
+        return [*told, Send(self._leader, ready), *self.try_apply()]
 
     # --- commit ----------------------------------------------------------------------------
 
@@ -470,10 +465,10 @@ class RoundMember:
             return [Fault("behind", words)]
         self.progress = Progress.APPLYING
         self._accumulator.close()
-        rate = self._rate(plan)
-        if len(plan.members) == 1 and not plan.observers:
-            return [Compute(ApplyTask(plan.step, rate=rate))]
-        return [Compute(self._inbox.apply_task(plan, rate))]
+        task = ApplyTask(plan.step, rate=self._rate(plan))
+        if len(plan.members) > 1 or plan.observers:
+            task = self._inbox.apply_task(plan, task.rate)
+        return [*self._audits.closing(plan), Compute(task)]
 
     # --- the worker's outcomes -------------------------------------------------------------
 
@@ -495,7 +490,7 @@ class RoundMember:
         if outcome.error:
             return self._not_contributed(task, outcome.error)
         self.progress = Progress.EXCHANGING
-        effects: list[RoundEffect] = []
+        effects: list[RoundEffect] = [*self._audits.contributed(plan, self._counted)]
         me = self._place.me
         for i in in_sending_order(plan, me):
             to = owner(plan, i)

@@ -3,7 +3,7 @@
 Every replica looks at what it knows best: whose contribution, sum, report, Ready or commit is
 missing although nothing else is needed for it. A wait that lasts too long becomes a *claim*:
 heartbeats name the peer as missing (``SeatStatus.missing``), and the electors decide between the
-two (``seat/roster.py``). A peer that makes a claim itself is waited for until that is settled.
+two (``seat/standing.py``). A peer that makes a claim itself is waited for until that is settled.
 Items that depend on others get more time than items that do not, so that the claim names the root
 cause: a contribution before a sum, a sum before a Ready, a Ready before a commit. In stage 0 a
 replica with no work left in a step waits for those that still have some. It waits briefly once its

@@ -22,7 +22,7 @@ class Patience:
         expected_s: returns how long a round may take here by those before (``Obstruction``).
     """
 
-    def __init__(self, expected_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, expected_s: Callable[[], float]) -> None:
         self._expected_s = expected_s
         self.planned_at = 0.0
         self._waited_s = 0.0

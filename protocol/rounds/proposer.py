@@ -56,6 +56,7 @@ class Proposer:
     Args:
         me: our id.
         stage: ours.
+        era: of our seat.
         quorum: knows the electors of our step.
         verify: checks a signature.
         left_out: whom a decree leaves out that is there, so that electors do not vote for it.
@@ -65,17 +66,18 @@ class Proposer:
         self,
         me: PeerId,
         stage: int,
+        era: int,
         quorum: Quorum,
         verify: Verify,
-        left_out: Callable[[Decree], Collection[PeerId]] = lambda _decree: (),
+        left_out: Callable[[Decree], Collection[PeerId]],
     ) -> None:
-        self._me, self._stage, self._quorum, self._verify = me, stage, quorum, verify
-        self._left_out = left_out
-        self.start_step(0, 0)
+        self._me, self._stage, self._era = me, stage, era
+        self._quorum, self._verify, self._left_out = quorum, verify, left_out
+        self.start_step(0)
 
-    def start_step(self, step: int, era: int) -> None:
+    def start_step(self, step: int) -> None:
         """Begin a step, of which we have led nothing."""
-        self._step, self._era = step, era
+        self._step = step
         self.state, self.attempt, self._known = State.IDLE, 0, 0
         self._promised: dict[PeerId, Promise] = {}
         self._votes: dict[PeerId, bytes] = {}

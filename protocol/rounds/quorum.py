@@ -41,7 +41,7 @@ class Quorum:
     Args:
         me: our id.
         stage: ours.
-        touch: our contacts; None: who is not in the view is gone, as in worlds without partitions.
+        touch: our contacts.
         has_left: whether a peer follows a later lineage than ours, by its own record.
         electors: of the lineage's first step; ourselves alone, if nobody is named.
     """
@@ -50,7 +50,7 @@ class Quorum:
         self,
         me: PeerId,
         stage: int,
-        touch: Contacts | None,
+        touch: Contacts,
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
         electors: Collection[PeerId] = (),
     ) -> None:
@@ -88,14 +88,12 @@ class Quorum:
         self._expect_all(now)
 
     def _expect_all(self, now: float) -> None:
-        if self._touch is not None:
-            self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
+        self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
 
     def set_aside(self, peers: frozenset[PeerId]) -> None:
         """Our seat has set these aside: we are not in touch with them, and they are lost to us."""
         self.aside = peers
-        if self._touch is not None:
-            self._touch.shun(self._stage, peers)
+        self._touch.shun(self._stage, peers)
 
     def names(self, peer: PeerId) -> bool:
         """Whether that plan named a peer."""
@@ -135,8 +133,6 @@ class Quorum:
             view: ours; who serves elsewhere now is no elector here.
             now: monotonic seconds.
         """
-        if self._touch is None:
-            return YES
         if set(electors(self._stage, self._staying(members, view), ())).difference(named):
             return no("a plan does not name its own members as electors")
         strangers = set(named).difference(members, self._last, self._vouched)
@@ -168,15 +164,11 @@ class Quorum:
 
     def without_a_seat(self, now: float) -> set[PeerId]:
         """Return the electors that are in touch with us and hold no stage in our view."""
-        if self._touch is None:
-            return set()
         there = {peer for peer in self.electors if self._counts(peer, now)}
         return there.difference(self._here or (), (self._me,))
 
     def suffice(self, peers: Collection[PeerId]) -> bool:
         """Whether the votes of these peers are those of a majority of the electors."""
-        if self._touch is None:
-            return is_majority(peers, self.electors, self.is_gone)
         return is_majority(peers, self.electors)
 
     def ended(self) -> int:
@@ -191,16 +183,12 @@ class Quorum:
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether a peer's process has certainly ended."""
-        if peer == self._me:
-            return False
-        if self._touch is None:
-            return self._here is not None and peer not in self._here
-        return self._touch.is_gone(peer)
+        return peer != self._me and self._touch.is_gone(peer)
 
     def holds(self, now: float) -> Answer:
         """Whether we are in touch with a majority of the electors."""
         some = self._in_touch(now)
-        if self._touch is None or self.suffice(some):
+        if self.suffice(some):
             return YES
         return no(f"{len(some)} of {len(self.electors)} electors are in touch with us, too few")
 
@@ -213,21 +201,18 @@ class Quorum:
         Of those in touch with us, the ones that are ``aside`` do not count. The peer itself counts
         if we hear it: an ignored peer is in touch again soon after we stop ignoring it.
         """
-        touch = self._touch
-        if touch is None or peer not in self.electors:
+        if peer not in self.electors or not self._touch.meets(peer, now):
             return False
         without = {e for e in self._in_touch(now) if e not in aside} - {peer}
-        heard = touch.meets(peer, now)
-        return heard and self.suffice({*without, peer}) and not self.suffice(without)
+        return self.suffice({*without, peer}) and not self.suffice(without)
 
     def may_roll_back(self, now: float) -> Answer:
         """Whether a majority of the electors is within reach. Those count, too, that are set aside:
         a step that nobody can close any more divides a stage, and a roll-back mends it. If the
         processes of all electors have ended, nobody is waited for."""
-        touch = self._touch
-        if touch is None or all(map(self.is_gone, self.electors)):
+        if all(map(self.is_gone, self.electors)):
             return YES
-        there = [e for e in self.electors if e == self._me or touch.meets(e, now)]
+        there = [e for e in self.electors if e == self._me or self._touch.meets(e, now)]
         if is_majority(there, self.electors, self.is_gone):
             return YES
         return no(f"{len(there)} of {len(self.electors)} electors are within reach, too few")
@@ -236,20 +221,16 @@ class Quorum:
         """Whether the step may be closed without the ``missing`` replicas of the roll."""
         absent = self.absent(missing, now)
         self.missing = tuple(absent[: limits.MAX_MISSING])
-        lost = self._touch.lost(now) if self._touch else ()
-        kept = set(absent).difference(lost, self.aside)
+        kept = set(absent).difference(self._touch.lost(now), self.aside)
         return no(f"{short(min(kept))} is missing, and not lost yet") if kept else YES
 
     def absent(self, missing: Collection[PeerId], now: float) -> list[PeerId]:
         """Return those of the missing that have not said that they serve no more."""
-        touch, others = self._touch, sorted(set(missing) - {self._me})
-        if touch is None:
-            return []
-        there = [peer for peer in others if not touch.is_gone(peer)]
-        return [peer for peer in there if touch.serves(peer, self._stage, now) is not False]
+        there = [peer for peer in sorted(set(missing) - {self._me}) if not self.is_gone(peer)]
+        return [peer for peer in there if self._touch.serves(peer, self._stage, now) is not False]
 
     def _counts(self, elector: PeerId, now: float) -> bool:
-        if elector == self._me or self._touch is None:
+        if elector == self._me:
             return True
         there = self._touch.present(elector, now) and elector not in self.aside
         return there and not self._has_left(elector)

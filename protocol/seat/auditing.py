@@ -36,14 +36,15 @@ from protocol.pipeline.effects import (
     KeepVersionTask,
     Outcome,
     PayloadKey,
-    PayloadName,
 )
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
+from protocol.rounds.effects import RoundEffect
 from protocol.rounds.plans import active, owner
 from protocol.seat.charging import Charging
 from protocol.seat.effects import SeatEffect
+from protocol.seat.showing import Showing
 from protocol.token_bucket import Rate, TokenBuckets
 from protocol.view import SwarmView
 from protocol.wire.messages import (
@@ -93,7 +94,7 @@ class Auditing:
         place: where this replica stands.
         terms: what audits go by.
         commitments: what members have committed to contribute.
-        tensors: what is shown of a microbatch.
+        showing: what we show of our own contributions.
         charging: takes what we charge members with.
     """
 
@@ -102,11 +103,11 @@ class Auditing:
         place: Place,
         terms: AuditTerms,
         commitments: Commitments,
-        tensors: tuple[PayloadName, ...],
+        showing: Showing,
         charging: Charging,
     ) -> None:
-        self._place, self._terms, self._commitments = place, terms, commitments
-        self._tensors, self._charging = tensors, charging
+        self._place, self._terms, self.commitments = place, terms, commitments
+        self._showing, self._charging = showing, charging
         self._drawn: tuple[int, PeerId | None] = (-1, None)
         """The step that we drew for last, and whom."""
         self._ours: AuditNotice | None = None
@@ -145,25 +146,36 @@ class Auditing:
 
     def on_commitment(self, sender: PeerId, message: Commitment) -> list[SeatEffect]:
         """Keep a commitment; its signature was verified when it came."""
-        known = self._commitments.of(sender, message.step, message.attempt)
-        self._commitments.take(sender, message)
+        known = self.commitments.of(sender, message.step, message.attempt)
+        self.commitments.take(sender, message)
         return self._contradicted(sender, message.step, message.attempt) if known is None else []
 
     def on_segment(self, sender: PeerId, message: Segment, digest: bytes) -> list[SeatEffect]:
         """A contribution to a segment of ours has come, with its ``digest``."""
-        self._commitments.came(sender, message, digest)
+        self.commitments.came(sender, message, digest)
         return self._contradicted(sender, message.step, message.attempt)
 
     def _contradicted(self, member: PeerId, step: int, attempt: int) -> list[SeatEffect]:
         """Return the proof that a member has contributed something else than it has committed to,
         if it has signed both. Who signs only the commitment has contributed nothing: it is refused
         (``rounds/member.py``) and charged, which needs a majority."""
-        said = self._commitments.of(member, step, attempt)
-        came = self._commitments.other(member, step, attempt)
+        said = self.commitments.of(member, step, attempt)
+        came = self.commitments.other(member, step, attempt)
         if said is None or came is None:
             return []
         one, other = envelope_of(member, said), envelope_of_piece(member, came.message, came.digest)
         return [] if one is None or other is None else [Contradicted(one, other)]
+
+    def contributed(self, plan: Plan, counted: frozenset[int]) -> list[RoundEffect]:
+        """Our contribution is encoded: commit to it before anybody gets a part of it."""
+        return self._showing.contributed(plan, counted) if self.active else []
+
+    def unsigned(self, plan: Plan, member: PeerId, now: float) -> list[SeatEffect]:
+        """A member has contributed something else to us than it has signed: charge it."""
+        if self.commitments.of(member, plan.step, plan.attempt) is None:
+            return []
+        charge = Charge(plan.stage, member, plan.step, plan.attempt, "other")
+        return self._charging.charge(charge, now)
 
     def failed(self, plan: Plan) -> list[SeatEffect]:
         """We were Ready for an attempt, and it is planned anew: a member may have committed to
@@ -174,7 +186,7 @@ class Auditing:
         told = sample(others, me, plan.step, plan.attempt)
         effects: list[SeatEffect] = []
         for author in others:
-            said = self._commitments.of(author, plan.step, plan.attempt)
+            said = self.commitments.of(author, plan.step, plan.attempt)
             shown = None if said is None else envelope_of(author, said)
             if shown is not None:
                 effects += [
@@ -184,7 +196,7 @@ class Auditing:
 
     # --- whom we audit ----------------------------------------------------------------------------
 
-    def ready(self, plan: Plan, digest: bytes) -> list[SeatEffect]:
+    def ready(self, plan: Plan, digest: bytes) -> list[RoundEffect]:
         """We are about to be Ready: draw whether a member is audited, and tell the judges.
 
         Args:
@@ -231,7 +243,7 @@ class Auditing:
             self._theirs = sender, message
         return []
 
-    def closing(self, plan: Plan) -> list[SeatEffect]:
+    def closing(self, plan: Plan) -> list[RoundEffect]:
         """A step is about to be applied: keep its version if one of its contributions is audited,
         by us or by another member. Our own draw comes before the word of another one."""
         me, counts = self._place.me, self._counts(plan)
@@ -251,7 +263,7 @@ class Auditing:
     def _can_be_audited(self, plan: Plan, auditor: PeerId, of: AuditNotice) -> bool:
         """Whether a plan has the contribution and the sum that its member has drawn or
         announced."""
-        if (of.step, of.attempt) != (plan.step, plan.attempt) or self._commitments.missing(plan):
+        if (of.step, of.attempt) != (plan.step, plan.attempt) or self.commitments.missing(plan):
             return False
         if all(member.peer != auditor for member in plan.members):
             return False
@@ -265,15 +277,15 @@ class Auditing:
     def _keep(self, plan: Plan, auditor: PeerId, of: AuditNotice) -> Compute:
         """Have the version copied for an audit; all commitments are here."""
         member, at = PeerId(of.member), (plan.step, plan.attempt)
-        said = {PeerId(m.peer): self._commitments.of(PeerId(m.peer), *at) for m in plan.members}
+        said = {PeerId(m.peer): self.commitments.of(PeerId(m.peer), *at) for m in plan.members}
         subject = Subject(
             plan,
             member,
             self._counts(plan)[member],
             of.segment,
             {peer: commitment for peer, commitment in said.items() if commitment is not None},
-            frozenset(self._commitments.digests(member, *at)),
-            self._tensors,
+            frozenset(self.commitments.digests(member, *at)),
+            self._showing.tensors,
             self._terms.coarse,
             self._terms.mixed,
         )

@@ -8,9 +8,6 @@ attempt to say; more are not kept, nor what is further ahead than siblings can b
 from __future__ import annotations
 
 from protocol.ids import PeerId
-from protocol.pipeline.effects import Fault, Keep
-from protocol.rounds.plans import reduced_key
-from protocol.seat.effects import SeatEffect
 from protocol.wire.messages import Reduced, RoundMessage
 
 MAX_STEPS_AHEAD = 64
@@ -51,26 +48,6 @@ class EarlyMessages:
             return False
         kept[what] = message, digest
         return True
-
-    def buffer(
-        self,
-        sender: PeerId,
-        message: RoundMessage,
-        digest: bytes,
-        step: int,
-        *,
-        loaded: bool,
-        serving: bool,
-    ) -> list[SeatEffect]:
-        """Keep a later round's message until a seat that is at ``step`` gets there; whether it has
-        its state, and serves."""
-        if message.step > step + (SERVING_STEPS_AHEAD if serving else MAX_STEPS_AHEAD):
-            if loaded:  # then our siblings' heartbeats say how far behind we are
-                return []
-            return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
-        if self.keep(sender, message, digest) and isinstance(message, Reduced):
-            return [Keep((reduced_key(sender, message),))]
-        return []
 
     def take(self, step: int) -> list[tuple[PeerId, RoundMessage, bytes]]:
         """Return what was kept of a step, and forget it."""

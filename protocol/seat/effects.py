@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocol.agreed import AgreedList
-from protocol.ids import PeerId
 from protocol.membership.view import Contradicted
-from protocol.pipeline.effects import Committed, PayloadKey, PipelineEffect
-from protocol.rounds.commitments import Unsigned
+from protocol.pipeline.effects import Committed, PipelineEffect
+from protocol.rounds.effects import RoundEffect
 from protocol.verdicts import Verdict
-from protocol.wire.messages import Commitment
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +16,11 @@ class Snapshot:
     """Write the state of the current version for a newcomer, before anything else changes it."""
 
     version: int
-    joiner: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class StatusChanged:
+    """The neighbours are told at once what heartbeats say of this seat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +28,6 @@ class Serving:
     """The seat has caught up and takes part from ``version`` on."""
 
     version: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommitTo:
-    """Make the list of what we have contributed and keep it, sign its digest, and hand the signed
-    commitment to ``Seat.committed``; digests are of the payloads that the keys name."""
-
-    peers: tuple[PeerId, ...]
-    commitment: Commitment
-    microbatches: dict[int, tuple[PayloadKey, ...]]
-    segments: tuple[PayloadKey | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,4 +51,4 @@ SeatNews = Committed | HeldOutLoss | Verdict | Contradicted | AgreedOn
 """What concerns more than the stage: a step that it has closed, a loss on held-out text, who is
 expelled or contradicts itself, and amendments of the founder."""
 
-SeatEffect = PipelineEffect | SeatNews | CommitTo | Unsigned | Snapshot | Serving
+SeatEffect = PipelineEffect | RoundEffect | SeatNews | Snapshot | Serving | StatusChanged

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 from protocol.ids import PeerId, rank
 from protocol.limits import MAX_PATHS as PATHS
@@ -38,8 +37,6 @@ from protocol.seat.effects import HeldOutLoss, SeatEffect
 from protocol.view import SwarmView
 from protocol.wire.messages import HeldOut
 
-NONE: Final = -1
-
 
 def on_path(view: SwarmView, stage: int, version: int, path: int) -> PeerId | None:
     """Return the replica of a stage that is on a path; None: there are not so many."""
@@ -53,7 +50,7 @@ def on_path(view: SwarmView, stage: int, version: int, path: int) -> PeerId | No
 class _Version:
     """What we have of one version's evaluation."""
 
-    path: int = NONE
+    path: int
     waiting: list[int] = field(default_factory=list)
     """Held-out microbatches that the worker has not had, the next one first."""
     seen: set[int] = field(default_factory=set)

@@ -26,7 +26,7 @@ from protocol.pace import ANSWER_S, LOST_S
 from protocol.pipeline.newcomers import NOBODY
 from protocol.pipeline.timing import UNMEASURED_S, Timing
 from protocol.rounds.reports import Report
-from protocol.wire.messages import Lease
+from protocol.wire.messages import Lease, LeaseRequest
 
 MARGIN: Final = 1.5
 """The predicted rest of the wait must exceed the idle replica's time by this factor."""
@@ -112,23 +112,16 @@ class Leases:
 
     # --- requests and grants ---------------------------------------------------------------
 
-    def ask(self, peer: PeerId, step: int, want: int, held: int) -> None:
-        """Note a request for work; it replaces an earlier one.
-
-        Leases beyond ``held`` are still on their way to the peer and count as part of ``want``.
-
-        Args:
-            peer: the replica that asks.
-            step: the step.
-            want: microbatches that it can take.
-            held: microbatches of the step that it has.
-        """
-        if step == self.step + 1:
-            self._early[peer] = want
-        elif step == self.step:
+    def ask(self, peer: PeerId, message: LeaseRequest, now: float) -> list[Send]:
+        """Note a request for work; it replaces an earlier one. Leases beyond what the peer holds
+        are still on their way to it, and count as part of what it wants."""
+        if message.step == self.step + 1:
+            self._early[peer] = message.want
+        elif message.step == self.step:
             self._wants.pop(peer, None)
-            if (left := want - max(0, self._has[peer] - held)) > 0:
+            if (left := message.want - max(0, self._has[peer] - message.held)) > 0:
                 self._wants[peer] = left
+        return []
 
     def grant(
         self, reports: Reports, live: Collection[PeerId], here: Collection[PeerId], now: float

@@ -1,19 +1,16 @@
-"""Leases of one replica of stage 0: it asks the leader of its step for work, and hands work out
-while it leads."""
+"""How a replica of stage 0 gets work: it asks the leader of its step for as much as it can take."""
 
 from __future__ import annotations
 
 import math
 
-from protocol.effects import Explain, Send
+from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.pipeline.effects import PipelineEffect
-from protocol.pipeline.newcomers import Bound
 from protocol.pipeline.next_hop import believed_rates
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.seat.flight import SPARE, Flight
-from protocol.seat.leases import Leases, Reports
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Lease, LeaseRequest
 
@@ -37,42 +34,23 @@ def _share(replicas: tuple[Replica, ...], me: PeerId) -> float:
 
 
 class Leasing:
-    """The leases of one seat; idle at stages other than the first.
+    """The work of one seat; idle at stages other than the first.
 
     Args:
         place: where this replica stands.
-        step: the step that it begins with.
         pipeline: which holds what was leased.
     """
 
-    def __init__(self, place: Place, step: int, pipeline: Pipeline) -> None:
+    def __init__(self, place: Place, pipeline: Pipeline) -> None:
         self._place, self._pipeline, self._flight = place, pipeline, Flight()
-        self._leases = Leases(step, place.per_step)
-        """Used while we lead."""
         self._asked: tuple[PeerId, int] | None = None
         """Whom we have asked, and for how many."""
         self._asked_at = 0.0
 
-    def start_step(self, step: int, *, leads: bool) -> None:
-        """Begin a step; whether we lead it from the start."""
+    def start_step(self) -> None:
+        """Begin a step."""
         self._asked = None
         self._flight.start_step()
-        self._leases.start_step(step, leads=leads)
-
-    def update_view(self, bound: Bound, *, took_over: bool) -> None:
-        """Take what newcomers of our stage may have; ``took_over``: we lead the step since now."""
-        self._leases.bound = bound
-        if took_over:
-            self._leases.take_over()
-
-    def next_deadline(self) -> float | None:
-        """Return when something is to be leased if nothing is heard, while we lead."""
-        return self._leases.next_deadline()
-
-    def on_request(self, sender: PeerId, message: LeaseRequest, now: float) -> list[PipelineEffect]:
-        """Note a request for work."""
-        self._leases.ask(sender, message.step, message.want, message.held)
-        return []
 
     def on_lease(self, sender: PeerId, message: Lease, now: float) -> list[PipelineEffect]:
         """Compute what is leased to us."""
@@ -83,34 +61,9 @@ class Leasing:
         self._asked = None
         return self._pipeline.lease(message.ids, again=message.again, now=now)
 
-    def follow_up(
-        self,
-        view: SwarmView,
-        reports: Reports,
-        led_by: PeerId | None,
-        now: float,
-        *,
-        leads: bool,
-        wants: bool,
-    ) -> list[Send | Explain]:
-        """Grant leases if we lead, and ask for leases if we can take work.
-
-        Args:
-            view: the live replicas.
-            reports: ledger reports of the step, if we lead it.
-            led_by: its leader.
-            now: monotonic seconds.
-            leads: whether we lead and microbatches may be leased.
-            wants: whether we may take work.
-        """
+    def observe(self, now: float) -> None:
+        """Measure what is in flight."""
         self._flight.observe(self._pipeline.in_flight(), self._pipeline.done(), now)
-        effects, first = list[Send | Explain](), view.serving(0)
-        if leads:
-            here = {r.peer for r in first if r.version == self._pipeline.step}
-            effects += self._leases.grant(reports, {r.peer for r in first}, here, now)
-        if wants and led_by is not None:
-            effects += self._ask(led_by, view, now)
-        return effects
 
     def in_flight_cap(self, view: SwarmView) -> int:
         """Return the microbatches that we keep in flight.
@@ -122,7 +75,7 @@ class Leasing:
             usual_in_flight(view, self._place), min(self._flight.depth(), self._place.per_step)
         )
 
-    def _ask(self, leader: PeerId, view: SwarmView, now: float) -> list[Send]:
+    def ask(self, leader: PeerId, view: SwarmView, now: float) -> list[Send]:
         """Ask for as much as we can take, unless we have asked for exactly that already."""
         busy = len(self._pipeline.in_flight())
         want = self.in_flight_cap(view) - busy

@@ -3,8 +3,8 @@
 A replica that counts a microbatch but withholds or spoils its gradient would leave the stage before
 with a step that can never be closed: the parameters that make the gradient are replaced once the
 replica's stage has closed the step. So a replica that knows the ledgers of its stage to be whole
-(its leader) tells the replicas of the next stage (``Returned``), and none of these makes or follows
-a plan of the step before. A step closed by most of the stage before counts, too.
+(its leader) says so in its heartbeats, and no replica of the next stage makes or follows a plan of
+the step before. A step closed by most of the stage before counts, too.
 """
 
 from __future__ import annotations
@@ -12,28 +12,26 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.answer import YES, Answer, no
-from protocol.pipeline.place import Place
 from protocol.view import SwarmView
-from protocol.wire.messages import Returned
 
 STEPS: Final = 3
 """The stage before may be ahead of us, but not by so many steps."""
 
 
 class ReturnedSteps:
-    """The steps of which the stage before has all gradients, as its replicas tell us."""
+    """The steps of which the stage before ours has all gradients, as its replicas say."""
 
-    def __init__(self, place: Place) -> None:
-        self._place, self._newest = place, -1
+    def __init__(self, stage: int) -> None:
+        self._before, self._newest = stage - 1, -1
 
-    def told(self, message: Returned, step: int) -> None:
-        """Take what a replica of the stage before tells us, who are at ``step``."""
-        if message.step < step + STEPS:
-            self._newest = max(self._newest, message.step)
+    def observe(self, view: SwarmView, step: int) -> None:
+        """Take what the replicas of the stage before say, while we are at ``step``."""
+        said = (r.version for r in view.serving(self._before) if r.returned)
+        self._newest = max([self._newest, *(one for one in said if one < step + STEPS)])
 
     def has(self, view: SwarmView, step: int) -> Answer:
         """Whether the stage before has all gradients of our ``step``."""
-        before = view.serving(self._place.stage - 1)  # nobody before the first stage
+        before = view.serving(self._before)  # nobody before the first stage
         past = sum(replica.version > step for replica in before)
         if self._newest >= step or not before or 2 * past > len(before):
             return YES

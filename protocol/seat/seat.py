@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace as replaced
 from operator import attrgetter
 from typing import Literal
@@ -23,14 +22,12 @@ from msgspec.structs import replace
 from protocol.agreed import AgreedList
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
-from protocol.audit.charges import Charge
 from protocol.audit.terms import AuditTerms
 from protocol.decree.decree import READY, voters
-from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector, unsigned_elector
+from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
-from protocol.membership.contacts import Contacts
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -55,32 +52,27 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import count_of
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.rounds.commitments import Commitments, Unsigned
-from protocol.rounds.leader import OwnPart, RoundLeader
+from protocol.rounds.agreeing import Agreeing
+from protocol.rounds.commitments import Commitments
+from protocol.rounds.effects import CommitTo, Unsigned
+from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
-from protocol.rounds.plans import REFUSED
+from protocol.rounds.plans import reduced_key
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import longest_s, most_segments
-from protocol.seat.agreeing import Agreeing
 from protocol.seat.auditing import Auditing
+from protocol.seat.catching_up import CatchingUp
 from protocol.seat.charging import Charging
 from protocol.seat.draining import Draining, others_stay
-from protocol.seat.early_messages import EarlyMessages
-from protocol.seat.effects import (
-    AgreedOn,
-    CommitTo,
-    SeatEffect,
-    Serving,
-    Snapshot,
-)
+from protocol.seat.early_messages import MAX_STEPS_AHEAD, SERVING_STEPS_AHEAD, EarlyMessages
+from protocol.seat.effects import AgreedOn, SeatEffect, Serving, Snapshot, StatusChanged
 from protocol.seat.evaluating import Evaluating
-from protocol.seat.following import Following
+from protocol.seat.leases import Leases
 from protocol.seat.leasing import Leasing
-from protocol.seat.line import Line
+from protocol.seat.reporting import Reporting
 from protocol.seat.returned import ReturnedSteps
-from protocol.seat.roster import Proves, Roster
 from protocol.seat.routing import (
     era_of,
     is_for,
@@ -89,14 +81,14 @@ from protocol.seat.routing import (
     turned_away,
 )
 from protocol.seat.showing import Showing
-from protocol.seat.telling import AGAIN_S, Telling
+from protocol.seat.standing import Proves, Standing
+from protocol.seat.succession import Succession
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.wire.messages import (
     Admit,
     Commit,
     Commitment,
-    CommitRequest,
     JoinStage,
     LedgerReport,
     Message,
@@ -104,22 +96,11 @@ from protocol.wire.messages import (
     Propose,
     Ready,
     Reduced,
-    Returned,
     RoundMessage,
     Segment,
 )
 from protocol.wire.parts import SeatStatus
 from protocol.wire.statement import Statement, encode_statement
-
-
-@dataclass(slots=True)
-class _OpenStep:
-    """Knowledge about the running step only."""
-
-    commit: Commit | None = None
-    """Of the step, with the votes of enough electors."""
-    unconfirmed: dict[PeerId, tuple[Plan, Answer]] = field(default_factory=dict)
-    """Each sender's last plan that we do not follow yet, and why."""
 
 
 class Seat:
@@ -136,10 +117,8 @@ class Seat:
         step: version the seat starts with (or observes from).
         serving: False to join as an observer.
         era: lineage that the version belongs to; messages of another one do not count.
-        touch: our contacts, from which a quorum is counted (``rounds/quorum.py``).
-        has_left: whether a peer follows a later lineage (``rounds/quorum.py``).
-        elector: votes for this volunteer; None: one of the seat's own, which signs nothing.
-        electors: of the lineage's first step.
+        quorum: knows the electors of the lineage's first step.
+        elector: votes for this volunteer.
         promise: that of our last seat in this stage and lineage (``RoundMember.promise``).
         proves: whether a step that this volunteer has closed contains a peer's work; None: nobody
             is on probation.
@@ -159,18 +138,16 @@ class Seat:
         tokens_per_step: int,
         step: int,
         serving: bool,
-        era: int = 0,
-        touch: Contacts | None = None,
-        has_left: Callable[[PeerId], bool] = lambda _peer: False,
-        elector: Elector | None = None,
-        electors: Collection[PeerId] = (),
-        promise: tuple[int, int] = (0, 0),
-        proves: Proves | None = None,
-        audits: AuditTerms | None = None,
-        evaluation: Evaluation | None = None,
-        amendments: Amendments | None = None,
-        at_once: int = 1,
-        number_bytes: float = 0.0,
+        quorum: Quorum,
+        elector: Elector,
+        era: int,
+        promise: tuple[int, int],
+        proves: Proves | None,
+        audits: AuditTerms | None,
+        evaluation: Evaluation | None,
+        amendments: Amendments | None,
+        at_once: int,
+        number_bytes: float,
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
         self._tokens_per_step = tokens_per_step
@@ -179,38 +156,39 @@ class Seat:
         self.training_allowed = False
         """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = SwarmView(((),) * place.stages)
-        """That of the roster, as our parts know it."""
+        """Of those that count, as our parts know it."""
         self.made_by: tuple[int, bytes] = (0, b"")
         """Attempt and digest of the decree that has made our version."""
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
-        self._open = _OpenStep()
+        self._commit: Commit | None = None
+        """Of our step, with the votes of enough electors."""
+        self._unconfirmed: dict[PeerId, tuple[Plan, Answer]] = {}
+        """Each sender's last plan of it that we do not follow yet, and why."""
         audits, audited = audits or AuditTerms(), bool(audits and audits.budget)
         # a part knows those made before it, and none after it
-        self.elector = elector or unsigned_elector()
+        self.elector, self.quorum = elector, quorum
         self.agreeing = Agreeing(amendments, steps, sure=not (serving and step))
-        self.quorum = Quorum(place.me, place.stage, touch, has_left, electors)
         self.pipeline = Pipeline(place, step, at_once=at_once)
         judged = audits.verdicts, proves, self._spoilers
-        self.roster = Roster(place, self.quorum, *judged, audited=audited)
-        self._line = Line(place, era, self.roster, self.quorum, self.elector.verify)
-        self.leasing = Leasing(place, step, self.pipeline)
+        self.standing = Standing(place, self.quorum, *judged, audited=audited)
+        self._succession = Succession(place, era, self.standing, self.quorum, self.elector.verify)
+        self.leases, self.leasing = Leases(step, place.per_step), Leasing(place, self.pipeline)
         self._compose_audits(audits)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
         self._compose_round(promise, longest_s(size, number_bytes))
-        self._returned, self._early = ReturnedSteps(place), EarlyMessages(most_segments(size))
-        self._reporting, self._returning = Telling[tuple[PeerId, int]](), Telling[PeerId]()
-        self._reports = 0
-        """Number of our last ledger report."""
-        self._following = Following(place.stage)
+        self._returned, self._early = ReturnedSteps(place.stage), EarlyMessages(most_segments(size))
+        self._reporting = Reporting()
+        self._told = self._news()
+        """What our neighbours were told of us at once."""
+        self._catching_up = CatchingUp(place.stage)
 
     def _compose_audits(self, terms: AuditTerms) -> None:
         """Make what audits others, and what others audit us by."""
-        self._commitments = Commitments(self.place.me)
-        self.showing = Showing(self.place, self.era, self._commitments, terms.sign)
+        commitments = Commitments(self.place.me)
+        self.showing = Showing(self.place, self.era, commitments, terms.sign)
         self.charging = Charging(self.place, terms, self._judges_of)
-        audited = self._commitments, self.showing.tensors
-        self.auditing = Auditing(self.place, terms, *audited, self.charging)
+        self.auditing = Auditing(self.place, terms, commitments, self.showing, self.charging)
 
     def _compose_round(self, promise: tuple[int, int], round_s: float) -> None:
         """Make what closes a step; the bytes of a round take ``round_s`` at most."""
@@ -222,7 +200,7 @@ class Seat:
             accumulator=self.pipeline,
             loaded=self.serving,
             promise=promise,
-            commitments=self._commitments if self.auditing.active else None,
+            audits=self.auditing,
             rate=self.agreeing.rate,
             sign=self._sign_ready,
         )
@@ -230,17 +208,15 @@ class Seat:
             self.place,
             self.size,
             self.step,
-            self.quorum,
-            self.roster.lets_in,
-            (
-                lambda: self.agreeing.to_plan(self.step),
-                lambda: self.agreeing.agreed,
-            ),
-            self._obstruction.expected_s,
-            self.elector.verify,
-            self.era,
-            self._part,
-            lambda version: self.elector.commit(self.place.stage, self.era, version - 1),
+            era=self.era,
+            member=self.member,
+            quorum=self.quorum,
+            elector=self.elector,
+            agreeing=self.agreeing,
+            lets_in=self.standing.lets_in,
+            returned=self._is_returned,
+            passed=self._leads_those_behind,
+            expected_s=self._obstruction.expected_s,
         )
         self.draining = Draining(self.pipeline, self.member)
 
@@ -264,14 +240,24 @@ class Seat:
         """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
         stage, queue = self.place.stage, self.pipeline.queued
         state: Literal["serving", "fetching"] = "serving" if self.serving else "fetching"
-        told = SeatStatus(stage, self.step, state, queue, rate, era=self.era)
-        return replace(
-            told,
+        return SeatStatus(
+            stage,
+            self.step,
+            state,
+            queue,
+            rate,
+            era=self.era,
             leaving=self.draining.begun,
             moved=(len(self.pipeline.done()) + self.member.received) % 2**16,
-            missing=self.roster.missing(self.step),
-            audited=tuple(self.auditing.agreed_with(self.roster.seen)),
+            missing=self.standing.missing(self.step),
+            audited=tuple(self.auditing.agreed_with(self.standing.seen)),
+            returned=self._news()[2],
         )
+
+    def _news(self) -> tuple[int, bool, bool]:
+        """Return what neighbours are told at once: our version, whether we serve, and whether our
+        stage has all gradients of the step, as far as we know."""
+        return self.step, self.serving, self.leader.whole and not self._is_over
 
     def why(self) -> str:
         """Return one sentence about what the seat is doing, for whoever runs it."""
@@ -306,50 +292,52 @@ class Seat:
     def may_close(self) -> Answer:
         """Whether the step may be closed as far as we know; a replica that does not lead it follows
         the leader's plan."""
-        if self._open.unconfirmed:
-            return max(self._open.unconfirmed.values(), key=_attempt)[1]
+        if self._unconfirmed:
+            return max(self._unconfirmed.values(), key=_attempt)[1]
         if (led_by := self.current_leader()) != self.place.me:
             return no(f"waiting for the plan of {short(led_by or '?')}")
         return self.leader.may_plan
 
     def current_leader(self) -> PeerId | None:
         """Return the leader of our step, by our view."""
-        return self._line.first(self.step)
+        return self._succession.first(self.step)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
         leads = self.leader.leading and bool(self.may_train())
-        leases = self.leasing.next_deadline() if leads else None
+        leases = self.leases.next_deadline() if leads else None
         audits = self.auditing, self.showing, self.charging
-        of = self.pipeline, self.leader, self._following, *audits
+        of = self.pipeline, self.leader, self._catching_up, *audits
         parts = (part.next_deadline() for part in of)
-        telling = self._reporting.next_deadline(), self._returning.next_deadline()
         look = self._obstruction.look_at if self.serving and not self._is_over else None
-        others = (leases, look, *telling, self.roster.next_deadline())
+        others = (leases, look, self._reporting.next_deadline(), self.standing.next_deadline())
         return min((d for d in (*parts, *others) if d is not None), default=None)
 
     # --- inputs ----------------------------------------------------------------------------
 
     def update_view(self, view: SwarmView, now: float) -> list[SeatEffect]:
         """Take a new view of the swarm's live replicas."""
-        self.roster.update(view, now)
+        self.standing.update(view, now)
         return self._settle([*self._watch(now), *self._take_view(now)], now)
 
     def _take_view(self, now: float) -> list[SeatEffect]:
         """Go by those that count now."""
-        view, bound, stage = self.roster.view, self.roster.bound, self.place.stage
+        view, bound, stage = self.standing.view, self.standing.bound, self.place.stage
         lost = self._lost(view, self.place.stage)
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
-        self.quorum.observe(self.roster.whole, now)
+        self._returned.observe(self.standing.seen, self.step)
+        self.quorum.observe(self.standing.whole, now)
         effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
         effects += self.auditing.update_view(view, now)
-        effects += self.charging.update_view(self.roster.seen, self.roster.whole, now)
+        effects += self.charging.update_view(self.standing.seen, self.standing.whole, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
-        self.leasing.update_view(bound(stage), took_over=self.leader.leading and not was_leading)
+        self.leases.bound = bound(stage)
+        if self.leader.leading and not was_leading:
+            self.leases.take_over()
         for peer in sorted(lost):
             self.member.forget(peer)
         if not others_stay(view, self.place):
@@ -358,7 +346,7 @@ class Seat:
 
     def _admit(self, peers: Iterable[str], now: float) -> list[SeatEffect]:
         """These count from now on: a leader or a plan names them."""
-        return self._take_view(now) if self.roster.admit(map(PeerId, peers), now) else []
+        return self._take_view(now) if self.standing.admit(map(PeerId, peers), now) else []
 
     def _lost(self, view: SwarmView, stage: int) -> set[PeerId]:
         """Return the replicas that served a stage until now, and do not in a new view."""
@@ -390,12 +378,12 @@ class Seat:
             others = self.leader.awaited(unplanned, now, leases=leases)
             waits = [*self.member.awaited(gone, led_by), *others]
             waits += [("spoilt", peer) for peer in sorted(self.elector.liars(INSISTS) & there)]
-        siblings = self.roster.seen.serving(self.place.stage)
+        siblings = self.standing.seen.serving(self.place.stage)
         excused = frozenset(r.peer for r in siblings if not there.isdisjoint(r.missing))
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
-        return [*self.roster.observe(claims, now, self.agreeing.steps)]
+        return [*self.standing.observe(claims, now, self.agreeing.steps)]
 
     def admitted_by(self, admit: Admit, now: float) -> None:
         """Begin with what a leader told us when it admitted us: the commit of its version, and who
@@ -406,7 +394,7 @@ class Seat:
             decree = commit.decree
             self.elector.take(commit, voters(commit, None, self.elector.verify))
             self.quorum.settle(decree.members, decree.electors, admit.version, now)
-        self.roster.admit(map(PeerId, admit.donors), now)
+        self.standing.admit(map(PeerId, admit.donors), now)
 
     def allow_training(self, now: float) -> list[SeatEffect]:
         """The swarm has started: leases may be given."""
@@ -430,16 +418,16 @@ class Seat:
             digest: of its payload, which the task checks; of an audit's list, the list itself.
         """
         route, stage = message.route, self.place.stage
-        if not may_send(route, self.roster.seen if route.aside else self._view, stage, sender):
+        if not may_send(route, self.standing.seen if route.aside else self._view, stage, sender):
             refused = turned_away(stage, sender, message, "busy")
-            if refused or self.roster.is_aside(sender) or self.roster.waits(sender):
+            if refused or self.standing.is_aside(sender) or self.standing.waits(sender):
                 return refused
             return [Penalise(sender, "not-from-a-neighbour", 1)]  # or its heartbeat is on its way
         if era_of(message, self.era) != self.era:
             return turned_away(stage, sender, message, "stale")
         effects = self._take(sender, message, now, digest)
         if route.work and any(isinstance(effect, Keep) for effect in effects):
-            self.roster.worked(sender, now)
+            self.standing.worked(sender, now)
         return self._settle(effects, now)
 
     def computed(self, task: Task, outcome: Outcome, now: float) -> list[SeatEffect]:
@@ -456,9 +444,9 @@ class Seat:
     def tick(self, now: float) -> list[SeatEffect]:
         """Act on deadlines that have passed."""
         effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
-        if now >= min(self._obstruction.look_at, self.roster.next_deadline() or math.inf):
+        if now >= min(self._obstruction.look_at, self.standing.next_deadline() or math.inf):
             effects += self._watch(now)
-        if self.roster.view != self._view:
+        if self.standing.view != self._view:
             effects += self._take_view(now)
         effects += [*self.auditing.tick(now), *self.charging.tick(now)]
         effects += self.showing.tick(self.auditing.step, now)
@@ -472,35 +460,43 @@ class Seat:
     ) -> list[SeatEffect]:
         """Hand a message to what takes it in our present state."""
         route = message.route
-        if isinstance(message, Propose | CommitRequest):
-            return self._as_elector(sender, message, now)
+        if isinstance(message, Propose):
+            return self._as_elector(sender, message)
         if route.early and isinstance(message, RoundMessage) and message.step > self.step:
-            if isinstance(message, Commit):
-                if self._is_left_behind(message):
-                    words = f"our electors have closed step {message.step} meanwhile"
-                    return [Fault("behind", words)]
-                if sender not in self._siblings():
-                    return []  # it proves nothing yet; who keeps it catches up before it serves
-            how = {"loaded": self.loaded, "serving": self.serving}
-            return self._early.buffer(sender, message, digest, self.step, **how)
+            return self._take_early(sender, message, digest)
         if route.taker != "seat" or not (self.serving or route.observing):
             return turned_away(self.place.stage, sender, message, "stale")
         handle = attrgetter(route.handler)(self)
         return [*handle(sender, message, *((digest,) if route.sealed else ()), now)]
 
+    def _take_early(self, sender: PeerId, message: RoundMessage, digest: bytes) -> list[SeatEffect]:
+        """Keep what is said of a later step until we get there, unless we never do."""
+        if isinstance(message, Commit):
+            if self._is_left_behind(message):
+                return [Fault("behind", f"our electors have closed step {message.step} meanwhile")]
+            if sender not in self._siblings():
+                return []  # it proves nothing yet; who keeps it catches up before it serves
+        if message.step > self.step + (SERVING_STEPS_AHEAD if self.serving else MAX_STEPS_AHEAD):
+            if self.loaded:  # then our siblings' heartbeats say how far behind we are
+                return []
+            return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
+        if self._early.keep(sender, message, digest) and isinstance(message, Reduced):
+            return [Keep((reduced_key(sender, message),))]
+        return []
+
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
         """Follow a plan once the stage before has all gradients of the step, and while it keeps the
         electors that we hear."""
-        if not self._line.is_attempt_of(sender, message):
+        if not self._succession.is_attempt_of(sender, message):
             return []
         if not (answer := self._may_follow(sender, message, now)):
-            self._open.unconfirmed[sender] = message, answer
+            self._unconfirmed[sender] = message, answer
             return []
         if (out := self._out_of(message)) is not None:
             words = f"no plan with {short(out)} is followed: it is expelled"
             return [Explain("round", words, "debug")]
         observers = map(PeerId, message.observers)
-        let_in = [peer for peer in observers if self.roster.lets_in(peer, now)]
+        let_in = [peer for peer in observers if self.standing.lets_in(peer, now)]
         admitted = self._admit([*(member.peer for member in message.members), *let_in], now)
         failed = self.member.plan_followed if self.member.ready else None
         effects: list[SeatEffect] = [*admitted, *self.member.plan(sender, message)]
@@ -534,7 +530,7 @@ class Seat:
         members = [PeerId(member.peer) for member in plan.members]
         if self.member.knows_commit or self.place.me not in members:
             return None
-        return next((peer for peer in members if self.roster.is_out(peer)), None)
+        return next((peer for peer in members if self.standing.is_out(peer)), None)
 
     def on_reduced(
         self, sender: PeerId, message: Reduced, digest: bytes, now: float
@@ -565,18 +561,13 @@ class Seat:
 
     def on_join(self, sender: PeerId, message: JoinStage, now: float) -> list[SeatEffect]:
         """Note a newcomer that asks for admission, unless it is set aside."""
-        return [] if self.roster.is_aside(sender) else [*self.leader.join(sender, now)]
+        return [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now)]
 
     def _sign_ready(self, ready: Ready) -> Ready | None:
         """Return our Ready with its signature; None: we have signed another one."""
         said = Statement(ready.stage, self.era, ready.step, ready.attempt, ready.digest)
         signature = self.elector.sign(READY, encode_statement(said))
         return replace(ready, signature=signature) if signature else None
-
-    def on_returned(self, sender: PeerId, message: Returned, now: float) -> list[SeatEffect]:
-        """Note that the stage before has all gradients; a plan may have waited for that."""
-        self._returned.told(message, self.step)
-        return list(self.leader.tick(now))
 
     def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
         """Take a replica's ledger."""
@@ -589,7 +580,7 @@ class Seat:
 
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
         """Follow the newest plan that waited for the gradients of the stage before."""
-        waiting, self._open.unconfirmed = self._open.unconfirmed, {}
+        waiting, self._unconfirmed = self._unconfirmed, {}
         effects: list[SeatEffect] = []
         for sender, (plan, _) in sorted(waiting.items(), key=lambda of: -_attempt(of[1])):
             effects += self._take(sender, plan, now)
@@ -597,17 +588,19 @@ class Seat:
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, whoever says so: the votes prove it."""
-        if message.step != self.step or self._open.commit is not None:
+        if message.step != self.step or self._commit is not None:
             return []
         signed = voters(message, self.quorum.electors, self.elector.verify)
         if not self.quorum.suffice(signed):
             return []
         self.elector.take(message, signed)
-        self._open.commit = message
+        self._commit = message
         decree = message.decree
         effects: list[SeatEffect] = [*self.member.committed(decree.attempt, decree.digest)]
         effects += self._now_confirmed(now)
-        others = [r for r in self.roster.whole.serving(self.place.stage) if r.peer != self.place.me]
+        others = [
+            r for r in self.standing.whole.serving(self.place.stage) if r.peer != self.place.me
+        ]
         if self.serving and self.member.is_left_out and others:
             words = f"step {self.step} was closed with what we do not have"
             effects.append(Fault("behind", words))
@@ -620,9 +613,7 @@ class Seat:
         far = later.step > self.step + MAX_COMMITS and self.loaded
         return far and self.quorum.suffice(signed)
 
-    def _as_elector(
-        self, sender: PeerId, message: Propose | CommitRequest, now: float
-    ) -> list[SeatEffect]:
+    def _as_elector(self, sender: PeerId, message: Propose) -> list[SeatEffect]:
         """Answer as an elector of our own stage."""
         answer = self.elector.answer(sender, message)
         if isinstance(answer, Penalise):
@@ -632,12 +623,12 @@ class Seat:
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
         joiner = PeerId(message.joiner)
-        if not (self._line.may_lead(sender) and self.roster.lets_in(joiner, now)):
+        if not (self._succession.may_lead(sender) and self.standing.lets_in(joiner, now)):
             return []
         self.leader.admitted(joiner, now)
         effects = self._admit([joiner], now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
-            effects.append(Snapshot(self.step, joiner))
+            effects.append(Snapshot(self.step))
         return effects
 
     # --- outcomes --------------------------------------------------------------------------
@@ -654,27 +645,16 @@ class Seat:
                 PassTask() | KeepVersionTask() | CompareTask() | ReduceTask(compare_to=PayloadKey())
             ):
                 return self.auditing.computed(task, outcome, now)
-            case ContributeTask():
-                return [*self._commit_to(task, outcome), *self.member.computed(task, outcome)]
-            case ReduceTask() | DecodeTask():
+            case ContributeTask() | ReduceTask() | DecodeTask():
                 return [*self.member.computed(task, outcome)]
             case ApplyTask():
                 return self._applied(outcome, now)
             case HashTask():
                 return self._hashed(outcome, now)
 
-    def _commit_to(self, task: ContributeTask, outcome: Outcome) -> list[SeatEffect]:
-        """Commit to our contribution, if this is one of the plan that we follow."""
-        plan = self.member.plan_followed
-        if outcome.error or plan is None or not self.auditing.active:
-            return []
-        if (plan.step, plan.attempt) != (task.step, task.attempt):
-            return []
-        return self.showing.contributed(plan, self.member.counted_ids)
-
     def committed(self, commit: CommitTo, signed: Commitment, now: float) -> list[SeatEffect]:
         """Our commitment is signed."""
-        self._commitments.take(self.place.me, signed)
+        self.auditing.commitments.take(self.place.me, signed)
         told = [Send(peer, signed) for peer in commit.peers]
         return self._settle([*told, *self.member.committed_to()], now)
 
@@ -683,26 +663,8 @@ class Seat:
         proven replicas, because anybody may say that it serves."""
         if stage == self.place.stage:
             return self.quorum.roll
-        there = self.roster.seen.serving(stage) if 0 <= stage < self.place.stages else ()
-        return [r.peer for r in there if self.roster.is_proven(r.peer)]
-
-    def _unsigned(self, effect: Unsigned, now: float) -> list[SeatEffect]:
-        """A member has contributed something else to us than it has signed: charge it."""
-        if (plan := self.member.plan_followed) is None:
-            return []
-        charge = Charge(plan.stage, effect.peer, plan.step, plan.attempt, "other")
-        return self.charging.charge(charge, now)
-
-    def _audits_before(self, effect: SeatEffect) -> list[SeatEffect]:
-        """Tell who is audited before we are Ready, and keep the version before it is replaced."""
-        plan = self.member.plan_followed
-        match effect:
-            case Send(_, Ready(digest=digest)) if plan is not None and digest != REFUSED:
-                return self.auditing.ready(plan, digest)
-            case Compute(ApplyTask()) if plan is not None:
-                return self.auditing.closing(plan)
-            case _:
-                return []
+        there = self.standing.seen.serving(stage) if 0 <= stage < self.place.stages else ()
+        return [r.peer for r in there if self.standing.is_proven(r.peer)]
 
     def _freed(self, effects: Iterable[SeatEffect], now: float) -> list[SeatEffect]:
         """What the neighbours need no more, auditors may, for a while."""
@@ -719,8 +681,8 @@ class Seat:
         if out.culprit == self.place.me:
             words = f"our stage does not work with us any more: {out.words}"
             return [Explain("membership", words, "error")]
-        said: list[SeatEffect] = [*self.roster.tick(now)]
-        if self.roster.is_out(out.culprit) and self.member.expelled(out.culprit):
+        said: list[SeatEffect] = [*self.standing.tick(now)]
+        if self.standing.is_out(out.culprit) and self.member.expelled(out.culprit):
             words = f"step {self.step}: what {short(out.culprit)} contributed is taken out"
             said.append(Explain("round", words, "warning", (out.culprit,)))
         return [*said, *self._take_view(now)]
@@ -729,7 +691,7 @@ class Seat:
         """Version t has become t + 1: everything starts over for the next step."""
         if outcome.error:
             return list(self.member.not_applied(outcome))
-        commit = self._open.commit
+        commit = self._commit
         loss = commit.decree.loss_sum if self.place.last and commit else None
         plan = self.member.plan_followed
         roll = tuple(PeerId(member.peer) for member in plan.members) if plan else ()
@@ -739,7 +701,7 @@ class Seat:
             hash="",
             loss=None if loss is None else loss / self._tokens_per_step,
             grad_norm=outcome.grad_norm,
-            counted=self.member.counted,
+            counted=len(self.member.counted),
             attempt=self.member.applied[0],
             own_loss=self._own_loss(),
             era=self.era,
@@ -750,20 +712,21 @@ class Seat:
         )
         if commit is not None:
             self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
-        self.roster.closed_with(committed.with_whom)
+        self.standing.closed_with(committed.with_whom)
         self.made_by = self.member.applied
         agreed = list[SeatEffect]()
         if plan is not None:
             self.quorum.settle(roll, plan.electors, self.step + 1, now)
             agreed += self._agree(plan.amended)
-        self.step, self._open = self.step + 1, _OpenStep()
-        self._following.caught_up()
+        self.step, self._commit, self._unconfirmed = self.step + 1, None, {}
+        self._catching_up.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
         begun = self._begin_round(committed, outcome.hash, now)
         effects: list[SeatEffect] = [*agreed, *begun, *self.charging.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
-        self.leasing.start_step(self.step, leads=self.current_leader() == self.place.me)
+        self.leases.start_step(self.step, leads=self.current_leader() == self.place.me)
+        self.leasing.start_step()
         for sender, message, digest in self._early.take(self.step):
             replayed = self._take(sender, message, now, digest)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
@@ -781,16 +744,15 @@ class Seat:
             self._unhashed = committed
             said.append(Compute(HashTask(self.step)))
         self.member.start_step(self.step, state or b"", hashing=state is None)
-        return [*said, *self.leader.start_step(self.step, now, state)]
+        return [*said, *self.leader.start_step(self.step, now)]
 
     def _hashed(self, outcome: Outcome, now: float) -> list[SeatEffect]:
         """The hash of our version is known: it is in force, and we may report our ledger."""
         if outcome.error or self._unhashed is None:
             return [Fault("internal", f"hashing version {self.step} failed: {outcome.error}")]
         committed, self._unhashed = replaced(self._unhashed, hash=outcome.hash), None
-        state = state_digest(outcome.hash)
-        leads = self.leader.hashed(state, now)
-        return [committed, *self.member.hashed(state), *leads]
+        known = self.member.hashed(state_digest(outcome.hash))
+        return [committed, *known, *self.leader.tick(now)]
 
     def _agree(self, amended: AgreedList) -> list[SeatEffect]:
         """Our stage has agreed on amendments with the step that it has closed."""
@@ -798,7 +760,7 @@ class Seat:
 
     def _own_loss(self) -> float | None:
         """Return the mean token loss of our microbatches in the step; None: we had none."""
-        counted = self.member.counted_ids
+        counted = self.member.counted
         if not self.place.last or not counted:
             return None
         tokens = self._tokens_per_step / self.place.per_step * len(counted)
@@ -822,16 +784,16 @@ class Seat:
         """Ask a sibling that is ahead of us for the commit of our step, which may have been lost:
         what it says of its version proves nothing."""
         if not self.loaded or self.member.applying or self.member.hashing or self._is_over:
-            self._following.caught_up()
+            self._catching_up.caught_up()
             return []
-        stage, there = self.place.stage, self.roster.whole.serving
+        stage, there = self.place.stage, self.standing.whole.serving
         siblings = [r for r in there(stage) if r.peer != self.place.me]
         ahead = [r.peer for r in siblings if r.version > self.step]
         others = (*there(stage - 1), *there(stage + 1))
         beside = [r.peer for r in others if r.version > self.step + 1]
         far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
         alone, known = far or not self.quorum.holds(now), self.member.knows_commit
-        return [*self._following.look(ahead, beside, self.step, now, known=known, alone=alone)]
+        return [*self._catching_up.look(ahead, beside, self.step, now, known=known, alone=alone)]
 
     # --- settling --------------------------------------------------------------------------
 
@@ -842,17 +804,19 @@ class Seat:
         pending = deque(effects)
         while pending or (pending := deque(self._follow_up(now))):
             effect = pending.popleft()
-            outward += self._audits_before(effect)
             match effect:
                 case Send(_, message) if is_for(effect, self.place):
                     pending += self._take(self.place.me, message, now)
-                case Unsigned():
-                    pending += self._unsigned(effect, now)
+                case Unsigned(plan, member):
+                    pending += self.auditing.unsigned(plan, member, now)
                 case Verdict():
                     outward.append(effect)
                     pending += self._expel(effect, now)
                 case _:
                     outward.append(effect)
+        if (news := self._news()) != self._told:
+            self._told = news
+            outward.append(StatusChanged())
         return stamped(outward, self.era)
 
     def _follow_up(self, now: float) -> list[SeatEffect]:
@@ -865,53 +829,38 @@ class Seat:
         effects += self._evaluate()
         if self.place.first:
             effects += self._lease(now)
-        return [*effects, *self._tell_returned(now), *self._report(now)]
+        return [*effects, *self._report(now)]
 
     def _evaluate(self) -> list[Compute]:
         """Run held-out microbatches, unless the step is being closed."""
         may_begin = self.training_allowed and not self._view.empty_stages()
         return self.evaluating.work(may_begin=may_begin, free=self.member.plan_followed is None)
 
-    def _tell_returned(self, now: float) -> list[Send]:
-        """Tell the replicas of the next stage that have not closed the step that ours has all of
-        it, as far as we know."""
-        whole = self.leader.whole and not self._is_over
-        after = self.roster.seen.serving(self.place.stage + 1) if whole else ()
-        open_there = [replica.peer for replica in after if replica.version <= self.step]
-        said = Returned(self.place.stage + 1, self.step)
-        return [Send(peer, said) for peer in self._returning.due(open_there, self.step, now)]
-
     def _report(self, now: float) -> list[SeatEffect]:
-        """Tell the leader, and the next ones in line, our ledger of the step: at once when nothing
-        is in flight any more, for it is of use once it is complete. The state that it is of is
-        known, and the step still open here."""
+        """Tell the leader, and the next ones in line, our ledger of the step, as long as the state
+        that it is of is known, and the step is open here."""
         of, member = self.pipeline.work, self.member
         unfit = self._is_over or member.hashing or member.applying
-        line = [] if unfit else self._line.told(self.step, now)
-        within_s = AGAIN_S if of.in_flight else 0.0
-        told = self._reporting.due(((p, self.step) for p in line), of.revision, now, within_s)
-        if not told:
+        line = [] if unfit else self._succession.of(self.step)
+        if not (told := self._reporting.due(line, self.step, of, now)):
             return []
-        self._reports += 1
         report = LedgerReport(
             stage=self.place.stage,
             step=self.step,
-            seq=self._reports,
+            seq=self._reporting.number,
             done=bytes(of.ledger),
             in_flight=bytes(of.in_flight_bits),
             promised=member.promised,
             state=member.state,
-            knows=list[str](self.quorum.vouch(self._view, self.roster.is_proven)),
+            knows=list[str](self.quorum.vouch(self._view, self.standing.is_proven)),
         )
-        return [Send(peer, report) for peer, _ in told]
+        return [Send(peer, report) for peer in told]
 
-    def _part(self) -> OwnPart:
-        """Return the state of our own replica in the round."""
-        member, returned = self.member, bool(self._is_returned())
-        known, came, ready = member.knows_commit, member.received, member.ready
-        left_behind = self.serving and self._following.unanswered
-        passed = left_behind and self._line.leads_those_behind(self.step)
-        return OwnPart(known, came, returned, ready, passed)
+    def _leads_those_behind(self) -> bool:
+        """Whether siblings are past our step, none of them tells its commit, and it is for us to
+        ask the electors."""
+        left_behind = self.serving and self._catching_up.unanswered
+        return left_behind and self._succession.leads_those_behind(self.step)
 
     def _is_returned(self) -> Answer:
         """Whether the stage before has all gradients of our step."""
@@ -919,10 +868,16 @@ class Seat:
 
     def _lease(self, now: float) -> list[SeatEffect]:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""
-        leads = self.leader.leading and bool(self.may_train())
+        effects, serving = list[SeatEffect](), self._view.serving(0)
+        self.leasing.observe(now)
+        if self.leader.leading and self.may_train():
+            live = {replica.peer for replica in serving}
+            here = {replica.peer for replica in serving if replica.version == self.step}
+            effects += self.leases.grant(self.leader.reports, live, here, now)
         wants = self.training_allowed and not self._is_over and self.draining.wants_work
-        seen = (self._view, self.leader.reports, self.current_leader(), now)
-        return list(self.leasing.follow_up(*seen, leads=leads, wants=wants))
+        if wants and (led_by := self.current_leader()) is not None:
+            effects += self.leasing.ask(led_by, self._view, now)
+        return effects
 
 
 def _attempt(waiting: tuple[Plan, Answer]) -> int:

@@ -22,8 +22,9 @@ from protocol.pace import LOST_S
 from protocol.pipeline.effects import DropStep, PayloadKey, SendPayload
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
+from protocol.rounds.effects import CommitTo, RoundEffect
 from protocol.rounds.plans import active, owner
-from protocol.seat.effects import CommitTo, SeatEffect
+from protocol.seat.effects import SeatEffect
 from protocol.token_bucket import Rate, TokenBuckets
 from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Plan, Segment
 
@@ -65,7 +66,7 @@ class Showing:
         """What an asker may still be shown of a step."""
         self._kept: dict[int, _Kept] = {}
 
-    def contributed(self, plan: Plan, counted: frozenset[int]) -> list[SeatEffect]:
+    def contributed(self, plan: Plan, counted: frozenset[int]) -> list[RoundEffect]:
         """Our contribution is encoded: commit to it before anybody gets a part of it."""
         me, step, attempt = self._place.me, plan.step, plan.attempt
         if len(plan.members) < 2:

@@ -216,7 +216,7 @@ class Letter(Message, frozen=True):
 class LeaseRequest(SeatMessage, frozen=True):
     """A stage-0 replica asks the step's leader for work."""
 
-    route = Route("seat", "leasing.on_request", sender="stage", to="first")
+    route = Route("seat", "leases.ask", sender="stage", to="first")
 
     step: StepIndex
     want: Annotated[int, Meta(ge=1, le=1024)]
@@ -323,16 +323,6 @@ class LedgerReport(SeatMessage, frozen=True):
     """Whom it vouches for in the stages beside: a plan may name them as electors."""
 
 
-class Returned(SeatMessage, frozen=True):
-    """The stage before ``stage`` has counted all microbatches of the step: it received valid
-    gradients for them."""
-
-    route = Route("seat", "on_returned", sender="stage before", aside=True)
-
-    stage: StageIndex
-    step: StepIndex
-
-
 class Plan(RoundMessage, frozen=True):
     """The leader's plan of one attempt to close a step. Segment i belongs to member i."""
 
@@ -394,7 +384,8 @@ class Ready(RoundMessage, frozen=True):
 
 class Propose(RoundMessage, frozen=True):
     """A leader to the electors of its step: a decree to vote for; without one, a question for their
-    promises: to take part in no earlier attempt from now on."""
+    promises: to take part in no earlier attempt from now on. Attempt 0 is nobody's: whoever lacks
+    the commit of a step that the receiver has closed asks for just that."""
 
     route = Route("elector", observing=True)
 
@@ -429,15 +420,6 @@ class Commit(RoundMessage, frozen=True):
     """Who led that attempt."""
     decree: Decree
     votes: Signatures
-
-
-class CommitRequest(SeatMessage, frozen=True):
-    """The sender lacks the commit of a step that the receiver has closed."""
-
-    route = Route("elector", observing=True)
-
-    stage: StageIndex
-    step: StepIndex
 
 
 # --- audits ---------------------------------------------------------------------------------

@@ -87,6 +87,8 @@ class SeatStatus(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
     the electors has lost them."""
     audited: Annotated[tuple[PeerText, ...], Meta(max_length=limits.MAX_REPLICAS_IN_ROUND)] = ()
     """Replicas of the stage whose work the sender has audited in agreement."""
+    returned: bool = False
+    """The stage has counted all microbatches of the step: it has valid gradients for them."""
 
 
 class CertifiedPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

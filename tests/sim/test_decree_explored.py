@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
+from client.lab.simulate.electing import UnsplitQuorum, sight
 from protocol.decree.decree import is_majority
 from protocol.decree.elector import Elector, Term
 from protocol.effects import Penalise, Send
@@ -43,14 +44,14 @@ def decree_of(leader: PeerId, attempt: int) -> Decree:
 
 def quorum(me: PeerId) -> Quorum:
     """The electors of the step, of which none is known to have ended."""
-    made = Quorum(me, 0, None, electors=ELECTORS)
+    made = UnsplitQuorum(me, 0, ELECTORS)
     made.designated = LEADERS[0]
     return made
 
 
 def elector(me: PeerId, term: Term) -> Elector:
     """An elector as its disk has it, before the step or within it."""
-    made = Elector(lambda kind, body: b"s" * 64, lambda *_: True)
+    made = Elector(lambda kind, body: b"s" * 64, lambda *_: True, sight())
     made.load([term])
     return made
 
@@ -72,10 +73,15 @@ class World(NamedTuple):
     sent: frozenset[Said]
 
 
+def proposer(index: int) -> Proposer:
+    """Return a leader of which nobody is left out."""
+    return Proposer(LEADERS[index], 0, 0, QUORUMS[index], lambda *_: True, lambda _decree: ())
+
+
 def thaw(index: int, state: Known) -> Proposer:
     """Return a leader in a state."""
-    made = Proposer(LEADERS[index], 0, QUORUMS[index], lambda *_: True)
-    made.start_step(STEP, 0)
+    made = proposer(index)
+    made.start_step(STEP)
     made._say_at = 0.0
     for name, value in zip(NAMES, state, strict=True):
         setattr(made, name, dict(value) if name in DICTS else value)  # type: ignore[call-overload]
@@ -108,10 +114,9 @@ QUORUMS = tuple(map(quorum, LEADERS))
 def begin() -> World:
     """Nothing of the step has been said; all electors know who is designated."""
     term = Term(0, 0, STEP, 1, LEADERS[0], members=LEADERS, electors=ELECTORS)
-    leaders = (Proposer(p, 0, q, lambda *_: True) for p, q in zip(LEADERS, QUORUMS, strict=True))
     states = []
-    for leader in leaders:
-        leader.start_step(STEP, 0)
+    for leader in map(proposer, range(len(LEADERS))):
+        leader.start_step(STEP)
         states.append(frozen(leader))
     return World((term,) * len(ELECTORS), tuple(states), (0, 0), frozenset())
 
@@ -241,7 +246,7 @@ def test_no_interleaving_makes_two_decrees() -> None:
 
 
 def test_the_model_knows_all_that_a_leader_decides_by() -> None:
-    leader = Proposer(LEADERS[0], 0, QUORUMS[0], lambda *_: True)
+    leader = proposer(0)
     assert set(vars(leader)) == {*NAMES, *FIXED, *APART}
 
 

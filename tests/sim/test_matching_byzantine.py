@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.effects import SendLetter
+from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.matching import bodies
 from protocol.matching.bodies import Mandate
+from protocol.wire.messages import Letter
 from tests.support.matching_world import CALM, FULL, WALL_S, member, peer
 from tests.support.watched_world import WatchedWorld
 
@@ -105,7 +106,7 @@ def test_letters_and_records_of_strangers_change_nothing(
     if body in RECORDS:
         world._perform(victim, machine.receive_record(STRANGER, kind, content, world.now))
     else:
-        world.replay(STRANGER, SendLetter(victim, kind, content))
+        world.replay(STRANGER, Send(victim, Letter(kind, content)))
     assert state(world) == before
     assert {s: n.author for s, n in machine.postings(world.now).items()} == believed
 
@@ -119,7 +120,7 @@ def test_two_contradicting_holds_from_a_member_move_nobody(world: WatchedWorld) 
         for stage in (0, 1):
             head = (stage, Mandate(BEACON, 1), issued)
             body = bodies.Hold(*head, victim, issued, locked)
-            world.replay(liar, SendLetter(victim, *encoded(body)))
+            world.replay(liar, Send(victim, Letter(*encoded(body))))
     assert state(world) == before
     matching = world.matching()
     world.run(60)
@@ -131,7 +132,7 @@ def test_every_letter_ever_sent_again_and_under_a_wrong_name_changes_nothing() -
     for number in range(MEMBERS):
         world.join(member(number, measured_s=1000.0))
     world.run(150)
-    letters = [(who, e) for _, who, e in world.log if isinstance(e, SendLetter)]
+    letters = [(who, e) for _, who, e in world.log if isinstance(e, Send)]
     before = state(world)
     for who, letter in letters:
         world.replay(who, letter)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from protocol.effects import Explain, SendLetter
+from protocol.effects import Explain, Send
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.board import Notice
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.seat import Bid
+from protocol.wire.messages import Letter
 from tests.support.matching_world import CALM, FULL, STORMY, Design, Weather, is_renewal, member
 from tests.support.watched_world import WatchedWorld
 
@@ -95,9 +96,10 @@ class AskingWorld(WatchedWorld):
 
     def _perform(self, who: PeerId, effects: Sequence[object]) -> None:
         for effect in effects:
-            asks = isinstance(effect, SendLetter) and effect.kind == "propose"
-            if asks and not is_renewal(effect):
-                body = bodies.decode_body(effect.kind, effect.body)
+            letter = effect.message if isinstance(effect, Send) else None
+            asks = isinstance(letter, Letter) and letter.kind == "propose"
+            if asks and not is_renewal(letter):
+                body = bodies.decode_body(letter.kind, letter.body)
                 assert isinstance(body, bodies.Propose)
                 if body.seat:
                     continue  # a second seat displaces nobody: no cutoff applies to it

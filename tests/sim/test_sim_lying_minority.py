@@ -58,7 +58,7 @@ class LyingMinority(ObstructedWorld):
         while self.agenda.now < until:
             self.advance_to(min(until, self.agenda.now + 0.5))
             for volunteer in self.honest():
-                for peer in volunteer.seat.roster.aside() if volunteer.seat else ():
+                for peer in volunteer.seat.standing.aside() if volunteer.seat else ():
                     self.wrongly[volunteer.peer, peer] += not self.volunteers[peer].lies
 
     def send(self, peer: Volunteer, to: PeerId, message: Message, parts: Parts = ()) -> None:

@@ -285,10 +285,10 @@ def test_two_that_have_set_each_other_aside_roll_back_together() -> None:
     for one, two in (pair, pair[::-1]):
         assert one.seat is not None
         now = made.now_of(one)
-        one.seat.roster._decide(two.peer, one.peer, 0, "it is late", now)
-        one.seat.roster.tick(now)
+        one.seat.standing._decide(two.peer, one.peer, 0, "it is late", now)
+        one.seat.standing.tick(now)
         made.perform(one, one.seat._take_view(now))
-        assert one.seat.roster.is_aside(two.peer)
+        assert one.seat.standing.is_aside(two.peer)
     for gone in others:
         made.crash(gone, wipe=True)
     made.advance_to(12.0)

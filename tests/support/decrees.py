@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
 
+from client.lab.simulate.electing import sight
 from protocol.decree.elector import Elector
 from protocol.ids import PeerId
 from protocol.wire.messages import Commit
@@ -22,8 +25,14 @@ def verify(peer: PeerId, kind: str, body: bytes, signed: bytes) -> bool:
 
 
 def elector(me: PeerId) -> Elector:
-    """An elector that signs and verifies so."""
-    return Elector(lambda kind, body: signature(me, kind, body), verify)
+    """An elector that signs and verifies so, and sees nobody whom work has proven."""
+    sees = sight(proves=lambda _peer: False)
+    return Elector(lambda kind, body: signature(me, kind, body), verify, sees)
+
+
+def show(elector: Elector, **known: Callable[..., Any]) -> None:
+    """Let an elector see something else."""
+    elector.sees = replace(elector.sees, **known)
 
 
 def commit_of(

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
-from protocol.effects import SendLetter
+from protocol.effects import Send
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.manifest import Manifest, Policy, StageCost
 from protocol.matching import bodies
 from protocol.matching.bodies import Mandate
 from protocol.matching.member import Member
 from protocol.matching.population import Population
+from protocol.wire.messages import Letter
 
 WALL_S = 1_700_000_000.0
 NOW = 1000.0
@@ -69,4 +70,5 @@ def propose(steward: PeerId, mandate: Mandate, **changes: object) -> bodies.Prop
 
 
 def answers(effects: Iterable[object]) -> list[bodies.Direct | bodies.Posting]:
-    return [bodies.decode_body(e.kind, e.body) for e in effects if isinstance(e, SendLetter)]
+    letters = [e.message for e in effects if isinstance(e, Send)]
+    return [bodies.decode_body(m.kind, m.body) for m in letters if isinstance(m, Letter)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from client.lab.simulate.agenda import Agenda
-from protocol.effects import Explain, Penalise, Publish, SendLetter
+from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import bodies
@@ -21,6 +21,7 @@ from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.last_members import LastMembers
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
+from protocol.wire.messages import Letter, Message
 from tests.support import matching_examples as examples
 from tests.support.matching_examples import WALL_S, costs, peer
 
@@ -83,8 +84,10 @@ def member(number: int, flops: float = 1e9, **changes: object) -> Member:
     return replace(usual, **changes)  # type: ignore[arg-type]
 
 
-def is_renewal(letter: SendLetter) -> bool:
+def is_renewal(letter: Message) -> bool:
     """Tell whether a letter renews a final place."""
+    if not isinstance(letter, Letter):
+        return False
     body = bodies.decode_body(letter.kind, letter.body)
     return isinstance(body, bodies.Propose) and body.bound
 
@@ -147,7 +150,7 @@ class World:
         self._perform(who, effects)
         return effects
 
-    def replay(self, sender: PeerId, effect: SendLetter) -> None:
+    def replay(self, sender: PeerId, effect: Send) -> None:
         """Deliver a message at once, whoever may have signed it."""
         self._receive(sender, effect)
 
@@ -239,8 +242,8 @@ class World:
         for effect in effects:
             self.log.append((self.now, who, effect))
             match effect:
-                case SendLetter():
-                    self.sent["renewal" if is_renewal(effect) else effect.kind] += 1
+                case Send(_, Letter(kind) as letter):
+                    self.sent["renewal" if is_renewal(letter) else kind] += 1
                     self._send(who, effect)
                 case Publish():
                     self.sent[effect.kind] += 1
@@ -258,16 +261,17 @@ class World:
                     self.sent["penalty"] += 1
         self._arm(who)
 
-    def _send(self, who: PeerId, effect: SendLetter) -> None:
+    def _send(self, who: PeerId, effect: Send) -> None:
         copies = 2 if self.random.random() < self.weather.duplication else 1
         for _ in range(copies):
             if self.random.random() >= self.weather.loss:
                 self.after(self._pick(self.weather.delay_s), lambda: self._receive(who, effect))
 
-    def _receive(self, who: PeerId, effect: SendLetter) -> None:
+    def _receive(self, who: PeerId, effect: Send) -> None:
         machine = self.machines.get(effect.peer)
-        if machine and not self._apart(who, effect.peer):
-            effects = machine.receive(who, effect.kind, effect.body, self.now)
+        letter = effect.message
+        if machine and isinstance(letter, Letter) and not self._apart(who, effect.peer):
+            effects = machine.receive(who, letter.kind, letter.body, self.now)
             self._perform(effect.peer, effects)
 
     def _spread(self, author: PeerId, record: Publish, to: PeerId) -> None:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from protocol.effects import SendLetter
+from protocol.effects import Send
 from protocol.ids import PeerId, Stage
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.member import Member
 from protocol.matching.population import Population
 from protocol.matching.sharing import StageLevel, effective_levels
 from protocol.matching.timing import MOVE_REST_S
+from protocol.wire.messages import Letter
 from tests.support.matching_world import STORMY, Design, Weather, World, manifest, member
 
 
@@ -60,7 +61,9 @@ class WatchedWorld(World):
         return [
             (at, who)
             for at, who, effect in self.log
-            if isinstance(effect, SendLetter) and effect.kind == kind
+            if isinstance(effect, Send)
+            and isinstance(effect.message, Letter)
+            and effect.message.kind == kind
         ]
 
     def single_moves(self) -> list[tuple[float, PeerId, Stage, Assign]]:

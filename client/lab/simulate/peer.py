@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from client.lab.simulate.electing import UnsplitElector
 from client.lab.simulate.worker import Payloads, SimWorker
 from protocol.amendments.book import Amendments
-from protocol.decree.elector import Elector, unsigned_elector
+from protocol.decree.elector import Elector
 from protocol.held_stage.machine import HeldStage
 from protocol.ids import PeerId
 from protocol.seat.seat import Seat
@@ -42,8 +43,7 @@ class SimPeer:
 
     def __post_init__(self) -> None:
         """Assign the stage."""
-        self.elector = unsigned_elector()
-        self.elector.is_gone = lambda peer: peer not in self.statuses
+        self.elector = UnsplitElector(is_gone=lambda peer: peer not in self.statuses)
         self.hold()
 
     def hold(self) -> None:
@@ -62,5 +62,7 @@ class SimPeer:
             serves = status.state == "serving"
             said = (status.version, serves, status.rate)
             missing = tuple(map(PeerId, status.missing))
-            replicas[status.stage].append(Replica(peer, *said, missing=missing))
+            replicas[status.stage].append(
+                Replica(peer, *said, missing=missing, returned=status.returned)
+            )
         return SwarmView.of(replicas)

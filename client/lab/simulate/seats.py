@@ -28,11 +28,10 @@ from protocol.pipeline.effects import (
     SendPayload,
     Task,
 )
-from protocol.seat.effects import SeatEffect, Serving, Snapshot
+from protocol.seat.effects import SeatEffect, Serving, Snapshot, StatusChanged
 from protocol.wire.messages import (
     AuditReply,
     Commit,
-    CommitRequest,
     Message,
     Propose,
     Reduced,
@@ -64,8 +63,8 @@ class SeatWorld(ABC, Generic[SomePeer]):
         """Send a message."""
 
     @abstractmethod
-    def announce(self, peer: SomePeer) -> None:
-        """A seat's state changed: tell all peers now."""
+    def announce(self, peer: SomePeer, *, near: bool = False) -> None:
+        """A seat's state changed: tell all peers now; ``near``: those of its stage and beside."""
 
     @abstractmethod
     def committed(self, peer: SomePeer, committed: Committed) -> None:
@@ -113,6 +112,8 @@ class SeatWorld(ABC, Generic[SomePeer]):
             case Serving():
                 self.carry(peer, peer.held.serve(self.now_of(peer)))
                 self.announce(peer)
+            case StatusChanged():
+                self.announce(peer, near=True)
             case Snapshot(version) if peer.worker is not None:
                 peer.snapshots[version] = peer.worker.save(version)
             case Fault():
@@ -130,7 +131,7 @@ class SeatWorld(ABC, Generic[SomePeer]):
 
     def take(self, sender: PeerId, peer: SomePeer, message: Message, parts: Parts) -> None:
         """Hand a message that has arrived to the elector or to the seat, if there is one."""
-        if isinstance(message, Propose | CommitRequest):
+        if isinstance(message, Propose):
             answer = peer.elector.answer(sender, message)
             if isinstance(answer, Penalise):
                 self.perform(peer, [answer])

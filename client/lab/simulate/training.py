@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from client.lab.simulate.agenda import Action, Range
+from client.lab.simulate.electing import UnsplitQuorum, sight
 from client.lab.simulate.invariants import InvariantViolation, expect
 from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.peer import SimPeer
@@ -172,7 +173,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         place = Place(peer.peer, peer.stage, config.stages, config.per_step)
         peer.epoch += 1
         peer.payloads = {}
-        peer.elector.first = lambda _era, at: () if at else self._electors
+        peer.elector.sees = sight(first=lambda _era, at: () if at else self._electors)
         peer.worker = self._open_worker(place)
         peer.seat = Seat(
             place,
@@ -181,10 +182,16 @@ class TrainingWorld(SeatWorld[SimPeer]):
             tokens_per_step=config.tokens_per_step,
             step=step,
             serving=serving,
-            amendments=peer.amendments,
+            era=0,
+            promise=(0, 0),
+            proves=None,
+            audits=None,
             evaluation=config.evaluation,
+            amendments=peer.amendments,
+            at_once=1,
+            number_bytes=0.0,
+            quorum=UnsplitQuorum(peer.peer, peer.stage, self._electors),
             elector=peer.elector,
-            electors=self._electors,
         )
         self.carry(peer, peer.held.opened(self.agenda.now, serving=serving))
         self.perform(peer, peer.seat.allow_training(self.agenda.now))
@@ -193,7 +200,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         for peer in list(self.peers.values()):
             self.announce(peer)
 
-    def announce(self, peer: SimPeer) -> None:
+    def announce(self, peer: SimPeer, *, near: bool = False) -> None:
         """Send a heartbeat to all, as membership does when a seat's state changes."""
         if peer.seat is None or not peer.alive:
             return
@@ -292,7 +299,6 @@ class TrainingWorld(SeatWorld[SimPeer]):
         if committed.loss is not None:
             known = self.losses.setdefault(committed.version - 1, committed.loss)
             expect(known == committed.loss, f"two losses for step {committed.version - 1}")
-        self.announce(peer)
 
     def _check_hash(self, peer: SimPeer, version: int) -> None:
         known = self.hashes.setdefault((peer.stage, version), peer.hash)

@@ -32,6 +32,7 @@ from protocol.held_stage.machine import Do, HeldStage, Phase, State
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Fault
 from protocol.pipeline.place import Place
+from protocol.rounds.quorum import Quorum
 from protocol.seat.seat import Seat
 from protocol.wire.messages import Admit, Message
 from protocol.wire.parts import SeatStatus
@@ -376,10 +377,14 @@ class HeldStageDriver:
             step=version,
             serving=serving,
             era=era,
-            touch=terms.history.touch,
-            has_left=terms.history.machine.known.has_left,
+            quorum=Quorum(
+                terms.me,
+                self.stage,
+                terms.history.touch,
+                terms.history.machine.known.has_left,
+                list(map(PeerId, terms.history.lineage.electors)),
+            ),
             elector=self._context.owner.notary.elector,
-            electors=list(map(PeerId, terms.history.lineage.electors)),
             promise=max(kept, self._context.owner.notary.promised(self.stage, era, version)),
             proves=terms.history.proves,
             audits=self._context.audits,

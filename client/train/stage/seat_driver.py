@@ -51,14 +51,15 @@ from protocol.pipeline.effects import (
     SendPayload,
     Task,
 )
+from protocol.rounds.effects import CommitTo
 from protocol.rounds.shards import largest_segment
 from protocol.seat.drain_cost import is_ending
 from protocol.seat.effects import (
     AgreedOn,
-    CommitTo,
     HeldOutLoss,
     SeatEffect,
     Snapshot,
+    StatusChanged,
 )
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
@@ -132,7 +133,7 @@ class SeatDriver:
         listed = largest_list(manifest.microbatches_per_step)
         self._largest_shown = max(self._largest_tensor, self._largest_shard, listed)
         self._closed, self._patience = False, Patience()
-        self._told, self._refused = (seat.step, seat.serving), ""
+        self._refused = ""
         self._awaiting: dict[trio.CancelScope, int] = {}
         """Tasks that wait for their samples, by step."""
         self._graphs: set[tuple[int, int]] = set()
@@ -258,12 +259,6 @@ class SeatDriver:
             if self._closed:
                 return
             self._perform_one(effect, parts)
-        if (self.seat.step, self.seat.serving) != self._told and not self._closed:
-            self._told = (self.seat.step, self.seat.serving)
-            self._stop_waiting()
-            if self._samples is not None:
-                self._samples.at(self.seat.step)
-            self._owner.seat_changed()
         self._tell_refusal()
         self._note_time()
         if self.seat.draining.complete and not self._closed:
@@ -319,6 +314,11 @@ class SeatDriver:
                 self._commit_to(effect)
             case Fault():
                 self._owner.fault(effect)
+            case StatusChanged():
+                self._stop_waiting()
+                if self._samples is not None:
+                    self._samples.at(self.seat.step)
+                self._owner.seat_changed()
             case _ if isinstance(effect, Effect):
                 self._ports.perform(effect)
             case _:
@@ -487,7 +487,7 @@ class SeatDriver:
     def _as_planned(self, task: ContributeTask, outcome: Outcome) -> bool:
         """Whether a contribution is what its plan counts (a newer plan may have come meanwhile)."""
         member = self.seat.member
-        return task.attempt != member.promised or len(outcome.counted) == member.counted
+        return task.attempt != member.promised or len(outcome.counted) == len(member.counted)
 
     def _store(self, task: Task, payloads: list[bytes]) -> None:
         try:

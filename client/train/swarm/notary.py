@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from client.store.marks import DamagedMarks, Kept, MarksFile, this_boot
 from protocol.decree.decree import READY
-from protocol.decree.elector import Elector
+from protocol.decree.elector import Elector, Sight
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.statement import (
@@ -44,13 +44,16 @@ class Notary:
     Args:
         signer: our identity.
         swarm: the context of all signatures.
+        sees: what this volunteer sees, by which its elector votes.
         explain: tells the user what went wrong.
     """
 
-    def __init__(self, signer: Signer, swarm: SwarmId, explain: Callable[[Explain], None]) -> None:
+    def __init__(
+        self, signer: Signer, swarm: SwarmId, sees: Sight, explain: Callable[[Explain], None]
+    ) -> None:
         self._signer, self._swarm, self._explain = signer, swarm, explain
         self._word = OwnWord()
-        self.elector = Elector(self._sign, self._verify, self._write)
+        self.elector = Elector(self._sign, self._verify, sees, self._write)
         self._file: MarksFile | None = None
         self._boot, self._old = this_boot(), False
         """Whether the file that we found may lack what was signed last."""

@@ -67,6 +67,7 @@ def _replica(peer: PeerId, seat: SeatStatus, line: tuple[float, float]) -> Repli
         serving=seat.state == "serving",
         rate=seat.rate,
         leaving=seat.leaving,
+        returned=seat.returned,
         moved=seat.moved,
         missing=tuple(map(PeerId, seat.missing)),
         audited=tuple(map(PeerId, seat.audited)),

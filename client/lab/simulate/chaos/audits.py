@@ -27,8 +27,8 @@ from protocol.evidence.statement import body_of, statement_of
 from protocol.ids import PeerId, SwarmId, short
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import PayloadKey
+from protocol.rounds.effects import CommitTo
 from protocol.rounds.plans import REFUSED
-from protocol.seat.effects import CommitTo
 from protocol.verdicts import Verdict
 from protocol.wire.messages import Ready
 

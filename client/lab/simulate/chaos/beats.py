@@ -34,9 +34,8 @@ class Beats:
 
     # --- saying ----------------------------------------------------------------------------
 
-    def say(self, volunteer: Volunteer, *, version_only: bool = False) -> None:
-        """Send our seat to all linked volunteers; only to those of our stage and its neighbours if
-        only the version is new."""
+    def say(self, volunteer: Volunteer, *, near_only: bool = False) -> None:
+        """Send our seat to all linked volunteers, or to those of our stage and beside."""
         now = self._swarm.now_of(volunteer)
         volunteer.heartbeats += 1
         seat = volunteer.seat
@@ -59,7 +58,7 @@ class Beats:
                 self._swarm.beat_told(volunteer, status),
                 echoes.get(other.peer, -1),
             ),
-            near if version_only else volunteer.links,
+            near if near_only else volunteer.links,
         )
         self._show(volunteer)
 

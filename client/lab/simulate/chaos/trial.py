@@ -15,7 +15,7 @@ from protocol.ids import short
 from protocol.pace import ASIDE_S
 from protocol.recovery.knowledge import PATIENCE_S
 from protocol.recovery.lines import MEET_S
-from protocol.seat.roster import MOST_DOUBLINGS
+from protocol.seat.standing import MOST_DOUBLINGS
 
 SETTLE_S: Final = 600.0
 """Seconds within which every stage resumes after the last fault."""
@@ -104,12 +104,12 @@ class Trial:
             expect(world.agenda.now < limit, f"the last step stays open\n{self.describe()}")
 
     def _until_tried(self) -> None:
-        """Wait until nobody is kept from counting any more (``seat/roster.py``): whoever counts
+        """Wait until nobody is kept from counting any more (``seat/standing.py``): whoever counts
         only then is told who is charged."""
         world = self._world
         limit = world.agenda.now + PROBATION_S
         seats = [v.seat for v in self._asked() if v.seat is not None]
-        while any(seat.roster.closed_until() for seat in seats):
+        while any(seat.standing.closed_until() for seat in seats):
             world.advance_to(world.agenda.now + 1.0)
             expect(world.agenda.now < limit, "somebody never counts again")
 

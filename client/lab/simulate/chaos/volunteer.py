@@ -187,9 +187,17 @@ class Volunteer(SimPeer):
                 serves = status.state == "serving"
                 missing = tuple(map(PeerId, status.missing))
                 audited = tuple(map(PeerId, status.audited))
-                said = (status.version, serves, status.rate)
                 replicas[status.stage].append(
-                    Replica(peer, *said, moved=status.moved, missing=missing, audited=audited)
+                    Replica(
+                        peer,
+                        status.version,
+                        serves,
+                        status.rate,
+                        moved=status.moved,
+                        missing=missing,
+                        audited=audited,
+                        returned=status.returned,
+                    )
                 )
         return SwarmView.of(replicas)
 

@@ -28,7 +28,7 @@ from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import LyingWorker, MultisetWorker
 from client.lab.simulate.seats import Parts
 from protocol.decree.decree import READY, agreed
-from protocol.decree.elector import Elector
+from protocol.decree.elector import Elector, Sight
 from protocol.evidence.statement import Decisive, statement_of
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.view import Contradicted
@@ -45,7 +45,9 @@ from protocol.pipeline.effects import (
     Fault as SeatFault,
 )
 from protocol.pipeline.place import Place
-from protocol.seat.effects import CommitTo, SeatEffect
+from protocol.rounds.effects import CommitTo
+from protocol.rounds.quorum import Quorum
+from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
@@ -142,13 +144,15 @@ class ChaosWorld(ChaosSwarm):
     def _elect(self, volunteer: Volunteer) -> None:
         """Give a process its elector, which knows what the one before it has written down."""
         terms = volunteer.elector.terms
-        volunteer.elector = Elector(partial(signature, volunteer.peer), is_signed)
+        sees = Sight(
+            may_be=partial(self._may_be, volunteer),
+            proves=lambda peer: volunteer.recovery.evidence.proves(peer),
+            first=partial(self._first_electors, volunteer),
+            serving=partial(self._serving, volunteer),
+            lost=partial(self._lost, volunteer),
+        )
+        volunteer.elector = Elector(partial(signature, volunteer.peer), is_signed, sees)
         volunteer.elector.load(terms)
-        volunteer.elector.may_be = partial(self._may_be, volunteer)
-        volunteer.elector.first = partial(self._first_electors, volunteer)
-        volunteer.elector.serving = partial(self._serving, volunteer)
-        volunteer.elector.proves = lambda peer: volunteer.recovery.evidence.proves(peer)
-        volunteer.elector.lost = partial(self._lost, volunteer)
 
     def _serving(self, volunteer: Volunteer, stage: int) -> dict[PeerId, int]:
         """Who serves a stage at which version, as far as a volunteer sees."""
@@ -268,13 +272,21 @@ class ChaosWorld(ChaosSwarm):
             step=version,
             serving=serving,
             era=lineage.era,
-            touch=volunteer.contacts,
-            has_left=volunteer.recovery.known.has_left,
-            electors=[PeerId(elector) for elector in lineage.electors],
+            quorum=Quorum(
+                volunteer.peer,
+                volunteer.stage,
+                volunteer.contacts,
+                volunteer.recovery.known.has_left,
+                [PeerId(elector) for elector in lineage.electors],
+            ),
             elector=volunteer.elector,
             promise=max(volunteer.promise, volunteer.word.promise(volunteer.stage, lineage.era)),
             proves=volunteer.recovery.evidence.proves,
             audits=self.audits.terms(volunteer),
+            evaluation=None,
+            amendments=None,
+            at_once=1,
+            number_bytes=0.0,
         )
         self.carry(volunteer, volunteer.held.opened(self.now_of(volunteer), serving=serving))
         volunteer.returning = None
@@ -388,9 +400,9 @@ class ChaosWorld(ChaosSwarm):
 
     # --- what the seats want ---------------------------------------------------------------
 
-    def announce(self, peer: Volunteer) -> None:
+    def announce(self, peer: Volunteer, *, near: bool = False) -> None:
         """See ``SeatWorld``."""
-        self.beats.say(peer)
+        self.beats.say(peer, near_only=near)
 
     def committed(self, peer: Volunteer, committed: Committed) -> None:
         """See ``SeatWorld``."""
@@ -403,7 +415,6 @@ class ChaosWorld(ChaosSwarm):
             made_in = peer.recovery.lineage
             wrote = (peer, committed.version, saved, peer.incarnation, made_in)
             self.agenda.sometime(WRITE_S, partial(self.histories.wrote, *wrote))
-        self.beats.say(peer, version_only=True)
 
     def faulted(self, peer: Volunteer, fault: SeatFault) -> None:
         """See ``SeatWorld``: a node takes the stage again, for any reason."""

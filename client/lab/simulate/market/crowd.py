@@ -16,7 +16,7 @@ from functools import partial
 from client.lab.simulate.market import setting as world
 from client.lab.simulate.market.policies.policy import Market, Said
 from client.lab.simulate.market.setting import manifest_of
-from protocol.effects import Penalise, Publish, SendLetter
+from protocol.effects import Penalise, Publish, Send
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.matching import stewards
 from protocol.matching.board import Board, Notice
@@ -27,6 +27,7 @@ from protocol.matching.member import Member
 from protocol.matching.population import Population
 from protocol.matching.seat import State
 from protocol.matching.timing import MEASURED_S
+from protocol.wire.messages import Letter
 
 WALL_S = 1_700_000_000.0
 """Unix time of the simulation's beginning."""
@@ -163,8 +164,8 @@ class Crowd:
         """Perform a machine's effects, then read its stages and its next alarm."""
         for effect in effects:
             match effect:
-                case SendLetter():
-                    self._send(volunteer, effect)
+                case Send(peer, Letter() as letter):
+                    self._send(volunteer, peer, letter)
                 case Publish():
                     self._publish(effect)
                 case Assign():
@@ -177,14 +178,15 @@ class Crowd:
                     pass  # explanations, and the gang start
         self._look_after(volunteer)
 
-    def _send(self, volunteer: int, letter: SendLetter) -> None:
+    def _send(self, volunteer: int, to: PeerId, letter: Letter) -> None:
         self.said.letters += 1
         self.said.letter_bytes += len(letter.body) + world.ENVELOPE_BYTES
         if self._agenda.random.random() >= world.MESSAGE_LOSS:
-            self._agenda.sometime(world.MESSAGE_DELAY_S, lambda: self._receive(volunteer, letter))
+            receive = partial(self._receive, volunteer, to, letter)
+            self._agenda.sometime(world.MESSAGE_DELAY_S, receive)
 
-    def _receive(self, sender: int, letter: SendLetter) -> None:
-        volunteer = self._number_of[letter.peer]
+    def _receive(self, sender: int, to: PeerId, letter: Letter) -> None:
+        volunteer = self._number_of[to]
         machine = self._alive(volunteer)
         if machine is not None:
             self._show(volunteer)

@@ -133,7 +133,7 @@ async def test_a_newcomer_gets_a_bounded_share_until_its_siblings_have_audited_i
         first, *_ = await staffed(swarm, 0, 1, 1, 1)
         await swarm.until(lambda: first.step(0) >= 3)
         [driver] = first.held_stages.drivers()
-        roster = driver.seat.roster
+        roster = driver.seat.standing
         assert not roster.bound(1).named, "all have begun together"
         later = await swarm.add(1)
         await swarm.until(lambda: peer(later) in roster.bound(1).named)

@@ -14,7 +14,7 @@ import trio
 from client.events import LogLine, StageAssigned
 from client.net.network import Inbound, NetEvent
 from client.train.engine import Engine
-from protocol.effects import Explain, Penalise, Publish, Send, SendLetter
+from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId, Stage
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.machine import Matching
@@ -24,7 +24,6 @@ from protocol.recovery.stored import STORED
 from protocol.waypoints.part import WAYPOINT
 from protocol.wire.messages import (
     Commit,
-    CommitRequest,
     Goodbye,
     JoinStage,
     Letter,
@@ -33,6 +32,7 @@ from protocol.wire.messages import (
     Vote,
 )
 from protocol.wire.parts import Decree
+from tests.support.decrees import show
 from tests.support.train_swarm import ADVERT, TestSwarm, open_swarm
 
 
@@ -273,7 +273,7 @@ async def test_effects_go_to_the_network_or_to_people(
         monkeypatch.setattr(engine.network, "penalise", told.penalise)
         other = PeerId("other")
         engine.perform(Send(other, Goodbye("")))
-        engine.perform(SendLetter(other, "kind", b"body"))
+        engine.perform(Send(other, Letter("kind", b"body")))
         sent = [(other, Goodbye(""), b""), (other, Letter("kind", b"body"), b"")]
         assert calls(told)["post"] == sent
         for peer in (other, engine.signer.peer):
@@ -357,7 +357,7 @@ async def test_our_elector_hears_of_every_stage_and_answers_for_it(
         elector, me = engine.elector, engine.signer.peer
         monkeypatch.setattr(engine, "send", lambda to, message: sent.append((to, message)))
         monkeypatch.setattr(elector, "verify", lambda *_: True)
-        monkeypatch.setattr(elector, "may_be", lambda *_: True)
+        show(elector, may_be=lambda *_: True)
         decree = Decree(2, bytes(32), (leader,), (me,), 0.0)
         closed = Commit(stage, 7, 2, leader, decree, ((leader, bytes(64)),), era=5)
         engine.take(Inbound(leader, closed, b""))
@@ -365,7 +365,7 @@ async def test_our_elector_hears_of_every_stage_and_answers_for_it(
         monkeypatch.setattr(engine.history, "proves", {leader}.__contains__)
         engine.take(Inbound(leader, closed, b""))
         assert elector.commit(stage, 5, 7) == closed
-        engine.take(Inbound(leader, CommitRequest(stage, 7, era=5), b""))
+        engine.take(Inbound(leader, Propose(stage, 7, 0, era=5), b""))
         engine.take(Inbound(leader, Propose(stage, 8, 2, era=5), b""))
         (_, found), (to, promise) = sent
         assert found == closed

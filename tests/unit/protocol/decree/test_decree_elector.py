@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from client.lab.simulate.electing import UnsplitElector, UnsplitQuorum
 from protocol.decree.decree import (
     READY,
     VOTE,
@@ -17,17 +18,16 @@ from protocol.decree.decree import (
     is_majority,
     voters,
 )
-from protocol.decree.elector import MAX_COMMITS, Elector, Term, unsigned_elector
+from protocol.decree.elector import MAX_COMMITS, Elector, Term
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
 from protocol.pace import ANSWER_S
 from protocol.rounds.proposer import Proposer, State
-from protocol.rounds.quorum import Quorum
-from protocol.wire.messages import Commit, CommitRequest, Propose, Vote
+from protocol.wire.messages import Commit, Propose, Vote
 from protocol.wire.parts import Ballot, Decree, Promise
 from protocol.wire.statement import Statement, encode_statement
-from tests.support.decrees import commit_of, elector, signature, verify
+from tests.support.decrees import commit_of, elector, show, signature, verify
 
 A, B, C, D, E = map(PeerId, "ABCDE")
 STAGE, ERA, STEP = 1, 7, 5
@@ -49,7 +49,7 @@ class Swarm:
         self.electors = {PeerId(peer): elector(PeerId(peer)) for peer in peers}
         self.named = tuple(map(PeerId, electors))
         for one in self.electors.values():
-            one.first = lambda _era, step: self.named if step == STEP - 1 else ()
+            show(one, first=lambda _era, step: self.named if step == STEP - 1 else ())
         first = self.proposer(A, STEP - 1)
         self.say(A, first.ask(0.0), first)
         assert first.state is State.FREE
@@ -60,11 +60,11 @@ class Swarm:
             one.take(self.before, voters(self.before, frozenset(self.named), verify))
 
     def proposer(self, me: PeerId, step: int = STEP) -> Proposer:
-        quorum = Quorum(me, STAGE, None, electors=self.named)
+        quorum = UnsplitQuorum(me, STAGE, self.named)
         if step == STEP:
             quorum.settle("AB", self.named, step, 0.0)
-        made = Proposer(me, STAGE, quorum, verify)
-        made.start_step(step, ERA)
+        made = Proposer(me, STAGE, ERA, quorum, verify, lambda _decree: ())
+        made.start_step(step)
         return made
 
     def say(self, leader: PeerId, sends: list[Send], proposer: Proposer, to: str = "ABCDE") -> None:
@@ -172,9 +172,9 @@ def test_what_may_be_older_than_its_word_takes_no_part(swarm: Swarm) -> None:
     again.load(swarm.electors[C].terms)
     again.bar(ERA)
     assert again.answer(first, Propose(STAGE, STEP, 2, era=ERA)) is None
-    asks = CommitRequest(STAGE, STEP, era=ERA)
+    asks = Propose(STAGE, STEP, 0, era=ERA)
     assert again.answer(first, Propose(STAGE, STEP + 1, 2, era=ERA)) == asks
-    again.first = lambda _era, _step: "ABC"
+    show(again, first=lambda _era, _step: "ABC")
     later = Propose(STAGE, STEP + 1, 2, era=ERA + 1)
     assert isinstance(again.answer(first, later), Vote), "of later lineages it has said nothing"
 
@@ -183,7 +183,7 @@ def test_a_commit_moves_on_what_may_be_older_than_its_word(swarm: Swarm) -> None
     first, _ = leaders()
     again = elector(C)
     again.bar(ERA)
-    again.proves = {A, B, C}.__contains__
+    show(again, proves={A, B, C}.__contains__)
     again.take(swarm.before)
     assert isinstance(again.answer(first, Propose(STAGE, STEP, 2, era=ERA)), Vote)
 
@@ -191,10 +191,10 @@ def test_a_commit_moves_on_what_may_be_older_than_its_word(swarm: Swarm) -> None
 def test_it_asks_for_the_commit_before_and_gives_those_it_has(swarm: Swarm) -> None:
     first, _ = leaders()
     new = elector(D)
-    new.proves = {A, B, C}.__contains__
+    show(new, proves={A, B, C}.__contains__)
     asked = Propose(STAGE, STEP, 1, decree(first), era=ERA)
-    assert new.answer(first, asked) == CommitRequest(STAGE, STEP - 1, era=ERA)
-    given = swarm.electors[A].answer(D, CommitRequest(STAGE, STEP - 1, era=ERA))
+    assert new.answer(first, asked) == Propose(STAGE, STEP - 1, 0, era=ERA)
+    given = swarm.electors[A].answer(D, Propose(STAGE, STEP - 1, 0, era=ERA))
     assert given == swarm.before
     new.take(given)
     answer = new.answer(first, asked)
@@ -230,13 +230,13 @@ def test_nobody_makes_an_elector_silent_in_its_step(swarm: Swarm) -> None:
     """By a step ahead, of which it cannot know the electors yet."""
     first, _ = leaders()
     voter = swarm.electors[C]
-    voter.proves = {A, B, C, E}.__contains__
-    voter.serving = lambda _stage: {A: STEP, B: STEP}
+    show(voter, proves={A, B, C, E}.__contains__)
+    show(voter, serving=lambda _stage: {A: STEP, B: STEP})
     for step in (STEP + 1, STEP + 2):
         voter.take(forged_ahead("E", step))
         voter.take(forged_ahead("DE", step))
-        assert voter.answer(E, Propose(STAGE, step, 2, era=ERA)) == CommitRequest(
-            STAGE, step - 1, era=ERA
+        assert voter.answer(E, Propose(STAGE, step, 2, era=ERA)) == Propose(
+            STAGE, step - 1, 0, era=ERA
         )
     assert voter.terms[-1].step == STEP
     assert voter.answer(first, Propose(STAGE, STEP, 1, decree(first), era=ERA)).signature
@@ -258,8 +258,8 @@ def test_who_has_missed_steps_goes_by_its_term_or_by_two_that_are_proven(
     term: str, by: str, proven: str, moves: bool
 ) -> None:
     voter = elector(C)
-    voter.proves = set(proven).__contains__
-    voter.serving = lambda _stage: {A: STEP, B: STEP}
+    show(voter, proves=set(proven).__contains__)
+    show(voter, serving=lambda _stage: {A: STEP, B: STEP})
     if term:
         voter.load([Term(STAGE, ERA, STEP - 2, electors=tuple(term))])
     voter.take(forged_ahead(by))
@@ -268,16 +268,16 @@ def test_who_has_missed_steps_goes_by_its_term_or_by_two_that_are_proven(
 
 def test_where_only_one_is_proven_its_vote_is_enough() -> None:
     voter = elector(C)
-    voter.proves = {A}.__contains__
+    show(voter, proves={A}.__contains__)
     voter.take(forged_ahead("DE"))
     assert voter.commit(STAGE, ERA, STEP + 1) is None
-    voter.serving = lambda _stage: {A: STEP}
+    show(voter, serving=lambda _stage: {A: STEP})
     voter.take(forged_ahead("AE"))
     assert voter.commit(STAGE, ERA, STEP + 1) is not None
 
 
 def test_a_step_that_cannot_be_is_none_of_its(swarm: Swarm) -> None:
-    swarm.electors[C].may_be = lambda _stage, _era, step: step <= STEP + 1
+    show(swarm.electors[C], may_be=lambda _stage, _era, step: step <= STEP + 1)
     assert swarm.electors[C].answer(A, Propose(STAGE, STEP + 1000, 2, era=ERA)) is None
     assert swarm.electors[C].terms[-1].step == STEP
 
@@ -318,7 +318,7 @@ def test_a_digest_names_all_of_a_decree() -> None:
 class TestWhatIsProposed:
     """An elector votes for what all members are Ready for, if none is left out that it hears."""
 
-    def answer(self, voter: Elector, said: Decree) -> Vote | Commit | CommitRequest | None:
+    def answer(self, voter: Elector, said: Decree) -> Vote | Commit | Propose | None:
         first, _ = leaders()
         answer = voter.answer(first, Propose(STAGE, STEP, said.attempt, said, era=ERA))
         return None if isinstance(answer, Penalise) else answer
@@ -357,8 +357,11 @@ class TestWhatIsProposed:
         self, swarm: Swarm, version: int | None, lost: str, votes: bool
     ) -> None:
         voter, (first, other) = swarm.electors[C], leaders()
-        voter.serving = lambda _stage: {first: STEP} | ({} if version is None else {other: version})
-        voter.lost = lambda: {other} if lost else ()
+        show(
+            voter,
+            serving=lambda _stage: {first: STEP} | ({} if version is None else {other: version}),
+        )
+        show(voter, lost=lambda: {other} if lost else ())
         answer = self.answer(voter, decree(first, members=first))
         assert isinstance(answer, Vote) == votes
         assert (voter.liars() == {first}) != votes
@@ -368,7 +371,7 @@ class TestWhatIsProposed:
         voter, (first, other) = swarm.electors[C], leaders()
         said = decree(first, members=first)
         assert isinstance(self.answer(voter, said), Vote)
-        voter.serving = lambda _stage: {first: STEP, other: STEP}
+        show(voter, serving=lambda _stage: {first: STEP, other: STEP})
         assert isinstance(self.answer(voter, said), Vote)
 
     def test_two_that_have_voted_are_believed_and_one_is_not(self) -> None:
@@ -378,7 +381,7 @@ class TestWhatIsProposed:
         votes = Propose(STAGE, STEP, 1, said, era=ERA)
         assert isinstance(swarm.electors[D].answer(first, votes), Vote)
         for one in swarm.electors.values():
-            one.serving = lambda _stage: {first: STEP, other: STEP}
+            show(one, serving=lambda _stage: {first: STEP, other: STEP})
         later = swarm.proposer(other)
         later._left_out = lambda decree: {other}.difference(decree.members)
         swarm.say(other, later.ask(0.0), later, to="BDE" if other == B else "ADE")
@@ -411,8 +414,8 @@ ME, LEADER, LIAR = map(PeerId, ("me", "leader", "liar"))
 
 def unsigned() -> Elector:
     """One that knows who elects its step."""
-    made = unsigned_elector()
-    made.first = lambda era, step: (ME, LEADER, LIAR) if (era, step) == (0, STEP) else ()
+    made = UnsplitElector()
+    show(made, first=lambda era, step: (ME, LEADER, LIAR) if (era, step) == (0, STEP) else ())
     return made
 
 
@@ -438,8 +441,8 @@ def test_who_missed_very_many_attempts_is_asked_until_it_answers() -> None:
 
 def test_only_those_whom_the_lineage_names_elect_its_first_step() -> None:
     """Whoever else has promised or voted: of it, no elector knows a decree before."""
-    voter = unsigned_elector()
-    voter.first = lambda era, step: (ME, LEADER, "third") if (era, step) == (0, STEP) else ()
+    voter = UnsplitElector()
+    show(voter, first=lambda era, step: (ME, LEADER, "third") if (era, step) == (0, STEP) else ())
     forged = Decree(2, b"x" * 32, (LIAR,), (LIAR,), 0.0, (bytes(64),))
     promises = tuple(Promise(peer, 0, b"", bytes(64)) for peer in (LIAR, "another"))
     answer = voter.answer(LIAR, Propose(STAGE, STEP, 2, forged, promises))
@@ -457,12 +460,12 @@ def test_only_those_whom_the_lineage_names_elect_its_first_step() -> None:
 
 def test_whom_an_elector_does_not_know_to_elect_moves_it_to_nothing() -> None:
     """Its process has ended, or it was named only now: it asks for the commit before."""
-    voter = unsigned_elector()
+    voter = UnsplitElector()
     forged = Decree(2, b"x" * 32, (LIAR,), (LIAR,), 0.0, (bytes(64),))
     promises = (Promise(LIAR, 0, b"", bytes(64)),)
     for asked in (Propose(STAGE, STEP, 2), Propose(STAGE, STEP, 2, forged, promises)):
-        assert voter.answer(LIAR, asked) == CommitRequest(STAGE, STEP - 1)
-    assert unsigned().answer(LIAR, asked) != CommitRequest(STAGE, STEP - 1)
+        assert voter.answer(LIAR, asked) == Propose(STAGE, STEP - 1, 0)
+    assert unsigned().answer(LIAR, asked) != Propose(STAGE, STEP - 1, 0)
 
 
 def test_only_members_of_the_decree_before_lead_as_long_as_one_of_them_serves() -> None:
@@ -471,8 +474,8 @@ def test_only_members_of_the_decree_before_lead_as_long_as_one_of_them_serves() 
     electors = ME, LEADER, LIAR
     before = commit_of(STAGE, STEP - 1, 1, bytes(32), (LEADER, ME), electors=electors)
     voter.take(before, frozenset(electors))
-    voter.serving = lambda _stage: {LEADER: STEP, LIAR: STEP}
+    show(voter, serving=lambda _stage: {LEADER: STEP, LIAR: STEP})
     assert not promised(voter, LIAR, 2)
     assert promised(voter, LEADER, 2)
-    voter.serving = lambda _stage: {LIAR: STEP}
+    show(voter, serving=lambda _stage: {LIAR: STEP})
     assert promised(voter, LIAR, 3), "nobody of them is there"

@@ -26,6 +26,7 @@ from protocol.membership.view import MemberDown, MemberUp
 from protocol.rounds.quorum import Quorum
 from protocol.view import SwarmView
 from protocol.wire.messages import Heartbeat, Records
+from protocol.wire.parts import SeatStatus
 from tests.support.membership_world import World
 from tests.support.protocol_examples import SWARM, WALL, advert, peer, seat, signer
 
@@ -120,7 +121,12 @@ def test_adverts_are_renewed_in_time() -> None:
     assert not any(of_type(seen, MemberDown) for seen in world.seen.values())
 
 
-def test_a_version_is_told_at_once_to_near_stages_only_and_not_advertised() -> None:
+@pytest.mark.parametrize(
+    "news", [seat(2, 1), seat(2, 0, returned=True)], ids=["version", "returned"]
+)
+def test_how_far_a_stage_is_is_told_at_once_to_near_stages_only_and_not_advertised(
+    news: SeatStatus,
+) -> None:
     world = mesh(5)
     for number, stage in enumerate((2, 2, 1, 3, 0)):  # ours, a sibling, beside it, beside it, far
         place = world.members[peer(number)].set_seats([seat(stage, 0)], world.now, world.wall)
@@ -128,20 +134,20 @@ def test_a_version_is_told_at_once_to_near_stages_only_and_not_advertised() -> N
         world.perform(peer(number), place)
     world.deliver()
     holder, near = world.members[peer(0)], {peer(1), peer(2), peer(3)}
-    effects = holder.set_seats([seat(2, 1)], world.now, world.wall)
+    effects = holder.set_seats([news], world.now, world.wall)
     assert not of_type(effects, Publish)
     assert {send.peer for send in of_type(effects, Send)} == near
     world.perform(peer(0), effects)
     world.deliver()
-    assert heard_of(world, peer(0), by=peer(1)) == 1
-    assert heard_of(world, peer(0), by=peer(4)) == 0
+    assert heard_of(world, peer(0), by=peer(1)) == news
+    assert heard_of(world, peer(0), by=peer(4)) == seat(2, 0)
     world.run(1.5)  # the heartbeat of every second
-    assert heard_of(world, peer(0), by=peer(4)) == 1
+    assert heard_of(world, peer(0), by=peer(4)) == news
 
 
-def heard_of(world: World, of: PeerId, *, by: PeerId) -> int:
+def heard_of(world: World, of: PeerId, *, by: PeerId) -> SeatStatus:
     seats = (r for r in world.members[by].roster.serving(2) if r.peer == of)
-    return next(seats).seat.version
+    return next(seats).seat
 
 
 def test_replicas_say_whether_they_serve_yet() -> None:

@@ -16,7 +16,7 @@ from protocol.pipeline.next_hop import NextHop
 from protocol.pipeline.timing import UNMEASURED_S
 from protocol.seat.leases import Leases
 from protocol.view import Replica
-from protocol.wire.messages import Lease
+from protocol.wire.messages import Lease, LeaseRequest
 
 PER_STEP = 64
 PEERS = [peer_id_from_key(n.to_bytes(32, "big")) for n in range(2 * MAX_KNOWN)]
@@ -121,7 +121,7 @@ class Step:
         ends: list[tuple[float, PeerId]] = []
         free_at = dict.fromkeys(self.takes, 0.0)
         for peer in [*greedy, *(p for p in self.takes if p not in greedy)]:
-            leases.ask(peer, 0, self.per_step if peer in greedy else 2, 0)
+            leases.ask(peer, LeaseRequest(0, self.per_step if peer in greedy else 2, 0), 0.0)
         while done < self.per_step:
             reports = {peer: Report(frozenset(ids)) for peer, ids in self.got.items()}
             for peer, ids in leased(leases.grant(reports, self.takes, self.takes, now)):
@@ -136,7 +136,8 @@ class Step:
                 continue
             now, peer = heapq.heappop(ends)
             done += 1
-            leases.ask(peer, 0, self.per_step if peer in greedy else 1, self.per_step)
+            want = self.per_step if peer in greedy else 1
+            leases.ask(peer, LeaseRequest(0, want, self.per_step), 0.0)
         return now
 
     def share(self, peers: Collection[PeerId]) -> float:
@@ -179,7 +180,7 @@ class TestLeases:
         leases, here = Leases(0, PER_STEP), {NEW[0]}
         leases.bound = Bound({NEW[0]: 0}, 3)
         leases.start_step(0, leads=True)
-        leases.ask(NEW[0], 0, PER_STEP, 0)
+        leases.ask(NEW[0], LeaseRequest(0, PER_STEP, 0), 0.0)
         [(_, got)] = leased(leases.grant({}, here, here, 0.0))
         assert len(got) == PER_STEP // 4
         reports = {NEW[0]: Report(frozenset(got))}

@@ -12,6 +12,7 @@ from protocol.rounds.member import Progress, RoundMember
 from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import Commitment, Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
+from tests.support.rounds import Audits
 
 ME, OTHER, THIRD = (PeerId(name) for name in ("me", "other", "third"))
 BOUNDS = [0, 128, 256, 384]
@@ -117,7 +118,17 @@ class Accumulator:
 def exchanging(kept: Commitments) -> RoundMember:
     """A member that holds every sum of the plan."""
     place = Place(ME, 0, 1, 3)
-    member = RoundMember(place, 384, 0, accumulator=Accumulator(), loaded=True, commitments=kept)
+    member = RoundMember(
+        place,
+        384,
+        0,
+        accumulator=Accumulator(),
+        loaded=True,
+        promise=(0, 0),
+        audits=Audits(kept),
+        rate=lambda _plan: None,
+        sign=lambda ready: ready,
+    )
     member.plan(OTHER, PLAN)
     member.computed(ContributeTask(0, 1, tuple(BOUNDS)), Outcome())
     for peer in (OTHER, THIRD):

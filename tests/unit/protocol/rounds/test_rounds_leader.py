@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from client.lab.simulate.electing import UnsplitElector, UnsplitQuorum
+from protocol.answer import YES, Answer, no
 from protocol.decree.decree import agreed
-from protocol.decree.elector import unsigned_elector
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED, MAX_NUMBER, MAX_REPLICAS_IN_ROUND
@@ -21,7 +22,6 @@ from protocol.pipeline.place import Place
 from protocol.rounds.leader import (
     MAX_REFUSALS,
     MAX_REPORTS,
-    OwnPart,
     RoundLeader,
 )
 from protocol.rounds.plans import REFUSED
@@ -43,6 +43,7 @@ from protocol.wire.messages import (
     encode_message,
 )
 from protocol.wire.parts import Decree
+from tests.support.rounds import OwnReplica, leader_of, parts_of_leader
 
 ME, B, C, NEW = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, PER_STEP, SIZE, STAGE = 2, 8, 1024, 1
@@ -62,10 +63,13 @@ class Led(RoundLeader):
     """A leader that is an elector of its step, too: that one answers at once."""
 
     def __init__(self, quorum: Quorum) -> None:
-        self.own = OwnPart(ready=DIGEST)
+        self.own, self.elector = OwnReplica(ready=DIGEST), UnsplitElector()
+        self.returned: Answer = YES
         place = Place(ME, STAGE, 2, PER_STEP)
-        super().__init__(place, SIZE, STEP, quorum, part=lambda: self.own)
-        self.elector = unsigned_elector()
+        parts = parts_of_leader(
+            place, quorum=quorum, member=self.own, returned=lambda: self.returned
+        )
+        super().__init__(place, SIZE, STEP, **parts)
         before = Decree(1, DIGEST, (ME,), tuple(quorum.electors), 0.0)
         self.elector.take(Commit(STAGE, STEP - 1, 1, ME, before, ()), frozenset({ME}))
 
@@ -101,7 +105,7 @@ class Led(RoundLeader):
 
 def leader(*peers: PeerId, electors: tuple[PeerId, ...] = (ME,)) -> Led:
     """One whose siblings are these; the decree before names them all, and designates us."""
-    quorum = Quorum(ME, STAGE, None)
+    quorum = UnsplitQuorum(ME, STAGE)
     quorum.settle(peers, electors, STEP, 0.0)
     quorum.designated = ME
     made = Led(quorum)
@@ -573,9 +577,9 @@ class TestWhatIsAwaited:
         assert made.awaited(None, 1.0, leases=False) == []
         made.report(B, report(), 0.0)
         assert made.awaited(B, 1.0, leases=False) == [("plan", B)]
-        made.own = OwnPart(closed=True)
+        made.own.knows_commit = True
         assert made.awaited(B, 1.0, leases=False) == []
-        made.own = OwnPart(returned=False)
+        made.own.knows_commit, made.returned = False, no("not all gradients")
         assert made.awaited(B, 1.0, leases=False) == []
         late = made.awaited(B, 1.0, leases=True)
         assert late == [("plan", B)], "nothing is in flight that it could wait for"
@@ -593,8 +597,8 @@ class TestWhatIsAwaited:
 
 def test_the_first_step_of_a_lineage_waits_a_moment_for_those_who_take_the_stage() -> None:
     """All begin at once; whoever is first is not to leave the others behind."""
-    quorum = Quorum(ME, STAGE, None, electors=(ME, B))
-    led = RoundLeader(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum)
+    quorum = UnsplitQuorum(ME, STAGE, (ME, B))
+    led = leader_of(Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, quorum=quorum)
     seen = SwarmView.of([[], [Replica(ME, STEP, True), Replica(B, STEP, False)]])
     quorum.observe(seen, 0.0)
     led.update_view(seen, True, 0.0)
@@ -620,8 +624,7 @@ def admits(effects: list[object]) -> list[tuple[PeerId, Admit]]:
 
 def test_an_admission_says_what_state_the_donors_give() -> None:
     place = Place(ME, STAGE, 2, PER_STEP)
-    made = RoundLeader(place, SIZE, STEP - 1)
-    made.start_step(STEP, 0.0, state_digest("ab"))
+    made = leader_of(place, SIZE, STEP, member=OwnReplica(state=state_digest("ab")))
     made.update_view(view(ME, B), True, 0.0)
     for _, admit in admits(made.join(NEW, 0.0)):
         assert admit.state == state_digest("ab")
@@ -701,7 +704,7 @@ EARLIER = Decree(1, b"\1" * 32, (ME, B), (ME, B, C), 3.0, (b"", b""))
 def successor(*electors: PeerId) -> Led:
     """One that takes over, and has asked the electors."""
     made = leader(ME, B, electors=electors or (ME, B, C))
-    made.proposer.start_step(STEP, 0)
+    made.proposer.start_step(STEP)
     made._quorum.designated = NEW  # it was the leader, and is lost
     made.report(ME, report(range(16, 20)), 0.0)
     asked = made.report(B, report(range(20, 24)), 0.0)
@@ -807,7 +810,7 @@ class TestTakingOver:
     def test_who_knows_the_commit_neither_plans_nor_completes(self) -> None:
         """A sibling has applied another attempt and died; we cannot apply it."""
         made, bound = leader(), successor()
-        made.own = bound.own = OwnPart(closed=True)
+        made.own.knows_commit = bound.own.knows_commit = True
         made.update_view(view(ME), True, 0.0)
         assert made.report(ME, report(IDS), 1.0) == []
         assert made.tick(1.0 + FORGET_S) == []

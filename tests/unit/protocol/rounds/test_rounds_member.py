@@ -32,6 +32,7 @@ from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
 from protocol.rounds.shards import ENOUGH
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
+from tests.support.rounds import Audits
 
 ME, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, PER_STEP, SIZE, STAGE = 2, 4, 512, 1
@@ -51,6 +52,9 @@ class Table:
             accumulator=self.worker,
             loaded=loaded,
             promise=promise,
+            audits=Audits(),
+            rate=lambda _plan: None,
+            sign=lambda ready: ready,
         )
 
     @property

@@ -9,7 +9,7 @@ from protocol.rounds.patience import MOST_DOUBLINGS, Patience
 
 
 def test_it_runs_out_when_nothing_has_come() -> None:
-    patience = Patience()
+    patience = Patience(lambda: 0.0)
     patience.planned(3, 100.0)
     assert patience.until == 100.0 + FORGET_S
     assert not patience.ran_out(3, patience.until - 0.1)
@@ -18,7 +18,7 @@ def test_it_runs_out_when_nothing_has_come() -> None:
 
 
 def test_not_while_something_comes() -> None:
-    patience = Patience()
+    patience = Patience(lambda: 0.0)
     patience.planned(0, 0.0)
     for here in range(1, 50):
         looked_at = patience.until
@@ -28,7 +28,7 @@ def test_not_while_something_comes() -> None:
 
 
 def test_every_attempt_of_a_step_is_given_twice_as_long_within_bounds() -> None:
-    patience, now, waits = Patience(), 0.0, []
+    patience, now, waits = Patience(lambda: 0.0), 0.0, []
     for _ in range(MOST_DOUBLINGS + 3):
         patience.planned(0, now)
         waits.append(patience.until - now)

@@ -10,16 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client.lab.simulate.electing import UnsplitQuorum
 from protocol.decree.decree import designated
 from protocol.ids import PeerId, peer_id_from_key, rank, short
 from protocol.limits import MAX_ELECTORS
 from protocol.membership.contacts import CONTACT_S, Contacts
 from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pipeline.place import Place
-from protocol.rounds.leader import RoundLeader
 from protocol.rounds.quorum import Quorum, electors
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport
+from tests.support.rounds import leader_of
 from tests.support.seats import view_of
 
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(6))
@@ -163,7 +164,7 @@ def test_the_decree_before_designates_a_leader() -> None:
 
 
 def test_without_contacts_who_is_not_in_the_view_has_ended() -> None:
-    made = Quorum(ME, STAGE, None, electors=[ME, OTHER, THIRD])
+    made = UnsplitQuorum(ME, STAGE, [ME, OTHER, THIRD])
     assert not made.suffice({ME})
     made.observe(view_of(0, [], [ME], [OTHER]), 0.0)
     assert made.suffice({ME, OTHER})
@@ -178,7 +179,7 @@ def test_a_refusal_says_what_is_missing() -> None:
     assert alone.holds(now).reason == "1 of 3 electors are in touch with us, too few"
     missing = quorum(me, Contacts(), PEERS[:3]).may_go_on_without(others, 100.0)
     assert missing.reason.startswith(f"{short(min(others))} is missing")
-    made = RoundLeader(Place(me, STAGE, 2, 1), 64, 0, alone)
+    made = leader_of(Place(me, STAGE, 2, 1), 64, 0, quorum=alone)
     made.update_view(view_of(0, [], [me]), True, now)
     made.report(me, LedgerReport(STAGE, 0, 1, b"\1", b"\0", 0), now)
     assert made.refused == made.may_plan.reason == alone.holds(now).reason

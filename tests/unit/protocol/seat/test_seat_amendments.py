@@ -14,7 +14,7 @@ from protocol.pipeline.place import Place
 from protocol.seat.effects import AgreedOn, SeatEffect
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Plan, Returned
+from protocol.wire.messages import Plan
 from protocol.wire.parts import PlanMember
 from tests.support.amended_runs import Run, amendment
 from tests.support.decrees import commit_of, promised_by
@@ -41,8 +41,7 @@ def seat(book: Amendments) -> Seat:
     made.quorum.settle([ME, LEADER], [ME, LEADER], STEP, 0.0)
     made.agreeing._sure = True  # it has closed steps
     ours = [Replica(member, STEP, True) for member in (ME, LEADER)]
-    made.update_view(SwarmView.of([[Replica(BEFORE, STEP, True)], ours]), 0.0)
-    made.receive(BEFORE, Returned(STAGE, STEP), 0.0)
+    made.update_view(SwarmView.of([[Replica(BEFORE, STEP, True, returned=True)], ours]), 0.0)
     return made
 
 

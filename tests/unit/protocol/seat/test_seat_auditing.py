@@ -72,8 +72,8 @@ class Parts:
         place, self.commitments = Place(ME, STAGE, 3, 4), Commitments(ME)
         self.showing = Showing(place, 0, self.commitments, sign)
         self.charging = Charging(place, self.terms, lambda _: judges)
-        audited = self.commitments, self.showing.tensors
-        self.auditing = Auditing(place, self.terms, *audited, self.charging)
+        audits = self.commitments, self.showing, self.charging
+        self.auditing = Auditing(place, self.terms, *audits)
 
     def update_view(self, view: SwarmView, seen: SwarmView, whole: SwarmView, now: float) -> list:
         said = self.auditing.update_view(view, now)

@@ -9,6 +9,7 @@ from protocol.pipeline.effects import Compute, Outcome
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.obstruction import FIRST_S, TIMES
+from protocol.rounds.quorum import Quorum
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import LedgerReport, Plan, Reduced
 from protocol.wire.parts import PlanMember
@@ -27,7 +28,7 @@ class TestWithoutAMajority:
 
     def setup_method(self) -> None:
         self.contacts = Contacts()
-        self.seat = seat_of(Place(ME, 1, 2, 4), STEP, touch=self.contacts)
+        self.seat = seat_of(Place(ME, 1, 2, 4), STEP, quorum=Quorum(ME, 1, self.contacts))
         self.seat.quorum.settle([ME, SIBLING], [ME, SIBLING, *BEFORE], STEP, 0.0)
         before = [Replica(peer, STEP, True) for peer in BEFORE]
         ours = [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]

@@ -16,7 +16,7 @@ from protocol.rounds.member import Progress
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Charged, Plan, Returned
+from protocol.wire.messages import Charged, Plan
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import promised_by
 from tests.support.protocol_examples import SWARM, peer, signer
@@ -33,10 +33,9 @@ def seat() -> Seat:
     audits = AuditTerms(0.1, bytes(32), sign, charges=Charges(SWARM))
     made = seat_of(Place(ME, STAGE, 2, 4), STEP, size=384, audits=audits)
     ours = [Replica(member, STEP, True) for member in NUMBER]
-    made.update_view(SwarmView.of([[Replica(UPSTREAM, STEP, True)], ours]), 0.0)
+    made.update_view(SwarmView.of([[Replica(UPSTREAM, STEP, True, returned=True)], ours]), 0.0)
     made.quorum.settle(tuple(NUMBER), tuple(NUMBER), STEP, 0.0)
     made.allow_training(0.0)
-    made.receive(UPSTREAM, Returned(STAGE, STEP), 0.0)
     return made
 
 

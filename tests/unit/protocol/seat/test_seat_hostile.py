@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from client.lab.simulate.electing import sight
 from protocol.decree.elector import Elector
 from protocol.effects import Penalise
 from protocol.ids import PeerId, peer_id_from_key
@@ -25,7 +26,6 @@ from protocol.wire.messages import (
     Message,
     Plan,
     Reduced,
-    Returned,
     Segment,
 )
 from protocol.wire.parts import PlanMember
@@ -50,18 +50,18 @@ def seat(stage: int = 1, stages: int = 2) -> Seat:
         Place(ME, stage, stages, PER_STEP),
         3,
         size=SIZE,
-        elector=Elector(lambda _kind, _body: SIGNED, lambda _p, _k, _b, said: said == SIGNED),
+        elector=Elector(
+            lambda _kind, _body: SIGNED, lambda _p, _k, _b, said: said == SIGNED, sight()
+        ),
     )
     view = SwarmView.of(
         [
-            [Replica(UPSTREAM, 3, True)],
+            [Replica(UPSTREAM, 3, True, returned=True)],
             [Replica(ME, 3, True), Replica(SIBLING, 3, True), Replica(ROGUE, 3, False)],
         ]
     )
     made.update_view(view, 0.0)
     made.allow_training(0.0)
-    if stage:  # a plan may count what the stage before has got the gradients of
-        made.receive(UPSTREAM, Returned(stage, 3), 0.0)
     return made
 
 

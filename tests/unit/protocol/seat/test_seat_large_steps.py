@@ -30,7 +30,6 @@ from protocol.wire.messages import (
     Message,
     Plan,
     Receipt,
-    Returned,
 )
 from protocol.wire.parts import PlanMember
 from tests.support.seats import seat_of
@@ -55,7 +54,8 @@ class Line:
         self.answers: list[tuple[PeerId, Message]] = []
         place = Place(ME, stage, 3, per_step)
         self.seat = seat_of(place, 0, steps=9)
-        before, here, after = ([Replica(peer, 0, True)] for peer in (UP, ME, DOWN))
+        before = [Replica(UP, 0, True, returned=True)]
+        here, after = ([Replica(peer, 0, True)] for peer in (ME, DOWN))
         others = [Replica(SIBLING, 0, True)]
         stages = [here, others, after] if stage == 0 else [before, [*here, *others], after]
         self._do(self.seat.update_view(SwarmView.of(stages), 0.0))
@@ -147,7 +147,6 @@ def per_plan(per_step: int) -> tuple[float, float]:
     halves = {ME: mine, SIBLING: set(range(per_step)) - mine}
     members = [PlanMember(peer, to_bitmap(ids, 0, per_step)) for peer, ids in halves.items()]
     plan = Plan(1, 0, 1, members, [0, 0, 64], [])
-    line.seat.receive(UP, Returned(1, 0), line.now)
     found = cost(lambda: line.seat.receive(SIBLING, plan, line.now))
     assert found.lines > per_step, "it was followed"
     return found.lines / per_step, found.peak_bytes / per_step

@@ -16,7 +16,7 @@ from protocol.pace import ANSWER_S, LOST_S
 from protocol.pipeline.timing import Timing
 from protocol.seat import leases as leases_module
 from protocol.seat.leases import Leases
-from protocol.wire.messages import Lease
+from protocol.wire.messages import Lease, LeaseRequest
 
 A, B, C = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 PER_STEP = 8
@@ -54,7 +54,7 @@ class Desk:
     def ask(self, peer: PeerId, want: int, held: int | None = None) -> None:
         said = self.reports.get(peer, Report())
         have = len(said.done | said.in_flight) if held is None else held
-        self.leases.ask(peer, STEP, want, have)
+        self.leases.ask(peer, LeaseRequest(STEP, want, have), 0.0)
 
     def grant(self, now: float) -> list[Send | Explain]:
         return self.leases.grant(self.reports, self.live, self.live, now)
@@ -96,7 +96,7 @@ class TestWhoGetsWhat:
     def test_requests_a_step_early_are_kept(self) -> None:
         leases = Leases(STEP, PER_STEP)
         for peer in (A, B):
-            leases.ask(peer, STEP + 1, 2, 0)
+            leases.ask(peer, LeaseRequest(STEP + 1, 2, 0), 0.0)
         assert leases.grant({}, {A}, {A}, 0.0) == []
         leases.start_step(STEP + 1, leads=True)
         assert leases_of(leases.grant({}, {A}, {A}, 1.0)) == [(A, False, [24, 25])], "B is dead"
@@ -104,7 +104,7 @@ class TestWhoGetsWhat:
     def test_requests_for_other_steps_are_dropped(self) -> None:
         desk = Desk()
         for step in (0, 1, 4, 2**40):
-            desk.leases.ask(A, step, 2, 0)
+            desk.leases.ask(A, LeaseRequest(step, 2, 0), 0.0)
         assert desk.grant(0.0) == []
         desk.leases.start_step(STEP + 1, leads=True)
         assert desk.grant(0.0) == []

@@ -7,15 +7,15 @@ from collections.abc import Collection
 
 from msgspec import structs
 
+from client.lab.simulate.electing import UnsplitQuorum
 from protocol.ids import PeerId
 from protocol.pace import ASIDE_S, FORGET_S, LOST_S
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.admissions import Admissions
-from protocol.rounds.quorum import Quorum
 from protocol.rounds.shards import segmented, shard_bounds
-from protocol.seat.roster import MAX_PEERS, NEW_AT_ONCE, TRIED_AT_LEAST, Roster
 from protocol.seat.seat import Seat
+from protocol.seat.standing import MAX_PEERS, NEW_AT_ONCE, TRIED_AT_LEAST, Standing
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, LedgerReport, Plan
@@ -44,21 +44,21 @@ def names(seen: SwarmView, stage: int) -> set[PeerId]:
     return {replica.peer for replica in seen.serving(stage)}
 
 
-def probation(*, settled: bool = True) -> Roster:
+def probation(*, settled: bool = True) -> Standing:
     place = Place(ME, 0, 2, 8)
-    quorum = Quorum(ME, 0, None)
+    quorum = UnsplitQuorum(ME, 0)
     if settled:
         quorum.settle([ME, SIBLING], [ME, SIBLING, NEXT], 5, 0.0)
-    return Roster(place, quorum, Verdicts(), PROVEN.__contains__)
+    return Standing(place, quorum, Verdicts(), PROVEN.__contains__)
 
 
-def counted(on: Roster, whole: SwarmView, now: float, stage: int) -> set[PeerId]:
+def counted(on: Standing, whole: SwarmView, now: float, stage: int) -> set[PeerId]:
     """Return who counts in a stage, of those that membership sees."""
     on.update(whole, now)
     return names(on.seen, stage)
 
 
-def fail(on: Roster, peers: Collection[PeerId], now: float) -> None:
+def fail(on: Standing, peers: Collection[PeerId], now: float) -> None:
     """Set these aside together."""
     for peer in sorted(peers):
         on._decide(peer, ME, on._stages_of({peer})[-1], "it sleeps", now)
@@ -188,23 +188,25 @@ def test_what_is_remembered_of_peers_is_bounded_and_who_was_admitted_goes_last()
 
 
 def test_we_vouch_for_proven_peers_where_any_is() -> None:
-    quorum, crowded = Quorum(ME, 0, None), view([ME, SIBLING, *CROWD], [NEXT, *CROWD])
+    quorum, crowded = UnsplitQuorum(ME, 0), view([ME, SIBLING, *CROWD], [NEXT, *CROWD])
     assert quorum.vouch(crowded, PROVEN.__contains__) == [NEXT]
     assert set(quorum.vouch(view(beside=CROWD[:2]), PROVEN.__contains__)) == set(CROWD[:2])
 
 
-def alone(*proven: PeerId) -> Roster:
-    """The roster of the only replica of a stage, to whom these are proven."""
-    made = Roster(Place(ME, 0, 2, 8), Quorum(ME, 0, None), Verdicts(), {ME, *proven}.__contains__)
+def alone(*proven: PeerId) -> Standing:
+    """The standing of the only replica of a stage, to whom these are proven."""
+    made = Standing(
+        Place(ME, 0, 2, 8), UnsplitQuorum(ME, 0), Verdicts(), {ME, *proven}.__contains__
+    )
     made.update(view([ME], []), 0.0)
     return made
 
 
 def test_a_leader_admits_few_of_a_crowd_at_a_time_and_all_that_are_proven() -> None:
-    newcomers = Admissions(Place(ME, 0, 2, 8), alone(NEW).lets_in)
+    newcomers = Admissions(alone(NEW).lets_in)
     for peer in [*CROWD, NEW]:
         newcomers.ask(peer, 0.0)
-    newcomers.admit([ME], {ME}, 5, b"", None, 0.0)
+    newcomers.admit({ME}, {ME}, 0.0)
     admitted = set(newcomers.observing(0.0))
     assert NEW in admitted
     assert len(admitted & set(CROWD)) == NEW_AT_ONCE
@@ -248,7 +250,7 @@ def plan(*, members: Collection[PeerId], observers: Collection[PeerId] = ()) -> 
 def test_a_seat_neither_hears_nor_blames_whom_it_does_not_count_yet() -> None:
     made = seat()
     assert names(made._view, 0) == {ME, SIBLING}
-    assert not made.roster.aside()
+    assert not made.standing.aside()
     assert made.receive(CROWD[0], LedgerReport(0, 5, 1, b"\xff", b"\x00", 0), 0.0) == []
     assert CROWD[0] not in made.leader.reports
     made.receive(SIBLING, Admit(0, 5, NEW, [SIBLING]), 0.0)

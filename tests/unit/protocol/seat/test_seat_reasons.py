@@ -1,14 +1,16 @@
 """Why a seat waits: every "may I" says what is missing, in the words that people read."""
 
+from client.lab.simulate.electing import UnsplitQuorum
+from protocol.answer import YES, no
 from protocol.ids import short
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.leader import OwnPart, RoundLeader
-from protocol.rounds.quorum import Quorum
+from protocol.rounds.leader import RoundLeader
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport
 from tests.support.protocol_examples import peer
+from tests.support.rounds import leader_of
 from tests.support.seats import seat_of
 
 ME, SIBLING, BEFORE = sorted(peer(n) for n in (1, 2, 3))
@@ -31,9 +33,9 @@ def report(ids: object, seq: int = 1) -> LedgerReport:
 
 
 def leading(*ours: Replica) -> RoundLeader:
-    quorum = Quorum(ME, 1, None)
+    quorum = UnsplitQuorum(ME, 1)
     quorum.designated = ME
-    made = RoundLeader(Place(ME, 1, 2, PER_STEP), 64, STEP, quorum)
+    made = leader_of(Place(ME, 1, 2, PER_STEP), 64, STEP, quorum=quorum)
     made.update_view(view(*ours), True, 0.0)
     return made
 
@@ -81,11 +83,11 @@ def test_who_leads_says_what_the_step_lacks() -> None:
     assert made.may_plan.reason == f"{short(SIBLING)} has not reported its ledger"
     made.report(SIBLING, report([13]), 0.0)
     assert made.may_plan.reason == "2 of 4 microbatches are counted"
-    made._part = lambda: OwnPart(returned=False)
+    made._returned = lambda: no("the stage before has not got all gradients")
     made.report(SIBLING, report([13, 14, 15], seq=2), 0.0)
-    assert made.may_plan.reason == "the stage before has not got all gradients of the step yet"
+    assert made.may_plan.reason == "the stage before has not got all gradients"
     assert made.refused == ""
-    made._part = OwnPart
+    made._returned = lambda: YES
     made.tick(1.0)
     assert made.may_plan
 
@@ -97,7 +99,8 @@ def test_a_straggler_is_named() -> None:
 
 
 def test_the_electors_are_named_whose_promises_a_later_attempt_lacks() -> None:
-    made = RoundLeader(Place(ME, 1, 2, PER_STEP), 64, STEP, Quorum(ME, 1, None, electors=[SIBLING]))
+    quorum = UnsplitQuorum(ME, 1, [SIBLING])
+    made = leader_of(Place(ME, 1, 2, PER_STEP), 64, STEP, quorum=quorum)
     made.update_view(view(HERE), True, 0.0)
     made.report(ME, report(IDS), 0.0)
     assert made.may_plan.reason == f"waiting for what {short(SIBLING)} may have voted for"

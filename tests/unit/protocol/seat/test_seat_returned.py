@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import pytest
+
 from protocol.pipeline.place import Place
+from protocol.seat.effects import StatusChanged
 from protocol.seat.returned import STEPS, ReturnedSteps
+from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Returned
+from protocol.wire.messages import LedgerReport
 from tests.support.protocol_examples import peer
+from tests.support.seats import seat_of
 
 ME, SIBLING, BEFORE, OTHER, THIRD = (peer(n) for n in range(1, 6))
 PER_STEP, STEP = 4, 3
 
 
-def view(*before: int, stage: int = 1) -> SwarmView:
-    """The replicas of the stage before are at these versions."""
-    there = [Replica(p, at, True) for p, at in zip((BEFORE, OTHER, THIRD), before, strict=False)]
+def view(*before: int, stage: int = 1, returned: bool = False) -> SwarmView:
+    """The replicas of the stage before are at these versions; the first one has all gradients."""
+    peers = zip((BEFORE, OTHER, THIRD), before, strict=False)
+    there = [Replica(p, at, True, returned=returned and p == BEFORE) for p, at in peers]
     return SwarmView.of([*[there] * stage, [Replica(ME, STEP, True)]])
 
 
 def steps(*told: int, stage: int = 1) -> ReturnedSteps:
-    made = ReturnedSteps(Place(ME, stage, 3, PER_STEP))
+    made = ReturnedSteps(stage)
     for step in told:
-        made.told(Returned(stage, step), STEP)
+        made.observe(view(step, returned=True), STEP)
     return made
 
 
@@ -30,6 +36,7 @@ class TestReturnedSteps:
         refused = steps(STEP - 1).has(view(STEP), STEP)
         assert refused.reason == "the stage before has not got all gradients of the step yet"
         assert steps(STEP).has(view(STEP), STEP)
+        assert steps(STEP, STEP - 1).has(view(STEP), STEP), "it was so"
 
     def test_most_have_closed_the_step(self) -> None:
         past = STEP + 1
@@ -45,3 +52,20 @@ class TestReturnedSteps:
         assert early.has(view(STEP), STEP + STEPS - 1), "it implies the steps before"
         assert not early.has(view(STEP), STEP + STEPS)
         assert not steps(STEP + STEPS).has(view(STEP), STEP)
+
+
+@pytest.fixture
+def seat() -> Seat:
+    made = seat_of(Place(ME, 0, 2, PER_STEP), STEP)
+    made.update_view(SwarmView.of([[Replica(p, STEP, True) for p in (ME, SIBLING)], []]), 0.0)
+    return made
+
+
+def test_whoever_knows_the_ledgers_to_be_whole_says_so_at_once(seat: Seat) -> None:
+    said = LedgerReport(0, STEP, 1, b"\x07", b"", 0)
+    assert StatusChanged() not in seat.receive(SIBLING, said, 0.1)
+    assert not seat.status(1.0).returned
+    said = LedgerReport(0, STEP, 2, b"\x0f", b"", 0)
+    assert StatusChanged() in seat.receive(SIBLING, said, 0.2)
+    assert seat.status(1.0).returned
+    assert StatusChanged() not in seat.tick(0.3), "it is told already"

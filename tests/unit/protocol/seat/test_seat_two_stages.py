@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from client.lab.simulate.electing import UnsplitQuorum
 from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
 from protocol.pace import ANSWER_S
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
-from protocol.seat.roster import Roster
+from protocol.seat.standing import Standing
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
 
@@ -30,9 +31,9 @@ def view(
     )
 
 
-def observe(roster: Roster, seen: SwarmView, now: float) -> None:
-    roster.update(seen, now)
-    roster.observe((), now)
+def observe(standing: Standing, seen: SwarmView, now: float) -> None:
+    standing.update(seen, now)
+    standing.observe((), now)
 
 
 def test_what_a_seat_decides_holds_in_that_seat() -> None:
@@ -40,17 +41,17 @@ def test_what_a_seat_decides_holds_in_that_seat() -> None:
     both, contacts = view((ME, OTHER), (ME, OTHER)), Contacts()
     quorums = [Quorum(ME, stage, contacts, electors=(ME, OTHER, THIRD)) for stage in (0, 1)]
     first, second = (
-        Roster(Place(ME, stage, 2, 8), quorum, Verdicts(), spoilers=lambda: {OTHER})
+        Standing(Place(ME, stage, 2, 8), quorum, Verdicts(), spoilers=lambda: {OTHER})
         for stage, quorum in enumerate(quorums)
     )
     contacts.said(1, 0.5)
     contacts.heard(OTHER, (0, 1), 1, 1.0)
-    for roster in (first, second):
-        observe(roster, both, 0.0)
+    for standing in (first, second):
+        observe(standing, both, 0.0)
     first._decide(OTHER, ME, 0, "it lies", 1.0)
     first.tick(1.0)
-    for roster in (first, second):
-        observe(roster, both, 2.0)
+    for standing in (first, second):
+        observe(standing, both, 2.0)
     assert (first.is_aside(OTHER), second.is_aside(OTHER)) == (True, False)
     assert not quorums[0].holds(2.0)
     assert quorums[1].holds(2.0)
@@ -66,7 +67,7 @@ def test_two_that_serve_beside_their_own_stage_do_not_judge_their_dispute() -> N
         (OTHER, THIRD),
         missing={OTHER: (THIRD,), THIRD: (OTHER,), FOURTH: ()},
     )
-    made = Roster(Place(ME, 0, 2, 8), Quorum(ME, 0, None), Verdicts())
+    made = Standing(Place(ME, 0, 2, 8), UnsplitQuorum(ME, 0), Verdicts())
     observe(made, seen, 0.0)
     observe(made, seen, ANSWER_S)
     (loser,) = made.aside()
@@ -79,7 +80,7 @@ def test_a_judge_that_shares_one_of_their_stages_decides_for_the_other_at_once()
     """``OTHER`` and ``THIRD`` hold both stages, and dispute in the first."""
     first = view((OTHER, THIRD, FOURTH), (), missing={OTHER: (THIRD,)}).stages[0]
     seen = SwarmView.of([first, view((), (ME, OTHER, THIRD)).stages[1]])
-    made = Roster(Place(ME, 1, 2, 8), Quorum(ME, 1, None), Verdicts())
+    made = Standing(Place(ME, 1, 2, 8), UnsplitQuorum(ME, 1), Verdicts())
     observe(made, seen, 0.0)
     observe(made, seen, ANSWER_S)
     assert len(made.beside()) == 1, "those of the first stage follow"

@@ -15,7 +15,7 @@ ME, OTHER, THIRD = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 
 def desk_of(peer: PeerId) -> Leasing:
     place = Place(peer, 0, 3, 64)
-    return Leasing(place, 0, Pipeline(place, 0))
+    return Leasing(place, Pipeline(place, 0))
 
 
 def view(mine: float, theirs: float) -> SwarmView:

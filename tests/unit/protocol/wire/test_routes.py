@@ -16,6 +16,7 @@ from protocol.rounds.member import RoundMember
 from protocol.seat.auditing import Auditing
 from protocol.seat.charging import Charging
 from protocol.seat.evaluating import Evaluating
+from protocol.seat.leases import Leases
 from protocol.seat.leasing import Leasing
 from protocol.seat.seat import Seat
 from protocol.seat.showing import Showing
@@ -28,6 +29,7 @@ PARTS = {
     "downloads": Downloads,
     "evaluating": Evaluating,
     "leader": RoundLeader,
+    "leases": Leases,
     "leasing": Leasing,
     "member": RoundMember,
     "pipeline": Pipeline,

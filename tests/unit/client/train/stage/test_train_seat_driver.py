@@ -40,18 +40,14 @@ from protocol.pipeline.effects import (
     Task,
 )
 from protocol.pipeline.place import Place
-from protocol.seat.effects import (
-    AgreedOn,
-    CommitTo,
-    HeldOutLoss,
-    Snapshot,
-)
-from protocol.seat.seat import Seat
+from protocol.rounds.effects import CommitTo
+from protocol.seat.effects import AgreedOn, HeldOutLoss, Snapshot, StatusChanged
 from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import AuditReply, Commitment, Forward, Goodbye, Reduced, Segment
 from tests.support.protocol_examples import manifest, peer
 from tests.support.seat_context import seat_context
+from tests.support.seats import seat_of
 
 ME, OTHER = peer(1), peer(2)
 SIZE, STEP = 300, 3
@@ -81,14 +77,7 @@ class Driven:
         self.ports.now.return_value = 100.0
         self.owner = Mock(spec=["seat_changed", "fault", "worker_lost", "look"])
         self.nursery = nursery or Mock()
-        seat = Seat(
-            Place(ME, stage, stages, 4),
-            size=SIZE,
-            steps=9,
-            tokens_per_step=1,
-            step=STEP,
-            serving=True,
-        )
+        seat = seat_of(Place(ME, stage, stages, 4), STEP, size=SIZE, steps=9)
         self.around = seat_context(ME, manifest(stages=stages, **terms), self.ports)
         self.of = SeatDriver(self.around, self.owner, seat, self.worker, self.nursery)
         self.of._payloads, self.of._samples = self.store, None
@@ -141,7 +130,7 @@ def test_versions_are_written_when_they_are_due(version: int, due: bool) -> None
 
 def test_a_snapshot_for_a_newcomer_is_written() -> None:
     driven = Driven()
-    driven.of._perform([Snapshot(4, OTHER)])
+    driven.of._perform([Snapshot(4)])
     driven.saver.snapshot.assert_called_once_with(4)
 
 
@@ -201,17 +190,14 @@ def test_everything_else_goes_to_the_engine_and_nothing_once_it_is_closed() -> N
     assert driven.ports.perform.call_count == 1
 
 
-def test_the_owner_hears_of_another_step_and_of_serving_once() -> None:
+def test_the_owner_hears_what_neighbours_are_told_of_an_open_seat() -> None:
     driven = Driven()
     driven.of._perform([])
     assert not driven.owner.seat_changed.called
-    driven.of.seat.step = STEP + 1
-    for _ in range(2):
-        driven.of._perform([])
+    driven.of._perform([StatusChanged()])
     driven.owner.seat_changed.assert_called_once_with()
-    driven.of.seat.step = STEP + 2
     driven.of.close()
-    driven.of._perform([])
+    driven.of._perform([StatusChanged()])
     driven.owner.seat_changed.assert_called_once_with()
 
 
@@ -348,7 +334,7 @@ class TestTasks:
         self, attempt: int, count: int, planned: bool
     ) -> None:
         driven = Driven()
-        driven.of.seat.member = cast(Any, SimpleNamespace(promised=2, counted=4))
+        driven.of.seat.member = cast(Any, SimpleNamespace(promised=2, counted=frozenset(range(4))))
         task = Mock(spec=ContributeTask, attempt=attempt)
         reply = Outcome(counted=tuple(range(count)))
         assert driven.of._as_planned(cast(Any, task), reply) is planned

@@ -9,13 +9,14 @@ import pytest
 import trio
 from msgspec.structs import replace
 
+from client.lab.simulate.electing import sight
 from client.store.marks import Kept, MarksFile
 from client.train.swarm.notary import LEFT_OUT, Notary
 from protocol.decree.decree import PROMISE, READY, VOTE, agreed, digest_of, encode_ballot
 from protocol.evidence.heard import Heard
 from protocol.ids import PeerId
 from protocol.membership.detector import DEAD_AFTER_S
-from protocol.wire.messages import Commit, CommitRequest, Message, Plan, Propose, Ready, Vote
+from protocol.wire.messages import Commit, Message, Plan, Propose, Ready, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.protocol_examples import SWARM, peer, signer
@@ -27,10 +28,10 @@ OTHER = replace(PLAN, electors=[peer(2)])
 
 def notary(path: Path | None = None) -> tuple[Notary, list[str]]:
     told: list[str] = []
-    made = Notary(signer(1), SWARM, lambda explain: told.append(explain.words))
+    sees = sight(first=lambda era, step: (peer(1),) if era in (5, 6) and step == 7 else ())
+    made = Notary(signer(1), SWARM, sees, lambda explain: told.append(explain.words))
     if path is not None:
         made.keep_in(path)
-    made.elector.first = lambda era, step: (peer(1),) if era in (5, 6) and step == 7 else ()
     return made, told
 
 
@@ -170,7 +171,7 @@ def test_after_a_reboot_the_elector_stays_out_of_the_lineage_until_a_step_is_clo
     second, _ = notary(tmp_path / "marks")
     second.resume(5)
     assert second.elector.answer(SECOND, Propose(1, 7, 3, era=5)) is None
-    asks = CommitRequest(1, 7, era=5)
+    asks = Propose(1, 7, 0, era=5)
     assert second.elector.answer(SECOND, Propose(1, 8, 3, era=5)) == asks
     assert isinstance(second.elector.answer(SECOND, Propose(1, 7, 3, era=6)), Vote)
     closed = Commit(1, 8, 2, LEADER, decree(), ((peer(1), bytes(64)),), era=5)
@@ -199,7 +200,7 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(tmp_path: Path)
         liar, *honest = replicas
         me, other = liar.engine.signer.peer, honest[1].engine.signer.peer
         truth = liar.engine.notary.signed
-        lies = Notary(liar.engine.signer, swarm.file.swarm, lambda _: None)
+        lies = Notary(liar.engine.signer, swarm.file.swarm, sight(), lambda _: None)
         send = liar.engine.send
 
         def two_faced(to: PeerId, message: Message, payload: bytes = b"") -> None:

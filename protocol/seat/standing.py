@@ -1,4 +1,4 @@
-"""The roster: which replicas of our stage and of those beside it count for us.
+"""Standing: which replicas of our stage and of those beside it count for us.
 
 Three views of the swarm follow one from the other. ``whole`` is what membership sees. ``seen``
 lacks the replicas on probation that do not count yet, and ``view`` also those that are set aside.
@@ -147,7 +147,7 @@ class _Aside:
     for_good: bool = False
 
 
-class Roster:
+class Standing:
     """See the module's docstring.
 
     Args:

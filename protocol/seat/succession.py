@@ -1,48 +1,43 @@
 """The line of leaders: who leads our step, as one of its replicas sees it, and who comes next.
 
-State: the line of the present step, and since when our ledger of it is told.
+State: the line of the present step.
 """
 
 from __future__ import annotations
 
-import math
-
 from protocol.decree.decree import Verify, bound_by, promises_of
 from protocol.ids import PeerId
-from protocol.pace import LOOK_S
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
-from protocol.seat.roster import Roster
+from protocol.seat.standing import Standing
 from protocol.view import SwarmView, leaders
 from protocol.wire.messages import Plan
 from protocol.wire.parts import Ballot
 
 
-class Line:
+class Succession:
     """See the module's docstring.
 
     Args:
         place: where this replica stands.
         era: of the seat.
-        roster: who counts.
+        standing: who counts.
         quorum: knows roll and electors.
         verify: checks a signature.
     """
 
     def __init__(
-        self, place: Place, era: int, roster: Roster, quorum: Quorum, verify: Verify
+        self, place: Place, era: int, standing: Standing, quorum: Quorum, verify: Verify
     ) -> None:
-        self._place, self._era, self._roster = place, era, roster
+        self._place, self._era, self._standing = place, era, standing
         self._quorum, self._verify = quorum, verify
         self._known: tuple[tuple[SwarmView, int, frozenset[PeerId]] | None, list[PeerId]]
         self._known = None, []
         """The line, and its inputs."""
-        self._told_since = -1, 0.0
-        """The step, and from when on our ledger of it has been told."""
 
     def of(self, step: int) -> list[PeerId]:
         """Return the leaders of our step, in order."""
-        inputs = view, _, roll = self._roster.view, step, self._quorum.roll
+        inputs = view, _, roll = self._standing.view, step, self._quorum.roll
         known = self._known[0]
         if known is None or known[0] is not view or known[1:] != inputs[1:]:
             self._known = inputs, leaders(view, self._place.stage, step, among=roll)
@@ -52,17 +47,9 @@ class Line:
         """Return the leader of our step."""
         return next(iter(self.of(step)), None)
 
-    def told(self, step: int, now: float) -> list[PeerId]:
-        """Return who is told our ledger of the step: its leader, and the next in line, one after a
-        while, and more as time goes on."""
-        if self._told_since[0] != step:
-            self._told_since = step, now
-        told_s = now - self._told_since[1]
-        return self.of(step)[: 1 + int(math.log2(max(1.0, told_s / LOOK_S)))]
-
     def may_lead(self, peer: PeerId) -> bool:
         """Whether a replica may lead our step: it is on the roll, if anybody serves who is."""
-        serving, roll = self._roster.view.serving(self._place.stage), self._quorum.roll
+        serving, roll = self._standing.view.serving(self._place.stage), self._quorum.roll
         return peer in roll or all(replica.peer not in roll for replica in serving)
 
     def is_attempt_of(self, sender: PeerId, plan: Plan) -> bool:
@@ -79,7 +66,7 @@ class Line:
 
     def leads_those_behind(self, step: int) -> bool:
         """Whether we are the first in line of those that are not past our step."""
-        stage, view = self._place.stage, self._roster.view
+        stage, view = self._place.stage, self._standing.view
         here = {r.peer for r in view.serving(stage) if r.version <= step}
         line = leaders(view, stage, step, among=self._quorum.roll & here)
         return next((peer for peer in line if peer in here), None) == self._place.me

@@ -17,18 +17,17 @@ from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pace import FORGET_S, LOOK_S, LOST_S
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
 from protocol.pipeline.place import Place
+from protocol.rounds.quorum import Quorum
+from protocol.seat.catching_up import ASKED, CatchingUp
 from protocol.seat.effects import SeatEffect, Serving
-from protocol.seat.following import ASKED, Following
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import (
     Commit,
-    CommitRequest,
     Message,
     Plan,
     Propose,
     Reduced,
-    Returned,
     Vote,
 )
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
@@ -46,7 +45,7 @@ class TestWhoIsAhead:
     """What a replica does about the siblings that say that they serve a later version."""
 
     def setup_method(self) -> None:
-        self.following = Following(STAGE)
+        self.following = CatchingUp(STAGE)
 
     def look(
         self, now: float, *ahead: PeerId, known: bool = False, alone: bool = False
@@ -58,7 +57,7 @@ class TestWhoIsAhead:
         assert self.following.next_deadline() is None
 
     def test_is_asked_for_the_commit_now_and_then(self) -> None:
-        asked = [Send(SIBLING, CommitRequest(STAGE, STEP))]
+        asked = [Send(SIBLING, Propose(STAGE, STEP, 0))]
         assert self.look(0.0, SIBLING) == asked
         assert self.look(LOOK_S - 0.1, SIBLING) == []
         assert self.look(LOOK_S, SIBLING) == asked
@@ -66,7 +65,7 @@ class TestWhoIsAhead:
 
     def test_who_is_two_versions_ahead_beside_us_is_asked_too(self) -> None:
         beside = [PeerId("beside")]
-        asked = [Send(beside[0], CommitRequest(STAGE, STEP))]
+        asked = [Send(beside[0], Propose(STAGE, STEP, 0))]
         for now in (0.0, LOOK_S):
             said = self.following.look((), beside, STEP, now, known=False, alone=False)
             assert said == asked
@@ -130,7 +129,7 @@ class TestWhoIsAhead:
         for now, known in ((0.0, False), (0.3, False), (0.6, True), (3.0, True), (4.0, False)):
             self.look(now, SIBLING, known=known)
             assert (self.following.next_deadline() or math.inf) > now
-        beside = Following(STAGE)
+        beside = CatchingUp(STAGE)
         for now in (0.0, 0.3, 0.6):
             beside.look((), (SIBLING,), STEP, now, known=False, alone=False)
             assert (beside.next_deadline() or math.inf) > now
@@ -145,7 +144,7 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
         Place(ME, STAGE, 2, 4),
         STEP,
         serving=serving,
-        touch=contacts,
+        quorum=Quorum(ME, STAGE, contacts) if contacts else None,
         elector=elector(ME),
     )
     electors = [ME, SIBLING, OTHER]
@@ -154,13 +153,12 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
     made.quorum.settle([ME, SIBLING], electors, STEP, 0.0)
     made.quorum.designated = SIBLING
     made.update_view(siblings(STEP), 0.0)
-    made.receive(OTHER, Returned(STAGE, STEP), 0.0)
     return made
 
 
 def siblings(version: int, *, step: int = STEP) -> SwarmView:
     stage = [Replica(ME, step, True), Replica(SIBLING, version, True)]
-    return SwarmView.of([[Replica(OTHER, STEP, True)], stage])
+    return SwarmView.of([[Replica(OTHER, STEP, True, returned=True)], stage])
 
 
 def commit(*by: PeerId, value: bytes = DIGEST, step: int = STEP) -> Commit:
@@ -216,13 +214,13 @@ def test_votes_of_others_than_the_electors_and_forged_ones_prove_nothing() -> No
 def test_a_commit_is_applied_though_its_leader_says_nothing_more() -> None:
     made = seat()
     said = commit(SIBLING, OTHER, value=ready(made))
-    asked = sent(made.update_view(siblings(STEP + 1), 2.0), CommitRequest)
-    assert asked == {SIBLING: CommitRequest(STAGE, STEP)}
+    asked = sent(made.update_view(siblings(STEP + 1), 2.0), Propose)
+    assert asked == {SIBLING: Propose(STAGE, STEP, 0)}
     [apply] = tasks(made.receive(OTHER, said, 2.1))
     for now in (2.1 + LOST_S, 9 * FORGET_S):
         effects = made.tick(now)
         assert not [e for e in effects if isinstance(e, Fault)], "the next version is on its way"
-        assert not sent(effects, CommitRequest)
+        assert not sent(effects, Propose)
         assert (made.next_deadline() or math.inf) > now
     made.computed(apply, Outcome(hash="a"), 10 * FORGET_S)
     assert made.step == STEP + 1
@@ -231,11 +229,11 @@ def test_a_commit_is_applied_though_its_leader_says_nothing_more() -> None:
 
 def test_who_has_closed_a_step_tells_its_commit_to_whoever_asks() -> None:
     made = seat()
-    assert not sent(made.receive(SIBLING, CommitRequest(STAGE, STEP), 1.0), Commit)
+    assert not sent(made.receive(SIBLING, Propose(STAGE, STEP, 0), 1.0), Commit)
     said = commit(SIBLING, OTHER, value=ready(made))
     made.receive(SIBLING, said, 2.0)
     for asking in (SIBLING, STRANGER):
-        told = sent(made.receive(asking, CommitRequest(STAGE, STEP), 3.0), Commit)
+        told = sent(made.receive(asking, Propose(STAGE, STEP, 0), 3.0), Commit)
         assert told == {asking: said}
 
 
@@ -355,7 +353,7 @@ def test_an_observer_that_is_too_far_behind_takes_its_stage_anew() -> None:
 
 def test_a_commit_that_most_electors_have_signed_much_later_shows_that_we_are_left_behind() -> None:
     """Whoever is asked for a commit that nobody has any more tells its newest one."""
-    teller, asked = seat(), CommitRequest(STAGE, STEP)
+    teller, asked = seat(), Propose(STAGE, STEP, 0)
     for step in range(STEP, STEP + MAX_COMMITS + 2):
         teller.elector.take(commit(ME, SIBLING, step=step), frozenset((ME, SIBLING)))
     [told] = sent(teller.receive(OTHER, asked, 1.0), Commit).values()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from client.lab.simulate.electing import UnsplitQuorum
 from protocol.effects import Explain
 from protocol.ids import PeerId, rank
 from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S, LOST_S
 from protocol.pipeline.place import Place
-from protocol.rounds.quorum import Quorum
-from protocol.seat.roster import FORGIVEN_AFTER, Roster
+from protocol.seat.standing import FORGIVEN_AFTER, Standing
 from protocol.verdicts import Verdict, Verdicts
 from protocol.view import Replica, SwarmView
 
@@ -22,26 +22,26 @@ Missing = dict[PeerId, tuple[PeerId, ...]]
 Needs = Callable[[PeerId, Collection[PeerId], float], bool]
 
 
-class Needing(Quorum):
+class Needing(UnsplitQuorum):
     """A quorum that says for itself which electors it cannot do without."""
 
     def __init__(self, says: Needs) -> None:
-        super().__init__(ME, 0, None)
+        super().__init__(ME, 0)
         self._says = says
 
     def needs(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
         return self._says(peer, aside, now)
 
 
-def roster_of(needs: Needs = lambda *_: False, **how: Any) -> Roster:
-    return Roster(place(), Needing(needs), Verdicts(), **how)
+def standing_of(needs: Needs = lambda *_: False, **how: Any) -> Standing:
+    return Standing(place(), Needing(needs), Verdicts(), **how)
 
 
 def observe(
-    roster: Roster, seen: SwarmView, claims: Iterable[PeerId], now: float, **how: Any
+    standing: Standing, seen: SwarmView, claims: Iterable[PeerId], now: float, **how: Any
 ) -> None:
-    roster.update(seen, now)
-    roster.observe(claims, now, **how)
+    standing.update(seen, now)
+    standing.observe(claims, now, **how)
 
 
 def place(stage: int = 0) -> Place:
@@ -69,60 +69,60 @@ def first_judge() -> PeerId:
 
 
 @pytest.fixture
-def roster() -> Roster:
-    made = roster_of()
+def standing() -> Standing:
+    made = standing_of()
     observe(made, view(), (), 0.0)
     return made
 
 
-def judged(roster: Roster, said: Missing, until: float = ANSWER_S, **how: Any) -> None:
-    observe(roster, view(said, **how), (), 0.0)
-    observe(roster, view(said, **how), (), until)
+def judged(standing: Standing, said: Missing, until: float = ANSWER_S, **how: Any) -> None:
+    observe(standing, view(said, **how), (), 0.0)
+    observe(standing, view(said, **how), (), until)
 
 
-def set_aside(roster: Roster, peer: PeerId, now: float) -> list[Explain]:
+def set_aside(standing: Standing, peer: PeerId, now: float) -> list[Explain]:
     """We have decided against a replica of stage 1, and nobody else goes instead."""
-    roster._decide(peer, ME, 1, "it sleeps", now)
-    return roster.tick(now)
+    standing._decide(peer, ME, 1, "it sleeps", now)
+    return standing.tick(now)
 
 
-def test_the_last_one_of_a_stage_is_expelled_once_there_is_another(roster: Roster) -> None:
-    observe(roster, view(second=[ONE]), (), 0.0)
-    roster._verdicts.add(Verdict(ONE, "it lies", None, stage=1))
-    assert not roster.tick(0.0)
-    assert not roster.is_aside(ONE)
-    observe(roster, view(), (), 1.0)
-    assert roster.is_aside(ONE)
-    roster.tick(1e9)
-    assert roster.is_aside(ONE), "for good"
+def test_the_last_one_of_a_stage_is_expelled_once_there_is_another(standing: Standing) -> None:
+    observe(standing, view(second=[ONE]), (), 0.0)
+    standing._verdicts.add(Verdict(ONE, "it lies", None, stage=1))
+    assert not standing.tick(0.0)
+    assert not standing.is_aside(ONE)
+    observe(standing, view(), (), 1.0)
+    assert standing.is_aside(ONE)
+    standing.tick(1e9)
+    assert standing.is_aside(ONE), "for good"
 
 
-def test_what_we_have_decided_is_named_and_ends_by_itself(roster: Roster) -> None:
-    set_aside(roster, ONE, 0.0)
-    assert roster.is_aside(ONE)
-    assert roster.beside() == [ONE]
-    assert [r.peer for r in roster.view.serving(1)] == [TWO]
-    roster.tick(ASIDE_S - 0.1)
-    assert roster.is_aside(ONE)
-    roster.tick(ASIDE_S)
-    assert not roster.is_aside(ONE)
+def test_what_we_have_decided_is_named_and_ends_by_itself(standing: Standing) -> None:
+    set_aside(standing, ONE, 0.0)
+    assert standing.is_aside(ONE)
+    assert standing.beside() == [ONE]
+    assert [r.peer for r in standing.view.serving(1)] == [TWO]
+    standing.tick(ASIDE_S - 0.1)
+    assert standing.is_aside(ONE)
+    standing.tick(ASIDE_S)
+    assert not standing.is_aside(ONE)
 
 
 @pytest.mark.parametrize("forgiven", [False, True])
-def test_who_is_among_us_for_long_begins_anew(roster: Roster, forgiven: bool) -> None:
-    set_aside(roster, ONE, 0.0)
-    roster.tick(ASIDE_S)
+def test_who_is_among_us_for_long_begins_anew(standing: Standing, forgiven: bool) -> None:
+    set_aside(standing, ONE, 0.0)
+    standing.tick(ASIDE_S)
     again = ASIDE_S + FORGIVEN_AFTER * 2 * ASIDE_S - (not forgiven)
-    set_aside(roster, ONE, again)
-    roster.tick(again + ASIDE_S)
-    assert roster.is_aside(ONE) is not forgiven
-    roster.tick(again + 2 * ASIDE_S)
-    assert not roster.is_aside(ONE)
+    set_aside(standing, ONE, again)
+    standing.tick(again + ASIDE_S)
+    assert standing.is_aside(ONE) is not forgiven
+    standing.tick(again + 2 * ASIDE_S)
+    assert not standing.is_aside(ONE)
 
 
 def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> None:
     needed = {SIBLING}
-    made = roster_of(needs=lambda peer, _aside, _now: peer in needed)
+    made = standing_of(needs=lambda peer, _aside, _now: peer in needed)
     observe(made, view(second=[ME, SIBLING]), [SIBLING], 1.0)
     for now in range(2, 20):
         made.tick(float(now))
@@ -140,42 +140,42 @@ def test_nobody_is_set_aside_without_whom_too_few_electors_would_be_left() -> No
 
 def test_whose_fault_we_have_seen_is_set_aside_though_it_is_needed() -> None:
     faulty = {ONE}
-    made = roster_of(spoilers=lambda: faulty, needs=lambda *_: True)
+    made = standing_of(spoilers=lambda: faulty, needs=lambda *_: True)
     judged(made, {ONE: (TWO,)})
     assert made.aside() == {ONE}
     observe(made, view(), (), ANSWER_S + HEARD_S)
     assert made.aside() == {ONE}
 
 
-def test_the_last_one_of_a_stage_stays_and_another_comes_back(roster: Roster) -> None:
-    set_aside(roster, ONE, 0.0)
-    set_aside(roster, TWO, 1.0)
-    assert roster.beside() == [TWO]
-    assert not roster.is_aside(ONE)
+def test_the_last_one_of_a_stage_stays_and_another_comes_back(standing: Standing) -> None:
+    set_aside(standing, ONE, 0.0)
+    set_aside(standing, TWO, 1.0)
+    assert standing.beside() == [TWO]
+    assert not standing.is_aside(ONE)
 
 
-def test_who_is_expelled_does_not_come_back_to_a_stage_with_no_others(roster: Roster) -> None:
+def test_who_is_expelled_does_not_come_back_to_a_stage_with_no_others(standing: Standing) -> None:
     a, b, c = (PeerId(name) for name in "abc")
-    observe(roster, view(second=[a, b, c]), (), 0.0)
-    roster._verdicts.add(Verdict(a, "it lies", None, stage=1))
-    roster.tick(0.0)
-    set_aside(roster, b, 1.0)
-    observe(roster, view(second=[a, b]), (), 2.0)
-    assert roster.aside() == {a}
+    observe(standing, view(second=[a, b, c]), (), 0.0)
+    standing._verdicts.add(Verdict(a, "it lies", None, stage=1))
+    standing.tick(0.0)
+    set_aside(standing, b, 1.0)
+    observe(standing, view(second=[a, b]), (), 2.0)
+    assert standing.aside() == {a}
 
 
-def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(roster: Roster) -> None:
+def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(standing: Standing) -> None:
     said = {ONE: (TWO,)}
-    judged(roster, said, ANSWER_S / 2)
-    assert not roster.beside()
-    judged(roster, said)
-    assert len(roster.beside()) == 1
+    judged(standing, said, ANSWER_S / 2)
+    assert not standing.beside()
+    judged(standing, said)
+    assert len(standing.beside()) == 1
 
 
 @pytest.mark.parametrize("once", [True, False])
 def test_who_has_brought_nothing_lately_goes_whatever_its_rank(once: bool) -> None:
     for idle, busy in ((ONE, TWO), (TWO, ONE)):
-        made = roster_of()
+        made = standing_of()
         observe(made, view(), (), 0.0)
         if once:
             made.worked(idle, -ANSWER_S - 0.1)
@@ -186,7 +186,7 @@ def test_who_has_brought_nothing_lately_goes_whatever_its_rank(once: bool) -> No
 
 @pytest.mark.parametrize("named", [ONE, TWO])
 def test_all_go_by_the_first_judge_that_has_decided(named: PeerId) -> None:
-    made = roster_of()
+    made = standing_of()
     observe(made, view(), (), 0.0)
     judged(made, {ONE: (TWO,), TWO: (ONE,)})
     (own,) = made.beside()
@@ -196,7 +196,7 @@ def test_all_go_by_the_first_judge_that_has_decided(named: PeerId) -> None:
 
 
 def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
-    made = roster_of()
+    made = standing_of()
     observe(made, view(), (), 0.0)
     judged(made, {ONE: (TWO,)})
     (wrong,) = made.beside()
@@ -212,7 +212,7 @@ def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
 
 
 def test_what_goes_on_without_one_stays_so() -> None:
-    made = roster_of()
+    made = standing_of()
     observe(made, view(), (), 0.0)
     judged(made, {ONE: (TWO,)})
     (right,) = made.beside()
@@ -225,7 +225,7 @@ def test_what_goes_on_without_one_stays_so() -> None:
 def test_a_swap_lasts_though_the_one_let_back_is_not_heard_at_once() -> None:
     """Until it is, the other one seems to be needed, which has just been set aside for it."""
     swapped_at = ANSWER_S + LOST_S
-    made = roster_of(
+    made = standing_of(
         needs=lambda _peer, _aside, now: swapped_at < now < swapped_at + 1,
     )
     observe(made, view({ONE: (TWO,)}), (), 0.0)
@@ -245,7 +245,7 @@ def test_who_has_sent_us_what_we_refused_goes_whatever_others_say(
     spoiler: PeerId, other: PeerId
 ) -> None:
     """Who tells of two liars is in more disputes than any of them, until others tell as well."""
-    made = roster_of(spoilers=lambda: {spoiler})
+    made = standing_of(spoilers=lambda: {spoiler})
     third = PeerId("a third one")
     everybody = (ONE, TWO, third)
     observe(made, view(second=everybody), (), 0.0)
@@ -261,57 +261,57 @@ def alone(said: Missing | None = None) -> SwarmView:
     return SwarmView.of([ours, []])
 
 
-def set_aside_alone(roster: Roster, since: float) -> None:
+def set_aside_alone(standing: Standing, since: float) -> None:
     """Our sibling is set aside by us, for a claim of ours."""
-    observe(roster, alone(), [SIBLING], since)
-    observe(roster, alone(), [SIBLING], since + ANSWER_S)
-    assert roster.is_aside(SIBLING)
+    observe(standing, alone(), [SIBLING], since)
+    observe(standing, alone(), [SIBLING], since + ANSWER_S)
+    assert standing.is_aside(SIBLING)
 
 
-def test_the_two_of_a_dispute_wait_for_their_judges(roster: Roster) -> None:
-    observe(roster, view({SIBLING: (ME,)}), (), 0.0)
-    observe(roster, view({SIBLING: (ME,), ONE: (SIBLING,)}), (), ANSWER_S)
-    assert roster.aside() == {SIBLING}
-    observe(roster, view(), (), 1e3)
-    assert roster.aside() == set(), "as long as the judge says so"
-    observe(roster, view({SIBLING: (ME,)}), (), 2e3)
-    observe(roster, view({SIBLING: (ME,), ONE: (ME,)}), (), 2e3 + HEARD_S)
-    assert roster.aside() == set(), "it is we who go"
+def test_the_two_of_a_dispute_wait_for_their_judges(standing: Standing) -> None:
+    observe(standing, view({SIBLING: (ME,)}), (), 0.0)
+    observe(standing, view({SIBLING: (ME,), ONE: (SIBLING,)}), (), ANSWER_S)
+    assert standing.aside() == {SIBLING}
+    observe(standing, view(), (), 1e3)
+    assert standing.aside() == set(), "as long as the judge says so"
+    observe(standing, view({SIBLING: (ME,)}), (), 2e3)
+    observe(standing, view({SIBLING: (ME,), ONE: (ME,)}), (), 2e3 + HEARD_S)
+    assert standing.aside() == set(), "it is we who go"
 
 
-def test_where_no_judge_decides_we_do_without_the_other(roster: Roster) -> None:
+def test_where_no_judge_decides_we_do_without_the_other(standing: Standing) -> None:
     for at, gone in ((0.0, False), (HEARD_S - 0.1, False), (HEARD_S, True)):
-        observe(roster, view({SIBLING: (ME,)}), (), at)
-        assert roster.is_aside(SIBLING) is gone
+        observe(standing, view({SIBLING: (ME,)}), (), at)
+        assert standing.is_aside(SIBLING) is gone
 
 
-def test_who_is_back_has_time_to_hear_of_it(roster: Roster) -> None:
-    set_aside_alone(roster, 0.0)
+def test_who_is_back_has_time_to_hear_of_it(standing: Standing) -> None:
+    set_aside_alone(standing, 0.0)
     names_us, back = alone({SIBLING: (ME,)}), ANSWER_S + ASIDE_S
     for at in (back, back + 0.5, back + HEARD_S - 0.5, back + HEARD_S):
-        observe(roster, names_us, (), at)
-        assert not roster.is_aside(SIBLING), "that may be from before"
-    observe(roster, names_us, (), back + HEARD_S + ANSWER_S)
-    assert roster.is_aside(SIBLING)
+        observe(standing, names_us, (), at)
+        assert not standing.is_aside(SIBLING), "that may be from before"
+    observe(standing, names_us, (), back + HEARD_S + ANSWER_S)
+    assert standing.is_aside(SIBLING)
 
 
-def test_after_the_run_s_end_nobody_waits_for_anybody(roster: Roster) -> None:
+def test_after_the_run_s_end_nobody_waits_for_anybody(standing: Standing) -> None:
     claims = view({TWO: (ONE,)})
     for at in (0.0, ANSWER_S):
-        observe(roster, claims, (), at, last=5)
-    assert not roster.beside()
+        observe(standing, claims, (), at, last=5)
+    assert not standing.beside()
     for at in (0.0, ANSWER_S):
-        observe(roster, claims, (), at, last=6)
-    assert len(gone := roster.beside()) == 1
-    observe(roster, view(version=6), (), 2 * ANSWER_S, last=6)
+        observe(standing, claims, (), at, last=6)
+    assert len(gone := standing.beside()) == 1
+    observe(standing, view(version=6), (), 2 * ANSWER_S, last=6)
     for at in (LOST_S, 3 * LOST_S):
-        observe(roster, view(version=6), (), ANSWER_S + at, last=6)
-    assert roster.beside() == gone, "the other one did not hold anything up"
+        observe(standing, view(version=6), (), ANSWER_S + at, last=6)
+    assert standing.beside() == gone, "the other one did not hold anything up"
 
 
 def test_who_is_aside_in_one_stage_is_left_out_everywhere_where_enough_remain() -> None:
     for second, left in (([ONE, TWO], 1), ([ONE], 1)):
-        made = roster_of()
+        made = standing_of()
         here = view(second=second)
         both = SwarmView.of([[*here.stages[0], Replica(ONE, 5, True)], here.stages[1]])
         observe(made, both, (), 0.0)
@@ -323,25 +323,25 @@ def test_who_is_aside_in_one_stage_is_left_out_everywhere_where_enough_remain() 
         assert len(found.serving(1)) == left, second
 
 
-def test_only_a_verdict_of_our_own_stage_is_our_own(roster: Roster) -> None:
+def test_only_a_verdict_of_our_own_stage_is_our_own(standing: Standing) -> None:
     for peer, stage in ((ONE, 1), (SIBLING, 0)):
-        roster._verdicts.add(Verdict(peer, "it lies", None, stage=stage))
-    assert [roster.is_out(peer) for peer in (SIBLING, ONE, TWO)] == [True, False, False]
+        standing._verdicts.add(Verdict(peer, "it lies", None, stage=stage))
+    assert [standing.is_out(peer) for peer in (SIBLING, ONE, TWO)] == [True, False, False]
 
 
-def test_who_goes_and_who_comes_back_is_told_with_the_reason(roster: Roster) -> None:
-    (said,) = set_aside(roster, ONE, 0.0)
+def test_who_goes_and_who_comes_back_is_told_with_the_reason(standing: Standing) -> None:
+    (said,) = set_aside(standing, ONE, 0.0)
     assert said.words.endswith(f"of stage 1 is set aside for {ASIDE_S:.0f} s: it sleeps")
     assert said.members == (ONE,)
-    assert roster.next_deadline() == LOST_S
-    (said,) = roster.tick(ASIDE_S)
+    assert standing.next_deadline() == LOST_S
+    (said,) = standing.tick(ASIDE_S)
     assert said.words.endswith("is not set aside any more: its time is over")
-    assert roster.next_deadline() is None
+    assert standing.next_deadline() is None
 
 
-def test_what_others_say_of_peers_that_are_not_there_opens_no_dispute(roster: Roster) -> None:
+def test_what_others_say_of_peers_that_are_not_there_opens_no_dispute(standing: Standing) -> None:
     for said in ({ONE: (ONE,)}, {ONE: (PeerId("gone"),)}, {ONE: (SIBLING,)}):
-        observe(roster, view(said), (), 0.0)
-        assert roster.next_deadline() is None, said
-    observe(roster, view({ONE: (TWO,)}), (), 0.0)
-    assert roster.next_deadline() == ANSWER_S
+        observe(standing, view(said), (), 0.0)
+        assert standing.next_deadline() is None, said
+    observe(standing, view({ONE: (TWO,)}), (), 0.0)
+    assert standing.next_deadline() == ANSWER_S

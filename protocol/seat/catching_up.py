@@ -21,13 +21,13 @@ from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.pace import FORGET_S, LOOK_S, LOST_S
 from protocol.pipeline.effects import Fault
-from protocol.wire.messages import CommitRequest
+from protocol.wire.messages import Propose
 
 ASKED: Final = 3
 """At a time."""
 
 
-class Following:
+class CatchingUp:
     """See the module's docstring; ``stage`` is ours."""
 
     def __init__(self, stage: int) -> None:
@@ -83,7 +83,7 @@ class Following:
             return []
         self._asked_at, self._turn = now, self._turn + 1
         some = [asked[(self._turn + i) % len(asked)] for i in range(min(ASKED, len(asked)))]
-        return [Send(peer, CommitRequest(self._stage, step)) for peer in some]
+        return [Send(peer, Propose(self._stage, step, 0)) for peer in some]
 
     def next_deadline(self) -> float | None:
         """Return when to look again."""

@@ -1,0 +1,72 @@
+"""Leaders and members of a round that know nothing but what a test tells them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from client.lab.simulate.electing import UnsplitElector, UnsplitQuorum
+from protocol.answer import YES
+from protocol.ids import PeerId
+from protocol.pipeline.place import Place
+from protocol.rounds.agreeing import Agreeing
+from protocol.rounds.commitments import Commitments
+from protocol.rounds.effects import RoundEffect
+from protocol.rounds.leader import RoundLeader
+from protocol.wire.messages import Plan
+
+
+@dataclass
+class OwnReplica:
+    """What a leader knows of its own replica's part in the round."""
+
+    knows_commit: bool = False
+    received: int = 0
+    ready: bytes = b""
+    state: bytes = b""
+    hashing: bool = False
+
+
+class Audits:
+    """Audits that add nothing to a round.
+
+    Args:
+        commitments: what members have committed to; None: the run has no audits.
+    """
+
+    def __init__(self, commitments: Commitments | None = None) -> None:
+        self.active = commitments is not None
+        self.commitments = commitments or Commitments(PeerId(""))
+
+    def contributed(self, plan: Plan, counted: frozenset[int]) -> list[RoundEffect]:
+        return []
+
+    def unsigned(self, plan: Plan, member: PeerId) -> list[RoundEffect]:
+        return []
+
+    def ready(self, plan: Plan, digest: bytes) -> list[RoundEffect]:
+        return []
+
+    def closing(self, plan: Plan) -> list[RoundEffect]:
+        return []
+
+
+def parts_of_leader(place: Place, **parts: Any) -> dict[str, Any]:
+    """What a leader is made of; its stage has all gradients, and whoever asks is let in."""
+    usual = {
+        "era": 0,
+        "member": OwnReplica(),
+        "quorum": UnsplitQuorum(place.me, place.stage),
+        "elector": UnsplitElector(),
+        "agreeing": Agreeing(None, 1000, sure=True),
+        "lets_in": lambda _peer, _now: True,
+        "returned": lambda: YES,
+        "passed": lambda: False,
+        "expected_s": lambda: 0.0,
+    }
+    return usual | parts
+
+
+def leader_of(place: Place, size: int, step: int, **parts: Any) -> RoundLeader:
+    """A leader at the beginning of a step."""
+    return RoundLeader(place, size, step, **parts_of_leader(place, **parts))

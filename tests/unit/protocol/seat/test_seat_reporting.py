@@ -1,0 +1,57 @@
+"""Who is told our ledger, when, and when again."""
+
+from __future__ import annotations
+
+from protocol.pace import LOOK_S
+from protocol.pipeline.microbatches import StepWork
+from protocol.seat.reporting import AGAIN_S, Reporting
+from tests.support.protocol_examples import peer
+
+FIRST, SECOND, THIRD = (peer(n) for n in range(3))
+LINE = [FIRST, SECOND, THIRD]
+STEP = 3
+
+
+def work(revision: int = 1, *, in_flight: bool = False) -> StepWork:
+    made = StepWork(8)
+    made.revision = revision
+    made.in_flight = {1} if in_flight else set()
+    return made
+
+
+def test_the_leader_is_told_at_once_and_again_later() -> None:
+    made = Reporting()
+    assert made.due(LINE, STEP, work(), 0.0) == [FIRST]
+    assert made.number == 1
+    assert made.next_deadline() == AGAIN_S
+    assert made.due(LINE, STEP, work(), AGAIN_S - 0.1) == []
+    assert made.due([SECOND, FIRST], STEP, work(), AGAIN_S - 0.1) == [SECOND], "it leads now"
+    assert made.number == 2
+    assert made.due([SECOND], STEP, work(), 2 * AGAIN_S - 0.1) == [SECOND], "it may be lost"
+
+
+def test_the_next_in_line_are_told_as_time_goes_on() -> None:
+    made, told = Reporting(), set()
+    for tenth in range(100):
+        told.update(made.due(LINE, STEP, work(), tenth / 10))
+        expected = 1 + (tenth / 10 >= 2 * LOOK_S) + (tenth / 10 >= 4 * LOOK_S)
+        assert told == set(LINE[:expected])
+    assert made.due(LINE, STEP + 1, work(), 10.0) == [FIRST], "of the next step only the leader"
+
+
+def test_what_is_new_is_told_at_once_or_while_work_is_in_flight_soon() -> None:
+    made = Reporting()
+    made.due([FIRST], STEP, work(1), 0.0)
+    assert made.due([FIRST], STEP, work(2, in_flight=True), 0.1) == []
+    assert made.next_deadline() == AGAIN_S
+    assert made.due([FIRST], STEP, work(3, in_flight=True), 0.3) == [], "it puts nothing off"
+    assert made.due([FIRST], STEP, work(3, in_flight=True), AGAIN_S) == [FIRST]
+    assert made.due([FIRST], STEP, work(4), AGAIN_S + 0.1) == [FIRST]
+
+
+def test_who_leads_no_more_is_forgotten() -> None:
+    made = Reporting()
+    made.due([FIRST], STEP, work(), 0.0)
+    assert made.due([], STEP, work(), 0.1) == [], "as when the step is being closed"
+    assert made.next_deadline() is None
+    assert made.due([FIRST], STEP, work(), 0.2) == [FIRST]
