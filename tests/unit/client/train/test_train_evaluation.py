@@ -42,11 +42,8 @@ def expected(swarm: TestSwarm, version: int) -> float:
 
 def found(volunteer: Volunteer) -> dict[int, VersionEvaluated]:
     """What a volunteer shows of each version, the newest that it said of it."""
-    entries = volunteer.engine.event_sink.log.since(0, 10_000).entries
     return {
-        entry.event.version: entry.event
-        for entry in entries
-        if isinstance(entry.event, VersionEvaluated)
+        event.version: event for event in volunteer.events() if isinstance(event, VersionEvaluated)
     }
 
 

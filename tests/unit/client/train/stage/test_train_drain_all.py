@@ -14,7 +14,6 @@ import trio
 
 from client.compute import saving
 from client.compute.checkpoint import verify
-from client.node.status import take_snapshot
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
 from client.train.stage.held_stages import FINISH_S
@@ -76,11 +75,11 @@ async def test_the_status_says_what_a_stage_waits_for_on_its_way_out(
             nursery.start_soon(finish, second)
             while second.held_stages.held or not said:
                 await trio.sleep(0.005)
-                now = take_snapshot(second.engine, second.held_stages, 0.0, stopping=True)
+                now = second.shown(stopping=True)
                 said |= {(held.state, now.reason) for held in now.held if held.for_s > 0.9}
         assert ("draining", "draining stage 0: its running step is brought to its end") in said
         assert ("saving", "saving stage 0: writing a last checkpoint") in said
-        serving = take_snapshot(first.engine, first.held_stages, 0.0, stopping=False).held
+        serving = first.shown().held
         assert [(held.state, held.waits_for) for held in serving] == [("serving", "")]
 
 
@@ -112,7 +111,7 @@ async def test_the_last_replica_leaves_its_state_and_the_run_goes_on_there(tmp_p
         swarm.vanish(last)
         after = await swarm.add(1)
         await swarm.until(lambda: after.serves(1))
-        assert after.engine.history.lineage.version == at, "no step is done twice"
+        assert after.lineage.version == at, "no step is done twice"
         await swarm.until_done()
         nursery.cancel_scope.cancel()
         swarm.assert_exact()
@@ -182,11 +181,11 @@ async def test_what_nobody_else_has_stays_in_memory_until_the_disk_takes_it(
         nursery.start_soon(finish, alone)
         await swarm.until(lambda: alone.held_stages.keeps)
         await trio.sleep(2 * FINISH_S)
-        now = take_snapshot(alone.engine, alone.held_stages, 0.0, stopping=True)
+        now = alone.shown(stopping=True)
         assert "No space left on device" in now.reason
         assert "--discard" in now.reason
         assert "stage 0 stays in memory" in now.last_error
-        words = [one.event.words for one in alone.engine.event_sink.log.since(0).entries]
+        words = [event.words for event in alone.events()]
         assert sum("stays in memory" in one for one in words) == 1, "it is said once"
         at = alone.step(0)
         disk.full = False
@@ -220,7 +219,7 @@ async def test_what_others_have_is_not_lost_on_a_full_disk(tmp_path: Path, disk:
         await finish(leaver)
         assert newest(leaver, 0) == -1
         assert leaver.held_stages.lost == []
-        words = [one.event.words for one in leaver.engine.event_sink.log.since(0).entries]
+        words = [event.words for event in leaver.events()]
         assert any("others have it, so nothing is lost" in one for one in words), words
 
 

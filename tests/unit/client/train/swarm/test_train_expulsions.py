@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from client.net.errors import DialError
-from client.node.status import take_snapshot
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
 from client.train.swarm.expulsions import SAVE_EVERY_S, Expulsions
@@ -60,14 +59,14 @@ async def test_the_author_of_two_adverts_is_out_everywhere(tmp_path: Path) -> No
     async with open_swarm(tmp_path) as swarm:
         honest = [await swarm.add() for _ in range(3)]
         liar = await swarm.add()
-        me, file = liar.engine.signer.peer, tmp_path / "proofs"
+        me, file = liar.peer, tmp_path / "proofs"
         honest[0].engine.keep_evidence(file, tmp_path / "numbers", tmp_path / "marks")
         await swarm.until(
             lambda: all(h.engine.membership.roster.member(me) is not None for h in honest)
         )
         proof = two_faced(swarm, liar)
-        liar.engine.send(honest[0].engine.signer.peer, Records([proof.first]))
-        liar.engine.send(honest[1].engine.signer.peer, Records([proof.second]))
+        liar.engine.send(honest[0].peer, Records([proof.first]))
+        liar.engine.send(honest[1].peer, Records([proof.second]))
         await swarm.until(lambda: all(me in h.engine.membership.verdicts for h in honest))
         await swarm.until(lambda: not swarm.hub.linked(me))
         assert all(h.engine.membership.roster.member(me) is None for h in honest)
@@ -77,7 +76,7 @@ async def test_the_author_of_two_adverts_is_out_everywhere(tmp_path: Path) -> No
         late = await swarm.add()  # links with everybody, the liar included
         await swarm.until(lambda: me in late.engine.membership.verdicts)
         assert Persisted(file, KeptEvidence).read() == KeptEvidence((proof,))
-        now = take_snapshot(late.engine, late.held_stages, 0.0, stopping=False)
+        now = late.shown()
         assert [out.peer for out in now.expelled] == [me]
         assert "two different adverts" in now.expelled[0].reason
         assert late.engine.internal_errors == 0
@@ -86,13 +85,13 @@ async def test_the_author_of_two_adverts_is_out_everywhere(tmp_path: Path) -> No
 async def test_who_relays_evidence_of_another_run_is_banned(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         one, framed, framer = [await swarm.add() for _ in range(3)]
-        await swarm.until(lambda: len(swarm.hub.linked(one.engine.signer.peer)) == 2)
+        await swarm.until(lambda: len(swarm.hub.linked(one.peer)) == 2)
         await swarm.until(lambda: len(one.engine.handshake.admitted) == 2)
         proof = two_faced(swarm, framed, OTHER_SWARM)
         for _ in range(2):
-            framer.engine.send(one.engine.signer.peer, Statements("proof", proof.envelopes))
-        await swarm.until(lambda: len(swarm.hub.linked(one.engine.signer.peer)) == 1)
-        assert swarm.hub.linked(one.engine.signer.peer) == (framed.engine.signer.peer,)
+            framer.engine.send(one.peer, Statements("proof", proof.envelopes))
+        await swarm.until(lambda: len(swarm.hub.linked(one.peer)) == 1)
+        assert swarm.hub.linked(one.peer) == (framed.peer,)
         assert len(one.engine.membership.verdicts) == 0
 
 
@@ -104,7 +103,7 @@ async def test_our_own_adverts_rise_although_the_clock_is_set_back(tmp_path: Pat
             one = await swarm.add()
             one.engine.keep_evidence(tmp_path / "proofs", tmp_path / "numbers", tmp_path / "marks")
             before = int(1000 * one.engine.wall()) + ahead_ms
-            me = one.engine.signer.peer
+            me = one.peer
             one.engine.perform(Publish(KIND, me, before, encode_advert(ADVERT)))
             numbers.append(one.engine.membership.records.seq((KIND, me)))
     assert numbers == sorted(set(numbers))

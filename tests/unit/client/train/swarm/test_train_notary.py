@@ -197,7 +197,7 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(tmp_path: Path)
         swarm.start()
         await swarm.until(lambda: all(replica.step(1) >= 2 for replica in replicas))
         liar, *honest = replicas
-        me, other = liar.engine.signer.peer, honest[1].engine.signer.peer
+        me, other = liar.peer, honest[1].peer
         truth = liar.engine.notary.signed
         lies = Notary(liar.engine.signer, swarm.file.swarm, lambda _: None)
         send = liar.engine.send

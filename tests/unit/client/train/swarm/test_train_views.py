@@ -118,6 +118,15 @@ def test_the_matching_knows_what_a_member_cannot_serve() -> None:
     assert {m.peer: m.ineligible for m in members} == {peer(0): frozenset(), peer(1): {0}}
 
 
+def test_seats_become_home_second_and_fetching() -> None:
+    roster = linked_as_wanted({peer(n): n for n in range(2)})
+    roster.heard(peer(1), [seat(1, seat=0), seat(2, seat=1, state="fetching")])
+    view = matching_members(roster, ME, Measuring(ME, manifest(), None))
+    (member,) = [one for one in view if one.peer == peer(1)]
+    assert (member.home, member.second, member.fetching) == (1, 2, {2})
+    assert member.seats == 2
+
+
 def test_who_is_unproven_decides_nothing_and_still_counts() -> None:
     roster = linked_as_wanted({peer(n): n % 2 for n in range(4)})
     assert matched(roster, [peer(3)]) == {peer(n): n != 3 for n in range(4)}
