@@ -5,24 +5,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.card import Facts, card
 from client.control.snapshot import AmendmentView, ContributorView
 from client.control.updates import StepPoint
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
-from protocol.wire.envelope import Signer
+from tests.support.saved_swarms import founded
 
 
 @pytest.fixture
 def facts() -> Facts:
-    run = RunChoices(measure=False)
-    founder = Signer(b"\x07" * 32).peer
-    manifest = found_swarm(founder, run, ModelChoices(), OptimizerChoices()).manifest
     return Facts(
         swarm=SwarmId("ab" * 32),
-        manifest=manifest,
+        manifest=founded().manifest,
         version=50,
         held_out=StepPoint(49, 0.0, 1.5, 0.0),
         own_microbatches=1234,

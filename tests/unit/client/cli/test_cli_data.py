@@ -11,16 +11,9 @@ from client.cli.founding import tokenizing
 from client.errors import ExitCode
 from model_zoo.datasets.assembly import Progress
 from tests.support.cli_process import Within
+from tests.support.saved_swarms import WORDS
 
 pytest.importorskip("tokenizers")
-WORDS = "the quick brown fox jumps over the lazy dog\n" * 99
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Path:
-    path = tmp_path / "book.txt"
-    path.write_text(WORDS)
-    return path
 
 
 def test_from_text_to_tokens_and_back(within: Within, book: Path, tmp_path: Path) -> None:

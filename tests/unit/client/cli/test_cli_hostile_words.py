@@ -24,7 +24,7 @@ from client.control.snapshot import (
 from client.events import Entry, LogLine
 from client.store.paths import home_folders
 from tests.support.cli_process import Within
-from tests.support.control_fakes import FakeProvider, example_matches
+from tests.support.control_fakes import FakeProvider, example_matches, example_stage
 from tests.support.nodes import node_of
 
 NASTY = "a\x9b31mb\u202ec\x1b[2J\x7f\u2066\u2028\U000e0001\r\x85\u200b"
@@ -46,7 +46,7 @@ class HostileProvider(FakeProvider):
         self._events = [EventView.of(Entry(1, 1.0, line))]
 
     def matches(self) -> MatchesSnapshot:
-        return example_matches(state=NASTY)
+        return example_matches(state=NASTY, stages=[example_stage(obstacle=NASTY + "\t")])
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from client.cli.reach import machine, services
 from client.control.sockets import listener, listening_sockets, socket_path
 from client.errors import ExitCode
 from client.store.paths import runtime_folder
-from tests.support.cli_process import Within, living
+from tests.support.cli_process import Within, apart, living
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 
@@ -125,13 +125,7 @@ def test_a_socket_of_another_user_is_named(folder: Path) -> None:
     path = a_socket(folder / "x")
     with silent(path):
         path.parent.chmod(0o700)
-        done = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY, str(path)],
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-            timeout=60,
-        )
+        done = apart(sys.executable, "-c", AS_NOBODY, str(path))
         assert json.loads(done.stdout) == [["this user may not", str(folder / "x")]]
 
 

@@ -31,7 +31,7 @@ from protocol.wire.messages import (
     Statements,
 )
 from protocol.wire.parts import PlanMember, Proof, VotedOut
-from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, peer, signer
+from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, proof_of, signer
 from tests.support.recording_ports import RecordingPorts
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
@@ -133,16 +133,6 @@ class Expelling(RecordingPorts):
 
 def saved(file: Path) -> KeptEvidence | None:
     return Persisted(file, KeptEvidence).read()
-
-
-def proof_of(number: int, swarm: str = SWARM) -> Proof:
-    one, two = (
-        seal(signer(number), KIND, Record(peer(number), 7, int(WALL), 600, body), swarm)  # type: ignore[arg-type]
-        for body in (b"one", b"two")
-    )
-    found = contradiction(one, two)
-    assert found is not None
-    return found
 
 
 def voted_out(member: PeerId = LIAR, swarm: str = SWARM) -> VotedOut:
