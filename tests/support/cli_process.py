@@ -42,12 +42,22 @@ def living(program: str, *arguments: str, **variables: str) -> Iterator[subproce
         text=True,
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         yield process
     finally:
         process.kill()
         process.communicate()
+
+
+LOCK = """
+import sys
+from pathlib import Path
+from client.store.identity import identity_lock
+with identity_lock(Path(sys.argv[1])):
+    print("up", flush=True)
+    sys.stdin.readline()
+"""
+"""A program that holds the lock of the identity in a folder."""
 
 
 class Terminal(io.StringIO):
