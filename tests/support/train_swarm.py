@@ -9,7 +9,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -114,7 +114,6 @@ class Volunteer:
 
     @property
     def lineage(self) -> Lineage:
-        assert self.engine.history is not None
         return self.engine.history.lineage
 
     def shown(self, *, stopping: bool = False) -> Snapshot:
@@ -178,7 +177,7 @@ class TestSwarm:
     ) -> None:
         torch.set_num_threads(1)
         self.data = Path(run.data) if run.data != BUILT_IN else _some_data(folder)
-        run, founder = RunChoices(**{**_fields(run), "data": str(self.data)}), FOUNDER
+        run, founder = replace(run, data=str(self.data)), FOUNDER
         model = ModelChoices(layers=run.stages, width=32, heads=heads, context=16)
         model = model if run.source is None else ModelChoices(lora=lora)
         self.starts, self._source = TextStore(folder / "starts"), run.source
@@ -263,12 +262,14 @@ class TestSwarm:
             volunteer.assign(stage)
         return volunteer
 
-    async def staffed(self, *stages: int) -> list[Volunteer]:
-        """Train with a volunteer for each of these, who all serve when it begins."""
+    async def staffed(self, *stages: int, steps: int = 0) -> list[Volunteer]:
+        """Train with a volunteer for each of these, who all serve when it begins; return them once
+        they have closed so many steps."""
         volunteers = [await self.add(stage) for stage in stages]
         pairs = list(zip(volunteers, stages, strict=True))
         await self.until(lambda: all(volunteer.serves(stage) for volunteer, stage in pairs))
         self.start()
+        await self.until(lambda: all(v.step(stage) >= steps for v, stage in pairs))
         return volunteers
 
     def vanish(self, volunteer: Volunteer) -> None:
@@ -470,7 +471,3 @@ def _note_losses(losses: dict[int, float]) -> Callable[[Event], None]:
             losses[event.step] = event.loss
 
     return note
-
-
-def _fields(run: RunChoices) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in run.__dataclass_fields__}

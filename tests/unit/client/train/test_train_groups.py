@@ -42,7 +42,6 @@ def pids_of(volunteer: Volunteer, stage: int) -> tuple[int, ...]:
 async def is_one_seat_that_a_killed_rank_does_not_lose(swarm: TestSwarm, stage: int) -> None:
     grouped = await two_by_two(swarm, stage)
     worker, before = grouped.held(stage).worker, pids_of(grouped, stage)
-    assert worker is not None
     assert len(set(before)) == 2
     await swarm.until(lambda: grouped.counted(stage) and all(r.passes for r in worker.ranks))
     shown = grouped.shown().workers[0]

@@ -11,13 +11,11 @@ from client.train.engine import Engine
 from protocol.ids import PeerId
 from protocol.membership.losses import PROGRESS
 from protocol.wire.messages import Heartbeat, LeaseRequest, Message, Records
-from tests.support.memory_network import MemoryNetwork
 from tests.support.train_swarm import Volunteer, open_swarm
 
 
 def trusted(volunteer: Volunteer) -> frozenset[PeerId] | None:
     network = volunteer.engine.network
-    assert isinstance(network, MemoryNetwork)
     return None if network.trusted is None else frozenset(network.trusted)
 
 

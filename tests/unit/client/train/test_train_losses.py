@@ -26,7 +26,6 @@ def lie_about_losses(liar: Volunteer, lie: float) -> None:
 
     liar.distort(of_sums)
     driver = liar.held(1).driver
-    assert driver is not None
     proposer = driver.seat.leader.proposer
     propose = proposer.propose
 

@@ -41,9 +41,7 @@ async def test_who_also_holds_the_stage_takes_over_at_once(tmp_path: Path, stage
 async def test_a_split_that_lasts_heals(tmp_path: Path) -> None:
     """Both sides hold the other for dead long before they can reach each other again."""
     async with open_swarm(tmp_path, steps=60) as swarm:
-        first, *rest, cut = [await swarm.add(stage) for stage in (0, 0, 1, 0)]
-        swarm.start()
-        await swarm.until(lambda: min(first.step(0), cut.step(0)) >= 2)
+        first, *rest, cut = await swarm.staffed(0, 0, 1, 0, steps=2)
         alone = cut.peer
         swarm.hub.partition([alone], [v.peer for v in (first, *rest)])
         await swarm.until(lambda: first.engine.membership.roster.member(alone) is None)
@@ -73,14 +71,12 @@ async def test_a_swarm_that_was_shut_down_says_what_it_waits_for_and_how_long(
     tmp_path: Path,
 ) -> None:
     async with open_swarm(tmp_path, steps=24, checkpoint_every=4) as swarm:
-        first, second = await swarm.add(0), await swarm.add(1)
-        swarm.start()
+        first, second = await swarm.staffed(0, 1)
         await swarm.until(lambda: list(first.disk.glob("stage-0-v12.*")))
         for gone in (first, second):
             swarm.vanish(gone)
         back = await swarm.add(copies=first.disk)
         history = back.engine.history
-        assert history is not None
         await swarm.until(lambda: "version 0 is the newest that every stage" in history.waiting())
         assert history.waiting().startswith(("up to 120 s for", "up to 119 s for"))
         assert "who may have version 12" in history.waiting()
@@ -122,7 +118,6 @@ async def test_a_lineage_that_was_begun_names_those_who_were_there(tmp_path: Pat
         back = await swarm.add(0, copies=first.disk)
         await swarm.until(lambda: back.serves(0))
         driver = back.held(0).driver
-        assert driver is not None
         assert driver.seat.quorum.electors == {*third.lineage.electors}
         third.assign(1)
         swarm.start()

@@ -56,7 +56,6 @@ async def test_the_founders_line_is_left_and_the_other_stays_on_the_disk(tmp_pat
         assert STEPS - TOGETHER <= event.steps <= STEPS - EVERY
         assert event.members == (founder.peer,)
         told = back.shown().given_up
-        assert told is not None
         assert told.words == event.words
         aside = {path.name.removesuffix(SET_ASIDE) for path in back.disk.glob(f"*{SET_ASIDE}")}
         assert f"stage-0-v{STEPS}.safetensors" in aside, "our last state is kept"
@@ -71,7 +70,6 @@ async def test_a_line_whose_state_is_not_to_be_had_takes_nobody_along(tmp_path: 
         founder, back = await train_apart(swarm)
         founder.engine.shelf.withdraw_above(0)
         fetching = back.engine.history
-        assert fetching is not None
         await swarm.until(lambda: fetching.machine.lines.failures)
         assert not given_up(back)
         assert back.serves(0)
@@ -100,7 +98,6 @@ async def test_a_full_disk_names_no_state_as_one_of_the_line_that_was_left(
         monkeypatch.setattr(Persisted, "save", save_once_full)
         await swarm.until(lambda: given_up(back))
         ours = back.engine.history
-        assert ours is not None
         assert ours._fetched, "no copy of it was put among our checkpoints"
         await swarm.until(lambda: len(tried) > 1)
         await swarm.until(lambda: Persisted(back.disk / LINEAGE, Lineage).peek() == ours.lineage)

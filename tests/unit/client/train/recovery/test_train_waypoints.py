@@ -87,12 +87,10 @@ async def test_the_chain_is_on_disk_for_the_next_process(tmp_path: Path) -> None
         honest[0].engine.waypoints.keep_in(file)
         await swarm.until(lambda: certified(honest[0]) >= 2 * EVERY)
         chain = Persisted(file, KeptChain).read()
-        assert chain is not None
         assert chain.links == honest[0].engine.waypoints.machine.chain
         again = await swarm.add()
         again.engine.waypoints.keep_in(file)
         assert certified(again) >= 2 * EVERY
-        assert again.engine.history is not None
         proves = again.engine.history.machine.evidence.proves
         assert all(proves(volunteer.peer) for volunteer in honest)
 

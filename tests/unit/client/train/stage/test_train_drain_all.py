@@ -39,9 +39,7 @@ def newest(volunteer: Volunteer, stage: int) -> int:
 
 async def test_one_of_two_leaves_and_the_others_recover_nothing(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=14) as swarm:
-        first, second, *_ = [await swarm.add(stage) for stage in (0, 0, 1, 1)]
-        swarm.start()
-        await swarm.until(lambda: second.step(0) >= 3)
+        first, second, *_ = await swarm.staffed(0, 0, 1, 1, steps=3)
         await finish(second)
         at = newest(second, 0)
         assert at >= 3
@@ -67,9 +65,7 @@ async def test_the_status_says_what_a_stage_waits_for_on_its_way_out(
 
     monkeypatch.setattr(StateSaver, "final", on_a_slow_disk)
     async with open_swarm(tmp_path, steps=200) as swarm:
-        first, second, *_ = [await swarm.add(stage) for stage in (0, 0, 1, 1)]
-        swarm.start()
-        await swarm.until(lambda: second.step(0) >= 3)
+        first, second, *_ = await swarm.staffed(0, 0, 1, 1, steps=3)
         said = set[tuple[str, str]]()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(finish, second)
@@ -85,9 +81,7 @@ async def test_the_status_says_what_a_stage_waits_for_on_its_way_out(
 
 async def test_all_leave_together_at_one_version(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=200) as swarm:
-        volunteers = [await swarm.add(stage) for stage in (0, 0, 1, 1)]
-        swarm.start()
-        await swarm.until(lambda: volunteers[0].step(0) >= 3)
+        volunteers = await swarm.staffed(0, 0, 1, 1, steps=3)
         async with trio.open_nursery() as nursery:
             for volunteer in volunteers:
                 nursery.start_soon(finish, volunteer)
@@ -135,9 +129,7 @@ def keeper(swarm: TestSwarm, volunteer: Volunteer) -> Buddies:
 
 async def test_in_a_swarm_that_stands_still_nothing_is_waited_for(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=200) as swarm:
-        first, last = await swarm.add(0), await swarm.add(1)
-        swarm.start()
-        await swarm.until(lambda: last.step(1) >= 3)
+        first, last = await swarm.staffed(0, 1, steps=3)
         swarm.vanish(last)
         await swarm.until(lambda: 1 in first.held_stages.view.empty_stages())
         began = trio.current_time()
@@ -174,9 +166,7 @@ async def test_what_nobody_else_has_stays_in_memory_until_the_disk_takes_it(
     tmp_path: Path, disk: Disk
 ) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm, trio.open_nursery() as nursery:
-        alone = await swarm.add(0)
-        swarm.start()
-        await swarm.until(lambda: alone.step(0) >= 3)
+        (alone,) = await swarm.staffed(0, steps=3)
         disk.full = True
         nursery.start_soon(finish, alone)
         await swarm.until(lambda: alone.held_stages.keeps)
@@ -196,9 +186,7 @@ async def test_what_nobody_else_has_stays_in_memory_until_the_disk_takes_it(
 
 async def test_what_is_given_up_unsaved_is_told(tmp_path: Path, disk: Disk) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
-        alone = await swarm.add(0)
-        swarm.start()
-        await swarm.until(lambda: alone.step(0) >= 3)
+        (alone,) = await swarm.staffed(0, steps=3)
         disk.full = True
         alone.held_stages.let_go()
         await finish(alone)
@@ -211,9 +199,7 @@ async def test_what_is_given_up_unsaved_is_told(tmp_path: Path, disk: Disk) -> N
 
 async def test_what_others_have_is_not_lost_on_a_full_disk(tmp_path: Path, disk: Disk) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
-        _, leaver = await swarm.add(0), await swarm.add(0)
-        swarm.start()
-        await swarm.until(lambda: leaver.step(0) >= 3)
+        _, leaver = await swarm.staffed(0, 0, steps=3)
         disk.full = True
         assert leaver.held_stages.not_to_be_saved() == ""
         await finish(leaver)
@@ -241,9 +227,7 @@ async def test_it_is_known_before_that_the_disk_will_not_take_the_last_version(
 
 async def test_a_copy_counts_that_is_of_our_lineage_and_of_our_state(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
-        alone = await swarm.add(0)
-        swarm.start()
-        await swarm.until(lambda: alone.step(0) >= 3)
+        (alone,) = await swarm.staffed(0, steps=3)
         at, history = alone.step(0), alone.engine.history
         made = bytes.fromhex(next(c.hash for c in alone.engine.commits if c.version == at))
         ours, other = history.lineage, Lineage(1 << 32, 1, (bytes(32),), ("x",))

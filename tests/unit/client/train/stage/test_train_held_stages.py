@@ -31,9 +31,7 @@ def replayed(swarm: TestSwarm) -> int:
 
 async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
     """The first holds stage 0, the other stage 1 and, a little later, stage 0 as well."""
-    first, dual = await swarm.add(0), await swarm.add(1)
-    swarm.start()
-    await swarm.until(lambda: first.step(0) >= 2)
+    first, dual = await swarm.staffed(0, 1, steps=2)
     dual.assign(0)
     await swarm.until(lambda: dual.engine.own_bytes)
     return first, dual
@@ -151,9 +149,7 @@ async def test_a_first_stage_that_does_not_fit_ends_the_node(tmp_path: Path) -> 
 
 async def test_unassigned_while_fetching_nothing_is_left(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=10) as swarm:
-        first, dual = await swarm.add(0), await swarm.add(1)
-        swarm.start()
-        await swarm.until(lambda: first.step(0) >= 1)
+        _, dual = await swarm.staffed(0, 1, steps=1)
         dual.assign(0)
         await swarm.until(lambda: dual.step(0) >= 0)
         assert not dual.serves(0)

@@ -40,14 +40,7 @@ from protocol.pipeline.effects import (
     Task,
 )
 from protocol.pipeline.place import Place
-from protocol.seat.effects import (
-    AgreedOn,
-    Audited,
-    CommitTo,
-    Contributions,
-    HeldOutLoss,
-    Snapshot,
-)
+from protocol.seat.effects import AgreedOn, Audited, CommitTo, Contributions, HeldOutLoss, Snapshot
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView

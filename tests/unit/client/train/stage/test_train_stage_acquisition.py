@@ -337,7 +337,6 @@ async def test_where_certified_members_serve_no_other_lets_a_newcomer_in() -> No
     evidence.certify(4, [SIBLING])
     assert await admission((SERVING, admit(SERVING, SIBLING)), evidence=evidence) is None
     believed = await admission((SIBLING, admit(SERVING, SIBLING)), evidence=evidence)
-    assert believed is not None
     assert believed.donors == [SIBLING]
     for liar in (FETCHING, NEXT, PeerId("stranger")):
         assert await admission((liar, admit(SERVING)), (SERVING, admit(liar))) is None

@@ -30,6 +30,10 @@ F = RUN.stages[0].flops
 LIAR = peer(6)
 
 
+def measuring() -> Measuring:
+    return Measuring(peer(0), RUN, Membership(peer(0), SWARM, 2))
+
+
 def test_a_claim_of_five_times_what_others_measure_is_corrected_and_no_other() -> None:
     machine, (honest, *others) = measuring(), [peer(n) for n in range(1, 6)]
     claims = {LIAR: 5 * F} | dict.fromkeys((honest, *others), 2 * F)
@@ -46,10 +50,11 @@ def test_a_claim_of_five_times_what_others_measure_is_corrected_and_no_other() -
 
     machine.tick([], 0.0, 1.8e9)
     assert believed() == claims
+    effects: list[object] = []
     told = encode_measurements(Measurements((Partner(LIAR, (StageRate(1, 10**6, 300),)),)))
     for number, author in enumerate(others, start=1):
         machine.record(RecordChanged(MEASURED, author, author, told))
-        effects = machine.tick([], 10.0 * number, 1.8e9)
+        effects += machine.tick([], 10.0 * number, 1.8e9)
     said = [one.words for one in effects if isinstance(one, Explain)]
     assert ["1/5.0 of what it claims" in words for words in said] == [True]
     assert believed() == claims | {LIAR: F}
@@ -109,10 +114,6 @@ def test_our_own_queue_says_that_the_stage_beside_us_did_not_hold_things_up() ->
 
 
 # --- transfers ---------------------------------------------------------------------------------
-
-
-def measuring() -> Measuring:
-    return Measuring(peer(0), RUN, Membership(peer(0), SWARM, 2))
 
 
 def download(machine: Measuring, donor: PeerId, start: float, rate: float) -> None:

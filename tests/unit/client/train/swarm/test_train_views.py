@@ -28,13 +28,9 @@ def linked_as_wanted(members: dict[PeerId, int], own: PeerId = ME) -> Roster:
         roster.advertise(other, advert(serves=(seat(stage, 27),)), 1)
     roster.heard(own, [seat(members[own], 27)])
     for other in roster.neighbours():
-        link(roster, other, members[other])
+        roster.link_up(other)
+        roster.heard(other, [seat(members[other], 27)])
     return roster
-
-
-def link(roster: Roster, other: PeerId, stage: int) -> None:
-    roster.link_up(other)
-    roster.heard(other, [seat(stage, 27)])
 
 
 def lose(roster: Roster, others: Iterable[PeerId]) -> None:

@@ -84,7 +84,6 @@ class SlowDonor(RecordingPorts):
 
 async def fetch(donor: SlowDonor, begins_s: float | None = None) -> Path:
     """Download what it has, which it serves to the end; nobody is blamed."""
-    assert isinstance(donor.download, Download)
     failure: DownloadFailed | None = None
     path = Path()
     async with trio.open_nursery() as nursery:
@@ -234,7 +233,7 @@ async def test_a_folder_that_cannot_be_made_is_a_download_that_failed(source: Pa
 
 
 async def test_a_donor_that_drips_does_not_hold_up_the_next_line(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nursery: trio.Nursery, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state of another line of the run is fetched in a bounded time, however it is sent."""
     monkeypatch.setattr(blobs, "is_plausible", lambda manifest, offer: True)
@@ -243,10 +242,8 @@ async def test_a_donor_that_drips_does_not_hold_up_the_next_line(
     downloads = donor.download = Downloads(donor, manifest(), SwarmId(SWARM))
     wanted = FetchLine(SEED, (Copy(0, 5, bytes(32)),), (DONOR,), within_s=90.0)
     began = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(donor.run)
-        assert await fetch_line(downloads, folder, wanted) == {}
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(donor.run)
+    assert await fetch_line(downloads, folder, wanted) == {}
     assert trio.current_time() - began == pytest.approx(90.0, abs=1.0)
     assert "did not come within 90 s" in donor.told()[-1].words
     assert list(folder.iterdir()) == [], "what is of no use takes no room"
