@@ -15,12 +15,7 @@ from client.cli.commands.join import promised_port
 from client.cli.founding.averaging import run_s
 from client.cli.founding.fitting import fewest_stages
 from client.cli.founding.manifest import Founding, choose_model, choose_optimizer, narrowed
-from client.cli.founding.options import (
-    ModelChoices,
-    OptimizerChoices,
-    RunChoices,
-    for_strangers,
-)
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices, for_strangers
 from client.cli.founding.presets import PRESETS, PresetName
 from client.cli.terminal.swarm_text import introduction
 from client.compute.memory import USUAL_GRAPHS
@@ -34,7 +29,7 @@ from model_zoo.specs.precision import Compute
 from model_zoo.specs.slices import narrow_layers
 from model_zoo.specs.state import StateSpec
 from protocol.ids import PeerId, SwarmId
-from protocol.invite import Invite, parse_invite, parse_swarm_file
+from protocol.invite import parse_invite, parse_swarm_file
 from protocol.manifest import Manifest, decode_manifest, encode_manifest
 from tests.support.cli_process import Within
 from tests.support.saved_swarms import SIGNER, founded
@@ -47,7 +42,6 @@ def described(manifest: Manifest) -> str:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_makes_a_manifest_that_peers_accept(preset: PresetName) -> None:
     fewest = fewest_stages(choose_model(PRESETS[preset], ModelChoices()))
-    assert fewest is not None
     manifest = founded(preset=preset, stages=max(2, fewest)).manifest
     assert decode_manifest(encode_manifest(manifest)) == manifest
 
@@ -288,7 +282,6 @@ def test_a_private_swarm_has_a_ticket_that_others_cannot_read(
     path = tmp_path / "private.swarm"
     done = within("create", "--no-measure", "--private", "--out", str(path))
     invite = parse_invite(done.stdout.strip())
-    assert isinstance(invite, Invite)
     assert invite.ticket is not None
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -313,7 +306,6 @@ def test_the_time_of_the_run_is_that_of_volunteers_like_the_founder() -> None:
     slow, fast = settled_on(SLOW), settled_on(FAST)
     for founding, machine in ((slow, SLOW), (fast, FAST)):
         assert founding.seconds == run_s(founding.manifest, machine)
-    assert fast.seconds is not None
     assert run_s(fast.manifest, replace(FAST, flop_per_s=1e15)) < fast.seconds
 
 

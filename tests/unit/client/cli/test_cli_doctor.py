@@ -35,17 +35,9 @@ from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.invite import SwarmFile
-from tests.support.cli_process import REPOSITORY, apart, living
+from tests.support.cli_process import LOCK, REPOSITORY, apart, living
 from tests.support.saved_swarms import SIGNER, WORDS, little_swarm
 
-HOLDER = """
-import sys
-from pathlib import Path
-from client.store.identity import identity_lock
-with identity_lock(Path(sys.argv[1])):
-    print("up", flush=True)
-    sys.stdin.readline()
-"""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
@@ -130,7 +122,7 @@ def key_that_others_can_read(scene: Scene) -> None:
 
 @case("lock", "fail", r"process \d+ uses this identity", r"kill \d+")
 def lock_held_by_another_process(scene: Scene) -> None:
-    scene.exit.enter_context(living(HOLDER, str(scene.data)))
+    scene.exit.enter_context(living(LOCK, str(scene.data)))
 
 
 @case("swarm files", "fail", "is damaged, so its swarm counts as unknown", "rm .*join again")

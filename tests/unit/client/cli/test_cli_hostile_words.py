@@ -15,12 +15,7 @@ from client.cli.logging.log_writer import as_json
 from client.cli.serving.metrics import exposition
 from client.cli.terminal.output import json_document, json_line
 from client.control.matches import MatchesSnapshot
-from client.control.snapshot import (
-    EventView,
-    PeerView,
-    ReplicaView,
-    StageView,
-)
+from client.control.snapshot import EventView, PeerView, ReplicaView, StageView
 from client.events import Entry, LogLine
 from client.store.paths import home_folders
 from tests.support.cli_process import Within
