@@ -13,7 +13,7 @@ from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.strangers import MESSAGES_BURST, MESSAGES_PER_S
 from client.net.windows import INITIAL_WINDOW_BYTES
 from protocol.wire.messages import Goodbye, Heartbeat, Hello, Message
-from tests.support.arrivals import backward, is_up, next_inbound, say
+from tests.support.arrivals import backward, is_up, next_inbound, say, until
 from tests.support.loopback import Networks
 
 HELLO = Hello(1, None, "test")
@@ -92,8 +92,7 @@ async def test_who_only_greets_or_never_does_is_not_listened_to_for_ever(
         with contextlib.suppress(Exception):
             for _ in range(count):
                 await say(b, a.peer_id, message)
-        while a.statistics().peers:
-            await trio.sleep(0.01)
+        await until(lambda: not a.statistics().peers)
         assert a.statistics().refused["greeting-flood"] == 1
 
 

@@ -13,8 +13,7 @@ from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import PeerDown, PeerUp
 from protocol.effects import Explain
 from protocol.wire.messages import Goodbye
-from tests.support.arrivals import is_up, next_inbound, say
-from tests.support.circuits import until
+from tests.support.arrivals import is_up, next_inbound, say, until
 from tests.support.loopback import Networks
 from tests.support.relay import open_relay
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
@@ -15,6 +14,7 @@ from client.net.connection_limiter import HostLimits
 from client.net.errors import DialError, ListenError, PortInUse, TurnedAway
 from client.net.host import PORT_TRIES, Connection, Host, open_host
 from client.net.transport import ByteStream
+from tests.support.cli_process import apart
 from tests.support.loopback import Dial, Hosts
 
 
@@ -189,14 +189,8 @@ def test_importing_the_network_prints_nothing_and_brings_what_it_uses(tmp_path: 
         "logging.getLogger('libp2p.x').warning('boo')\n"
         "sys.exit(bool({'torch', 'httpx', 'dns', 'zeroconf'} & sys.modules.keys()))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "LIBP2P_DEBUG": "DEBUG", "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    done = apart(sys.executable, "-c", code, LIBP2P_DEBUG="DEBUG", TMPDIR=str(tmp_path))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert not os.listdir(str(tmp_path))
 
 
@@ -207,8 +201,8 @@ def test_another_version_of_the_library_is_refused() -> None:
         "m.version = lambda name: '0.9.0' if name == 'libp2p' else real(name)\n"
         "import client.net.libp2p_patches"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert b"ImportError: libp2p 0.9.0 is installed" in done.stderr
+    done = apart(sys.executable, "-c", code)
+    assert "ImportError: libp2p 0.9.0 is installed" in done.stderr
 
 
 async def test_a_machine_that_moves_has_other_addresses(

@@ -15,13 +15,8 @@ from client.net.network import PeerDown, PeerUp
 from client.net.yamux import YamuxSession
 from client.net.yamux_stream import HEADER, PING, SYN
 from protocol.wire.framing import PREFIX, encode_frame
-from protocol.wire.messages import (
-    Chunk,
-    Goodbye,
-    Moving,
-    encode_message,
-)
-from tests.support.arrivals import backward, is_up, next_inbound, say
+from protocol.wire.messages import Chunk, Goodbye, Moving, encode_message
+from tests.support.arrivals import backward, is_up, next_inbound, say, until
 from tests.support.loopback import Intrude, Networks
 
 
@@ -95,8 +90,7 @@ async def test_a_bad_length_ends_the_link_and_nothing_else(
     async with networks() as a, networks() as honest:
         async with hostile_lane(intrude, a.addresses[0], name) as (session, stream):
             await stream.send_all([data])
-            while not session.closed:
-                await trio.sleep(0.01)
+            await until(lambda: session.closed)
         assert a.statistics().refused[reason] == 1
         await honest.connect(a.addresses[0])
         await say(honest, a.peer_id, Goodbye("1"))
@@ -112,8 +106,7 @@ async def test_an_end_inside_a_frame_is_noticed(
         await stream.send_all([data])
         stream.send_eof()
         if length:
-            while not session.closed:
-                await trio.sleep(0.01)
+            await until(lambda: session.closed)
         assert a.statistics().refused.get("frame-truncated", 0) == (1 if length else 0)
 
 
@@ -126,8 +119,7 @@ async def test_a_lane_cannot_be_opened_twice(networks: Networks, intrude: Intrud
 
         with contextlib.suppress(Exception):
             await request_protocol(GuardedStream(again.receive_up_to, send), LANES["bulk"])
-        while not session.closed:
-            await trio.sleep(0.01)
+        await until(lambda: session.closed)
         assert a.statistics().refused["lane-opened-twice"] == 1
 
 
@@ -141,8 +133,7 @@ async def test_who_says_without_end_that_it_moves_loses_the_link(
         hostile_lane(intrude, a.addresses[0], "control") as (session, stream),
     ):
         await stream.send_all([flood])
-        while not session.closed:
-            await trio.sleep(0.01)
+        await until(lambda: session.closed)
         assert a.statistics().refused["moving-flood"] == 1
         assert a.statistics().frames_in <= MOVES_BURST + 10
 
@@ -175,8 +166,7 @@ async def test_a_frame_larger_than_any_of_the_run_is_not_begun(
             await trio.sleep(0.01)
             next(iter(a._links.values())).announced.set()
         await stream.send_all([unfinished(1001)])
-        while not session.closed:
-            await trio.sleep(0.01)
+        await until(lambda: session.closed)
         assert a.statistics().refused["payload-size"] == 1
 
 

@@ -76,7 +76,6 @@ class JsPeer:
 
     async def said(self, key: str) -> dict[str, Any]:
         """Wait for the next line that has this key."""
-        assert self._process.stdout is not None
         while True:
             while b"\n" not in self._text:
                 more = await self._process.stdout.receive_some()
@@ -89,7 +88,6 @@ class JsPeer:
             assert "failed" not in found, found
 
     async def tell(self, line: str) -> None:
-        assert self._process.stdin is not None
         await self._process.stdin.send_all(line.encode() + b"\n")
 
 

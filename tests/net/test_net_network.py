@@ -20,12 +20,8 @@ from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.tcp import TCP
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
-from protocol.wire.messages import (
-    Backward,
-    Goodbye,
-    Message,
-)
-from tests.support.arrivals import backward, is_up, next_inbound, say
+from protocol.wire.messages import Backward, Goodbye, Message
+from tests.support.arrivals import backward, is_up, next_inbound, say, until
 from tests.support.loopback import Networks
 
 
@@ -62,8 +58,7 @@ async def test_a_boundary_larger_than_any_queue_arrives_whole(networks: Networks
 async def test_statistics_and_round_trip(networks: Networks) -> None:
     async with networks() as a, networks() as b:
         await b.connect(a.addresses[0])
-        while not (b.statistics().rtt_s and a.statistics().rtt_s):
-            await trio.sleep(0.01)
+        await until(lambda: b.statistics().rtt_s and a.statistics().rtt_s)
         before = b.statistics()
         assert 0 < before.rtt_s[a.peer_id] < 10
         await say(b, a.peer_id, backward(0), bytes(100_000))
@@ -72,14 +67,12 @@ async def test_statistics_and_round_trip(networks: Networks) -> None:
         assert after.peers == (a.peer_id,)
         assert after.bytes_out - before.bytes_out > 100_000
         assert a.statistics().bytes_in > 100_000
-        while b.statistics().tensor_bytes_out == before.tensor_bytes_out:
-            await trio.sleep(0.01)
+        await until(lambda: b.statistics().tensor_bytes_out != before.tensor_bytes_out)
         b.post(a.peer_id, Goodbye("no tensor"))
         await next_inbound(a)
         assert 0 < b.statistics().tensor_bytes_out - before.tensor_bytes_out - 100_000 < 200
         await b.disconnect(a.peer_id, "done")
-        while b.statistics().peers:
-            await trio.sleep(0.01)
+        await until(lambda: not b.statistics().peers)
         ended = b.statistics()  # ended links still count
         assert ended.bytes_out >= after.bytes_out
         assert ended.tensor_bytes_out > 100_000
@@ -163,10 +156,8 @@ async def test_crossing_dials_end_in_one_link(networks: Networks) -> None:
                 assert await network.events.receive() == PeerUp(other.peer_id)
                 for number in range(20):
                     event = await network.events.receive()
-                    assert isinstance(event, Inbound)
                     assert event.message == Goodbye(str(number))
-            while len(_carriers(a)) + len(_carriers(b)) > 2:
-                await trio.sleep(0.01)
+            await until(lambda: len(_carriers(a)) + len(_carriers(b)) <= 2)
             assert len(a.events) == len(b.events) == 0  # and no PeerDown
 
 
@@ -258,8 +249,7 @@ async def test_those_who_keep_links_sleep_while_nothing_changes_for_them(
             async with networks() as stranger:
                 await stranger.connect(a.addresses[0])
                 await is_up(a, stranger)
-            while stranger.peer_id in a.statistics().peers:
-                await trio.sleep(0.01)
+            await until(lambda: stranger.peer_id not in a.statistics().peers)
         assert not wakings.count
         a.want({b.peer_id: (*b.addresses, "/ip4/192.0.2.1/tcp/9")})
         await trio.testing.wait_all_tasks_blocked()

@@ -9,14 +9,10 @@ from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound
 from client.net.pacing import MIN_BURST_BYTES, Pacer, Rates
 from protocol.wire.messages import Backward, Chunk, Goodbye
-from tests.support.arrivals import is_up, say
+from tests.support.arrivals import backward, is_up, say
 from tests.support.loopback import Networks
 
 MB = 1_000_000
-
-
-def backward(number: int) -> Backward:
-    return Backward(stage=0, step=1, microbatch=number, attempt=0)
 
 
 # --- the bucket ----------------------------------------------------------------------------------

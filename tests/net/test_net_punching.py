@@ -5,23 +5,15 @@ from __future__ import annotations
 import pytest
 import trio
 
-from client.net.libp2p_network import Libp2pNetwork
 from client.net.relay.exchange import ask
 from protocol.hosts import Outer
 from protocol.relay.messages import Punch, PunchRefused
-from tests.support.circuits import circuit, linked, reserve, until
+from tests.support.arrivals import until
+from tests.support.circuits import asked, circuit, linked, reserve
 from tests.support.loopback import Networks
 
 OWN = Outer(40_000, "11.0.1.2", 40_000)
 VICTIM = Punch("11.0.9.9", 40_000)
-
-
-async def asked(one: Libp2pNetwork, other: Libp2pNetwork, message: Punch) -> object:
-    link = one._links[other.peer_id]
-    assert link.connection is not None
-    stream, answer = await ask(link.connection, message)
-    stream.reset()
-    return answer
 
 
 async def test_a_third_partys_place_is_not_dialled(networks: Networks) -> None:

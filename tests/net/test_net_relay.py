@@ -18,20 +18,11 @@ from client.net.windows import INITIAL_WINDOW_BYTES
 from protocol.hosts import kind_of
 from protocol.relay.messages import Connect, Reserve, Status, Stop
 from protocol.wire.messages import Backward, Goodbye
-from tests.support.arrivals import backward, next_inbound, say
-from tests.support.circuits import circuit, linked, until
+from tests.support.arrivals import backward, next_inbound, say, until
+from tests.support.circuits import asked, circuit, linked, reserve
 from tests.support.loopback import Networks
 
 SOMEBODY = make_identity(bytes(32)).peer
-
-
-async def reserve(member: Libp2pNetwork, *relays: Libp2pNetwork) -> None:
-    """Let a network be reached through relays, which relay from now on."""
-    before = len(member.reaching.addresses)
-    for relay in relays:
-        relay.passing.offer(relays=True)
-    member.reaching.update({relay.peer_id: relay.addresses for relay in relays}, needed=True)
-    await until(lambda: len(member.reaching.addresses) >= min(2, before + len(relays)))
 
 
 def test_relays_of_one_network_are_told_by_its_prefix() -> None:
@@ -153,11 +144,8 @@ async def test_there_are_no_circuits_over_circuits(networks: Networks) -> None:
         b.passing.offer(relays=True)
         with pytest.raises(DialError, match="only through another relay"):
             await a.connect(f"{b.addresses[0]}/p2p-circuit/p2p/{c.peer_id}")
-        link = a._links[b.peer_id]
-        assert link.connection is not None
         for message in (Reserve(), Connect(c.peer_id)):
-            _, answer = await ask(link.connection, message)
-            assert answer == Status("over-a-circuit")
+            assert await asked(a, b, message) == Status("over-a-circuit")
         assert b.statistics().refused["relay-loop"] == 2
 
 
@@ -167,7 +155,6 @@ async def test_garbage_costs_points_and_one_connection(networks: Networks, garba
         await a.connect(relay.addresses[0])
         await b.connect(relay.addresses[0])
         connection = a.direct(relay.peer_id)
-        assert connection is not None
         stream = await connection.session.open_stream()
         await request_protocol(negotiable(stream), RELAY_PROTOCOL)
         await stream.send_all([garbage])
@@ -183,7 +170,6 @@ async def test_a_slow_reader_stops_its_sender_and_fills_no_memory(networks: Netw
         b.serve_circuit = lambda stream, relay, asker: None  # type: ignore[method-assign]
         await a.connect(relay.addresses[0])
         connection = a.direct(relay.peer_id)
-        assert connection is not None
         stream, answer = await ask(connection, Connect(b.peer_id))
         assert answer == Status("ok", "127.0.0.1")
         sent = 0
@@ -192,7 +178,6 @@ async def test_a_slow_reader_stops_its_sender_and_fills_no_memory(networks: Netw
                 await stream.send_all([bytes(64 * 1024)])
                 sent += 64 * 1024
         held = relay._links[a.peer_id].connection
-        assert held is not None
         assert held.session.buffered_bytes <= INITIAL_WINDOW_BYTES
         assert sent < 8 * 1024 * 1024
         assert linked(a, relay)
@@ -213,8 +198,7 @@ async def test_a_direct_connection_takes_over_from_a_relayed_one_in_the_midst_of
             while not over.is_set():
                 await say(one, other.peer_id, backward(number), bytes(50_000))
                 number += 1
-            while len(got[other]) < number:
-                await trio.sleep(0.01)
+            await until(lambda: len(got[other]) >= number)
 
         async def take(one: Libp2pNetwork, other: Libp2pNetwork) -> None:
             async for event in one.events:

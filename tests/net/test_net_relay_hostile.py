@@ -21,7 +21,8 @@ from protocol.ids import PeerId
 from protocol.relay.messages import Connect
 from protocol.relay.server import RelayLimits
 from protocol.token_bucket import Rate
-from tests.support.circuits import asked, circuit_to, fill, linked, reserve, until
+from tests.support.arrivals import until
+from tests.support.circuits import asked, circuit_to, fill, linked, reserve
 from tests.support.loopback import Networks
 from tests.support.relay import open_relay
 
@@ -49,7 +50,6 @@ async def blocked(
         serve = b.serve_circuit
         b.serve_circuit = lambda stream, relay, asker: None  # type: ignore[method-assign]
         to_b = relay.direct(b.peer_id)
-        assert to_b is not None
         async with networks() as a, trio.open_nursery() as nursery:
             await a.connect(relay.addresses[0])
             streams = [await circuit_to(a, relay, b) for _ in range(24)]
@@ -110,7 +110,6 @@ async def test_who_names_another_in_a_request_is_cut_off_and_reserves_for_nobody
         await reserve(b, relay)
         await liar.connect(relay.addresses[0])
         connection = liar.direct(relay.peer_id)
-        assert connection is not None
         named = msgspec.msgpack.encode(["Reserve", b.peer_id])
         stream = await connection.session.open_stream()
         said = len(named).to_bytes(2, "big") + named

@@ -108,7 +108,6 @@ async def test_a_frame_that_is_never_ended_is_given_up(
     lane, began = Lane(nursery, "bulk"), trio.current_time()
     await lane.send(wire(500 * KIB)[:cut])
     await trio.sleep(2 * PATIENCE_S)
-    assert lane.refused is not None
     assert lane.refused.reason == "frame-too-slow"
     assert lane.ended_at == pytest.approx(began + PATIENCE_S, abs=1)
 
@@ -125,7 +124,6 @@ async def test_nor_does_a_trickle_keep_it_alive(
         lane.stream.on_data(memoryview(data[position : position + rate]))
         position += rate
     assert lane.refused is not None
-    assert lane.ended_at is not None
     assert lane.ended_at - began < 2 * PATIENCE_S + 2
 
 
@@ -231,13 +229,9 @@ def test_of_the_largest_tensors_some_have_room_however_large_they_are() -> None:
 # --- between frames ------------------------------------------------------------------------------
 
 
-def encoded(message: Message) -> bytes:
-    return b"".join(encode_frame(encode_message(message)))
-
-
 async def test_other_tasks_run_while_a_reader_takes_what_lies_there() -> None:
     pieces, turns = 50, 0
-    one = encoded(Goodbye("1"))
+    one = b"".join(encode_frame(encode_message(Goodbye("1"))))
     async with trio.open_nursery() as nursery:
         lane = Lane(nursery, "control")
         for _ in range(pieces):

@@ -29,6 +29,7 @@ from client.net.yamux_stream import (
     Session,
     YamuxStream,
 )
+from tests.support.arrivals import until
 from tests.support.loopback import Hosts, Intrude
 
 CHUNK_BYTES = MAX_PLAINTEXT_BYTES - HEADER.size
@@ -92,7 +93,6 @@ async def test_a_broken_rule_ends_the_connection_with_its_name(
                 pass
         victim = await sessions.first()
         await victim.ended.wait()
-        assert victim.violation is not None
         assert victim.reason == victim.violation.reason == reason
         assert victim.violation.penalty > 0
 
@@ -205,7 +205,6 @@ async def test_streams_that_come_and_go_without_end_are_a_violation(
             for first in range(BURST, 20 * BURST, 64):
                 await attacker.channel.send([churn(first, 64)])
         await victim.ended.wait()
-        assert victim.violation is not None
         assert victim.reason == victim.violation.reason == "stream-flood"
 
 
@@ -255,8 +254,7 @@ async def test_go_away_and_a_forged_message_end_it(hosts: Hosts, intrude: Intrud
         assert not sessions.opened[0].by_peer, "whoever says so has not died"
         async with intrude(host.addresses[0]) as attacker:
             await attacker.channel._stream.send_all(b"\x00\x20" + b"?" * 32)
-            while len(sessions.opened) < 2:
-                await trio.sleep(0.01)
+            await until(lambda: len(sessions.opened) >= 2)
             await sessions.opened[1].ended.wait()
         assert sessions.opened[1].reason == "noise-tag"
 
@@ -325,8 +323,7 @@ async def test_a_writer_waits_for_its_reader_and_does_not_die(pair: Callable[[],
     with pytest.raises(trio.TooSlowError):
         await near.send_all([b"x" * (INITIAL_WINDOW_BYTES + 1)], stall_s=0.2)
     assert far.buffered_bytes <= INITIAL_WINDOW_BYTES
-    while far.buffered_bytes < INITIAL_WINDOW_BYTES:
-        await trio.sleep(0.01)
+    await until(lambda: far.buffered_bytes >= INITIAL_WINDOW_BYTES)
     assert await taken(far, INITIAL_WINDOW_BYTES) == b"x" * INITIAL_WINDOW_BYTES
     await near.send_all([b"goes on"], stall_s=5)
     assert await far.receive_some() == b"goes on"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from client.net.errors import PeerUnreachable
@@ -16,6 +18,12 @@ def backward(number: int) -> Backward:
     return Backward(stage=0, step=1, microbatch=number, attempt=0)
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition; the test's deadline ends it."""
+    while not condition():
+        await trio.sleep(0.01)
+
+
 async def next_inbound(network: Libp2pNetwork) -> Inbound:
     while True:
         event = await network.events.receive()
@@ -25,8 +33,7 @@ async def next_inbound(network: Libp2pNetwork) -> Inbound:
 
 async def is_up(network: Libp2pNetwork, other: Libp2pNetwork) -> None:
     """Wait until ``network`` has its link to ``other``: the dialled side has it later."""
-    while other.peer_id not in network.statistics().peers:
-        await trio.sleep(0.01)
+    await until(lambda: other.peer_id in network.statistics().peers)
 
 
 async def say(network: Libp2pNetwork, peer: PeerId, message: Message, payload: bytes = b"") -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from client.compute.checkpoint import build_header, read_info
+from client.compute.checkpoint import read_info
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
 from client.train.transfer.blobs import Downloads, Shelf
@@ -23,7 +23,7 @@ from protocol.manifest import Policy
 from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import BlobQuery, ChunkRequest, Message
-from tests.support.hashes import state_hash
+from tests.support.hashes import checkpoint_of
 from tests.support.protocol_examples import manifest
 from tests.support.virtual_time import at_once
 
@@ -39,12 +39,7 @@ def checkpoint(stage: int, version: int, *, swarm: str = SWARM, fill: int = 0) -
     """A checkpoint of the right size for the stage; every byte of its data is ``fill``."""
     count = stage_parameters(MANIFEST.model, MANIFEST.layers_per_stage, stage)
     data = bytes([fill]) * (12 * count)
-    digest = state_hash(version, memoryview(data))
-    layout = (("weights", (count,)),)
-    header = build_header(
-        swarm=swarm, stage=stage, stages=STAGES, version=version, digest=digest, layout=layout
-    )
-    return header + data
+    return checkpoint_of(swarm, stage, STAGES, version, data)
 
 
 @dataclass

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-
-import trio
 
 from client.net.errors import NetworkError
 from client.net.libp2p_network import Libp2pNetwork
@@ -13,15 +11,10 @@ from client.net.relay.exchange import ask
 from client.net.yamux_stream import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.relay.messages import Connect, RelayMessage, Status
+from tests.support.arrivals import until
 from tests.support.loopback import Networks
 
 PIECE_BYTES = 64 * 1024
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition; the test's deadline ends it."""
-    while not condition():
-        await trio.sleep(0.01)
 
 
 def linked(a: Libp2pNetwork, b: Libp2pNetwork) -> bool:
@@ -29,11 +22,13 @@ def linked(a: Libp2pNetwork, b: Libp2pNetwork) -> bool:
     return b.peer_id in a.statistics().peers
 
 
-async def reserve(member: Libp2pNetwork, relay: Libp2pNetwork, at: str = "") -> None:
-    """Let a network be reached through a relay, which relays from now on and listens ``at``."""
-    relay.passing.offer(relays=True)
-    member.reaching.update({relay.peer_id: [at or relay.addresses[0]]}, needed=True)
-    await until(lambda: relay.peer_id in member.reaching.machine.relays)
+async def reserve(member: Libp2pNetwork, *relays: Libp2pNetwork, at: str = "") -> None:
+    """Let a network be reached through relays, which relay from now on and listen ``at``."""
+    for relay in relays:
+        relay.passing.offer(relays=True)
+    known = {relay.peer_id: [at or relay.addresses[0]] for relay in relays}
+    member.reaching.update(known, needed=True)
+    await until(lambda: known.keys() <= set(member.reaching.machine.relays))
 
 
 @asynccontextmanager
@@ -46,10 +41,9 @@ async def circuit(networks: Networks) -> AsyncIterator[tuple[Libp2pNetwork, ...]
         yield a, b, relay
 
 
-async def asked(asker: Libp2pNetwork, relay: Libp2pNetwork, message: RelayMessage) -> RelayMessage:
-    """Ask a relay with which there is a link; return its answer, and end the stream."""
-    connection = asker.direct(relay.peer_id)
-    assert connection is not None
+async def asked(asker: Libp2pNetwork, other: Libp2pNetwork, message: RelayMessage) -> RelayMessage:
+    """Ask a peer with which there is a link; return its answer, and end the stream."""
+    connection = asker._links[other.peer_id].connection
     stream, answer = await ask(connection, message)
     stream.reset()
     return answer
@@ -60,7 +54,6 @@ async def circuit_to(
 ) -> YamuxStream:
     """Return a circuit to a target as a bare stream."""
     connection = asker.direct(relay.peer_id)
-    assert connection is not None
     stream, answer = await ask(connection, Connect(target.peer_id))
     assert isinstance(answer, Status), answer
     assert answer.code == "ok", answer

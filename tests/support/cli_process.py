@@ -17,6 +17,19 @@ from client.cli.main import run
 REPOSITORY = Path(__file__).parents[2]
 
 
+def apart(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """What becomes of a program of its own, in the repository's folder."""
+    return subprocess.run(
+        command,
+        env={**os.environ, **variables},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
 @contextmanager
 def living(program: str, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """A process of Python that has said ``up``; it ends with the block."""
@@ -29,12 +42,22 @@ def living(program: str, *arguments: str, **variables: str) -> Iterator[subproce
         text=True,
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         yield process
     finally:
         process.kill()
         process.communicate()
+
+
+LOCK = """
+import sys
+from pathlib import Path
+from client.store.identity import identity_lock
+with identity_lock(Path(sys.argv[1])):
+    print("up", flush=True)
+    sys.stdin.readline()
+"""
+"""A program that holds the lock of the identity in a folder."""
 
 
 class Terminal(io.StringIO):

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from client.control.matches import (
-    MatchesSnapshot,
-    PayingMove,
-    SeatMatch,
-    StageMatch,
-)
+from client.control.matches import MatchesSnapshot, PayingMove, SeatMatch, StageMatch
 from client.control.methods import EventBatch, Impossible
 from client.control.snapshot import (
     Amended,

@@ -12,12 +12,15 @@ from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import stage_parameters
+from protocol.evidence.proof import contradiction
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest, StageCost
-from protocol.membership.advert import Advert
+from protocol.membership.advert import ADVERT, Advert
+from protocol.membership.record import Record, seal
 from protocol.wire import messages as m
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
+from protocol.wire.parts import Proof
 
 SWARM = SwarmId("ab" * 32)
 OTHER_SWARM = SwarmId("cd" * 32)
@@ -97,6 +100,17 @@ def seat(stage: int, version: int = 0, **changes: object) -> m.SeatStatus:
         "rate": 1.0,
     }
     return m.SeatStatus(**(fields | changes))  # type: ignore[arg-type]
+
+
+def proof_of(number: int = 1, swarm: SwarmId = SWARM) -> Proof:
+    """Two adverts of one author with one number."""
+    one, two = (
+        seal(signer(number), ADVERT, Record(peer(number), 7, int(WALL), 600, body), swarm)
+        for body in (b"one", b"two")
+    )
+    found = contradiction(one, two)
+    assert found is not None
+    return found
 
 
 def any_message() -> st.SearchStrategy[m.Message]:

@@ -41,9 +41,6 @@ class Audits:
     def contributed(self, plan: Plan, counted: frozenset[int]) -> list[RoundEffect]:
         return []
 
-    def unsigned(self, plan: Plan, member: PeerId) -> list[RoundEffect]:
-        return []
-
     def ready(self, plan: Plan, digest: bytes) -> list[RoundEffect]:
         return []
 

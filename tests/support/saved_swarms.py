@@ -1,15 +1,19 @@
-"""Small swarms whose checkpoints are on disk, as replicas write them."""
+"""Swarms that are founded in a test, and checkpoints of them on disk, as replicas write them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from client.cli.commands.create import sign
-from client.cli.founding.manifest import found_swarm
+from client.cli.founding.manifest import Founding, found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.checkpoint import build_header
+from client.plan.model import Machine
 from client.store.checkpoints import CheckpointFolder
+from client.store.texts import TextStore
 from model_zoo.specs.slices import slices
 from model_zoo.stages import build_stage
 from protocol.address import Address
@@ -19,16 +23,36 @@ from tests.support.hashes import state_hash
 
 SIGNER = Signer(b"\x07" * 32)
 """The founder."""
+WORDS = "the quick brown fox jumps over the lazy dog\n" * 99
+
+
+def founded(
+    store: TextStore | None = None,
+    machine: Callable[[], Machine] | None = None,
+    *,
+    strangers: bool = False,
+    **choices: Any,
+) -> Founding:
+    """A swarm with these choices of its run, model and optimizer; nothing is measured unless it is
+    chosen."""
+    choices = {"measure": False, **choices}
+    run, model, optimizer = (
+        kind(**{name: choices.pop(name) for name in names_of(kind) & choices.keys()})
+        for kind in (RunChoices, ModelChoices, OptimizerChoices)
+    )
+    assert not choices
+    return found_swarm(SIGNER.peer, run, model, optimizer, store, machine, strangers=strangers)
+
+
+def names_of(kind: type[Any]) -> set[str]:
+    """The choices of a kind."""
+    return {field.name for field in fields(kind)}
 
 
 def little_swarm(text: Path, name: str = "little") -> SwarmFile:
     """Found a swarm of two stages that trains on a text."""
-    founding = found_swarm(
-        SIGNER.peer,
-        RunChoices(name=name, data=str(text), stages=2, measure=False),
-        ModelChoices(layers=2, width=32, heads=2, context=16),
-        OptimizerChoices(),
-    )
+    shape = {"layers": 2, "width": 32, "heads": 2, "context": 16}
+    founding = founded(name=name, data=str(text), stages=2, **shape)
     return sign(founding.manifest, SIGNER, (Address("ip4", "127.0.0.1", 4001, SIGNER.peer),))
 
 

@@ -9,7 +9,7 @@ import shutil
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -22,9 +22,11 @@ from client.cli.founding.manifest import found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.process import Worker
 from client.config import Settings
+from client.control.snapshot import Snapshot
 from client.events import Event, EventLog, StepCommitted
 from client.lab.reference import train_reference, training_plan
 from client.net.network import Inbound, NetEvent
+from client.node.status import take_snapshot
 from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
 from client.train.engine import Engine
@@ -40,13 +42,15 @@ from client.train.workers.pool import OpenWorker, opener
 from model_zoo.data import BUILT_IN
 from model_zoo.datasets.build import build, open_source
 from model_zoo.huggingface.imports import open_folder
-from protocol.ids import Stage
+from protocol.ids import PeerId, Stage
 from protocol.invite import SwarmFile
 from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.membership.advert import Advert
 from protocol.pipeline.effects import Committed
+from protocol.recovery.stored import Lineage
 from protocol.seat.effects import SeatNews
 from protocol.wire.envelope import Signer
+from protocol.wire.messages import Message
 from tests.support.local_worker import LocalWorker
 from tests.support.memory_network import MemoryHub, open_memory_hub
 from tests.support.virtual_time import threads_at_once
@@ -89,6 +93,9 @@ class RecordingEngine(Engine):
         super().serving(stage)
 
 
+Distortion = Callable[[PeerId, Message, bytes], tuple[Message, bytes]]
+
+
 @dataclass
 class Volunteer:
     """One of them."""
@@ -100,6 +107,35 @@ class Volunteer:
     life: trio.CancelScope
     disk: Path
     """The folder of its checkpoints."""
+
+    @property
+    def peer(self) -> PeerId:
+        return self.engine.signer.peer
+
+    @property
+    def lineage(self) -> Lineage:
+        return self.engine.history.lineage
+
+    def shown(self, *, stopping: bool = False) -> Snapshot:
+        """What its owner sees."""
+        return take_snapshot(self.engine, self.held_stages, 0.0, stopping=stopping)
+
+    def events(self) -> list[Event]:
+        """The newest thousand."""
+        return [entry.event for entry in self.engine.event_sink.log.since(0, 1024).entries]
+
+    def counted(self, stage: int) -> int:
+        """Its microbatches in committed steps of a stage."""
+        return sum(commit.counted for commit in self.engine.commits if commit.stage == stage)
+
+    def distort(self, change: Distortion) -> None:
+        """Send what ``change`` makes of each message and its payload from now on."""
+        send = self.engine.send
+
+        def lying(to: PeerId, message: Message, payload: bytes = b"") -> None:
+            send(to, *change(to, message, payload))
+
+        self.engine.send = lying  # type: ignore[method-assign]
 
     def assign(self, stage: int) -> None:
         self.engine.matched([Assign(Stage(stage), "the test says so")])
@@ -141,7 +177,7 @@ class TestSwarm:
     ) -> None:
         torch.set_num_threads(1)
         self.data = Path(run.data) if run.data != BUILT_IN else _some_data(folder)
-        run, founder = RunChoices(**{**_fields(run), "data": str(self.data)}), FOUNDER
+        run, founder = replace(run, data=str(self.data)), FOUNDER
         model = ModelChoices(layers=run.stages, width=32, heads=heads, context=16)
         model = model if run.source is None else ModelChoices(lora=lora)
         self.starts, self._source = TextStore(folder / "starts"), run.source
@@ -226,13 +262,23 @@ class TestSwarm:
             volunteer.assign(stage)
         return volunteer
 
+    async def staffed(self, *stages: int, steps: int = 0) -> list[Volunteer]:
+        """Train with a volunteer for each of these, who all serve when it begins; return them once
+        they have closed so many steps."""
+        volunteers = [await self.add(stage) for stage in stages]
+        pairs = list(zip(volunteers, stages, strict=True))
+        await self.until(lambda: all(volunteer.serves(stage) for volunteer, stage in pairs))
+        self.start()
+        await self.until(lambda: all(v.step(stage) >= steps for v, stage in pairs))
+        return volunteers
+
     def vanish(self, volunteer: Volunteer) -> None:
         """It dies, as by SIGKILL: nothing is said, its connections end."""
         self.volunteers.remove(volunteer)
         self.dead.append(volunteer)
         volunteer.life.cancel()
         for other in self.volunteers:
-            self.hub.unlink(volunteer.engine.signer.peer, other.engine.signer.peer, "reset")
+            self.hub.unlink(volunteer.peer, other.peer, "reset")
 
     def start(self) -> None:
         """The matching's gang start, at everybody."""
@@ -424,7 +470,3 @@ def _note_losses(losses: dict[int, float]) -> Callable[[Event], None]:
             losses[event.step] = event.loss
 
     return note
-
-
-def _fields(run: RunChoices) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in run.__dataclass_fields__}

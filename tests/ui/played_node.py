@@ -21,6 +21,8 @@ MODERN: dict[str, object] = {
     "pause": {},
     "finish": [],
 }
+HANGS_UP = object()
+"""In place of an answer."""
 
 
 class Node:
@@ -75,6 +77,9 @@ class Node:
                 request = msgspec.json.decode(line)
                 method, number = request["method"], request["id"]
                 self.asked.append((method, request["params"]))
+                if self.methods.get(method) is HANGS_UP:
+                    connection.shutdown(socket.SHUT_RDWR)
+                    return
                 if method in self.methods:
                     connection.sendall(rpc.encode_result(self.methods[method], number))
                 else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import cache
+from functools import cache, wraps
+from inspect import Signature, signature
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -19,6 +20,7 @@ from client.ui.source.news import Answer, Link
 
 RUN = Path(__file__).parent / "data" / "run.jsonl"
 SMALL, LARGE = (80, 24), (200, 60)
+Scene = Callable[..., Awaitable[None]]
 
 
 @cache
@@ -91,11 +93,7 @@ def screen_text(app: VolunteerApp) -> str:
     return "\n".join(lines) + "\n"
 
 
-def play(
-    scene: Callable[[Stage], Awaitable[None]],
-    size: tuple[int, int] = SMALL,
-    **options: Any,
-) -> VolunteerApp:
+def play(scene: Scene, size: tuple[int, int] = SMALL, **options: Any) -> VolunteerApp:
     """Run a scene in an application of this size."""
     source = StillSource()
     app = VolunteerApp(source, **{"light": False, **options})
@@ -108,3 +106,22 @@ def play(
 
     asyncio.run(run())
     return app
+
+
+def on_stage(*sizes: tuple[int, int]) -> Callable[[Scene], Callable[..., None]]:
+    """Make a test of a scene, whose first argument is the stage.
+
+    It is played in each of these sizes, or else in the one that is its argument ``size``.
+    """
+
+    def test_of(scene: Scene) -> Callable[..., None]:
+        @wraps(scene)
+        def test(**given: Any) -> None:
+            for size in sizes or [given.get("size", SMALL)]:
+                play(lambda on: scene(on, **given), size)
+
+        _, *others = signature(scene).parameters.values()
+        test.__signature__ = Signature(others)  # type: ignore[attr-defined]
+        return test
+
+    return test_of

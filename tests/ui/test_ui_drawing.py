@@ -8,21 +8,22 @@ import pytest
 from client.ui.app import VolunteerApp
 from client.ui.source.news import Link
 from tests.ui.examples import event, stage, update
-from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
+from tests.ui.playing import LARGE, SMALL, Stage, on_stage, play, recorded
 
 
-def test_a_lost_connection_is_a_banner_over_the_last_data() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30], Link("lost", "the connection broke; trying again (2)"))
-        assert "NO CONNECTION the connection broke" in on.text()
-        assert "Loss" in on.text()
-        await on.feed([], Link("live"))
-        assert "TRAINING" in on.text()
-
-    play(scene)
+@on_stage()
+async def test_a_lost_connection_is_a_banner_over_the_last_data(on: Stage) -> None:
+    await on.feed(recorded()[:30], Link("lost", "the connection broke; trying again (2)"))
+    assert "NO CONNECTION the connection broke" in on.text()
+    assert "Loss" in on.text()
+    await on.feed([], Link("live"))
+    assert "TRAINING" in on.text()
 
 
-def test_many_updates_at_once_are_one_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_stage()
+async def test_many_updates_at_once_are_one_drawing(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn = 0
     draw = VolunteerApp._draw
 
@@ -32,17 +33,12 @@ def test_many_updates_at_once_are_one_drawing(monkeypatch: pytest.MonkeyPatch) -
         draw(app)
 
     monkeypatch.setattr(VolunteerApp, "_draw", counted)
-
-    async def scene(on: Stage) -> None:
-        before = drawn
-        for one in recorded():
-            on.source.news.put(one)
-        on.app.look()
-        on.app.look()
-        assert drawn == before + 1
-        assert on.app.record.snapshot == msgspec.structs.replace(recorded()[-1].snapshot)
-
-    play(scene)
+    for one in recorded():
+        on.source.news.put(one)
+    on.app.look()
+    on.app.look()
+    assert drawn == 1
+    assert on.app.record.snapshot == msgspec.structs.replace(recorded()[-1].snapshot)
 
 
 @pytest.mark.parametrize("number", [1, 2, 6])
@@ -68,7 +64,8 @@ def test_what_is_drawn_bit_by_bit_is_what_is_drawn_at_once(number: int) -> None:
 # --- terminals -------------------------------------------------------------------------------
 
 
-def test_hostile_words_do_nothing_on_any_tab() -> None:
+@on_stage(LARGE, SMALL)
+async def test_hostile_words_do_nothing_on_any_tab(on: Stage) -> None:
     evil = "\x1b[2J\x1b]0;owned\x07[bold red]x[/] [@click=app.exit]y[/] \u202egnp \n fake line"
     name = "12D3KooW" + evil
     hostile = update(
@@ -78,33 +75,26 @@ def test_hostile_words_do_nothing_on_any_tab() -> None:
         peer=name, swarm_name=evil, reason=evil, state="waiting", last_error=evil,
         addresses=[evil], stages=[stage(0), stage(1)],
     )  # fmt: skip
-
-    async def scene(on: Stage) -> None:
-        await on.feed([hostile], Link("lost", evil))
-        await on.feed([hostile])
-        for key in "1234":
-            await on.press(key)
-            text = on.text()
-            assert "\x1b" not in text
-            assert "\u202e" not in text
-            assert "[bold red]" in text, "markup is shown, not obeyed"
-            await on.press("enter", "escape")
-        assert on.app.return_value is None
-
-    play(scene, LARGE)
-    play(scene, SMALL)
+    await on.feed([hostile], Link("lost", evil))
+    await on.feed([hostile])
+    for key in "1234":
+        await on.press(key)
+        text = on.text()
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert "[bold red]" in text, "markup is shown, not obeyed"
+        await on.press("enter", "escape")
+    assert on.app.return_value is None
 
 
-def test_what_takes_long_to_draw_is_drawn_less_often() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:9])
-        on.app.draw_share = 1e-9
-        await on.feed([recorded()[9]])
-        drawn = on.text()
-        await on.feed(recorded()[10:20])
-        assert on.text() == drawn, "it rests"
-        assert on.app.record.snapshot == recorded()[19].snapshot, "but it listens"
-        await on.press("2")
-        assert f"step {recorded()[19].snapshot.step} of" in on.text(), "keys are answered at once"
-
-    play(scene)
+@on_stage()
+async def test_what_takes_long_to_draw_is_drawn_less_often(on: Stage) -> None:
+    await on.feed(recorded()[:9])
+    on.app.draw_share = 1e-9
+    await on.feed([recorded()[9]])
+    drawn = on.text()
+    await on.feed(recorded()[10:20])
+    assert on.text() == drawn, "it rests"
+    assert on.app.record.snapshot == recorded()[19].snapshot, "but it listens"
+    await on.press("2")
+    assert f"step {recorded()[19].snapshot.step} of" in on.text(), "keys are answered at once"

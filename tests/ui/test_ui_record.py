@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from client.control.snapshot import (
-    DrainCostView,
-    HeldOutView,
-    NetworkView,
-)
+from client.control.snapshot import DrainCostView, HeldOutView, NetworkView
 from client.control.updates import StepPoint
 from client.ui.header import header
 from client.ui.leaving import ways

@@ -16,7 +16,7 @@ from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
 from client.views.span import plain
 from tests.ui.examples import event, people, update
-from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
+from tests.ui.playing import LARGE, SMALL, Stage, on_stage, play, recorded
 
 SAYS = {
     "dashboard": ("Loss", "This machine", "Stages", "Events", "tokens/s", "serve it"),
@@ -28,59 +28,52 @@ SAYS = {
 
 @pytest.mark.parametrize("size", [SMALL, (110, 30), LARGE])
 @pytest.mark.parametrize("number", range(1, 5))
-def test_every_tab_shows_its_matter_at_every_size(number: int, size: tuple[int, int]) -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded())
-        await on.press(str(number))
-        name = [*TABS][number - 1].lower()
-        assert on.app.query_one("#body", ContentSwitcher).current == name
-        text = on.text()
-        for said in SAYS[name]:
-            assert said in text, said
-        assert "what next" in text
-        assert "last error" in text
-        assert "DONE the run is complete" in text
-        assert all(len(line) <= size[0] for line in text.splitlines())
-
-    play(scene, size)
+@on_stage()
+async def test_every_tab_shows_its_matter_at_every_size(
+    on: Stage, number: int, size: tuple[int, int]
+) -> None:
+    await on.feed(recorded())
+    await on.press(str(number))
+    name = [*TABS][number - 1].lower()
+    assert on.app.query_one("#body", ContentSwitcher).current == name
+    text = on.text()
+    for said in SAYS[name]:
+        assert said in text, said
+    assert "what next" in text
+    assert "last error" in text
+    assert "DONE the run is complete" in text
+    assert all(len(line) <= size[0] for line in text.splitlines())
 
 
 @pytest.mark.parametrize("number", range(1, 5))
-def test_every_tab_reads_well_without_data(number: int) -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed([], Link("connecting", "no volunteer answers yet"))
-        await on.press(str(number), "enter")
-        assert "CONNECTING no volunteer answers yet" in on.text()
-        assert "None" not in on.text()
-
-    play(scene)
+@on_stage()
+async def test_every_tab_reads_well_without_data(on: Stage, number: int) -> None:
+    await on.feed([], Link("connecting", "no volunteer answers yet"))
+    await on.press(str(number), "enter")
+    assert "CONNECTING no volunteer answers yet" in on.text()
+    assert "None" not in on.text()
 
 
-def test_tiny_terminals_break_nothing() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded())
-        for key in "123456?":
-            await on.press("question_mark" if key == "?" else key)
-
-    play(scene, (20, 8))
-    play(scene, (10, 3))
+@on_stage((20, 8), (10, 3))
+async def test_tiny_terminals_break_nothing(on: Stage) -> None:
+    await on.feed(recorded())
+    for key in "123456?":
+        await on.press("question_mark" if key == "?" else key)
 
 
 # --- keys that speak to the node -------------------------------------------------------------
 
 
-def test_p_pauses_and_resumes() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:9])
-        await on.press("p")
-        paused = PauseView(reason="you paused it", since=1.0)
-        await on.feed([update(99, peer=recorded()[0].snapshot.peer, state="paused", paused=paused)])
-        assert "PAUSED you paused it; press p to resume" in on.text()
-        assert "p resume" in on.text()
-        await on.press("p")
-        assert on.source.commands == [("pause", {"reason": "you paused it"}), ("resume", {})]
-
-    play(scene)
+@on_stage()
+async def test_p_pauses_and_resumes(on: Stage) -> None:
+    await on.feed(recorded()[:9])
+    await on.press("p")
+    paused = PauseView(reason="you paused it", since=1.0)
+    await on.feed([update(99, peer=recorded()[0].snapshot.peer, state="paused", paused=paused)])
+    assert "PAUSED you paused it; press p to resume" in on.text()
+    assert "p resume" in on.text()
+    await on.press("p")
+    assert on.source.commands == [("pause", {"reason": "you paused it"}), ("resume", {})]
 
 
 def test_f_asks_before_it_finishes_and_the_view_ends_with_the_node() -> None:
@@ -99,16 +92,14 @@ def test_f_asks_before_it_finishes_and_the_view_ends_with_the_node() -> None:
     assert app.farewell == "the volunteer has left the swarm"
 
 
-def test_a_refused_finish_does_not_close_the_view() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:9])
-        await on.press("f", "f")
-        on.source.news.put(Answer("finish", False, "only its owner may"))
-        await on.feed([], Link("ended", "gone"))
-        assert not on.app.leaving
-        assert on.app.return_value is None
-
-    play(scene)
+@on_stage()
+async def test_a_refused_finish_does_not_close_the_view(on: Stage) -> None:
+    await on.feed(recorded()[:9])
+    await on.press("f", "f")
+    on.source.news.put(Answer("finish", False, "only its owner may"))
+    await on.feed([], Link("ended", "gone"))
+    assert not on.app.leaving
+    assert on.app.return_value is None
 
 
 def test_d_detaches_without_a_word_to_the_node() -> None:
@@ -124,36 +115,31 @@ def test_d_detaches_without_a_word_to_the_node() -> None:
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
-def test_quitting_asks_and_may_be_taken_back(key: str) -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30])
-        await on.press(key)
-        assert isinstance(on.app.screen, AskDialog)
-        await on.press("q")
-        assert not on.app.screen.is_modal
-
-    play(scene)
+@on_stage()
+async def test_quitting_asks_and_may_be_taken_back(on: Stage, key: str) -> None:
+    await on.feed(recorded()[:30])
+    await on.press(key)
+    assert isinstance(on.app.screen, AskDialog)
+    await on.press("q")
+    assert not on.app.screen.is_modal
 
 
-def test_keys_that_come_before_a_dialog_has_closed_break_nothing() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30])
-        await on.press("q")
-        for key in ("escape", "escape", "q", "f", "f"):
-            on.app.screen.post_message(Key(key, None))
-        await on.press("1")
-        assert not on.app.screen.is_modal
-        assert "Stages" in on.text()
-        await on.press("q")
-        dialog = on.app.screen
-        assert isinstance(dialog, AskDialog)
-        dialog.action_close()
-        dialog.action_close()
-        dialog.answer("finish")
-        await on.press("1")
-        assert on.source.commands == []
-
-    play(scene)
+@on_stage()
+async def test_keys_that_come_before_a_dialog_has_closed_break_nothing(on: Stage) -> None:
+    await on.feed(recorded()[:30])
+    await on.press("q")
+    for key in ("escape", "escape", "q", "f", "f"):
+        on.app.screen.post_message(Key(key, None))
+    await on.press("1")
+    assert not on.app.screen.is_modal
+    assert "Stages" in on.text()
+    await on.press("q")
+    dialog = on.app.screen
+    dialog.action_close()
+    dialog.action_close()
+    dialog.answer("finish")
+    await on.press("1")
+    assert on.source.commands == []
 
 
 # --- nobody answers ------------------------------------------------------------------------------
@@ -168,45 +154,43 @@ ENDED, LOST = Link("ended", "it has ended", DIED), Link("lost", "it has said not
 
 
 @pytest.mark.parametrize("link", [ENDED, LOST, Link("connecting", "no volunteer answers yet")])
-def test_keys_that_need_a_node_do_nothing_while_none_answers(link: Link) -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30], link)
-        assert "i invite" not in on.text()
-        assert "(p pause)  (f finish)  d close  q quit" in on.text()
-        await on.press("p", "f", "i")
-        assert not on.app.screen.is_modal
-        assert on.source.commands == []
-        notes = [note.message for note in on.app._notifications]
-        assert notes == ["nothing was done: the volunteer does not answer"] * 3
-        await on.feed(recorded()[30:31])
-        assert "p pause  f finish  d detach  q quit" in on.text()
-        await on.press("p")
-        assert [name for name, _ in on.source.commands] == ["pause"]
-
-    play(scene)
+@on_stage()
+async def test_keys_that_need_a_node_do_nothing_while_none_answers(on: Stage, link: Link) -> None:
+    await on.feed(recorded()[:30], link)
+    assert "i invite" not in on.text()
+    assert "(p pause)  (f finish)  d close  q quit" in on.text()
+    await on.press("p", "f", "i")
+    assert not on.app.screen.is_modal
+    assert on.source.commands == []
+    notes = [note.message for note in on.app._notifications]
+    assert notes == ["nothing was done: the volunteer does not answer"] * 3
+    await on.feed(recorded()[30:31])
+    assert "p pause  f finish  d detach  q quit" in on.text()
+    await on.press("p")
+    assert [name for name, _ in on.source.commands] == ["pause"]
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(size: tuple[int, int]) -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30], ENDED)
-        text = " ".join(on.text().replace("│", " ").split())
-        for said in ("ENDED at", "exit code 78", "no device 'cuda'", "give --device cpu",
-                     "volunteer join --swarm demo", "below: the state at"):  # fmt: skip
-            assert said in text, said
-        for gone in ("TRAINING", "if you leave", "last error"):
-            assert gone not in text, gone
-        header = on.app.query_one("#header", Panel)
-        assert "tokens/s" not in plain(header.lines)
-        assert on.app.query_one("#machine", Panel).stale
-        await on.press("4")
-        assert not on.app.query_one("#log", Listing).stale, "the log says why; it is to be read"
-        await on.feed(recorded()[30:31])
-        assert "as it was at" not in on.text()
-        assert "if you leave" in on.text()
-        assert not on.app.query_one("#machine", Panel).stale
-
-    play(scene, size)
+@on_stage()
+async def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(
+    on: Stage, size: tuple[int, int]
+) -> None:
+    await on.feed(recorded()[:30], ENDED)
+    text = " ".join(on.text().replace("│", " ").split())
+    for said in ("ENDED at", "exit code 78", "no device 'cuda'", "give --device cpu",
+                 "volunteer join --swarm demo", "below: the state at"):  # fmt: skip
+        assert said in text, said
+    for gone in ("TRAINING", "if you leave", "last error"):
+        assert gone not in text, gone
+    header = on.app.query_one("#header", Panel)
+    assert "tokens/s" not in plain(header.lines)
+    assert on.app.query_one("#machine", Panel).stale
+    await on.press("4")
+    assert not on.app.query_one("#log", Listing).stale, "the log says why; it is to be read"
+    await on.feed(recorded()[30:31])
+    assert "as it was at" not in on.text()
+    assert "if you leave" in on.text()
+    assert not on.app.query_one("#machine", Panel).stale
 
 
 @pytest.mark.parametrize(
@@ -236,20 +220,18 @@ def test_the_quit_dialog_says_what_is_true(
     assert farewell in play(scene).farewell
 
 
-def test_a_node_that_ends_while_one_is_asked_is_told_nothing() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30])
-        await on.press("q")
-        assert "f Finish" in on.text()
-        await on.feed([], ENDED)
-        assert "f Finish" not in on.text()
-        assert "the volunteer has ended, nothing runs" in on.text()
-        await on.press("f", "s")
-        assert on.source.commands == []
-        await on.press("escape")
-        assert not on.app.screen.is_modal
-
-    play(scene)
+@on_stage()
+async def test_a_node_that_ends_while_one_is_asked_is_told_nothing(on: Stage) -> None:
+    await on.feed(recorded()[:30])
+    await on.press("q")
+    assert "f Finish" in on.text()
+    await on.feed([], ENDED)
+    assert "f Finish" not in on.text()
+    assert "the volunteer has ended, nothing runs" in on.text()
+    await on.press("f", "s")
+    assert on.source.commands == []
+    await on.press("escape")
+    assert not on.app.screen.is_modal
 
 
 # --- inviting ------------------------------------------------------------------------------------
@@ -263,146 +245,125 @@ INVITE = InviteView(
 )
 
 
-def test_i_shows_a_fresh_invite_and_c_copies_it() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30])
-        await on.press("i")
-        assert on.source.commands == [("invite", {})]
-        on.source.news.put(Answer("invite", True, "", INVITE))
-        await on.feed([])
-        assert isinstance(on.app.screen, InviteDialog)
-        text = on.text()
-        assert "whoever has it may join" in text
-        assert INVITE.invite[:70] in text
-        assert INVITE.invite[-10:] in text
-        await on.press("c")
-        assert on.app.clipboard == INVITE.invite
-        await on.press("escape")
-        assert not on.app.screen.is_modal
-
-    play(scene, LARGE)
+@on_stage(LARGE)
+async def test_i_shows_a_fresh_invite_and_c_copies_it(on: Stage) -> None:
+    await on.feed(recorded()[:30])
+    await on.press("i")
+    assert on.source.commands == [("invite", {})]
+    on.source.news.put(Answer("invite", True, "", INVITE))
+    await on.feed([])
+    assert isinstance(on.app.screen, InviteDialog)
+    text = on.text()
+    assert "whoever has it may join" in text
+    assert INVITE.invite[:70] in text
+    assert INVITE.invite[-10:] in text
+    await on.press("c")
+    assert on.app.clipboard == INVITE.invite
+    await on.press("escape")
+    assert not on.app.screen.is_modal
 
 
-def test_a_terminal_that_is_too_small_for_the_tabs_says_so() -> None:
-    async def scene(on: Stage) -> None:
-        await on.pilot.resize_terminal(40, 10)
-        await on.feed(recorded()[30:31])
-        said = " ".join(on.text().split())
-        assert "This terminal has 40 columns and 10 lines. The tabs need 60 and 18" in said
-        assert "This machine" not in said
-        await on.pilot.resize_terminal(60, 18)
-        await on.feed(recorded()[31:32])
-        assert "This terminal" not in on.text()
-        assert "This machine" in on.text()
-
-    play(scene, SMALL)
+@on_stage()
+async def test_a_terminal_that_is_too_small_for_the_tabs_says_so(on: Stage) -> None:
+    await on.pilot.resize_terminal(40, 10)
+    await on.feed(recorded()[30:31])
+    said = " ".join(on.text().split())
+    assert "This terminal has 40 columns and 10 lines. The tabs need 60 and 18" in said
+    assert "This machine" not in said
+    await on.pilot.resize_terminal(60, 18)
+    await on.feed(recorded()[31:32])
+    assert "This terminal" not in on.text()
+    assert "This machine" in on.text()
 
 
-def test_an_invite_that_could_not_be_made_is_only_told() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30])
-        await on.press("i")
-        on.source.news.put(Answer("invite", False, "only its owner may"))
-        await on.feed([])
-        assert not on.app.screen.is_modal
-        assert any("only its owner" in note.message for note in on.app._notifications)
-
-    play(scene)
+@on_stage()
+async def test_an_invite_that_could_not_be_made_is_only_told(on: Stage) -> None:
+    await on.feed(recorded()[:30])
+    await on.press("i")
+    on.source.news.put(Answer("invite", False, "only its owner may"))
+    await on.feed([])
+    assert not on.app.screen.is_modal
+    assert any("only its owner" in note.message for note in on.app._notifications)
 
 
 # --- keys that change the view ---------------------------------------------------------------
 
 
-def test_the_peers_tab_says_who_has_done_how_much() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed([people()])
-        await on.press("3")
-        (row,) = (line for line in on.text().splitlines() if "Anna's PC" in line)
-        assert "42.0 %" in row
-
-    play(scene)
+@on_stage()
+async def test_the_peers_tab_says_who_has_done_how_much(on: Stage) -> None:
+    await on.feed([people()])
+    await on.press("3")
+    (row,) = (line for line in on.text().splitlines() if "Anna's PC" in line)
+    assert "42.0 %" in row
 
 
-def test_a_filter_that_is_opened_before_a_tab_is_drawn_keeps_the_keys() -> None:
+@on_stage()
+async def test_a_filter_that_is_opened_before_a_tab_is_drawn_keeps_the_keys(on: Stage) -> None:
     """Keys come faster than a slow machine draws."""
-
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded())
-        on.app.action_tab(4)
-        on.app.action_filter()
-        await on.press(*"step 2")
-        assert on.app.query_one("#filter", Input).value == "step 2"
-
-    play(scene)
+    await on.feed(recorded())
+    on.app.action_tab(4)
+    on.app.action_filter()
+    await on.press(*"step 2")
+    assert on.app.query_one("#filter", Input).value == "step 2"
 
 
-def test_filtering_peers() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:30])
-        await on.press("3")
-        everybody = len(on.app.query_one("#peer-table", Listing).rows)
-        await on.press("slash", *"connected")
-        assert " shown" in on.text()
-        await on.press("enter")
-        assert not on.app.query_one("#filter", Input).display
-        assert len(on.app.query_one("#peer-table", Listing).rows) == everybody - 1
-        await on.press("escape")
-        assert len(on.app.query_one("#peer-table", Listing).rows) == everybody
-
-    play(scene)
+@on_stage()
+async def test_filtering_peers(on: Stage) -> None:
+    await on.feed(recorded()[:30])
+    await on.press("3")
+    everybody = len(on.app.query_one("#peer-table", Listing).rows)
+    await on.press("slash", *"connected")
+    assert " shown" in on.text()
+    await on.press("enter")
+    assert not on.app.query_one("#filter", Input).display
+    assert len(on.app.query_one("#peer-table", Listing).rows) == everybody - 1
+    await on.press("escape")
+    assert len(on.app.query_one("#peer-table", Listing).rows) == everybody
 
 
-def test_logs_by_level() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded())
-        await on.press("4", "l")
-        assert "warning and above" in on.text()
-        assert "step 89" not in on.text()
-        await on.press("l", "l")
-        assert "debug and above" in on.text()
-
-    play(scene)
+@on_stage()
+async def test_logs_by_level(on: Stage) -> None:
+    await on.feed(recorded())
+    await on.press("4", "l")
+    assert "warning and above" in on.text()
+    assert "step 89" not in on.text()
+    await on.press("l", "l")
+    assert "debug and above" in on.text()
 
 
-def test_the_log_follows_its_end_until_one_scrolls_away() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed([update(1, *(event(n, f"event number {n}") for n in range(1, 60)))])
-        await on.press("4")
-        assert "event number 59" in on.text()
-        await on.feed([update(2, event(60, "event number 60"))])
-        assert "event number 60" in on.text()
-        await on.press("home")
-        assert "event number 1 " in on.text()
-        await on.feed([update(3, event(61, "event number 61"))])
-        assert "event number 61" not in on.text()
-        await on.press("pagedown", "end")
-        assert "event number 61" in on.text()
-
-    play(scene)
+@on_stage()
+async def test_the_log_follows_its_end_until_one_scrolls_away(on: Stage) -> None:
+    await on.feed([update(1, *(event(n, f"event number {n}") for n in range(1, 60)))])
+    await on.press("4")
+    assert "event number 59" in on.text()
+    await on.feed([update(2, event(60, "event number 60"))])
+    assert "event number 60" in on.text()
+    await on.press("home")
+    assert "event number 1 " in on.text()
+    await on.feed([update(3, event(61, "event number 61"))])
+    assert "event number 61" not in on.text()
+    await on.press("pagedown", "end")
+    assert "event number 61" in on.text()
 
 
-def test_help_names_the_keys_and_closes() -> None:
-    async def scene(on: Stage) -> None:
-        await on.press("question_mark")
-        for said in ("pause or resume", "◆ you"):
-            assert said in on.text()
-        await on.press("question_mark")
-        assert not on.app.screen.is_modal
-
-    play(scene)
+@on_stage()
+async def test_help_names_the_keys_and_closes(on: Stage) -> None:
+    await on.press("question_mark")
+    for said in ("pause or resume", "◆ you"):
+        assert said in on.text()
+    await on.press("question_mark")
+    assert not on.app.screen.is_modal
 
 
-def test_tabs_and_keys_can_be_clicked() -> None:
-    async def scene(on: Stage) -> None:
-        await on.feed(recorded()[:9])
-        row = on.text().splitlines()
-        tabs = next(n for n, line in enumerate(row) if "2 Swarm" in line)
-        await on.pilot.click(offset=(row[tabs].index("Swarm"), tabs))
-        await on.pilot.pause()
-        assert on.app.pane.id == "swarm"
-        row = on.text().splitlines()
-        await on.pilot.click(offset=(row[-1].index("help"), len(row) - 1))
-        await on.pilot.pause()
-        assert on.app.screen.is_modal
-
-    play(scene)
+@on_stage()
+async def test_tabs_and_keys_can_be_clicked(on: Stage) -> None:
+    await on.feed(recorded()[:9])
+    row = on.text().splitlines()
+    tabs = next(n for n, line in enumerate(row) if "2 Swarm" in line)
+    await on.pilot.click(offset=(row[tabs].index("Swarm"), tabs))
+    await on.pilot.pause()
+    assert on.app.pane.id == "swarm"
+    row = on.text().splitlines()
+    await on.pilot.click(offset=(row[-1].index("help"), len(row) - 1))
+    await on.pilot.pause()
+    assert on.app.screen.is_modal

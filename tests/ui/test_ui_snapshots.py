@@ -19,7 +19,6 @@ from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
 
 KEPT = Path(__file__).parent / "snapshots"
 MEDIUM = (120, 40)
-END = len(recorded())
 DURING = next(
     number
     for number, update in enumerate(recorded(), 1)
@@ -27,62 +26,33 @@ DURING = next(
 )
 """Updates up to the one that tells of the kill."""
 
-SCENES: dict[str, tuple[tuple[int, int], int, tuple[str, ...]]] = {
-    "start": (SMALL, 0, ()),
-    "dashboard": (SMALL, END, ("1",)),
-    "dashboard-fault": (SMALL, DURING, ("1",)),
-    "dashboard-large": (LARGE, END, ("1",)),
-    "swarm": (SMALL, END, ("2",)),
-    "peers": (SMALL, END, ("3", "down")),
-    "swarm-large": (MEDIUM, END, ("2",)),
-    "quit": (SMALL, END, ("q",)),
-}
-
-
-TRUST: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
-    "trust": (SMALL, ("3",)),
-    "trust-large": (MEDIUM, ("3",)),
-    "trust-details": (SMALL, ("3", "down", "down", "down", "enter")),
-    "trust-dashboard": (SMALL, ("1",)),
-}
+TRUST = [Update(time=NOW, snapshot=judged(), events=[event(1, "an event")])]
 """Of a run with audits, in which a member was expelled."""
+PEOPLE = [people(purpose="Haiku in Basque")]
+"""Of members with names and work."""
+SCENES: dict[str, tuple[tuple[int, int], Sequence[Update], tuple[str, ...]]] = {
+    "start": (SMALL, [], ()),
+    "dashboard": (SMALL, recorded(), ("1",)),
+    "dashboard-fault": (SMALL, recorded()[:DURING], ("1",)),
+    "dashboard-large": (LARGE, recorded(), ("1",)),
+    "swarm": (SMALL, recorded(), ("2",)),
+    "peers": (SMALL, recorded(), ("3", "down")),
+    "swarm-large": (MEDIUM, recorded(), ("2",)),
+    "quit": (SMALL, recorded(), ("q",)),
+    "trust": (SMALL, TRUST, ("3",)),
+    "trust-large": (MEDIUM, TRUST, ("3",)),
+    "trust-details": (SMALL, TRUST, ("3", "down", "down", "down", "enter")),
+    "trust-dashboard": (SMALL, TRUST, ("1",)),
+    "people-peers": (SMALL, PEOPLE, ("3",)),
+    "people-large": (LARGE, PEOPLE, ("3",)),
+    "people-swarm": (SMALL, PEOPLE, ("2",)),
+}
 
 
 @pytest.mark.parametrize("name", SCENES)
 def test_the_screen_looks_as_kept(name: str) -> None:
-    size, number, keys = SCENES[name]
-    link = Link("live") if number else Link("connecting", "no volunteer answers yet")
-    _compare(name, size, recorded()[:number], link, keys)
-
-
-PEOPLE: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
-    "people-peers": (SMALL, ("3",)),
-    "people-large": (LARGE, ("3",)),
-    "people-swarm": (SMALL, ("2",)),
-}
-"""Of members with names and work."""
-
-
-@pytest.mark.parametrize("name", TRUST)
-def test_trust_looks_as_kept(name: str) -> None:
-    size, keys = TRUST[name]
-    told = Update(time=NOW, snapshot=judged(), events=[event(1, "an event")])
-    _compare(name, size, [told], Link("live"), keys)
-
-
-@pytest.mark.parametrize("name", PEOPLE)
-def test_people_look_as_kept(name: str) -> None:
-    size, keys = PEOPLE[name]
-    _compare(name, size, [people(purpose="Haiku in Basque")], Link("live"), keys)
-
-
-def _compare(
-    name: str,
-    size: tuple[int, int],
-    updates: Sequence[Update],
-    link: Link,
-    keys: Sequence[str],
-) -> None:
+    size, updates, keys = SCENES[name]
+    link = Link("live") if updates else Link("connecting", "no volunteer answers yet")
     seen: list[str] = []
 
     async def scene(on: Stage) -> None:

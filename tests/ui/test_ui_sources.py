@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,14 +11,13 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from client.control import rpc
 from client.control.snapshot import InviteView
 from client.control.updates import Curve, Update
 from client.store.last_run import Ending
 from client.ui.source.live import MOST_NEWS, NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
 from client.ui.source.news import Answer, News
 from tests.ui.examples import event, update
-from tests.ui.played_node import HELLO, MODERN, Node
+from tests.ui.played_node import HANGS_UP, HELLO, MODERN, Node
 
 PATIENCE_S = 20.0
 Told = TypeVar("Told", bound=News)
@@ -172,26 +170,10 @@ def test_what_is_asked_of_a_dead_node_is_refused_and_not_kept_for_the_next(path:
 
 
 def test_a_command_that_was_never_answered_is_said_to_be_uncertain(path: Path) -> None:
-    class Deaf(Node):
-        """Hangs up when it is told to pause."""
-
-        def _serve(self, connection: socket.socket) -> None:
-            with contextlib.suppress(OSError, ValueError), connection.makefile("rb") as lines:
-                for line in lines:
-                    request = msgspec.json.decode(line)
-                    if request["method"] == "pause":
-                        connection.shutdown(socket.SHUT_RDWR)
-                        return
-                    result = self.methods[request["method"]]
-                    connection.sendall(rpc.encode_result(result, request["id"]))
-
-    node = Deaf(path, MODERN)
-    with attached(path) as source:
-        until(lambda: source.link.state == "live")
+    with live(path, pause=HANGS_UP) as (_, source):
         source.command("pause")
         found = taken(source, Answer)
         assert found == Answer("pause", False, UNHEARD)
-    node.close()
 
 
 def test_a_node_that_died_is_said_to_have_ended_until_another_answers(path: Path) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
-import msgspec
+from tests.support.cli_process import apart
 
-REPOSITORY = Path(__file__).parents[3]
 AT_ONCE = """
 import sys, threading
 from typing import Annotated
@@ -27,7 +24,7 @@ for _ in range(60):
 
     def decode():
         begin.wait()
-        found.append(DECODE)
+        found.append(json_decoder(Outer).decode(text))
 
     threads = [threading.Thread(target=decode) for _ in range(8)]
     for thread in threads:
@@ -39,23 +36,8 @@ print("all decoded")
 """
 
 
-class Record(msgspec.Struct):
-    number: int
-
-
-def _decoded_by(how: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", AT_ONCE.replace("DECODE", how)],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120.0,
-        check=False,
-    )
-
-
 def test_threads_that_use_a_type_for_the_first_time_at_once_all_decode_it() -> None:
     """Without the lock the process crashes, see ``client/decoding.py``."""
-    done = _decoded_by("json_decoder(Outer).decode(text)")
+    done = apart(sys.executable, "-c", AT_ONCE)
     assert done.returncode == 0, done.stderr
     assert "all decoded" in done.stdout

@@ -33,11 +33,6 @@ def refused(folder: Path, message: str) -> None:
         raise AssertionError("opened")
 
 
-def configure(folder: Path, **changes: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -57,7 +52,8 @@ def configure(folder: Path, **changes: Any) -> None:
     ],
 )
 def test_a_configuration_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
-    configure(folder, **changes)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     refused(folder, message)
 
 

@@ -363,7 +363,6 @@ def test_a_tokenizer_is_described(tokenizer: tuple[Bpe, str]) -> None:
     bpe, name = tokenizer
     found = vocabulary(bpe, bpe.vocab + 3)
     tokens = found["tokenizer.ggml.tokens"]
-    assert isinstance(tokens, list)
     assert len(set(tokens)) == bpe.vocab + 3
     assert [bpe.token_of(str(word)) for word in tokens[: bpe.vocab]] == list(range(bpe.vocab))
     assert found["tokenizer.ggml.token_type"][-3:] == [5, 5, 5]  # type: ignore[index]

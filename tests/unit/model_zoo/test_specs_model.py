@@ -52,33 +52,23 @@ def test_refuses(base: ModelSpec, change: dict[str, object], message: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("numbers", "message"),
+    ("kind", "numbers", "message"),
     [
-        (("linear", 0.5), "factor"),
-        (("linear", 2.0, 0.5), "does not use"),
-        (("llama3", 8.0, 4.0, 1.0), "below"),
-        (("llama3", 8.0, 1.0, 4.0, 0), "original"),
+        (Rope, ("linear", 0.5), "factor"),
+        (Rope, ("linear", 2.0, 0.5), "does not use"),
+        (Rope, ("llama3", 8.0, 4.0, 1.0), "below"),
+        (Rope, ("llama3", 8.0, 1.0, 4.0, 0), "original"),
+        (Experts, (4, 5), "active"),
+        (Experts, (4, True), "active"),
+        (Experts, (513, 2), "count"),
+        (Experts, (4, 2, "some"), "shares"),
+        (Experts, (4, 2, "all", 1e9), "balance"),
+        (Experts, (4, 2, "all", float("nan")), "balance"),
     ],
 )
-def test_refuses_a_scaling(numbers: tuple[Any, ...], message: str) -> None:
+def test_refuses_a_part(kind: type, numbers: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Rope(*numbers)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        ((4, 5), "active"),
-        ((4, True), "active"),
-        ((513, 2), "count"),
-        ((4, 2, "some"), "shares"),
-        ((4, 2, "all", 1e9), "balance"),
-        ((4, 2, "all", float("nan")), "balance"),
-    ],
-)
-def test_refuses_experts(numbers: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Experts(*numbers)
+        kind(*numbers)
 
 
 def test_hostile_experts_are_refused_when_decoded() -> None:

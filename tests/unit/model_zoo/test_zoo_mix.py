@@ -56,7 +56,6 @@ def test_parts_lie_one_behind_the_other(made: Path, tmp_path: Path) -> None:
     found = mix(chosen(made, "web:0.7", "code:0.2", "talk:0.1"), tmp_path / "m")
     assert _bytes(found.path) == b"".join(_bytes(made / name) for name in WORDS)
     assert list(damaged_leaves(found)) == []
-    assert found.index.parts is not None
     assert [(part.name, part.weight) for part in found.index.parts] == [
         ("web", 7),
         ("code", 2),
@@ -75,7 +74,6 @@ def test_samples_are_those_of_the_parts_alone(made: Path, tmp_path: Path) -> Non
     seen = Counter[str]()
     for number in range(400):
         part = found.spec.part_of(number)
-        assert part is not None
         expected = alone[part.name].sample(seen[part.name], 1, 64, seed=5)
         assert found.sample(number, 1, 64, seed=5).tolist() == expected.tolist()
         held_out = alone[part.name].held_out_batch(seen[part.name], 1, 64)

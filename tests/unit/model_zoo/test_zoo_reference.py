@@ -7,11 +7,7 @@ import pytest
 import torch
 
 from client.compute.replica import squared_norm, step_scale
-from client.lab.reference import (
-    TrainingPlan,
-    evaluate,
-    train_reference,
-)
+from client.lab.reference import TrainingPlan, evaluate, train_reference
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.adamw import FlatAdamW

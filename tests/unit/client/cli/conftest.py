@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.support.cli_process import Volunteer, Within
+from tests.support.saved_swarms import WORDS
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -30,6 +31,14 @@ def within(
     """The same command line, run in this process."""
     monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path / "home"))
     return Within(capsys)
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    """A text to train on."""
+    path = tmp_path / "book.txt"
+    path.write_text(WORDS)
+    return path
 
 
 @pytest.fixture

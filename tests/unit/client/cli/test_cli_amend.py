@@ -26,18 +26,6 @@ from tests.support.nodes import node_of
 from tests.support.protocol_examples import manifest
 
 
-@pytest.fixture
-def founder() -> Signer:
-    return Signer(b"\x03" * 32)
-
-
-@pytest.fixture
-def book(founder: Signer) -> Amendments:
-    """Of a swarm of a hundred steps."""
-    swarm = sign(manifest(founder.peer), founder, ())
-    return Amendments(swarm.manifest, swarm.swarm)
-
-
 class Founders(FakeProvider):
     """A node of a swarm of a hundred steps that its owner has founded, at step 40."""
 
@@ -109,11 +97,12 @@ class TestRunning:
         assert done.stderr.startswith("volunteer: only the founder of this swarm")
 
 
-def test_views_say_what_is_agreed(book: Amendments, founder: Signer) -> None:
-    said = draft(book, 1e-3, Changes(steps=400), 0)
-    book.take(sign_amendment(founder, said, sign(manifest(founder.peer), founder, ()).swarm))
+def test_views_say_what_is_agreed() -> None:
+    node = Founders()
+    node.amend(Changes(steps=400), sign=True)
+    book = node.book
     [pending] = amendment_views(book)
     assert (pending.from_step, pending.steps) == (None, 400)
-    book.settle(book.propose((), 10))
+    book.settle(book.propose((), 50))
     [agreed] = amendment_views(book)
-    assert agreed.from_step == 10
+    assert agreed.from_step == 50

@@ -5,33 +5,22 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.card import Facts, card
 from client.control.snapshot import AmendmentView, ContributorView
 from client.control.updates import StepPoint
 from protocol.ids import PeerId, SwarmId
-from protocol.manifest import Manifest
-from protocol.wire.envelope import Signer
+from tests.support.saved_swarms import founded
 
 
 @pytest.fixture
 def facts() -> Facts:
-    run = RunChoices(measure=False)
-    founder = Signer(b"\x07" * 32).peer
-    manifest = found_swarm(founder, run, ModelChoices(), OptimizerChoices()).manifest
     return Facts(
         swarm=SwarmId("ab" * 32),
-        manifest=manifest,
+        manifest=founded().manifest,
         version=50,
         held_out=StepPoint(49, 0.0, 1.5, 0.0),
         own_microbatches=1234,
     )
-
-
-def renamed(facts: Facts, **changes: object) -> Facts:
-    manifest: Manifest = msgspec.structs.replace(facts.manifest, **changes)
-    return msgspec.structs.replace(facts, manifest=manifest)
 
 
 def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
@@ -76,6 +65,7 @@ def test_contributors_are_named_once_and_not_without_end(facts: Facts) -> None:
 
 def test_names_are_never_markup(facts: Facts) -> None:
     name = "x` <img src=x> [a](b)"
-    text = card(renamed(facts, name=name))
+    manifest = msgspec.structs.replace(facts.manifest, name=name)
+    text = card(msgspec.structs.replace(facts, manifest=manifest))
     assert "# `x' <img src=x> [a](b)`\n" in text
     assert text.count("```") == 2, "and what is quoted stays so"

@@ -72,7 +72,6 @@ def test_pause_and_resume(home: Path, within: Within) -> None:
     with node_of(home, provider):
         before = time.time()
         assert "paused until" in within("pause", "--for", "1h30m").stdout
-        assert provider.paused is not None
         assert provider.paused.until == pytest.approx(before + 5400, abs=30)
         assert "resumed" in within("resume").stdout
         assert "was not paused" in within("resume").stdout
@@ -135,7 +134,6 @@ run(sys.argv[1:])
 
 
 def line_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
     return process.stdout.readline()
 
 

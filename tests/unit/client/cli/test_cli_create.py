@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,19 +14,8 @@ import pytest
 from client.cli.commands.join import promised_port
 from client.cli.founding.averaging import run_s
 from client.cli.founding.fitting import fewest_stages
-from client.cli.founding.manifest import (
-    Founding,
-    choose_model,
-    choose_optimizer,
-    found_swarm,
-    narrowed,
-)
-from client.cli.founding.options import (
-    ModelChoices,
-    OptimizerChoices,
-    RunChoices,
-    for_strangers,
-)
+from client.cli.founding.manifest import Founding, choose_model, choose_optimizer, narrowed
+from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices, for_strangers
 from client.cli.founding.presets import PRESETS, PresetName
 from client.cli.terminal.swarm_text import introduction
 from client.compute.memory import USUAL_GRAPHS
@@ -42,16 +31,10 @@ from model_zoo.specs.precision import Compute
 from model_zoo.specs.slices import narrow_layers
 from model_zoo.specs.state import StateSpec
 from protocol.ids import PeerId, SwarmId
-from protocol.invite import Invite, parse_invite, parse_swarm_file
+from protocol.invite import parse_invite, parse_swarm_file
 from protocol.manifest import Manifest, decode_manifest, encode_manifest
-from protocol.wire.envelope import Signer
 from tests.support.cli_process import Within
-
-SIGNER = Signer(b"\x07" * 32)
-
-
-def _found(run: RunChoices, model: ModelChoices | None = None) -> object:
-    return found_swarm(SIGNER.peer, run, model or ModelChoices(), OptimizerChoices()).manifest
+from tests.support.saved_swarms import SIGNER, founded
 
 
 def described(manifest: Manifest) -> str:
@@ -60,21 +43,13 @@ def described(manifest: Manifest) -> str:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_makes_a_manifest_that_peers_accept(preset: PresetName) -> None:
-    run = RunChoices(preset=preset, measure=False)
     fewest = fewest_stages(choose_model(PRESETS[preset], ModelChoices()))
-    assert fewest is not None
-    manifest = _found(replace(run, stages=max(run.stages, fewest)))
-    encoded = encode_manifest(manifest)  # type: ignore[arg-type]
-    assert decode_manifest(encoded) == manifest
+    manifest = founded(preset=preset, stages=max(2, fewest)).manifest
+    assert decode_manifest(encode_manifest(manifest)) == manifest
 
 
 def test_stage_costs_add_up_to_the_model() -> None:
-    manifest = found_swarm(
-        SIGNER.peer,
-        RunChoices(stages=3, measure=False),
-        ModelChoices(layers=6),
-        OptimizerChoices(),
-    ).manifest
+    manifest = founded(stages=3, layers=6).manifest
     first, middle, last = manifest.stages
     assert sum(stage.layers for stage in manifest.stages) == 6
     assert middle.uplink_bytes > max(first.uplink_bytes, last.uplink_bytes)
@@ -86,14 +61,10 @@ SLOW = Machine(2e12, 8e9, 1e5, 1e5)
 FAST = Machine(2e9, 8e9, 1e9, 1e9)
 
 
-def settled_on(machine: Machine, **choices: object) -> Founding:
-    """A swarm of a founder whose machine was measured so."""
-    model = ModelChoices(layers=2, width=32)
-    run = RunChoices(**{"stages": 1, **choices})  # type: ignore[arg-type]
-    founder, optimizer = SIGNER.peer, OptimizerChoices()
-    return found_swarm(
-        *(founder, run, model, optimizer), machine=lambda: machine, strangers=not run.private
-    )
+def settled_on(machine: Machine, **choices: Any) -> Founding:
+    """A swarm for strangers of a founder whose machine was measured so."""
+    usual = {"stages": 1, "layers": 2, "width": 32, "measure": True}
+    return founded(machine=lambda: machine, strangers=True, **{**usual, **choices})
 
 
 def test_averaging_follows_the_founders_line_unless_it_is_chosen() -> None:
@@ -141,19 +112,13 @@ def test_a_manifest_says_the_memory_that_its_volunteers_will_reckon_with(averagi
 
 
 def test_narrow_boundaries_lie_where_the_model_is_cut() -> None:
-    run = RunChoices(stages=3, measure=False, boundary_width=32, boundary_codec="s4")
-    shape = ModelChoices(layers=6, width=128, heads=4)
-    manifest = found_swarm(SIGNER.peer, run, shape, OptimizerChoices()).manifest
+    shape = {"stages": 3, "layers": 6, "width": 128, "heads": 4}
+    manifest = founded(boundary_width=32, boundary_codec="s4", **shape).manifest
     assert decode_manifest(encode_manifest(manifest)) == manifest
     assert manifest.model.narrow == Narrow(32, narrow_layers(manifest.layers_per_stage))
     assert manifest.tokens_everywhere
     assert "s4 of 32 numbers a token" in described(manifest)
-    wide = found_swarm(
-        SIGNER.peer,
-        replace(run, boundary_width=None, boundary_codec="s8"),
-        shape,
-        OptimizerChoices(),
-    ).manifest
+    wide = founded(boundary_codec="s8", **shape).manifest
     sent, usual = (each.stages[-1].uplink_bytes for each in (manifest, wide))
     assert sent < usual / 7
     ends = 4 * 128 * (256 + 32)
@@ -177,8 +142,7 @@ def test_narrow_boundaries_of_many_tokens_are_refused_with_their_size() -> None:
 )
 def test_the_manifest_says_in_what_passes_compute(chosen: Compute, words: str) -> None:
     """`auto` is every machine's own choice, not the founder's."""
-    run = RunChoices(measure=False, compute_dtype=chosen)
-    manifest = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices()).manifest
+    manifest = founded(compute_dtype=chosen).manifest
     encoded = encode_manifest(manifest)
     assert decode_manifest(encoded).compute == chosen
     assert (b'"compute"' in encoded) is (chosen != "fp32")
@@ -188,9 +152,8 @@ def test_the_manifest_says_in_what_passes_compute(chosen: Compute, words: str) -
 
 
 def test_audits_need_one_type_of_numbers() -> None:
-    run = RunChoices(measure=False, compute_dtype="auto", audit=3)
     with pytest.raises(UserError, match="between honest passes in bf16 and in fp32") as refused:
-        found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
+        founded(compute_dtype="auto", audit=3)
     for way_out in ("--compute-dtype fp32", "--audit 0"):
         assert way_out in refused.value.message
 
@@ -199,9 +162,8 @@ def test_a_stage_that_this_machine_has_no_memory_for_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=10**9))
-    run = RunChoices(preset="gpt2-124m", measure=False)
-    founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
-    [warning] = [words for words in founding.warnings if "memory" in words]
+    warnings = founded(preset="gpt2-124m").warnings
+    [warning] = [words for words in warnings if "memory" in words]
     assert "this machine has 1.00 GB: with more --stages" in warning
 
 
@@ -212,9 +174,8 @@ def test_a_stage_that_this_machine_has_no_memory_for_is_warned_of(
 def test_what_two_volunteers_to_a_stage_cannot_do_is_warned_of(
     choices: dict[str, Any], words: str
 ) -> None:
-    run = RunChoices(measure=False, redundancy=2, **choices)
-    founding = found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices())
-    assert [words in warning for warning in founding.warnings] == [True]
+    warnings = founded(redundancy=2, **choices).warnings
+    assert [words in warning for warning in warnings] == [True]
 
 
 @pytest.mark.parametrize(
@@ -280,18 +241,8 @@ def test_a_public_swarm_is_founded_with_what_strangers_need(within: Within, tmp_
     ],
 )
 def test_contradictions_are_usage_errors(choices: dict[str, Any], words: str, step: str) -> None:
-    kinds = (RunChoices, ModelChoices, OptimizerChoices)
-    known = [{field.name for field in fields(kind)} for kind in kinds]
-    run, model, optimizer = (
-        {key: value for key, value in choices.items() if key in names} for names in known
-    )
     with pytest.raises(UserError, match=words) as caught:
-        found_swarm(
-            SIGNER.peer,
-            RunChoices(**{"measure": False, **run}),
-            ModelChoices(**model),
-            OptimizerChoices(**optimizer),
-        )
+        founded(**choices)
     assert caught.value.exit_code == ExitCode.USAGE
     assert step in caught.value.next_step
 
@@ -341,7 +292,6 @@ def test_a_private_swarm_has_a_ticket_that_others_cannot_read(
     path = tmp_path / "private.swarm"
     done = within("create", "--no-measure", "--private", "--out", str(path))
     invite = parse_invite(done.stdout.strip())
-    assert isinstance(invite, Invite)
     assert invite.ticket is not None
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -356,20 +306,16 @@ def test_the_founder_listens_where_the_file_promises() -> None:
 
 
 def test_stages_of_one_kind_are_measured_once_and_cost_the_same() -> None:
-    founding = found_swarm(
-        SIGNER.peer, RunChoices(stages=4), ModelChoices(layers=4, width=32), OptimizerChoices()
-    )
+    founding = founded(measure=True, stages=4, layers=4, width=32)
     first, second, third, _ = founding.manifest.stages
     assert second.flops == third.flops != first.flops
 
 
 def test_the_time_of_the_run_is_that_of_volunteers_like_the_founder() -> None:
-    run = RunChoices(measure=False)
-    assert found_swarm(SIGNER.peer, run, ModelChoices(), OptimizerChoices()).seconds is None
+    assert founded().seconds is None
     slow, fast = settled_on(SLOW), settled_on(FAST)
     for founding, machine in ((slow, SLOW), (fast, FAST)):
         assert founding.seconds == run_s(founding.manifest, machine)
-    assert fast.seconds is not None
     assert run_s(fast.manifest, replace(FAST, flop_per_s=1e15)) < fast.seconds
 
 

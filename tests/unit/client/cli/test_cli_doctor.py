@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -35,18 +34,17 @@ from client.store.last_run import RunRecord
 from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
 from protocol.address import Address
-from tests.support.cli_process import REPOSITORY, living
-from tests.support.saved_swarms import SIGNER, little_swarm
+from protocol.invite import SwarmFile
+from tests.support.cli_process import LOCK, REPOSITORY, apart, living
+from tests.support.saved_swarms import SIGNER, WORDS, little_swarm
 
-HOLDER = """
-import sys
-from pathlib import Path
-from client.store.identity import identity_lock
-with identity_lock(Path(sys.argv[1])):
-    print("up", flush=True)
-    sys.stdin.readline()
-"""
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def swarm_of(folder: Path) -> SwarmFile:
+    """A swarm that trains on a text in a folder."""
+    (text := folder / "text").write_text(WORDS)
+    return little_swarm(text)
 
 
 @dataclass
@@ -71,9 +69,7 @@ class Scene:
 
     def remember(self, *peers: Address) -> None:
         """Know a swarm with these members."""
-        text = self.home / "text"
-        text.write_text("to be or not to be " * 100)
-        swarm = replace(little_swarm(text), peers=peers)
+        swarm = replace(swarm_of(self.home), peers=peers)
         SwarmStore(home_folders(self.home).swarms).remember(swarm)
 
     def set(self, line: str) -> None:
@@ -126,7 +122,7 @@ def key_that_others_can_read(scene: Scene) -> None:
 
 @case("lock", "fail", r"process \d+ uses this identity", r"kill \d+")
 def lock_held_by_another_process(scene: Scene) -> None:
-    scene.exit.enter_context(living(HOLDER, str(scene.data)))
+    scene.exit.enter_context(living(LOCK, str(scene.data)))
 
 
 @case("swarm files", "fail", "is damaged, so its swarm counts as unknown", "rm .*join again")
@@ -145,9 +141,7 @@ def swarm_of_a_newer_version(scene: Scene) -> None:
 
 def of_a_newer_version(folder: Path) -> str:
     """A .swarm file whose manifest has one field more; nobody comes to check its signature."""
-    text = folder / "text"
-    text.write_text("to be or not to be " * 100)
-    document = json.loads(str(little_swarm(text)))
+    document = json.loads(str(swarm_of(folder)))
     document["manifest"] = document["manifest"][:-1] + ',"zeal":1}'
     return json.dumps(document)
 
@@ -317,17 +311,9 @@ def test_what_is_broken_is_named_with_what_to_do(name: str, scene: Scene) -> Non
 # --- what needs a process, a user or a mount of its own ------------------------------------------
 
 
-def run_apart(program: str, *wrapper: str, **variables: str) -> str:
+def run_apart(program: str, *wrapper: str) -> str:
     """Run a program of Python in a process of its own; return what it prints."""
-    done = subprocess.run(
-        [*wrapper, sys.executable, "-c", program],
-        env={**os.environ, **variables},
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = apart(*wrapper, sys.executable, "-c", program)
     if wrapper and "Operation not permitted" in done.stderr:
         pytest.skip("no namespaces here")
     assert done.returncode == 0, done.stderr
@@ -401,15 +387,8 @@ def test_a_build_without_a_compiler_is_named(scene: Scene) -> None:
 
 def test_a_command_that_needs_a_broken_package_points_to_doctor(scene: Scene) -> None:
     torch_that_does_not_load(scene)
-    done = subprocess.run(
-        [sys.executable, "-m", "client.cli.main", "create", "--out", str(scene.home / "x.swarm")],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": os.environ["PYTHONPATH"]},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    out = str(scene.home / "x.swarm")
+    done = apart(sys.executable, "-m", "client.cli.main", "create", "--out", out)
     assert done.returncode == 78
     assert "libcudart" in done.stderr
     assert "volunteer doctor" in done.stderr

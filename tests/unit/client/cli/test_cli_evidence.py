@@ -14,24 +14,11 @@ from client.store.persisted import Persisted
 from client.store.records import KeptEvidence, ShownEvidence
 from client.store.swarms import SwarmStore
 from protocol.audit.charges import CHARGE, KIND, Charge
-from protocol.evidence.proof import contradiction
 from protocol.ids import SwarmId
 from protocol.invite import parse_swarm_file
-from protocol.membership.advert import ADVERT
-from protocol.membership.record import Record, seal
 from protocol.wire.parts import Proof, VotedOut
 from tests.support.cli_process import Within
-from tests.support.protocol_examples import WALL, peer, signer
-
-
-def proof(swarm: SwarmId) -> Proof:
-    one, two = (
-        seal(signer(1), ADVERT, Record(peer(1), 7, int(WALL), 600, body), swarm)
-        for body in (b"one", b"two")
-    )
-    found = contradiction(one, two)
-    assert found is not None
-    return found
+from tests.support.protocol_examples import peer, proof_of, signer
 
 
 @pytest.fixture
@@ -41,7 +28,7 @@ def swarm(within: Within, tmp_path: Path) -> SwarmId:
     assert within("create", "--no-measure", "--name", "mine", "--out", str(path)).returncode == 0
     folders, known = home_folders(tmp_path / "home"), parse_swarm_file(path.read_text())
     SwarmStore(folders.swarms).remember(known)
-    kept = KeptEvidence((proof(known.swarm),))
+    kept = KeptEvidence((proof_of(swarm=known.swarm),))
     Persisted(folders.proofs(known.swarm), KeptEvidence).save(kept)
     return known.swarm
 
@@ -63,7 +50,7 @@ def test_a_saved_file_is_checked_by_others(
     monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path / "another"))
     done = within.ends(ExitCode.OK, "evidence", "verify", str(out))
     assert peer(1) in done.stdout
-    shown = ShownEvidence((proof(swarm),), swarm=swarm)
+    shown = ShownEvidence((proof_of(swarm=swarm),), swarm=swarm)
     assert Persisted(out, ShownEvidence).read() == shown
 
 
@@ -71,9 +58,9 @@ def test_a_proof_of_another_swarm_or_with_a_changed_body_proves_nothing(
     within: Within, tmp_path: Path
 ) -> None:
     here, elsewhere = SwarmId("ab" * 32), SwarmId("cd" * 32)
-    genuine = proof(here)
+    genuine = proof_of(swarm=here)
     changed = Proof(genuine.first, replace(genuine.second, body=genuine.second.body + b"!"))
-    for bad in (proof(elsewhere), changed):
+    for bad in (proof_of(swarm=elsewhere), changed):
         file = tmp_path / "proofs.bin"
         shown = ShownEvidence((genuine, bad), swarm=here)
         Persisted(file, ShownEvidence).save(shown)
@@ -90,7 +77,7 @@ def test_members_that_their_stage_has_voted_out_are_listed_with_the_charges(
     said = Charge(1, peer(1), 12, 0, "lies")
     charges = tuple(signer(n).sign(KIND, CHARGE.encode(said), swarm) for n in (2, 3))
     file = Persisted(home_folders(tmp_path / "home").proofs(swarm), KeptEvidence)
-    file.save(KeptEvidence((proof(swarm),), (VotedOut(1, peer(1), charges),)))
+    file.save(KeptEvidence((proof_of(swarm=swarm),), (VotedOut(1, peer(1), charges),)))
     told = json.loads(within("evidence", "ls", "--json").stdout)["proofs"]
     assert [(one["kind"], one["valid"], one["peer"]) for one in told] == [
         ("contradiction", True, peer(1)),
@@ -101,7 +88,11 @@ def test_members_that_their_stage_has_voted_out_are_listed_with_the_charges(
     assert within("evidence", "save", str(out)).returncode == ExitCode.OK
     assert within("evidence", "verify", str(out)).returncode == ExitCode.OK
     own = signer(1).sign(KIND, CHARGE.encode(said), swarm)
-    for bad in ((charges[0], charges[0]), (charges[0], own), (charges[0], proof(swarm).first)):
+    for bad in (
+        (charges[0], charges[0]),
+        (charges[0], own),
+        (charges[0], proof_of(swarm=swarm).first),
+    ):
         file.save(KeptEvidence((), (VotedOut(1, peer(1), bad),)))
         assert within("evidence", "ls").returncode == ExitCode.RUNTIME, bad
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from client.cli.main import run
 from client.control.sockets import prepare_folder, socket_path
 from client.store.paths import runtime_folder
-from tests.support.cli_process import REPOSITORY, Volunteer, Within
+from tests.support.cli_process import Volunteer, Within, apart
 
 SWARM_ID = "ab" * 32
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
@@ -111,9 +110,7 @@ def test_a_crash_is_one_line_and_a_file_unless_debug(
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     command = f"{sys.executable} -m client.cli.main config show | true; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, cwd=REPOSITORY, check=True
-    )
+    done = apart("bash", "-c", command)
     assert done.stdout.strip() == "0"
     assert done.stderr == ""
 
@@ -131,5 +128,5 @@ from client.cli.main import main
 sys.argv = ["volunteer", "doctor"]
 main()
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = apart(sys.executable, "-c", script)
     assert (done.returncode, done.stderr) == (130, "volunteer: interrupted\n")

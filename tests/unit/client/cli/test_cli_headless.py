@@ -92,27 +92,25 @@ def test_nothing_depends_on_a_manager(environ: dict[str, str]) -> None:
 
 
 async def test_the_watchdog_is_fed_from_the_loop_and_stopping_is_said(
-    manager: socket.socket, autojump_clock: trio.testing.MockClock
+    nursery: trio.Nursery, manager: socket.socket, autojump_clock: trio.testing.MockClock
 ) -> None:
     supervised = Supervised(Notifier(_environ(manager, WATCHDOG_USEC="4000000")))
     stop = trio.Event()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervised.keep_informed, stop)
-        await trio.sleep(10)
-        assert _heard(manager) == []
-        supervised.set_up(FakeProvider())
-        await trio.sleep(9.5)
-        fed = _heard(manager)
-        assert fed[0] == "READY=1"
-        assert fed.count("WATCHDOG=1") == 5, "every two seconds"
-        assert "STATUS=step 3/10 | loss 2.5000" in " ".join(fed)
-        stop.set()
-        await trio.sleep(5)
-        last = _heard(manager)
-        assert last.count("STOPPING=1") == 1
-        assert last.count("WATCHDOG=1") >= 2
-        assert any(line.startswith("EXTEND_TIMEOUT_USEC=") for line in last)
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(supervised.keep_informed, stop)
+    await trio.sleep(10)
+    assert _heard(manager) == []
+    supervised.set_up(FakeProvider())
+    await trio.sleep(9.5)
+    fed = _heard(manager)
+    assert fed[0] == "READY=1"
+    assert fed.count("WATCHDOG=1") == 5, "every two seconds"
+    assert "STATUS=step 3/10 | loss 2.5000" in " ".join(fed)
+    stop.set()
+    await trio.sleep(5)
+    last = _heard(manager)
+    assert last.count("STOPPING=1") == 1
+    assert last.count("WATCHDOG=1") >= 2
+    assert any(line.startswith("EXTEND_TIMEOUT_USEC=") for line in last)
 
 
 PACKAGING = Path(__file__).parents[4] / "packaging"
@@ -149,44 +147,38 @@ async def _get(port: int, request: bytes) -> bytes:
     return answer
 
 
-async def test_metrics_are_served_on_loopback_whatever_is_asked() -> None:
+async def test_metrics_are_served_on_loopback_whatever_is_asked(nursery: trio.Nursery) -> None:
     provider = FakeProvider()
-    async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve_metrics, "127.0.0.1", 0, provider.status)
-        assert b"200 OK" in await _get(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"404" in await _get(port, b"GET /secret HTTP/1.1\r\n\r\n")
-        assert b"400" in await _get(port, os.urandom(64).replace(b"\r", b"") + b"\r\n\r\n")
-        assert b"200" not in await _get(port, b"GET /" + b"x" * 20000 + b"\r\n\r\n")
-        provider.failure = RuntimeError("not up yet")
-        assert b"500" in await _get(port, b"GET /metrics HTTP/1.1\r\n\r\n")
-        with pytest.raises(UserError, match="metrics cannot be served"):
-            await serve_metrics("127.0.0.1", port, provider.status)
-        nursery.cancel_scope.cancel()
+    port = await nursery.start(serve_metrics, "127.0.0.1", 0, provider.status)
+    assert b"200 OK" in await _get(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"404" in await _get(port, b"GET /secret HTTP/1.1\r\n\r\n")
+    assert b"400" in await _get(port, os.urandom(64).replace(b"\r", b"") + b"\r\n\r\n")
+    assert b"200" not in await _get(port, b"GET /" + b"x" * 20000 + b"\r\n\r\n")
+    provider.failure = RuntimeError("not up yet")
+    assert b"500" in await _get(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+    with pytest.raises(UserError, match="metrics cannot be served"):
+        await serve_metrics("127.0.0.1", port, provider.status)
 
 
-async def test_metrics_are_served_on_the_address_that_was_chosen() -> None:
+async def test_metrics_are_served_on_the_address_that_was_chosen(nursery: trio.Nursery) -> None:
     assert Settings().metrics_host == "127.0.0.1"
-    async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve_metrics, "::1", 0, FakeProvider().status)
-        (await trio.open_tcp_stream("::1", port)).socket.close()
-        with pytest.raises(OSError):
-            await trio.open_tcp_stream("127.0.0.1", port)
-        with pytest.raises(UserError, match=r"cannot be served on 192\.0\.2\.1 port"):
-            await serve_metrics("192.0.2.1", 0, FakeProvider().status)
-        nursery.cancel_scope.cancel()
+    port = await nursery.start(serve_metrics, "::1", 0, FakeProvider().status)
+    (await trio.open_tcp_stream("::1", port)).socket.close()
+    with pytest.raises(OSError):
+        await trio.open_tcp_stream("127.0.0.1", port)
+    with pytest.raises(UserError, match=r"cannot be served on 192\.0\.2\.1 port"):
+        await serve_metrics("192.0.2.1", 0, FakeProvider().status)
 
 
-async def test_slow_scrapers_keep_nobody_waiting() -> None:
-    async with trio.open_nursery() as nursery:
-        port = await nursery.start(serve_metrics, "127.0.0.1", 0, FakeProvider().status)
-        slow = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(30)]
-        for stream in slow:
-            await stream.send_all(b"GET /metrics")  # and never more
-        with trio.fail_after(REQUEST_TIMEOUT_S / 2):
-            assert b"200 OK" in await _get(port, b"GET /metrics HTTP/1.1\r\n\r\n")
-        for stream in slow:
-            await stream.aclose()
-        nursery.cancel_scope.cancel()
+async def test_slow_scrapers_keep_nobody_waiting(nursery: trio.Nursery) -> None:
+    port = await nursery.start(serve_metrics, "127.0.0.1", 0, FakeProvider().status)
+    slow = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(30)]
+    for stream in slow:
+        await stream.send_all(b"GET /metrics")  # and never more
+    with trio.fail_after(REQUEST_TIMEOUT_S / 2):
+        assert b"200 OK" in await _get(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+    for stream in slow:
+        await stream.aclose()
 
 
 def test_the_log_is_bounded_and_read_in_order(tmp_path: Path) -> None:

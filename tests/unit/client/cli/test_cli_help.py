@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 from functools import cache
@@ -12,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from client.errors import ExitCode
+from tests.support.cli_process import apart
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 
@@ -27,13 +26,7 @@ print("LOADED", " ".join(sorted(sys.modules)))
 
 @cache
 def _run(*arguments: str, **variables: str) -> tuple[int, set[str], str]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE, *arguments],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, **variables},
-    )
+    done = apart(sys.executable, "-c", PROBE, *arguments, **variables)
     text, _, tail = done.stdout.rpartition("CODE ")
     code, _, loaded = tail.partition("\nLOADED ")
     return int(code), set(loaded.split()), text
@@ -68,9 +61,7 @@ for command in sys.argv[1:]:
     print("CODE", run([command, "--help"]))
     print("HEAVY", command, {"torch", "libp2p", "textual"} & sys.modules.keys())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script, *COMMANDS], capture_output=True, text=True, check=True
-    )
+    done = apart(sys.executable, "-c", script, *COMMANDS)
     for command in COMMANDS:
         assert f"Usage: volunteer {command} " in done.stdout
         assert f"HEAVY {command} set()" in done.stdout

@@ -15,16 +15,11 @@ from client.cli.logging.log_writer import as_json
 from client.cli.serving.metrics import exposition
 from client.cli.terminal.output import json_document, json_line
 from client.control.matches import MatchesSnapshot
-from client.control.snapshot import (
-    EventView,
-    PeerView,
-    ReplicaView,
-    StageView,
-)
+from client.control.snapshot import EventView, PeerView, ReplicaView, StageView
 from client.events import Entry, LogLine
 from client.store.paths import home_folders
 from tests.support.cli_process import Within
-from tests.support.control_fakes import FakeProvider, example_matches
+from tests.support.control_fakes import FakeProvider, example_matches, example_stage
 from tests.support.nodes import node_of
 
 NASTY = "a\x9b31mb\u202ec\x1b[2J\x7f\u2066\u2028\U000e0001\r\x85\u200b"
@@ -46,7 +41,7 @@ class HostileProvider(FakeProvider):
         self._events = [EventView.of(Entry(1, 1.0, line))]
 
     def matches(self) -> MatchesSnapshot:
-        return example_matches(state=NASTY)
+        return example_matches(state=NASTY, stages=[example_stage(obstacle=NASTY + "\t")])
 
 
 @pytest.fixture

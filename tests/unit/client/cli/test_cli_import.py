@@ -10,8 +10,8 @@ import pytest
 from safetensors.torch import load_file
 
 from client.cli.founding.importing import check_vocabulary, with_own_tokenizer
-from client.cli.founding.manifest import Founding, found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
+from client.cli.founding.manifest import Founding
+from client.cli.founding.options import RunChoices
 from client.cli.terminal.swarm_text import introduction
 from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
@@ -22,7 +22,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.ids import SwarmId
 from protocol.manifest import Manifest, decode_manifest, encode_manifest
-from protocol.wire.envelope import Signer
+from tests.support.saved_swarms import founded
 
 OLMO2 = ModelSpec("olmo2", 3, 32, 4, 4, 48, context=64)
 GPT2 = ModelSpec("gpt", 3, 32, 4, 4, 64, context=24, bias=True, gelu="new")
@@ -37,10 +37,8 @@ def folder(tmp_path: Path) -> Path:
     return export_hf(OLMO2, build_whole(OLMO2, seed=5).state_dict(), tmp_path / "olmo2")
 
 
-def found(source: Path, store: Path, choices: ModelChoices | None = None, **run: Any) -> Founding:
-    key = Signer(bytes(32)).peer
-    chosen = RunChoices(source=source, measure=False, **run)
-    return found_swarm(key, chosen, choices or ModelChoices(), OptimizerChoices(), TextStore(store))
+def found(source: Path, store: Path, **choices: Any) -> Founding:
+    return founded(TextStore(store), source=source, **choices)
 
 
 def test_the_manifest_has_the_model_and_what_its_stages_begin_with(
@@ -102,7 +100,7 @@ def test_the_same_folder_gives_the_same_start(folder: Path, tmp_path: Path) -> N
 
 
 def test_a_shorter_context_is_the_same_model(folder: Path, tmp_path: Path) -> None:
-    manifest = found(folder, tmp_path / "store", ModelChoices(context=16)).manifest
+    manifest = found(folder, tmp_path / "store", context=16).manifest
     assert manifest.model.context == 16
     gpt2 = export_hf(GPT2, build_whole(GPT2, seed=5).state_dict(), tmp_path / "gpt2")
     assert found(gpt2, tmp_path / "store").manifest.model == GPT2
@@ -132,7 +130,7 @@ def test_a_vocabulary_without_its_tokenizer_is_refused(tmp_path: Path) -> None:
 
 def test_flags_that_contradict_the_folder_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="what --layers and --kv-heads would change"):
-        found(folder, tmp_path / "store", ModelChoices(layers=2, kv_heads=1))
+        found(folder, tmp_path / "store", layers=2, kv_heads=1)
     with pytest.raises(UserError, match="not a folder"):
         found(tmp_path / "nowhere", tmp_path / "store")
     shutil.copy(folder / "model.safetensors", tmp_path)
@@ -161,7 +159,7 @@ def test_a_context_that_the_model_cannot_have_is_the_flags_fault(
     """Another folder would not help."""
     source = export_hf(spec, build_whole(spec, seed=5).state_dict(), tmp_path / "model")
     with pytest.raises(UserError, match=words) as caught:
-        found(source, tmp_path / "store", ModelChoices(context=context))
+        found(source, tmp_path / "store", context=context)
     assert "--context" in caught.value.next_step
     assert "--from" not in caught.value.next_step
     assert caught.value.exit_code == ExitCode.USAGE
@@ -193,7 +191,7 @@ class TestAdapters:
         self, folder: Path, tmp_path: Path
     ) -> None:
         plain = found(folder, tmp_path / "store").manifest
-        manifest = found(folder, tmp_path / "store", ModelChoices(lora=4)).manifest
+        manifest = found(folder, tmp_path / "store", lora=4).manifest
         lora = manifest.model.lora
         assert lora == Lora(4, 8.0, ("self_attn.q_proj", "self_attn.v_proj"), "fp32")
         assert manifest.model.base == plain.model
@@ -208,38 +206,33 @@ class TestAdapters:
     def test_weights_published_in_bf16_are_kept_so(self, tmp_path: Path) -> None:
         state = build_whole(OLMO2, seed=5).state_dict()
         source = export_hf(OLMO2, state, tmp_path / "olmo2", dtype="bf16")
-        manifest = found(source, tmp_path / "store", ModelChoices(lora=4)).manifest
-        assert isinstance(manifest.model.lora, Lora)
+        manifest = found(source, tmp_path / "store", lora=4).manifest
         assert manifest.model.lora.base == "bf16"
-        chosen = ModelChoices(lora=4, lora_base="fp32")
-        wider = found(source, tmp_path / "store", chosen).manifest
+        wider = found(source, tmp_path / "store", lora=4, lora_base="fp32").manifest
         assert manifest.stages[0].memory_bytes < wider.stages[0].memory_bytes
 
     def test_targets_and_alpha_are_chosen(self, folder: Path, tmp_path: Path) -> None:
-        chosen = ModelChoices(lora=2, lora_targets="up_proj, k_proj", lora_alpha=3.0)
-        lora = found(folder, tmp_path / "store", chosen).manifest.model.lora
+        chosen = {"lora_targets": "up_proj, k_proj", "lora_alpha": 3.0}
+        lora = found(folder, tmp_path / "store", lora=2, **chosen).manifest.model.lora
         assert lora == Lora(2, 3.0, ("self_attn.k_proj", "mlp.up_proj"), "fp32")
-        every = ModelChoices(lora=2, lora_targets="all")
-        lora = found(folder, tmp_path / "store", every).manifest.model.lora
-        assert isinstance(lora, Lora)
+        lora = found(folder, tmp_path / "store", lora=2, lora_targets="all").manifest.model.lora
         assert len(lora.targets) == 7
 
     @pytest.mark.parametrize(
         ("choices", "words"),
         [
-            (ModelChoices(lora=33), "q_proj, which is 32 x 32: take a rank of 32"),
-            (ModelChoices(lora=2, lora_targets="c_attn"), "no linear layer 'c_attn'; it has"),
-            (ModelChoices(lora_alpha=2.0), "--lora-alpha without --lora"),
+            ({"lora": 33}, "q_proj, which is 32 x 32: take a rank of 32"),
+            ({"lora": 2, "lora_targets": "c_attn"}, "no linear layer 'c_attn'; it has"),
+            ({"lora_alpha": 2.0}, "--lora-alpha without --lora"),
         ],
     )
     def test_what_cannot_be_is_said(
-        self, folder: Path, tmp_path: Path, choices: ModelChoices, words: str
+        self, folder: Path, tmp_path: Path, choices: dict[str, Any], words: str
     ) -> None:
         with pytest.raises(UserError, match=words):
-            found(folder, tmp_path / "store", choices)
+            found(folder, tmp_path / "store", **choices)
         assert not (tmp_path / "store").exists()
 
     def test_random_weights_get_no_adapters(self) -> None:
-        key = Signer(bytes(32)).peer
         with pytest.raises(UserError, match="random weights"):
-            found_swarm(key, RunChoices(measure=False), ModelChoices(lora=4), OptimizerChoices())
+            founded(lora=4)

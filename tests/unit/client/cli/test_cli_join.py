@@ -39,20 +39,13 @@ PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "book.txt"
-    path.write_text("the quick brown fox jumps over the lazy dog\n" * 40)
-    return path
-
-
-@pytest.fixture
-def swarm(text: Path) -> SwarmFile:
-    return little_swarm(text, "mine")
+def swarm(book: Path) -> SwarmFile:
+    return little_swarm(book, "mine")
 
 
 def test_a_person_is_asked_once_for_each_swarm(
     tmp_path: Path,
-    text: Path,
+    book: Path,
     swarm: SwarmFile,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -75,7 +68,7 @@ def test_a_person_is_asked_once_for_each_swarm(
     assert len(asked.splitlines()) <= 24
     assert max(map(len, asked.splitlines())) <= 80
     assert consent.is_agreed(folder, swarm.swarm)
-    assert not consent.is_agreed(folder, little_swarm(text, "other").swarm)
+    assert not consent.is_agreed(folder, little_swarm(book, "other").swarm)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +241,3 @@ def test_what_nobody_handed_over_is_refused(volunteer: Volunteer, text: str) -> 
 def test_the_swarm_may_be_in_the_environment(volunteer: Volunteer) -> None:
     done = volunteer("join", "--headless", VOLUNTEER_SWARM="volunteer:zz")
     assert (done.returncode, "64 hex" in done.stderr) == (2, True)
-
-
-# --- attach --------------------------------------------------------------------------------------

@@ -20,14 +20,14 @@ from protocol.invite import SwarmFile
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
-from tests.support.saved_swarms import SIGNER, little_swarm
+from tests.support.saved_swarms import SIGNER, WORDS, little_swarm
 
 
 @pytest.fixture(scope="module")
 def founded(tmp_path_factory: pytest.TempPathFactory) -> list[SwarmFile]:
     """Two swarms of one text: one that trains, and one that was founded in vain."""
     text = tmp_path_factory.mktemp("text") / "text"
-    text.write_text("to be or not to be " * 100)
+    text.write_text(WORDS)
     made = little_swarm(text)
     named = (with_changes(made.manifest, name=name) for name in ("trains", "vain"))
     return [sign(manifest, SIGNER, made.peers) for manifest in named]

@@ -118,7 +118,6 @@ def test_a_node_that_fails_leaves_its_reason(home: Path) -> None:
         serving.serve(found, found.settings, target, None)
     record = RunRecord(found.folders.data)
     ending = record.ending()
-    assert ending is not None
     assert ending.exit_code == ExitCode.UNREACHABLE
     assert "no member of the swarm answered" in ending.words
     assert stat.S_IMODE((found.folders.data / FILE_NAME).stat().st_mode) == 0o600
@@ -146,5 +145,4 @@ def test_a_second_start_in_one_home_is_refused_before_anything_slow(
         assert "volunteer attach" in done.stderr
         assert not slow & sys.modules.keys()
     first = RunRecord(home / "data").load()
-    assert first is not None
     assert first.pid == process.pid, "its record is as it was"

@@ -6,7 +6,6 @@ import errno
 import io
 import os
 import pwd
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from client.cli import command_line
 from client.cli.reach import machine
 from client.errors import OF_THE_MACHINE, ExitCode
 from client.redaction import Redactor
-from tests.support.cli_process import REPOSITORY, Within
+from tests.support.cli_process import Within, apart
 
 
 @pytest.fixture
@@ -64,14 +63,9 @@ def test_a_home_below_a_folder_of_another_user_is_named(tmp_path: Path) -> None:
         "print([run(each.split()) for each in sys.argv[1:]])"
     )
     commands = ("status", "logs", "doctor")
-    done = subprocess.run(
-        ["unshare", "-U", "--map-root-user", sys.executable, "-c", program, *commands],
-        env={**os.environ, "VOLUNTEER_HOME": str(other / "home")},
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    done = apart(
+        *("unshare", "-U", "--map-root-user", sys.executable, "-c", program, *commands),
+        VOLUNTEER_HOME=str(other / "home"),
     )
     if "unshare" in done.stderr:
         pytest.skip("no namespaces here")
@@ -117,14 +111,6 @@ def test_an_output_that_is_full_is_named(
 
 
 def test_a_closed_output_changes_no_result(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "client.cli.main", "config", "show"]
-    done = subprocess.run(
-        ["sh", "-c", 'exec "$@" >&- <&-', "sh", *command],
-        env={**os.environ, "VOLUNTEER_HOME": str(tmp_path)},
-        cwd=REPOSITORY,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    command = (sys.executable, "-m", "client.cli.main", "config", "show")
+    done = apart("sh", "-c", 'exec "$@" >&- <&-', "sh", *command, VOLUNTEER_HOME=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")

@@ -11,8 +11,6 @@ import torch
 from safetensors.torch import load_file
 
 from client.cli.commands.create import sign, write_swarm_file
-from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.model_source import load_newest, needed_model
 from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
@@ -28,19 +26,12 @@ from model_zoo.whole import build_whole
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from tests.support.cli_process import Within
-from tests.support.saved_swarms import SIGNER, little_swarm, write_checkpoints
+from tests.support.saved_swarms import SIGNER, founded, little_swarm, write_checkpoints
 
 
 @pytest.fixture
-def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text("the quick brown fox jumps over the lazy dog\n" * 40)
-    return path
-
-
-@pytest.fixture
-def swarm(text: Path) -> SwarmFile:
-    return little_swarm(text)
+def swarm(book: Path) -> SwarmFile:
+    return little_swarm(book)
 
 
 @pytest.fixture
@@ -86,9 +77,9 @@ def test_a_damaged_file_falls_back_to_a_copy_then_to_an_older_version(
 
 
 def test_another_swarms_checkpoints_are_not_mixed_in(
-    swarm: SwarmFile, text: Path, tmp_path: Path
+    swarm: SwarmFile, book: Path, tmp_path: Path
 ) -> None:
-    write_checkpoints(little_swarm(text, "other"), tmp_path, 9, [0, 1])
+    write_checkpoints(little_swarm(book, "other"), tmp_path, 9, [0, 1])
     write_checkpoints(swarm, tmp_path, 5, [0, 1])
     assert load_newest(swarm, [tmp_path]).version == 5
 
@@ -238,11 +229,10 @@ class TestAdapters:
         return export_hf(self.SPEC, build_whole(self.SPEC, 5).state_dict(), tmp_path / "base")
 
     @pytest.fixture
-    def swarm(self, text: Path, base: Path, tmp_path: Path) -> SwarmFile:
+    def swarm(self, book: Path, base: Path, tmp_path: Path) -> SwarmFile:
         store = TextStore(home_folders(tmp_path / "home").texts)
-        run = RunChoices(name="lora", source=base, data=str(text), stages=2, measure=False)
-        choices, optimizer = ModelChoices(lora=4, lora_targets="all"), OptimizerChoices()
-        manifest = found_swarm(SIGNER.peer, run, choices, optimizer, store).manifest
+        run = {"name": "lora", "source": base, "data": str(book), "stages": 2}
+        manifest = founded(store, lora=4, lora_targets="all", **run).manifest
         return sign(manifest, SIGNER, (Address("ip4", "127.0.0.1", 4001, SIGNER.peer),))
 
     def exported(self, within: Within, tmp_path: Path, *flags: str) -> Path:

@@ -18,15 +18,7 @@ from client.store.texts import TextStore
 from model_zoo.datasets.build import build, open_source
 from protocol.invite import parse_invite, parse_swarm_file
 from tests.support.cli_process import Within
-
-WORDS = "the quick brown fox jumps over the lazy dog\n" * 40
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> Path:
-    path = tmp_path / "book.txt"
-    path.write_text(WORDS)
-    return path
+from tests.support.saved_swarms import WORDS
 
 
 def _create(within: Within, book: Path | str, out: Path) -> dict[str, str]:
@@ -71,7 +63,7 @@ def _text(kept: Path) -> str:
 def test_a_text_is_tokenized_at_once(within: Within, book: Path, tmp_path: Path) -> None:
     """Tokens and tokenizer are kept in a folder, which is not pruned; no other is left."""
     pytest.importorskip("tokenizers")
-    book.write_text(WORDS * 9)
+    book.write_text(WORDS * 4)
     flags = ("create", "--data", str(book), "--no-measure", "--context", "16", "--json")
     done = within.ends(0, *flags, "--tokenizer", "train:300", "--out", str(tmp_path / "x.swarm"))
     manifest = parse_swarm_file((tmp_path / "x.swarm").read_text()).manifest

@@ -10,8 +10,6 @@ import pytest
 from client.cli.commands.create import sign
 from client.cli.consent import terms
 from client.cli.diagnosis.bundle import _nameless
-from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.models.kept import contributors_of
 from client.cli.reach.home import find_home
 from client.cli.terminal.swarm_text import introduction
@@ -23,24 +21,21 @@ from client.store.persisted import Persisted
 from client.store.records import KeptContributions
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile
-from protocol.wire.envelope import Signer
 from tests.support.cli_process import Within
 from tests.support.control_fakes import example_snapshot
+from tests.support.saved_swarms import SIGNER, founded
 
 ANNA = "12D3KooWexample4AphPb"
-FOUNDER = Signer(b"\x07" * 32)
 
 
-def founded(purpose: str = "Haiku in Basque") -> SwarmFile:
-    run = RunChoices(measure=False, name="mine", purpose=purpose)
-    manifest = found_swarm(FOUNDER.peer, run, ModelChoices(), OptimizerChoices()).manifest
-    return sign(manifest, FOUNDER, ())
+def for_what(purpose: str = "Haiku in Basque") -> SwarmFile:
+    return sign(founded(name="mine", purpose=purpose).manifest, SIGNER, ())
 
 
 def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
     home: Path, within: Within
 ) -> None:
-    swarm, folders = founded(), home_folders(home)
+    swarm, folders = for_what(), home_folders(home)
     anna = PeerId(ANNA)
     kept = KeptContributions({0: 9}, {anna: 420}, {anna: "Anna"})
     Persisted(folders.contributions(swarm.swarm), KeptContributions).save(kept)
@@ -69,9 +64,9 @@ def test_a_name_is_set_shown_to_its_owner_and_removed(home: Path, within: Within
 
 
 def test_who_joins_is_told_what_it_is_for_and_that_others_see_the_name(tmp_path: Path) -> None:
-    swarm = founded()
+    swarm = for_what()
     assert "  for        Haiku in Basque" in list(introduction(swarm.manifest, swarm.swarm))
-    plain = founded("")
+    plain = for_what("")
     assert not [line for line in introduction(plain.manifest, plain.swarm) if "  for " in line]
     told = " ".join(terms(Settings(nickname="Anna"), tmp_path, swarm))
     assert 'the name "Anna"' in told

@@ -10,16 +10,11 @@ import msgspec
 import pytest
 
 from client.cli.commands.create import sign, write_swarm_file
-from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.cli.planning.machines import read_table
 from client.errors import ExitCode, UserError
 from protocol.address import Address
-from protocol.manifest import Manifest
-from protocol.wire.envelope import Signer
 from tests.support.cli_process import Within
-
-FOUNDER = Signer(b"\x07" * 32)
+from tests.support.saved_swarms import SIGNER, founded
 
 
 def described(**other: str) -> tuple[str, ...]:
@@ -170,25 +165,13 @@ def test_a_founded_swarm_costs_what_its_manifest_says(within: Within, tmp_path: 
         assert "--swarm fixes" in refused.stderr
 
 
-def manifest_of_two() -> Manifest:
-    """As ``create`` makes it, counted instead of measured."""
-    choices = RunChoices(stages=2, measure=False)
-    return found_swarm(FOUNDER.peer, choices, ModelChoices(), OptimizerChoices()).manifest
-
-
-def swarm_file(path: Path, manifest: Manifest, **cost: float) -> str:
-    """Write a swarm file whose founder says that every stage costs so much."""
-    stages = tuple(msgspec.structs.replace(stage, **cost) for stage in manifest.stages)
-    changed = msgspec.structs.replace(manifest, stages=stages)
-    write_swarm_file(path, sign(changed, FOUNDER, (Address("ip4", "127.0.0.1", 1, FOUNDER.peer),)))
-    return str(path)
-
-
 def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_path: Path) -> None:
-    manifest = manifest_of_two()
+    manifest, path = founded(stages=2).manifest, tmp_path / "x.swarm"
     nothing = {"flops": 0.0, "uplink_bytes": 0.0, "downlink_bytes": 0.0}
-    free = swarm_file(tmp_path / "x.swarm", manifest, **nothing)
-    done = within.ends(ExitCode.RUNTIME, "plan", "--swarm", free, *DESCRIBED[3:])
+    stages = tuple(msgspec.structs.replace(stage, **nothing) for stage in manifest.stages)
+    free = msgspec.structs.replace(manifest, stages=stages)
+    write_swarm_file(path, sign(free, SIGNER, (Address("ip4", "127.0.0.1", 1, SIGNER.peer),)))
+    done = within.ends(ExitCode.RUNTIME, "plan", "--swarm", str(path), *DESCRIBED[3:])
     assert "a stage is said to cost nothing" in done.stderr
     assert "founder" in done.stderr
 

@@ -211,14 +211,6 @@ def test_the_longest_reasons_fit_100_columns() -> None:
     assert max(map(len, report("matches", example_snapshot(), now).splitlines())) <= 100
 
 
-@given(st.text())
-def test_words_of_strangers_neither_break_lines_nor_drive_the_terminal(words: str) -> None:
-    now = example_matches(stages=[example_stage(obstacle=words)])
-    text = report("matches", example_snapshot(), now)
-    assert printable(text) == text
-    assert "\t" not in text
-
-
 # --- times as people write them ----------------------------------------------------------------
 
 

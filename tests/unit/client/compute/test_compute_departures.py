@@ -137,7 +137,6 @@ def test_a_boundary_that_cannot_leave_is_answered_in_its_place_and_the_worker_go
     worker.executor.close()
     assert [name for name, _, _ in answers] == ["0", "1", "probe", "good"]
     for _, reply, payloads in answers[:2]:
-        assert isinstance(reply, Failed)
         assert "the copy from the GPU failed" in reply.message
         assert not payloads
     assert not any(isinstance(reply, Failed) for _, reply, _ in answers[2:])

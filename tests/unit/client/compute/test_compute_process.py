@@ -1,24 +1,21 @@
 """The real worker process: calls, death, orphans, and the node's event loop beside it."""
 
 import os
-import resource
 import signal
 import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 
 import psutil
 import pytest
 import trio
 import trio.testing
 
-from client.compute.checkpoint import verify
 from client.compute.process import RequestFailed, WorkerDied, WorkerProcess, open_worker
-from client.compute.requests import Save, SetThreads
-from protocol.pipeline.effects import ApplyTask, ContributeTask, ForwardTask, LossTask
+from client.compute.requests import SetThreads
+from protocol.pipeline.effects import ContributeTask, ForwardTask, LossTask
 from tests.support.compute_stages import open_request, tokens_of
 
 pytestmark = pytest.mark.slow
@@ -207,25 +204,6 @@ async def test_an_error_in_the_block_is_not_wrapped_and_ends_the_worker() -> Non
         async with open_worker(command=(sys.executable, "-c", "input()")) as worker:
             raise KeyError
     assert not psutil.pid_exists(worker.pid)
-
-
-async def test_a_full_disk_keeps_the_old_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "stage"
-    with trio.fail_after(TIMEOUT_S):
-        async with open_worker() as worker:
-            await worker.call(open_request(0, [4]))
-            await worker.call(Save(version=0, path=str(path)))
-            await worker.call(ApplyTask(step=0))
-            _, hard = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
-            resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (50_000, hard))
-            with pytest.raises(RequestFailed) as caught:
-                await worker.call(Save(version=1, path=str(path)))
-            assert caught.value.kind == "disk"
-            assert verify(path).version == 0
-            assert list(tmp_path.iterdir()) == [path]
-            resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (hard, hard))
-            await worker.call(Save(version=1, path=str(path)))
-    assert verify(path).version == 1
 
 
 ORPHAN = """

@@ -16,6 +16,7 @@ from tests.support.compute_rounds import (
     close_round,
     contributions,
     reduce_task,
+    summed,
 )
 from tests.support.compute_stages import opened, relative_error
 
@@ -166,14 +167,8 @@ def round_of(workers, step, lie):
         numbers = torch.empty(end - start)
         wire.segment_back(sent[liar][segment], numbers)
         sent[liar][segment] = bytes(wire.segment_out(lie(numbers)))
-    sums, norms = [], []
-    for owner in range(liar):  # the liar owns nothing: its sums are another matter
-        others = [parts[owner] for member, parts in enumerate(sent) if member != owner]
-        counts = [2] * len(workers)
-        request = reduce_task(step=step, attempt=0, segment=owner, microbatches=counts, own=owner)
-        reply, (payload,) = workers[owner].call(request, *others)
-        sums.append(payload)
-        norms.append(reply.sq_norm)
+    owners = range(liar)  # the liar owns nothing: its sums are another matter
+    sums, norms, _ = summed(workers, sent, step, 0, owners, [2] * len(workers))
     apply = ApplyTask(step=step, attempt=0, bounds=bounds, sq_norms=norms)
     return [worker.call(apply, *sums)[0] for worker in workers]
 

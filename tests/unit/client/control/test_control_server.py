@@ -117,7 +117,6 @@ async def test_an_oversized_request_is_refused_and_closed(path: Path, newline: b
         async with await _connect(path) as stream:
             await stream.send_all(b"x" * (rpc.MAX_REQUEST_BYTES + 1) + newline)
             error = (await _read_line(stream))["error"]
-            assert isinstance(error, dict)
             assert error["code"] == rpc.TOO_LARGE
             assert await _ends(stream)
         await _still_serves(path)

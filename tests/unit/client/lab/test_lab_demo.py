@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from client.compute.checkpoint import build_header
 from client.control.snapshot import Counters, EventView, ReplicaView, SeatView, Snapshot, StageView
 from client.errors import UserError
 from client.lab.demo.command import MARKER, prepare_folder
@@ -15,7 +14,7 @@ from client.lab.demo.report import check_invariants
 from client.lab.demo.run import DemoRun, Kill, Observed, choose_victim
 from client.lab.demo.screen import Screen, View
 from tests.support.control_fakes import example_snapshot
-from tests.support.hashes import state_hash
+from tests.support.hashes import checkpoint_of
 
 
 def test_the_folder_of_an_earlier_demo_is_emptied(tmp_path: Path) -> None:
@@ -85,11 +84,7 @@ def test_the_victim_has_a_serving_sibling_in_every_stage(
 
 
 def _checkpoint(path: Path, version: int, content: bytes) -> Path:
-    digest = state_hash(version, memoryview(content))
-    header = build_header(
-        swarm="s", stage=0, stages=1, version=version, digest=digest, layout=(("w", (1,)),)
-    )
-    path.write_bytes(header + content)
+    path.write_bytes(checkpoint_of("s", 0, 1, version, content))
     return path
 
 

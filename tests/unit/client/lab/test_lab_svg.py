@@ -12,15 +12,11 @@ from client.lab.svg import Curve, Event, Labels, curves_chart, ticks
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def _texts(svg: str) -> list[str]:
-    return [node.text or "" for node in ElementTree.fromstring(svg).iter(f"{SVG}text")]
-
-
 def test_axes_title_and_events_are_labelled_and_escaped() -> None:
     points = [(0, 5.5), (1, 4.0), (2, 3.0)]
     labels = Labels("a < b", "sub", "step", "loss")
     svg = curves_chart([Curve(points)], labels, events=[Event(1, "killed & gone")])
-    texts = _texts(svg)
+    texts = [node.text for node in ElementTree.fromstring(svg).iter(f"{SVG}text")]
     assert {"a < b", "sub", "step", "loss", "killed & gone", "0", "2"} <= set(texts)
 
 
@@ -28,7 +24,6 @@ def test_infinite_and_missing_losses_are_left_out() -> None:
     points = [(0, 1.0), (1, float("nan")), (2, float("inf")), (3, 2.0)]
     svg = curves_chart([Curve(points)], Labels("t", "s", "x", "y"))
     line = ElementTree.fromstring(svg).find(f".//{SVG}polyline")
-    assert line is not None
     assert len(line.attrib["points"].split()) == 2
     assert "nan" not in svg
 

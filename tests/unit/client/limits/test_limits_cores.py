@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from client.errors import ExitCode, UserError
 from client.limits.cores import Cores, check_threads, find_cores, find_quota, physical_cores
+from tests.support.cli_process import apart
 
 
 def _write(path: Path, text: str) -> None:
@@ -65,9 +65,7 @@ def test_affinity_is_respected() -> None:
         "from client.limits.cores import find_cores\n"
         "print(sorted(find_cores().cpus), find_cores().usable)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    done = apart(sys.executable, "-c", program)
     assert done.stdout.split() == [f"[{first}]", "1"]
 
 

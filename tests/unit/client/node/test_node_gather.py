@@ -13,7 +13,6 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock
 
-from client.compute.checkpoint import build_header
 from client.compute.errors import CheckpointUnreadable
 from client.errors import UserError
 from client.node import gather
@@ -30,7 +29,7 @@ from protocol.ids import PeerId, SwarmId
 from protocol.recovery.stored import STORED, Copy, Lineage, Stored, encode_stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import BlobQuery, ChunkRequest, Message
-from tests.support.hashes import state_hash
+from tests.support.hashes import checkpoint_of, state_hash
 from tests.support.protocol_examples import manifest, peer
 
 SWARM = "ab" * 32
@@ -47,12 +46,7 @@ def digest(stage: int, version: int, fill: int = 0) -> bytes:
 
 
 def checkpoint(stage: int, version: int, fill: int) -> bytes:
-    named = digest(stage, version, fill).hex()
-    layout = (("weights", (size(stage) // 12,)),)
-    header = build_header(
-        swarm=SWARM, stage=stage, stages=2, version=version, digest=named, layout=layout
-    )
-    return header + bytes([fill]) * size(stage)
+    return checkpoint_of(SWARM, stage, 2, version, bytes([fill]) * size(stage))
 
 
 def copies(*named: tuple[int, int], fill: int = 0, lineage: Lineage | None = None) -> Stored:
@@ -170,7 +164,7 @@ async def test_a_stranger_with_records_of_its_own_is_not_believed(
 
 
 async def test_a_tokenizer_is_copied_from_whoever_has_the_true_one(
-    tmp_path: Path, autojump_clock: MockClock
+    nursery: trio.Nursery, tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     """One gives another of the same size, one another of another size, one has none."""
     swarm = Swarm(tmp_path)
@@ -188,15 +182,13 @@ async def test_a_tokenizer_is_copied_from_whoever_has_the_true_one(
     swarm.manifest = replace(MANIFEST, data=DataSpec("book", 10_000, "0" * 64, spec))
     swarm.downloads.manifest = swarm.manifest
     said: list[str] = []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(swarm.answer)
-        copy = gather._copy_tokenizer
-        await copy(cast(Any, swarm), tmp_path / "out", said.append)
-        assert (tmp_path / "out" / "tokenizer.json").read_bytes() == true
-        del swarm._shelves[HOLDER]
-        await copy(cast(Any, swarm), tmp_path / "other", said.append)
-        assert not (tmp_path / "other" / "tokenizer.json").exists()
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(swarm.answer)
+    copy = gather._copy_tokenizer
+    await copy(cast(Any, swarm), tmp_path / "out", said.append)
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == true
+    del swarm._shelves[HOLDER]
+    await copy(cast(Any, swarm), tmp_path / "other", said.append)
+    assert not (tmp_path / "other" / "tokenizer.json").exists()
     assert said == ["no member that could be reached has the swarm's tokenizer"]
     assert {cast(Any, one).reason for one in swarm.penalties} == {"data-of-wrong-size"}
 

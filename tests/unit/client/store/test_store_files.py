@@ -7,9 +7,8 @@ import resource
 import signal
 import stat
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -71,28 +70,19 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> Non
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which of fsync and replace is called, in order."""
-    found: list[str] = []
-
-    def noted(name: str, call: Callable[..., Any], *given: Any) -> Any:
-        found.append(name)
-        return call(*given)
-
-    for name in ("fsync", "replace"):
-        monkeypatch.setattr(os, name, partial(noted, name, getattr(os, name)))
-    return found
-
-
-def test_data_is_flushed_before_it_gets_its_name(tmp_path: Path, calls: list[str]) -> None:
+def test_data_is_flushed_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = Mock(fsync=Mock(wraps=os.fsync), replace=Mock(wraps=os.replace))
+    monkeypatch.setattr(os, "fsync", calls.fsync)
+    monkeypatch.setattr(os, "replace", calls.replace)
     write_atomic(tmp_path / "file", b"data")
-    assert calls == ["fsync", "replace", "fsync"]
-    del calls[:]
+    assert [name for name, *_ in calls.mock_calls] == ["fsync", "replace", "fsync"]
+    calls.reset_mock()
     (tmp_path / "fetched").write_bytes(b"c")
     found = CheckpointFolder(tmp_path)
     assert found.adopt(tmp_path / "fetched", 3, 50) == found.path(3, 50)
-    assert calls == ["fsync", "replace", "fsync"]
+    assert [name for name, *_ in calls.mock_calls] == ["fsync", "replace", "fsync"]
     assert [(one.stage, one.version) for one in found.entries()] == [(3, 50)]
 
 
@@ -205,7 +195,6 @@ def swarm_file(*ports: int, seed: int = 7, ticket: bytes | None = None) -> Swarm
 
 
 def ports(swarm: SwarmFile | None) -> list[int]:
-    assert swarm is not None
     return [address.port for address in swarm.peers]
 
 
@@ -229,7 +218,6 @@ def test_members_met_come_first_and_the_invite_stays(tmp_path: Path) -> None:
     store.remember(swarm_file(4))
     known = store.load(swarm)
     assert ports(known) == [4, 3, 2, 1]
-    assert known is not None
     assert known.ticket == b"s" * 32
     store.meet(swarm, [Address("ip4", "203.0.113.7", port, peer(2)) for port in range(10, 99)])
     assert ports(store.load(swarm))[:MAX_OF_ONE] == [10, 11, 12, 13]

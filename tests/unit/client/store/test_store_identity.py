@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from client.errors import ExitCode, UserError
 from client.store.identity import KEY_FILE, ensure_identity, identity_lock, load_identity
 from protocol.wire.envelope import Signer
+from tests.support.cli_process import LOCK, living
 
 
 def test_an_identity_is_made_once_and_kept(tmp_path: Path) -> None:
@@ -94,30 +93,12 @@ def test_a_full_disk_leaves_no_half_key(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_one_process_per_identity(tmp_path: Path) -> None:
-    holder = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import sys, pathlib; from client.store.identity import identity_lock\n"
-            "with identity_lock(pathlib.Path(sys.argv[1])):\n"
-            "    print('held', flush=True); sys.stdin.read()",
-            str(tmp_path),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[4],
-    )
-    assert holder.stdin is not None
-    assert holder.stdout is not None
-    try:
-        assert holder.stdout.readline() == b"held\n"
+    with living(LOCK, str(tmp_path)) as holder:
         with pytest.raises(UserError, match=f"process {holder.pid} already") as caught:
             identity_lock(tmp_path).__enter__()
         assert caught.value.exit_code == ExitCode.TEMPORARY
         assert "VOLUNTEER_HOME" in caught.value.next_step
-    finally:
-        holder.kill()  # not even a kill leaves a stale lock
-        holder.communicate()
+    # not even a kill leaves a stale lock
     with identity_lock(tmp_path):
         pass
 

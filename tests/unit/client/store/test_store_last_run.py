@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,14 +12,15 @@ import psutil
 import pytest
 
 from client.store import last_run
-from client.store.last_run import FILE_NAME, Ending, LastRun, RunRecord
+from client.store.last_run import FILE_NAME, LastRun, RunRecord
+from tests.support.cli_process import living
 
 SLEEPER = """
 import sys, time
 from pathlib import Path
 from client.store.last_run import RunRecord
 RunRecord(Path(sys.argv[1])).begin("ab" * 32, "example")
-print("begun", flush=True)
+print("up", flush=True)
 time.sleep(1000)
 """
 
@@ -35,31 +34,19 @@ def _keep(folder: Path, run: LastRun) -> None:
     (folder / FILE_NAME).write_bytes(msgspec.json.encode(run))
 
 
-def _ended(record: RunRecord, pid: int | None = None) -> Ending:
-    ending = record.ending(pid)
-    assert ending is not None
-    return ending
-
-
-def _known(record: RunRecord) -> LastRun:
-    known = record.load()
-    assert known is not None
-    return known
-
-
 def test_a_run_that_goes_on_has_no_ending_and_its_end_says_why(tmp_path: Path) -> None:
     record = RunRecord(tmp_path)
     assert record.load() is record.ending() is None
     record.begin("ab" * 32)
-    began = _known(record)
+    began = record.load()
     assert began.runs
     record.begin("ab" * 32, "my swarm")
-    again = _known(record)
+    again = record.load()
     assert (again.began, again.swarm_name) == (began.began, "my swarm")
     assert record.ending() is None
 
     record.end("the disk is full", "make room", 78)
-    ending = _ended(record)
+    ending = record.ending()
     assert (ending.words, ending.exit_code, ending.failed) == ("the disk is full", 78, True)
     assert ending.next_step == "make room; start it again: volunteer join --swarm 'my swarm'"
     assert abs(ending.time - time.time()) < 60
@@ -68,21 +55,18 @@ def test_a_run_that_goes_on_has_no_ending_and_its_end_says_why(tmp_path: Path) -
     record.begin()
     assert record.ending() is None, "the next start"
     record.end("it drained and left the swarm", "", 0)
-    assert not _ended(record).failed
+    assert not record.ending().failed
 
 
 def test_who_was_killed_is_found_to_have_ended_without_a_word(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SLEEPER, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
+    with living(SLEEPER, str(tmp_path)) as process:
         record = RunRecord(tmp_path)
         assert record.ending() is None
         record.end("a second one could not start", "", 75)
         assert record.ending() is None, "what runs stands above what could not start beside it"
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet asked how
-        ending = _ended(record, process.pid)
+        ending = record.ending(process.pid)
         assert (ending.exit_code, ending.failed, ending.swarm_name) == (None, True, "example")
         assert "ended without a word" in ending.words
         assert f"the log is {tmp_path / 'logs' / 'volunteer.log'}" in ending.words
@@ -96,12 +80,12 @@ def test_the_time_of_a_silent_end_is_that_of_the_last_sign_of_life(tmp_path: Pat
     log = tmp_path / "logs" / "volunteer.log"
     log.write_bytes(b"")
     os.utime(log, (boot + 50, boot + 50))
-    ending = _ended(RunRecord(tmp_path))
+    ending = RunRecord(tmp_path).ending()
     assert ending.time == boot + 50
     assert "killed" in ending.words
     os.utime(log, (boot - 500, boot - 500))
     _keep(tmp_path, _run(began=boot - 1000))
-    ending = _ended(RunRecord(tmp_path))
+    ending = RunRecord(tmp_path).ending()
     assert ending.time == boot - 500
     assert "switched off or restarted" in ending.words
 
@@ -112,7 +96,7 @@ def test_another_process_of_the_same_number_is_not_taken_for_it(tmp_path: Path) 
     record = RunRecord(tmp_path)
     assert record.ending() is not None
     record.begin()
-    assert _known(record).began > 5.0
+    assert record.load().began > 5.0
 
 
 @pytest.mark.parametrize(
@@ -128,10 +112,10 @@ def test_a_damaged_record_is_none(tmp_path: Path, content: bytes) -> None:
 
 def test_a_name_of_a_stranger_is_not_made_part_of_a_command(tmp_path: Path) -> None:
     _keep(tmp_path, _run(swarm_name="x; rm -r ~"))
-    ending = _ended(RunRecord(tmp_path))
+    ending = RunRecord(tmp_path).ending()
     assert "--swarm 'x; rm -r ~'" in ending.next_step
     _keep(tmp_path, _run(swarm_name="x\x1b[31m"))
-    ending = _ended(RunRecord(tmp_path))
+    ending = RunRecord(tmp_path).ending()
     assert "\x1b" not in ending.next_step
 
 
@@ -145,7 +129,7 @@ def test_on_a_full_disk_a_node_starts_and_its_end_is_noted(
     record.begin("ab" * 32, "mine")
     monkeypatch.setattr(last_run, "write_atomic", full)
     record.end("version 65 of stage 0 could not be saved", "free space", 1)
-    ending = _ended(record, os.getpid())
+    ending = record.ending(os.getpid())
     assert (ending.words, ending.exit_code) == ("version 65 of stage 0 could not be saved", 1)
     assert ending.swarm_name == "mine"
     another.begin()

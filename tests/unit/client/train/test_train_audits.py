@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from client.node.status import take_snapshot
 from client.node.trust import audit_counts
 from client.views.report import report
 from protocol.ids import PeerId
@@ -12,25 +11,12 @@ from protocol.pipeline.effects import ContributeTask
 from protocol.wire.messages import AuditRequest, Shown
 from tests.support.cases import usual
 from tests.support.local_worker import LocalWorker
-from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
-
-
-def peer(volunteer: Volunteer) -> PeerId:
-    return volunteer.engine.signer.peer
+from tests.support.train_swarm import Volunteer, open_swarm
 
 
 def expelled(volunteer: Volunteer) -> set[PeerId]:
     """Whom a volunteer has cut off, with the reasons on its disk and in its status."""
     return {verdict.culprit for verdict in volunteer.engine.membership.verdicts.voted}
-
-
-async def staffed(swarm: TestSwarm, *stages: int) -> list[Volunteer]:
-    volunteers = [await swarm.add(stage) for stage in stages]
-    await swarm.until(
-        lambda: all(v.serves(stage) for v, stage in zip(volunteers, stages, strict=True))
-    )
-    swarm.start()
-    return volunteers
 
 
 def work(volunteer: Volunteer) -> int:
@@ -46,7 +32,6 @@ def lie(worker: LocalWorker, factor: float) -> None:
     def lying(request: Any, payloads: Any, answer: Any) -> None:
         if isinstance(request, ContributeTask) and request.step not in spoilt:
             spoilt.add(request.step)
-            assert executor._opened is not None
             executor._opened.replica.gradient_sum.mul_(factor)
         execute(request, payloads, answer)
 
@@ -69,7 +54,7 @@ async def test_honest_replicas_agree(
     tmp_path, stages: tuple[int, ...], changes: dict[str, Any]
 ) -> None:
     async with open_swarm(tmp_path, audit=50, steps=12, **changes) as swarm:
-        volunteers = await staffed(swarm, *stages)
+        volunteers = await swarm.staffed(*stages)
         await swarm.until_done()
         if "aggregation" not in changes:  # what it clips is not in the sum of one process
             swarm.assert_exact()
@@ -80,22 +65,20 @@ async def test_honest_replicas_agree(
             assert not len(volunteer.engine.membership.verdicts)
             assert not volunteer.engine.penalties
         for volunteer in volunteers:
-            told = take_snapshot(volunteer.engine, volunteer.held_stages, 0.0, stopping=False)
-            assert told.audits is not None
+            told = volunteer.shown()
             results = told.audits.results
             assert results.disagree == 0
             assert {one.standing for one in told.trust} == {"proven"}
             assert sum(one.audits.drawn for one in told.trust) == results.drawn
             assert "not agree" not in report(None, told)
-            events = volunteer.engine.event_sink.log.since(0).entries
-            told_of = [one.event for one in events if one.event.words.startswith("audit of")]
+            told_of = [one for one in volunteer.events() if one.words.startswith("audit of")]
             assert {event.level for event in told_of} <= {"debug"}, "news is what does not agree"
 
 
 @pytest.mark.parametrize("factor", usual(1, [-10.0, 0.0]))
 async def test_a_liar_is_expelled_and_the_run_goes_on(tmp_path, factor: float) -> None:
     async with open_swarm(tmp_path, audit=20, steps=60) as swarm:
-        first, *replicas = await staffed(swarm, 0, 1, 1, 1)
+        first, *replicas = await swarm.staffed(0, 1, 1, 1)
         await swarm.until(lambda: first.step(0) >= 3)
         # Two of three can do all the work of one stage before; who does none cannot lie.
         honest, other, liar = sorted(replicas, key=work)
@@ -104,40 +87,39 @@ async def test_a_liar_is_expelled_and_the_run_goes_on(tmp_path, factor: float) -
         kept = tmp_path / "proofs", tmp_path / "numbers", tmp_path / "marks"
         honest.engine.keep_evidence(*kept)
         members = (first, honest, other)
-        await swarm.until(lambda: all(expelled(v) == {peer(liar)} for v in members))
+        await swarm.until(lambda: all(expelled(v) == {liar.peer} for v in members))
         step = first.step(0)
         assert step < 50
         await swarm.until(lambda: first.step(0) >= step + 5)
-        assert all(expelled(v) == {peer(liar)} for v in members)
-        assert not swarm.hub.linked(peer(liar))
+        assert all(expelled(v) == {liar.peer} for v in members)
+        assert not swarm.hub.linked(liar.peer)
 
-        now = take_snapshot(honest.engine, honest.held_stages, 0.0, stopping=False)
-        assert [out.peer for out in now.expelled] == [peer(liar)]
+        now = honest.shown()
+        assert [out.peer for out in now.expelled] == [liar.peer]
         assert "of stage 1; found by 2 members" in now.expelled[0].reason
-        assert now.audits is not None
-        out = next(one for one in now.trust if one.peer == peer(liar))
+        out = next(one for one in now.trust if one.peer == liar.peer)
         assert out.standing == "expelled"
         assert out.words == now.expelled[0].reason
         assert out.audits.disagree == now.audits.results.disagree > 0
         assert "contribution" in out.fault
-        assert [one.standing for one in now.trust if one.peer == peer(other)] == ["proven"]
+        assert [one.standing for one in now.trust if one.peer == other.peer] == ["proven"]
         assert not now.audits.open, "what the liar says of who has found it out"
         assert "not agree" in report(None, now)
         later = await swarm.add()
         later.engine.keep_evidence(*kept)
-        assert expelled(later) == {peer(liar)}, "as after a restart"
+        assert expelled(later) == {liar.peer}, "as after a restart"
 
 
 async def test_a_newcomer_gets_a_bounded_share_until_its_siblings_have_audited_it(tmp_path) -> None:
     async with open_swarm(tmp_path, audit=50, steps=18) as swarm:
-        first, *_ = await staffed(swarm, 0, 1, 1, 1)
+        first, *_ = await swarm.staffed(0, 1, 1, 1)
         await swarm.until(lambda: first.step(0) >= 3)
         [driver] = first.held_stages.drivers()
         roster = driver.seat.standing
         assert not roster.bound(1).named, "all have begun together"
         later = await swarm.add(1)
-        await swarm.until(lambda: peer(later) in roster.bound(1).named)
-        assert roster.bound(1).most(peer(later), 8) == 2
+        await swarm.until(lambda: later.peer in roster.bound(1).named)
+        assert roster.bound(1).most(later.peer, 8) == 2
         await swarm.until(lambda: not roster.bound(1).named)
         assert later.serves(1)
         await swarm.until_done()
@@ -146,14 +128,14 @@ async def test_a_newcomer_gets_a_bounded_share_until_its_siblings_have_audited_i
 
 async def test_asking_for_what_was_dropped_or_never_was_harms_nobody(tmp_path) -> None:
     async with open_swarm(tmp_path, audit=20, steps=14) as swarm:
-        first, asked, asker, third = await staffed(swarm, 0, 1, 1, 1)
+        first, asked, asker, third = await swarm.staffed(0, 1, 1, 1)
         await swarm.until(lambda: first.step(0) >= 9)
         wanted: list[tuple[Shown, int]]
         wanted = [("list", 0), ("input", 2), ("segment", 1), ("segment", 999), ("grad_in", 10**6)]
         for name, item in wanted:
             for step in (1, 13):
-                asker.engine.send(peer(asked), AuditRequest(1, step, 1, name, item))
+                asker.engine.send(asked.peer, AuditRequest(1, step, 1, name, item))
         await swarm.until_done()
         assert not any(map(expelled, (first, asked, asker, third)))
-        assert swarm.hub.linked(peer(asker))
+        assert swarm.hub.linked(asker.peer)
         assert asked.engine.internal_errors == 0

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.ids import PeerId
-from tests.support.train_swarm import Volunteer, open_swarm
-
-
-def peer(volunteer: Volunteer) -> PeerId:
-    return volunteer.engine.signer.peer
+from tests.support.train_swarm import open_swarm
 
 
 async def test_a_replica_without_its_neighbours_names_no_electors_of_its_own(tmp_path) -> None:
@@ -18,9 +13,9 @@ async def test_a_replica_without_its_neighbours_names_no_electors_of_its_own(tmp
         await swarm.until(lambda: cut_off.serves(1) and sibling.serves(1) and second.serves(0))
         swarm.start()
         quorum = sibling.held(1).driver.seat.quorum
-        before = {peer(first), peer(second)}
+        before = {first.peer, second.peer}
         await swarm.until(lambda: sibling.step(1) >= 4 and len(quorum.electors) == 4)
-        swarm.hub.partition([peer(cut_off)], sorted(before))
+        swarm.hub.partition([cut_off.peer], sorted(before))
         step = sibling.step(1)
 
         def goes_on() -> bool:

@@ -52,7 +52,7 @@ async def test_who_enters_late_hears_what_stewards_said_before(
     monkeypatch.setattr(Matching, "receive_record", receive)
     async with open_swarm(tmp_path) as swarm:
         steward, late = await swarm.add(), await swarm.add()
-        peer = steward.engine.signer.peer
+        peer = steward.peer
         for name, body in (("0", b"poison"), ("1", b"words")):
             steward.engine.perform(Publish(POSTING, name, 7, body))
         await swarm.until(lambda: len(late.engine.membership.heard_before()) == 2)
@@ -100,7 +100,6 @@ async def test_the_matching_follows_the_clock_when_it_is_set(
         wall = engine.wall() + shift_s
         monkeypatch.setattr(engine, "wall", lambda: wall)
         engine._tick()
-        assert engine.matching is not None
         assert engine.matching._context.wall_s(engine.now()) == pytest.approx(wall, abs=1)
 
 
@@ -145,7 +144,7 @@ async def test_every_part_hears_of_a_link_and_of_its_end(tmp_path: Path) -> None
         one = await swarm.add()
         told = watched(one.engine, *COMES, *GOES)
         other = await swarm.add()
-        peer = other.engine.signer.peer
+        peer = other.peer
         await swarm.until(lambda: peer in one.engine.handshake.admitted)
         come = calls(told)
         for method in COMES:
@@ -180,8 +179,8 @@ async def test_who_leaves_in_order_is_not_missed_by_the_matching(tmp_path: Path)
         leaver.engine.leave()
         swarm.vanish(victim)
         await swarm.until(lambda: len(engine.membership.roster.live()) == 1)
-        assert calls(told)["matching_member_left"] == [(leaver.engine.signer.peer,)]
-        assert (victim.engine.signer.peer,) in calls(told)["downloads_lost"]
+        assert calls(told)["matching_member_left"] == [(leaver.peer,)]
+        assert (victim.peer,) in calls(told)["downloads_lost"]
 
 
 async def test_what_is_due_is_done_by_every_part(

@@ -24,7 +24,6 @@ DUE = (0, 2, 4, 6)
 def expected(swarm: TestSwarm, version: int) -> float:
     """What the single-process trainer's model of a version loses on the same windows."""
     manifest, corpus = swarm.manifest, open_source(str(swarm.data))
-    assert manifest.evaluation is not None
     plan = training_plan(manifest)
     if version:
         state = train_reference(replace(plan, steps=version), corpus, threads=1).state
@@ -42,18 +41,14 @@ def expected(swarm: TestSwarm, version: int) -> float:
 
 def found(volunteer: Volunteer) -> dict[int, VersionEvaluated]:
     """What a volunteer shows of each version, the newest that it said of it."""
-    entries = volunteer.engine.event_sink.log.since(0, 10_000).entries
     return {
-        entry.event.version: entry.event
-        for entry in entries
-        if isinstance(entry.event, VersionEvaluated)
+        event.version: event for event in volunteer.events() if isinstance(event, VersionEvaluated)
     }
 
 
 async def trained(swarm: TestSwarm, stages: tuple[int, ...]) -> dict[int, VersionEvaluated]:
     """Train with a volunteer for each of these; return what all of them show."""
-    volunteers = [await swarm.add(stage) for stage in stages]
-    swarm.start()
+    volunteers = await swarm.staffed(*stages)
     await swarm.until_done()
     await swarm.until(lambda: all(swarm.manifest.steps in found(v) for v in volunteers))
     for other in volunteers[1:]:
@@ -108,8 +103,7 @@ async def test_held_out_tokens_are_fetched_like_others(tmp_path: Path) -> None:
 
 async def test_nothing_is_evaluated_unless_the_founder_wants_it(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=2, evaluate_every=0) as swarm:
-        volunteers = [await swarm.add(stage) for stage in (0, 1)]
-        swarm.start()
+        volunteers = await swarm.staffed(0, 1)
         await swarm.until_done()
         assert swarm.manifest.evaluation is None
         assert b"evaluation" not in encode_manifest(swarm.manifest)

@@ -16,7 +16,6 @@ import psutil
 import pytest
 import trio
 
-from client.node.status import take_snapshot
 from client.train.workers.pool import WorkerPool
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -40,17 +39,12 @@ def pids_of(volunteer: Volunteer, stage: int) -> tuple[int, ...]:
     return worker.pids if worker is not None else ()
 
 
-def counted(volunteer: Volunteer, stage: int) -> int:
-    return sum(c.counted for c in volunteer.engine.commits if c.stage == stage)
-
-
 async def is_one_seat_that_a_killed_rank_does_not_lose(swarm: TestSwarm, stage: int) -> None:
     grouped = await two_by_two(swarm, stage)
     worker, before = grouped.held(stage).worker, pids_of(grouped, stage)
-    assert worker is not None
     assert len(set(before)) == 2
-    await swarm.until(lambda: counted(grouped, stage) and all(r.passes for r in worker.ranks))
-    shown = take_snapshot(grouped.engine, grouped.held_stages, 0.0, stopping=False).workers[0]
+    await swarm.until(lambda: grouped.counted(stage) and all(r.passes for r in worker.ranks))
+    shown = grouped.shown().workers[0]
     found = [(rank.device, rank.pid) for rank in shown.ranks]
     assert found == [("cpu:0", before[0]), ("cpu:1", before[1])]
     assert shown.rss_bytes == sum(rank.rss_bytes for rank in shown.ranks) > 0

@@ -11,17 +11,11 @@ from client.train.engine import Engine
 from protocol.ids import PeerId
 from protocol.membership.losses import PROGRESS
 from protocol.wire.messages import Heartbeat, LeaseRequest, Message, Records
-from tests.support.memory_network import MemoryNetwork
 from tests.support.train_swarm import Volunteer, open_swarm
-
-
-def peer(volunteer: Volunteer) -> PeerId:
-    return volunteer.engine.signer.peer
 
 
 def trusted(volunteer: Volunteer) -> frozenset[PeerId] | None:
     network = volunteer.engine.network
-    assert isinstance(network, MemoryNetwork)
     return None if network.trusted is None else frozenset(network.trusted)
 
 
@@ -33,14 +27,14 @@ async def test_whom_work_has_proven_is_no_guest_and_everybody_else_is(tmp_path: 
         await swarm.until(lambda: first.serves(0) and last.serves(1))
         assert trusted(first) is trusted(last) is None, "nobody has proved anything yet"
         swarm.start()
-        await swarm.until(lambda: trusted(first) == {peer(last)})
-        await swarm.until(lambda: trusted(last) == {peer(first)})
+        await swarm.until(lambda: trusted(first) == {last.peer})
+        await swarm.until(lambda: trusted(last) == {first.peer})
         assert trusted(idle) is None, "it has worked with nobody"
         newcomer = await swarm.add(1)
-        await swarm.until(lambda: trusted(first) == {peer(last), peer(newcomer)})
-        await swarm.until(lambda: trusted(newcomer) == {peer(first), peer(last)})
+        await swarm.until(lambda: trusted(first) == {last.peer, newcomer.peer})
+        await swarm.until(lambda: trusted(newcomer) == {first.peer, last.peer})
         swarm.vanish(last)
-        await swarm.until(lambda: trusted(first) == {peer(newcomer)})
+        await swarm.until(lambda: trusted(first) == {newcomer.peer})
         swarm.vanish(newcomer)
         await swarm.until(lambda: trusted(first) is None)
 
@@ -54,7 +48,7 @@ async def test_a_crowd_that_talks_brings_no_tick_forward(
         last = await swarm.add(1)
         idle = await swarm.add()
         swarm.start()
-        await swarm.until(lambda: trusted(first) == {peer(last)})
+        await swarm.until(lambda: trusted(first) == {last.peer})
         waited, refresh = list[bool](), Engine._refresh
 
         def refresh_and_note(engine: Engine, *, soon: bool = True) -> None:
@@ -64,7 +58,7 @@ async def test_a_crowd_that_talks_brings_no_tick_forward(
 
         monkeypatch.setattr(Engine, "_refresh", refresh_and_note)
         for _ in range(20):
-            idle.engine.send(peer(first), LeaseRequest(0, 1, 0))
+            idle.engine.send(first.peer, LeaseRequest(0, 1, 0))
         with trio.fail_after(1.0):  # heartbeats alone would take many seconds
             await swarm.until(lambda: len(waited) >= 20)
 
@@ -78,8 +72,8 @@ async def test_who_has_done_no_work_hears_of_steps_along_with_heartbeats(
         last = await swarm.add(1)
         idle = await swarm.add()
         swarm.start()
-        await swarm.until(lambda: trusted(first) == {peer(last)})
-        await swarm.until(lambda: trusted(last) == {peer(first)})
+        await swarm.until(lambda: trusted(first) == {last.peer})
+        await swarm.until(lambda: trusted(last) == {first.peer})
         sent, post = list[tuple[PeerId, Message]](), last.engine.network.post
 
         def note(to: PeerId, message: Message, payload: bytes = b"") -> bool:
@@ -89,7 +83,7 @@ async def test_who_has_done_no_work_hears_of_steps_along_with_heartbeats(
         monkeypatch.setattr(last.engine.network, "post", note)
         begun = last.step(1)
         await swarm.until(lambda: last.step(1) >= begun + 60)
-        beats = sum(isinstance(message, Heartbeat) for to, message in sent if to == peer(idle))
+        beats = sum(isinstance(message, Heartbeat) for to, message in sent if to == idle.peer)
         assert 0 < progress_to(sent, idle) <= beats + 1
         assert progress_to(sent, first) >= last.step(1) - begun - 2
 
@@ -98,5 +92,5 @@ def progress_to(sent: list[tuple[PeerId, Message]], to: Volunteer) -> int:
     return sum(
         isinstance(message, Records) and all(r.kind == PROGRESS for r in message.records)
         for peer_id, message in sent
-        if peer_id == peer(to)
+        if peer_id == to.peer
     )

@@ -35,10 +35,10 @@ async def test_a_stage_we_have_no_link_with_is_not_empty_and_not_lost(tmp_path: 
             await add_to_the_chain(swarm, stage)
         swarm.start()
         await swarm.until(lambda: all(v.step(n) == 3 for n, v in enumerate(swarm.volunteers)))
-        (lineage,) = {v.engine.history.lineage for v in swarm.volunteers if v.engine.history}
+        (lineage,) = {v.lineage for v in swarm.volunteers}
         assert lineage.number == 0, "nothing was rolled back"
         ends = swarm.volunteers[0], swarm.volunteers[-1]
-        one = next(v for v in ends if v.engine.signer.peer not in lineage.electors)
+        one = next(v for v in ends if v.peer not in lineage.electors)
         unseen = one.held_stages.view.unseen
         assert unseen  # it is linked with its neighbour and with the elector
         assert all(one.held_stages.view.serving(stage) == () for stage in unseen)

@@ -18,16 +18,14 @@ from tests.support.train_swarm import Volunteer, open_swarm
 def lie_about_losses(liar: Volunteer, lie: float) -> None:
     """Have a volunteer say ``lie`` for every sum of losses that others are sent, and in every
     decree that it proposes."""
-    honest = liar.engine.send
 
-    def send(peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        if isinstance(message, Ready) and peer != liar.engine.signer.peer:
+    def of_sums(to: PeerId, message: Message, payload: bytes) -> tuple[Message, bytes]:
+        if isinstance(message, Ready) and to != liar.peer:
             message = msgspec.structs.replace(message, loss_sum=lie)
-        honest(peer, message, payload)
+        return message, payload
 
-    liar.engine.send = send  # type: ignore[method-assign]
+    liar.distort(of_sums)
     driver = liar.held(1).driver
-    assert driver is not None
     proposer = driver.seat.leader.proposer
     propose = proposer.propose
 

@@ -33,15 +33,15 @@ def scaled(payload: bytes, factor: float, manifest: Manifest, message: Message) 
 
 def lies(bad: Volunteer, kind: type, factor: float, manifest: Manifest) -> list[int]:
     """One boundary tensor of every microbatch of a step is scaled; return which, as it goes on."""
-    send, sent = bad.engine.send, list[int]()
+    sent = list[int]()
 
-    def damage(peer: PeerId, message: Message, payload: bytes = b"") -> None:
+    def damage(_: PeerId, message: Message, payload: bytes) -> tuple[Message, bytes]:
         if isinstance(message, kind) and getattr(message, "step", 0) == BAD_STEP:
             sent.append(getattr(message, "microbatch", -1))
             payload = scaled(payload, factor, manifest, message)
-        send(peer, message, payload)
+        return message, payload
 
-    bad.engine.send = damage  # type: ignore[method-assign]
+    bad.distort(damage)
     return sent
 
 
@@ -80,19 +80,19 @@ async def test_own_samples_that_diverge_twice_pause_with_a_reason(tmp_path: Path
 async def test_a_gradient_that_is_always_sent_malformed_holds_nobody_up(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=8) as swarm:
         first, bad, _ = [await swarm.add(stage) for stage in (0, 1, 1)]
-        send, sent = bad.engine.send, list[int]()
+        sent = list[int]()
 
-        def damage(peer: PeerId, message: Message, payload: bytes = b"") -> None:
+        def damage(_: PeerId, message: Message, payload: bytes) -> tuple[Message, bytes]:
             chosen = isinstance(message, Backward) and message.step == BAD_STEP
             if chosen and message.microbatch in (sent or [message.microbatch]):
                 sent.append(message.microbatch)
                 payload = payload[:-1] + bytes([payload[-1] ^ 1])
-            send(peer, message, payload)
+            return message, payload
 
-        bad.engine.send = damage  # type: ignore[method-assign]
+        bad.distort(damage)
         swarm.start()
         await swarm.until_done()
         swarm.assert_exact()
         assert len(sent) == 1, "it is not asked for that one again"
         assert first.engine.penalties == {"malformed-tensor": 1}
-        assert first.engine.history.lineage.number == 0, "nothing was rolled back"
+        assert first.lineage.number == 0, "nothing was rolled back"

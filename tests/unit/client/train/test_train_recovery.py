@@ -13,11 +13,6 @@ from protocol.recovery.stored import MAX_NUMBER, Lineage, begun
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
-def lineage(volunteer: Volunteer) -> Lineage:
-    assert volunteer.engine.history is not None
-    return volunteer.engine.history.lineage
-
-
 async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer, Volunteer]:
     """One volunteer for each stage, and one that holds both and is as far as they are."""
     first, second, dual = await swarm.add(0), await swarm.add(1), await swarm.add(0)
@@ -37,7 +32,7 @@ async def test_who_also_holds_the_stage_takes_over_at_once(tmp_path: Path, stage
         await swarm.until_done()
         assert before < 20, "it died while there was something to do"
         assert dual.held(stage).driver is seat, "its copy was current: nothing was loaded"
-        assert lineage(dual).number == 0, "nothing was rolled back"
+        assert dual.lineage.number == 0, "nothing was rolled back"
         swarm.assert_exact()
 
 
@@ -45,11 +40,9 @@ async def test_who_also_holds_the_stage_takes_over_at_once(tmp_path: Path, stage
 async def test_a_split_that_lasts_heals(tmp_path: Path) -> None:
     """Both sides hold the other for dead long before they can reach each other again."""
     async with open_swarm(tmp_path, steps=60) as swarm:
-        first, *rest, cut = [await swarm.add(stage) for stage in (0, 0, 1, 0)]
-        swarm.start()
-        await swarm.until(lambda: min(first.step(0), cut.step(0)) >= 2)
-        alone = cut.engine.signer.peer
-        swarm.hub.partition([alone], [v.engine.signer.peer for v in (first, *rest)])
+        first, *rest, cut = await swarm.staffed(0, 0, 1, 0, steps=2)
+        alone = cut.peer
+        swarm.hub.partition([alone], [v.peer for v in (first, *rest)])
         await swarm.until(lambda: first.engine.membership.roster.member(alone) is None)
         step = first.step(0)
         await swarm.until(lambda: first.step(0) >= step + 3)
@@ -69,7 +62,7 @@ async def test_who_could_go_on_without_us_is_on_disk(tmp_path: Path) -> None:
         seen = Persisted(dual.disk / EVIDENCE, Kept).read()
         assert seen is not None
         assert seen == dual.engine.history.machine.evidence.kept()  # type: ignore[union-attr]
-        there = {v.engine.signer.peer for v in (first, dual)}
+        there = {v.peer for v in (first, dual)}
         assert frozenset.union(*Evidence(seen).last_electors) == there
 
 
@@ -77,23 +70,21 @@ async def test_a_swarm_that_was_shut_down_says_what_it_waits_for_and_how_long(
     tmp_path: Path,
 ) -> None:
     async with open_swarm(tmp_path, steps=24, checkpoint_every=4) as swarm:
-        first, second = await swarm.add(0), await swarm.add(1)
-        swarm.start()
+        first, second = await swarm.staffed(0, 1)
         await swarm.until(lambda: list(first.disk.glob("stage-0-v12.*")))
         for gone in (first, second):
             swarm.vanish(gone)
         back = await swarm.add(copies=first.disk)
         history = back.engine.history
-        assert history is not None
         await swarm.until(lambda: "version 0 is the newest that every stage" in history.waiting())
         assert history.waiting().startswith(("up to 120 s for", "up to 119 s for"))
         assert "who may have version 12" in history.waiting()
         other = await swarm.add(copies=second.disk)
         await swarm.until(lambda: history.open)
         assert history.waiting() == ""
-        assert lineage(back).version >= 8
-        assert history.version() == lineage(back).version
-        await swarm.until(lambda: lineage(other) == lineage(back))  # each a stranger to the other
+        assert back.lineage.version >= 8
+        assert history.version() == back.lineage.version
+        await swarm.until(lambda: other.lineage == back.lineage)  # each a stranger to the other
 
 
 async def test_a_lineage_on_disk_that_cannot_be_ends_nobody(tmp_path: Path) -> None:
@@ -110,25 +101,24 @@ async def test_a_lineage_on_disk_that_cannot_be_ends_nobody(tmp_path: Path) -> N
         swarm.vanish(second)
         spare = await swarm.add(1)
         await swarm.until_done()
-        assert lineage(first).number == 1, "it could roll back"
+        assert first.lineage.number == 1, "it could roll back"
         swarm._assert_losses()
-        assert lineage(first) == lineage(spare)
+        assert first.lineage == spare.lineage
 
 
 async def test_a_lineage_that_was_begun_names_those_who_were_there(tmp_path: Path) -> None:
     """They are the electors of its first step, also for the next process of one of them."""
     async with open_swarm(tmp_path, steps=4) as swarm:
         members = first, second, third = [await swarm.add(stage) for stage in (0, 0, None)]
-        await swarm.until(lambda: all(lineage(one).electors for one in members))
-        assert len({lineage(one) for one in members}) == 1
-        assert {*lineage(first).electors} == {one.engine.signer.peer for one in members}
+        await swarm.until(lambda: all(one.lineage.electors for one in members))
+        assert len({one.lineage for one in members}) == 1
+        assert {*first.lineage.electors} == {one.peer for one in members}
         await swarm.until(lambda: first.serves(0) and second.serves(0))
         swarm.vanish(first)
         back = await swarm.add(0, copies=first.disk)
         await swarm.until(lambda: back.serves(0))
         driver = back.held(0).driver
-        assert driver is not None
-        assert driver.seat.quorum.electors == {*lineage(third).electors}
+        assert driver.seat.quorum.electors == {*third.lineage.electors}
         third.assign(1)
         swarm.start()
         await swarm.until_done()

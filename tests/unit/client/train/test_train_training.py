@@ -96,7 +96,6 @@ async def test_charges_that_have_expelled_a_member_outlast_a_pause(tmp_path: Pat
         pauses.resume()
         await swarm.until(lambda: not training.held_stages.closed)
         audits = training.held_stages.audits
-        assert audits is not None
         assert [kept.envelope for kept in audits.charges.all(0.0)] == list(charges)
         assert [(one.culprit, one.stage) for one in audits.verdicts] == [(liar.peer, 1)]
 
@@ -106,11 +105,9 @@ async def test_a_pause_says_why_and_what_ends_it(tmp_path: Path) -> None:
         pauses = Pauses(tmp_path, lambda said: None)
         _, training, _ = await _pausable(swarm, tmp_path, pauses)
         training.held_stages.pause(NoRoom("the disk is full", tmp_path, 1))
-        assert pauses.now is not None
         assert pauses.now.reason == "the disk is full; training goes on when there is room"
         pauses.release("disk")
         training.held_stages.pause(Diverged("training diverged", "resume to try again"))
-        assert pauses.now is not None
         assert pauses.now.reason == "training diverged; resume to try again"
 
 
@@ -174,7 +171,6 @@ async def test_a_device_that_is_not_there_is_said_to_the_user(tmp_path: Path) ->
         training, _ = await _measuring(swarm, tmp_path, device="cuda:99")
         await _has_begun_or_failed(swarm, training)
         failure = training.held_stages.failure
-        assert failure is not None
         assert "no device 'cuda:99'" in str(failure)
         assert "--device" in failure.next_step
         assert failure.exit_code == ExitCode.CONFIG

@@ -10,7 +10,7 @@ import torch
 import trio
 
 from client.errors import ExitCode
-from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
+from tests.support.train_swarm import Volunteer, open_swarm
 
 
 def replica_of(volunteer: Volunteer, stage: int) -> Any:
@@ -19,23 +19,16 @@ def replica_of(volunteer: Volunteer, stage: int) -> Any:
     return worker._executor._opened.replica
 
 
-async def two_replicas_of_stage_0(swarm: TestSwarm) -> tuple[Volunteer, Volunteer, Volunteer]:
-    first, second, last = [await swarm.add(stage) for stage in (0, 0, 1)]
-    swarm.start()
-    await swarm.until(lambda: min(first.step(0), second.step(0)) >= 2)
-    return first, second, last
-
-
 async def test_a_worker_that_dies_is_replaced_and_a_sibling_gives_the_state(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=16) as swarm:
-        first, second, _ = await two_replicas_of_stage_0(swarm)
+        first, second, _ = await swarm.staffed(0, 0, 1, steps=2)
         worker, served = second.held(0).worker, first.engine.shelf.served_bytes
         next(w for w in second.workers if w is worker).die()
         await swarm.until(lambda: second.held(0).worker_restarts == 1)
         await swarm.until(lambda: second.serves(0))
         assert second.held(0).worker is not worker
         assert first.engine.shelf.served_bytes - served >= 8 * replica_of(first, 0).size  # muon
-        assert second.engine.history.lineage.version == 0, "nothing was rolled back"
+        assert second.lineage.version == 0, "nothing was rolled back"
         at = second.step(0)
         assert at >= 2
         await swarm.until_done()
@@ -48,7 +41,7 @@ async def test_a_worker_that_dies_is_replaced_and_a_sibling_gives_the_state(tmp_
 async def test_a_worker_that_hangs_counts_as_dead_and_the_others_go_on(tmp_path: Path) -> None:
     """They do not wait for it, and its seat may be lost before the node has noticed."""
     async with open_swarm(tmp_path, steps=60) as swarm:
-        _, second, last = await two_replicas_of_stage_0(swarm)
+        _, second, last = await swarm.staffed(0, 0, 1, steps=2)
         at, worker = last.step(1), second.held(0).worker
         next(w for w in second.workers if w is worker).hang()
         await swarm.until(lambda: last.step(1) > at + 5)
@@ -61,7 +54,7 @@ async def test_a_worker_that_hangs_counts_as_dead_and_the_others_go_on(tmp_path:
 
 async def test_a_worker_short_of_memory_goes_on_in_slices(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=8) as swarm:
-        _, second, last = await two_replicas_of_stage_0(swarm)
+        _, second, last = await swarm.staffed(0, 0, 1, steps=2)
         for volunteer, stage in ((second, 0), (last, 1)):
             module = replica_of(volunteer, stage).module  # both passes run it
             hidden = module.hidden
@@ -80,7 +73,7 @@ async def test_a_worker_short_of_memory_goes_on_in_slices(tmp_path: Path) -> Non
 
 async def test_a_seat_that_never_fits_is_given_up_in_words(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=50) as swarm:
-        first, second, _ = await two_replicas_of_stage_0(swarm)
+        first, second, _ = await swarm.staffed(0, 0, 1, steps=2)
 
         def run(x: torch.Tensor, *beside: object) -> NoReturn:
             raise MemoryError("out of it")

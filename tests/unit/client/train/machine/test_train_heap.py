@@ -39,7 +39,9 @@ def test_what_the_allocator_keeps_is_given_back() -> None:
     assert left < 20
 
 
-async def test_it_is_given_back_when_some_has_come_and_not_all_the_time() -> None:
+async def test_it_is_given_back_when_some_has_come_and_not_all_the_time(
+    nursery: trio.Nursery,
+) -> None:
     size, given_back = 10**8, list[float]()
 
     def give_back() -> None:
@@ -48,17 +50,15 @@ async def test_it_is_given_back_when_some_has_come_and_not_all_the_time() -> Non
         size -= GROWN_BYTES
 
     began = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_heap_small, lambda: size, give_back)
-        await trio.sleep(10.5 * LOOK_S)  # between two looks, never at one
-        assert not given_back
-        size += 2 * GROWN_BYTES
-        await trio.sleep(LOOK_S)
-        assert len(given_back) == 1
-        await trio.sleep(10 * LOOK_S)
-        assert len(given_back) == 1  # the rest is in use
-        size += GROWN_BYTES + 1
-        await trio.sleep(LOOK_S)
-        assert len(given_back) == 2
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(keep_heap_small, lambda: size, give_back)
+    await trio.sleep(10.5 * LOOK_S)  # between two looks, never at one
+    assert not given_back
+    size += 2 * GROWN_BYTES
+    await trio.sleep(LOOK_S)
+    assert len(given_back) == 1
+    await trio.sleep(10 * LOOK_S)
+    assert len(given_back) == 1  # the rest is in use
+    size += GROWN_BYTES + 1
+    await trio.sleep(LOOK_S)
+    assert len(given_back) == 2
     assert trio.current_time() > began

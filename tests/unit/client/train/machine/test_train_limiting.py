@@ -43,21 +43,22 @@ class Machine:
         return Idleness(self.idle)
 
 
-async def test_it_holds_before_anything_begins_and_lets_go_on_time(tmp_path: Path) -> None:
+async def test_it_holds_before_anything_begins_and_lets_go_on_time(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
     machine = Machine(tmp_path, Settings(schedule="22:00-23:00"))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(machine.limiting.run)
-        assert machine.reason == "outside its hours (22:00-23:00)"
-        assert machine.pauses.now is not None
-        assert machine.pauses.now.until == datetime(2026, 3, 2, 22).timestamp()
-        await machine.pauses.wait_clear()
-        assert timedelta() <= machine.now() - datetime(2026, 3, 2, 22) <= timedelta(seconds=LOOK_S)
-        await machine.pauses.wait_paused()
-        assert timedelta() <= machine.now() - datetime(2026, 3, 2, 23) <= timedelta(seconds=LOOK_S)
-        nursery.cancel_scope.cancel()
+    await nursery.start(machine.limiting.run)
+    assert machine.reason == "outside its hours (22:00-23:00)"
+    assert machine.pauses.now.until == datetime(2026, 3, 2, 22).timestamp()
+    await machine.pauses.wait_clear()
+    assert timedelta() <= machine.now() - datetime(2026, 3, 2, 22) <= timedelta(seconds=LOOK_S)
+    await machine.pauses.wait_paused()
+    assert timedelta() <= machine.now() - datetime(2026, 3, 2, 23) <= timedelta(seconds=LOOK_S)
 
 
-async def test_the_quota_holds_till_midnight_and_survives_a_restart(tmp_path: Path) -> None:
+async def test_the_quota_holds_till_midnight_and_survives_a_restart(
+    nursery: trio.Nursery, tmp_path: Path
+) -> None:
     machine = Machine(tmp_path, Settings(daily_quota_bytes=2 * GB))
     machine.carried = GB  # before the first look: it counts
     with trio.move_on_after(SAVE_EVERY_S + 2 * LOOK_S):
@@ -71,12 +72,9 @@ async def test_the_quota_holds_till_midnight_and_survives_a_restart(tmp_path: Pa
     assert again.used_up
     await again.look()
     assert "quota of 2 GB" in machine.reason
-    assert machine.pauses.now is not None
     assert machine.pauses.now.until == datetime(2026, 3, 3).timestamp()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(again.run)
-        await machine.pauses.wait_clear()
-        nursery.cancel_scope.cancel()
+    await nursery.start(again.run)
+    await machine.pauses.wait_clear()
     assert machine.now().date() == datetime(2026, 3, 3).date()
     assert again.used_bytes == 0
 

@@ -20,22 +20,19 @@ def _pauses(folder: Path, said: list[Explain] | None = None) -> Pauses:
 async def test_a_pause_outlives_the_process(tmp_path: Path) -> None:
     _pauses(tmp_path).pause(None, "")
     again = _pauses(tmp_path)
-    assert again.now is not None
     assert (again.now.reason, again.now.until) == (BY_OWNER, None)
     assert again.resume()
     assert not again.resume()
     assert _pauses(tmp_path).now is None
 
 
-async def test_it_ends_at_its_time(tmp_path: Path) -> None:
+async def test_it_ends_at_its_time(nursery: trio.Nursery, tmp_path: Path) -> None:
     pauses = _pauses(tmp_path)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(pauses.run)
-        pauses.pause(1060.0, "a call")
-        begun = trio.current_time()
-        await pauses.wait_clear()
-        assert 60 <= trio.current_time() - begun <= 62
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(pauses.run)
+    pauses.pause(1060.0, "a call")
+    begun = trio.current_time()
+    await pauses.wait_clear()
+    assert 60 <= trio.current_time() - begun <= 62
     assert not (tmp_path / Entry.PAUSED).exists()
 
 
@@ -51,7 +48,6 @@ async def test_a_hold_stays_when_the_owner_resumes_and_is_not_kept(tmp_path: Pat
     pauses.hold("battery", "on battery")
     pauses.hold("battery", "on battery")
     pauses.pause(None, "a film")
-    assert pauses.now is not None
     assert pauses.now.reason == "a film"
     pauses.resume()
     assert pauses.now.reason == "on battery"

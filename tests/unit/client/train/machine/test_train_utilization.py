@@ -87,20 +87,24 @@ class Measures:
         return self.reply, []
 
 
+async def measured(worker: Measures, folder: Path) -> capacity.Capacity:
+    return await capacity.measured_capacity(cast(Worker, worker), Settings(), folder, 2)
+
+
 @pytest.mark.parametrize(("device", "advertised"), [("cpu", 0.0), ("cuda", 1e9)])
 async def test_the_peak_is_the_best_product_of_each_type(
     device: str, advertised: float, tmp_path: Path
 ) -> None:
     worker = Measures(device)
-    found = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
+    found = await measured(worker, tmp_path)
     assert found.peaks == {"fp32": 4e9, "bf16": 1e9}
     assert found.bf16_flops == advertised
     assert found.peak_flops("bf16") == 1e9
     assert found.peak_flops("auto") == 4e9  # no card that is faster in bf16
-    again = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
+    again = await measured(worker, tmp_path)
     assert (again, worker.measured) == (found, 1)
     worker.reply = msgspec.structs.replace(worker.reply, memory_available_bytes=5)
-    later = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
+    later = await measured(worker, tmp_path)
     expected = msgspec.structs.replace(found, free_bytes=5)  # what is free changes
     assert (later, worker.measured) == (expected, 1)
 
@@ -108,19 +112,18 @@ async def test_the_peak_is_the_best_product_of_each_type(
 async def test_another_machine_is_measured_again(tmp_path: Path) -> None:
     """A home is copied to a machine with another card, or its driver or torch is replaced."""
     worker = Measures("cuda")
-    await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
+    await measured(worker, tmp_path)
     worker.reply = msgspec.structs.replace(worker.reply, identity="RTX 3060, driver 550, torch 2.9")
-    again = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
-    assert (again.identity, worker.measured) == (worker.reply.identity, 2)
+    found = await measured(worker, tmp_path)
+    assert (found.identity, worker.measured) == (worker.reply.identity, 2)
 
 
 async def test_what_an_earlier_program_has_measured_is_measured_again(tmp_path: Path) -> None:
     worker = Measures("cpu")
-    found = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
+    found = await measured(worker, tmp_path)
     kept = tmp_path / capacity.FILE_NAME
     earlier = msgspec.json.decode(kept.read_bytes())
     for name in ("peaks", "identity"):
         del earlier[name]
     kept.write_bytes(msgspec.json.encode(earlier))
-    again = await capacity.measured_capacity(cast(Worker, worker), Settings(), tmp_path, 2)
-    assert (again, worker.measured) == (found, 2)
+    assert (await measured(worker, tmp_path), worker.measured) == (found, 2)

@@ -12,7 +12,7 @@ from client.train.messaging.deadline_timer import DeadlineTimer
 
 
 @pytest.mark.trio(run=trio.run)
-async def test_a_flood_of_messages_shares_its_ticks() -> None:
+async def test_a_flood_of_messages_shares_its_ticks(nursery: trio.Nursery) -> None:
     """Measured in time of this processor: other work of the machine is no part of a tick."""
     ticked_s = list[float]()
 
@@ -23,30 +23,26 @@ async def test_a_flood_of_messages_shares_its_ticks() -> None:
         ticked_s.append(time.thread_time() - began)
 
     timer = DeadlineTimer(lambda: [None], tick)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(timer.run)
-        began = time.perf_counter()
-        for _ in range(20_000):
-            timer.wake()
-            await trio.lowlevel.checkpoint()
-            if time.perf_counter() - began > 0.5:
-                break
-        elapsed_s = time.perf_counter() - began
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(timer.run)
+    began = time.perf_counter()
+    for _ in range(20_000):
+        timer.wake()
+        await trio.lowlevel.checkpoint()
+        if time.perf_counter() - began > 0.5:
+            break
+    elapsed_s = time.perf_counter() - began
     assert ticked_s
     assert sum(ticked_s[1:]) < 0.4 * elapsed_s
 
 
-async def test_one_message_is_followed_by_a_tick_at_once() -> None:
+async def test_one_message_is_followed_by_a_tick_at_once(nursery: trio.Nursery) -> None:
     ticked = trio.Event()
     timer = DeadlineTimer(lambda: [None], ticked.set)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(timer.run)
-        await trio.testing.wait_all_tasks_blocked()
-        timer.wake()
-        await trio.testing.wait_all_tasks_blocked()
-        assert ticked.is_set()
-        nursery.cancel_scope.cancel()
+    nursery.start_soon(timer.run)
+    await trio.testing.wait_all_tasks_blocked()
+    timer.wake()
+    await trio.testing.wait_all_tasks_blocked()
+    assert ticked.is_set()
 
 
 async def test_a_tick_that_changes_something_is_not_followed_by_another_at_once() -> None:

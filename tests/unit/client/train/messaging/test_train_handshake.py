@@ -27,7 +27,6 @@ def test_another_protocol_is_refused_and_said_with_which_side_is_older(
     me = Handshake(ME, SWARM, "volunteer/0", b"", b"", ports)
     assert not me.hello(OTHER, Hello(protocol, SWARM, "volunteer/9"))
     (goodbye,) = ports.messages()
-    assert isinstance(goodbye, Goodbye)
     assert f"protocol {PROTOCOL}, you speak {protocol}" in goodbye.reason
     told = ports.told()
     warned = [effect for effect in told if effect.level == "warning"]

@@ -46,7 +46,6 @@ def test_what_waits_is_one_message_at_most_and_goes_with_the_link() -> None:
     assert not news.keeps(NEW, Records([said("one more", 1)]))
     assert news.keeps(NEW, Records([said("a0", 2)]))
     waiting = news.along(NEW, BEAT)
-    assert waiting is not None
     assert len(waiting.records) == MAX_RECORDS_PER_MESSAGE
     news.keeps(NEW, Records([said("a", 1)]))
     news.gone(NEW)

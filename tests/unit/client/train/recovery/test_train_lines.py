@@ -9,7 +9,6 @@ import pytest
 
 from client.control.snapshot import LineView
 from client.events import LineGivenUp
-from client.node.status import take_snapshot
 from client.store.checkpoints import SET_ASIDE
 from client.store.persisted import Persisted
 from client.store.records import LINEAGE
@@ -26,7 +25,7 @@ async def train_apart(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
     founder, other = await swarm.add(0, founder=True), await swarm.add(0)
     swarm.start()
     await swarm.until(lambda: other.step(0) >= TOGETHER)
-    peers = founder.engine.signer.peer, other.engine.signer.peer
+    peers = founder.peer, other.peer
     founder.engine.membership.contacts.left(peers[1])
     swarm.vanish(other)
     swarm.hub.kill(peers[1])
@@ -42,29 +41,21 @@ async def train_apart(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
 
 
 def given_up(volunteer: Volunteer) -> list[LineGivenUp]:
-    entries = volunteer.engine.event_sink.log.since(0, 1_000).entries
-    return [entry.event for entry in entries if isinstance(entry.event, LineGivenUp)]
-
-
-def lineages(*volunteers: Volunteer) -> list[object]:
-    return [one.engine.history.lineage for one in volunteers if one.engine.history is not None]
+    return [event for event in volunteer.events() if isinstance(event, LineGivenUp)]
 
 
 async def test_the_founders_line_is_left_and_the_other_stays_on_the_disk(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, **CHOICES) as swarm:
         founder, back = await train_apart(swarm)
-        first, second = lineages(founder, back)
-        assert first != second
+        assert founder.lineage != back.lineage
         await swarm.until(lambda: given_up(back) and back.serves(0))
-        first, second = lineages(founder, back)
-        assert first == second
+        assert founder.lineage == back.lineage
         assert not given_up(founder)
         (event,) = given_up(back)
         assert (event.version, event.reached) == (STEPS, STEPS)
         assert STEPS - TOGETHER <= event.steps <= STEPS - EVERY
-        assert event.members == (founder.engine.signer.peer,)
-        told = take_snapshot(back.engine, back.held_stages, 0.0, stopping=False).given_up
-        assert told is not None
+        assert event.members == (founder.peer,)
+        told = back.shown().given_up
         assert told.words == event.words
         aside = {path.name.removesuffix(SET_ASIDE) for path in back.disk.glob(f"*{SET_ASIDE}")}
         assert f"stage-0-v{STEPS}.safetensors" in aside, "our last state is kept"
@@ -79,15 +70,14 @@ async def test_a_line_whose_state_is_not_to_be_had_takes_nobody_along(tmp_path: 
         founder, back = await train_apart(swarm)
         founder.engine.shelf.withdraw_above(0)
         fetching = back.engine.history
-        assert fetching is not None
         await swarm.until(lambda: fetching.machine.lines.failures)
         assert not given_up(back)
         assert back.serves(0)
         assert list(back.disk.glob(f"*{SET_ASIDE}")) == []
         assert list(back.disk.glob(".*.line.tmp")) == [], "what is of no use takes no room"
         for told, other in ((founder, back), (back, founder)):
-            beside = take_snapshot(told.engine, told.held_stages, 0.0, stopping=False).beside
-            assert beside == [LineView(members=[other.engine.signer.peer], version=STEPS)]
+            beside = told.shown().beside
+            assert beside == [LineView(members=[other.peer], version=STEPS)]
 
 
 async def test_a_full_disk_names_no_state_as_one_of_the_line_that_was_left(
@@ -108,7 +98,6 @@ async def test_a_full_disk_names_no_state_as_one_of_the_line_that_was_left(
         monkeypatch.setattr(Persisted, "save", save_once_full)
         await swarm.until(lambda: given_up(back))
         ours = back.engine.history
-        assert ours is not None
         assert ours._fetched, "no copy of it was put among our checkpoints"
         await swarm.until(lambda: len(tried) > 1)
         await swarm.until(lambda: Persisted(back.disk / LINEAGE, Lineage).peek() == ours.lineage)

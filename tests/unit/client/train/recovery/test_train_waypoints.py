@@ -6,11 +6,9 @@ from pathlib import Path
 
 import trio
 
-from client.node.status import take_snapshot
 from client.store.persisted import Persisted
 from client.store.records import KeptChain
 from protocol.effects import Publish
-from protocol.ids import PeerId
 from protocol.recovery.lines import MEET_S
 from protocol.recovery.stored import STORED, Copy, Stored, begun, encode_stored
 from protocol.wire.parts import SeatStatus
@@ -21,11 +19,6 @@ EVERY, STEPS = 20, 40
 FALSE = begun(1, 20, (b"a" * 32, b"b" * 32), (peer(99),), b"")
 """Another run, one roll-back later."""
 INVENTED = 6
-
-
-def era(volunteer: Volunteer) -> int:
-    assert volunteer.engine.history is not None
-    return volunteer.engine.history.lineage.era
 
 
 def certified(volunteer: Volunteer) -> int:
@@ -46,7 +39,7 @@ async def invent(swarm: TestSwarm, number: int) -> Volunteer:
     seat = SeatStatus(stage, STEPS, "serving", 0, 1.0, era=FALSE.era)
     one.held_stages.seats = lambda: [seat]  # type: ignore[method-assign]
     copies = tuple(Copy(s, FALSE.version, digest) for s, digest in enumerate(FALSE.hashes))
-    me = one.engine.signer.peer
+    me = one.peer
     await swarm.until(lambda: one.engine.membership.records.seq((STORED, me)) > 0)
     one.engine.history = None  # it would say again what is true
     number = one.engine.membership.records.seq((STORED, me)) + 1
@@ -74,14 +67,14 @@ async def test_a_newcomer_is_not_shown_another_run_by_an_invented_majority(tmp_p
         honest, late = await beside_an_invented_majority(swarm)
         await swarm.until(lambda: late.serves(1))
         await trio.sleep(3 * MEET_S)
-        assert len({era(v) for v in (*honest, late)} - {FALSE.era}) == 1
+        assert len({v.lineage.era for v in (*honest, late)} - {FALSE.era}) == 1
         assert late.step(1) == STEPS
         newest = honest[1].engine.waypoints.machine.newest
         assert newest is not None
         assert late.engine.waypoints.machine.newest == newest
         made = next(c.hash for c in honest[1].engine.commits if c.version == STEPS)
         assert newest.hashes[1].hex() == made
-        now = take_snapshot(late.engine, late.held_stages, 0.0, stopping=False)
+        now = late.shown()
         assert (now.certified_version, now.certified_links) == (STEPS, 2)
         for one in [*honest, late]:
             assert one.engine.internal_errors == 0
@@ -94,14 +87,12 @@ async def test_the_chain_is_on_disk_for_the_next_process(tmp_path: Path) -> None
         honest[0].engine.waypoints.keep_in(file)
         await swarm.until(lambda: certified(honest[0]) >= 2 * EVERY)
         chain = Persisted(file, KeptChain).read()
-        assert chain is not None
         assert chain.links == honest[0].engine.waypoints.machine.chain
         again = await swarm.add()
         again.engine.waypoints.keep_in(file)
         assert certified(again) >= 2 * EVERY
-        assert again.engine.history is not None
-        peers = {v.engine.signer.peer for v in honest}
-        assert all(again.engine.history.machine.evidence.proves(PeerId(p)) for p in peers)
+        proves = again.engine.history.machine.evidence.proves
+        assert all(proves(volunteer.peer) for volunteer in honest)
 
         file.write_bytes(file.read_bytes()[:-7])
         damaged = await swarm.add()

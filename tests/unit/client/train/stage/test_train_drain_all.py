@@ -14,7 +14,6 @@ import trio
 
 from client.compute import saving
 from client.compute.checkpoint import verify
-from client.node.status import take_snapshot
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
 from client.train.stage.held_stages import FINISH_S
@@ -40,9 +39,7 @@ def newest(volunteer: Volunteer, stage: int) -> int:
 
 async def test_one_of_two_leaves_and_the_others_recover_nothing(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=14) as swarm:
-        first, second, *_ = [await swarm.add(stage) for stage in (0, 0, 1, 1)]
-        swarm.start()
-        await swarm.until(lambda: second.step(0) >= 3)
+        first, second, *_ = await swarm.staffed(0, 0, 1, 1, steps=3)
         await finish(second)
         at = newest(second, 0)
         assert at >= 3
@@ -68,27 +65,23 @@ async def test_the_status_says_what_a_stage_waits_for_on_its_way_out(
 
     monkeypatch.setattr(StateSaver, "final", on_a_slow_disk)
     async with open_swarm(tmp_path, steps=200) as swarm:
-        first, second, *_ = [await swarm.add(stage) for stage in (0, 0, 1, 1)]
-        swarm.start()
-        await swarm.until(lambda: second.step(0) >= 3)
+        first, second, *_ = await swarm.staffed(0, 0, 1, 1, steps=3)
         said = set[tuple[str, str]]()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(finish, second)
             while second.held_stages.held or not said:
                 await trio.sleep(0.005)
-                now = take_snapshot(second.engine, second.held_stages, 0.0, stopping=True)
+                now = second.shown(stopping=True)
                 said |= {(held.state, now.reason) for held in now.held if held.for_s > 0.9}
         assert ("draining", "draining stage 0: its running step is brought to its end") in said
         assert ("saving", "saving stage 0: writing a last checkpoint") in said
-        serving = take_snapshot(first.engine, first.held_stages, 0.0, stopping=False).held
+        serving = first.shown().held
         assert [(held.state, held.waits_for) for held in serving] == [("serving", "")]
 
 
 async def test_all_leave_together_at_one_version(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=200) as swarm:
-        volunteers = [await swarm.add(stage) for stage in (0, 0, 1, 1)]
-        swarm.start()
-        await swarm.until(lambda: volunteers[0].step(0) >= 3)
+        volunteers = await swarm.staffed(0, 0, 1, 1, steps=3)
         async with trio.open_nursery() as nursery:
             for volunteer in volunteers:
                 nursery.start_soon(finish, volunteer)
@@ -112,7 +105,7 @@ async def test_the_last_replica_leaves_its_state_and_the_run_goes_on_there(tmp_p
         swarm.vanish(last)
         after = await swarm.add(1)
         await swarm.until(lambda: after.serves(1))
-        assert after.engine.history.lineage.version == at, "no step is done twice"
+        assert after.lineage.version == at, "no step is done twice"
         await swarm.until_done()
         nursery.cancel_scope.cancel()
         swarm.assert_exact()
@@ -136,9 +129,7 @@ def keeper(swarm: TestSwarm, volunteer: Volunteer) -> Buddies:
 
 async def test_in_a_swarm_that_stands_still_nothing_is_waited_for(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=200) as swarm:
-        first, last = await swarm.add(0), await swarm.add(1)
-        swarm.start()
-        await swarm.until(lambda: last.step(1) >= 3)
+        first, last = await swarm.staffed(0, 1, steps=3)
         swarm.vanish(last)
         await swarm.until(lambda: 1 in first.held_stages.view.empty_stages())
         began = trio.current_time()
@@ -175,18 +166,16 @@ async def test_what_nobody_else_has_stays_in_memory_until_the_disk_takes_it(
     tmp_path: Path, disk: Disk
 ) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm, trio.open_nursery() as nursery:
-        alone = await swarm.add(0)
-        swarm.start()
-        await swarm.until(lambda: alone.step(0) >= 3)
+        (alone,) = await swarm.staffed(0, steps=3)
         disk.full = True
         nursery.start_soon(finish, alone)
         await swarm.until(lambda: alone.held_stages.keeps)
         await trio.sleep(2 * FINISH_S)
-        now = take_snapshot(alone.engine, alone.held_stages, 0.0, stopping=True)
+        now = alone.shown(stopping=True)
         assert "No space left on device" in now.reason
         assert "--discard" in now.reason
         assert "stage 0 stays in memory" in now.last_error
-        words = [one.event.words for one in alone.engine.event_sink.log.since(0).entries]
+        words = [event.words for event in alone.events()]
         assert sum("stays in memory" in one for one in words) == 1, "it is said once"
         at = alone.step(0)
         disk.full = False
@@ -197,9 +186,7 @@ async def test_what_nobody_else_has_stays_in_memory_until_the_disk_takes_it(
 
 async def test_what_is_given_up_unsaved_is_told(tmp_path: Path, disk: Disk) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
-        alone = await swarm.add(0)
-        swarm.start()
-        await swarm.until(lambda: alone.step(0) >= 3)
+        (alone,) = await swarm.staffed(0, steps=3)
         disk.full = True
         alone.held_stages.let_go()
         await finish(alone)
@@ -212,15 +199,13 @@ async def test_what_is_given_up_unsaved_is_told(tmp_path: Path, disk: Disk) -> N
 
 async def test_what_others_have_is_not_lost_on_a_full_disk(tmp_path: Path, disk: Disk) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
-        _, leaver = await swarm.add(0), await swarm.add(0)
-        swarm.start()
-        await swarm.until(lambda: leaver.step(0) >= 3)
+        _, leaver = await swarm.staffed(0, 0, steps=3)
         disk.full = True
         assert leaver.held_stages.not_to_be_saved() == ""
         await finish(leaver)
         assert newest(leaver, 0) == -1
         assert leaver.held_stages.lost == []
-        words = [one.event.words for one in leaver.engine.event_sink.log.since(0).entries]
+        words = [event.words for event in leaver.events()]
         assert any("others have it, so nothing is lost" in one for one in words), words
 
 
@@ -242,9 +227,7 @@ async def test_it_is_known_before_that_the_disk_will_not_take_the_last_version(
 
 async def test_a_copy_counts_that_is_of_our_lineage_and_of_our_state(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
-        alone = await swarm.add(0)
-        swarm.start()
-        await swarm.until(lambda: alone.step(0) >= 3)
+        (alone,) = await swarm.staffed(0, steps=3)
         at, history = alone.step(0), alone.engine.history
         made = bytes.fromhex(next(c.hash for c in alone.engine.commits if c.version == at))
         ours, other = history.lineage, Lineage(1 << 32, 1, (bytes(32),), ("x",))

@@ -14,10 +14,7 @@ import trio
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
 from client.errors import UserError
-from client.train.stage.held_stage import (
-    MAX_WORKER_RESTARTS,
-    HeldStageDriver,
-)
+from client.train.stage.held_stage import MAX_WORKER_RESTARTS, HeldStageDriver
 from client.train.stage.stage_context import StageContext
 from protocol.effects import Explain
 from protocol.held_stage.machine import Do, Phase, State
@@ -119,18 +116,15 @@ class TestServing:
         held = serving()
         held.around.owner.seat_of.return_value = 1
         status = held.of.status()
-        assert status is not None
         assert (status.version, status.seat) == (7, 1)
         held.of.drain()
         held.around.owner.seat_of.return_value = 0
         status = held.of.status()
-        assert status is not None
         assert status.seat == 1, "the matching does not know it any more"
         assert Held().of.status() is None
         held = serving()
         held.of.begin_anew()
         back = held.of.status()
-        assert back is not None
         assert (back.version, back.state, back.era) == (5, "fetching", 9)
 
     @pytest.mark.parametrize(("deadline", "ticked"), [(99.0, True), (100.0, True), (101.0, False)])

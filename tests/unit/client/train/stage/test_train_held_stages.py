@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import pytest
 
 from client.config import Settings
-from client.node.status import take_snapshot
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_context import Terms
 from client.train.workers.opening import stage_need
@@ -18,11 +17,6 @@ from protocol.view import SwarmView
 from tests.support.cases import usual
 from tests.support.protocol_examples import SWARM, manifest
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
-
-
-def counted(volunteer: Volunteer, stage: int) -> int:
-    """Microbatches of a volunteer in committed steps of a stage."""
-    return sum(c.counted for c in volunteer.engine.commits if c.stage == stage)
 
 
 def has_work(volunteer: Volunteer, stage: int) -> bool:
@@ -37,9 +31,7 @@ def replayed(swarm: TestSwarm) -> int:
 
 async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
     """The first holds stage 0, the other stage 1 and, a little later, stage 0 as well."""
-    first, dual = await swarm.add(0), await swarm.add(1)
-    swarm.start()
-    await swarm.until(lambda: first.step(0) >= 2)
+    first, dual = await swarm.staffed(0, 1, steps=2)
     dual.assign(0)
     await swarm.until(lambda: dual.engine.own_bytes)
     return first, dual
@@ -71,11 +63,11 @@ async def test_the_status_shows_every_stage_and_worker(tmp_path: Path) -> None:
         await swarm.until(
             lambda: dual.held_stages.workers.idle and dual.held_stages.counters.rounds
         )
-        now = take_snapshot(dual.engine, dual.held_stages, 0.0, stopping=False)
+        now = dual.shown()
         assert now.state == "training"
         assert [seat.stage for seat in now.seats] == [1, 0]
         assert [worker.stage for worker in now.workers] == [1, 0, None]
-        other = take_snapshot(first.engine, first.held_stages, 0.0, stopping=False)
+        other = first.shown()
         shares = now.own_tokens_per_s + other.own_tokens_per_s
         assert shares == pytest.approx(2 / 3 * now.tokens_per_s, rel=0.2), "two of three stages"
 
@@ -84,10 +76,10 @@ async def test_giving_the_second_stage_up_loses_nothing(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=14) as swarm:
         _, dual = await dual_home(swarm)
         await swarm.until(lambda: has_work(dual, 0))
-        step, before = dual.step(0), counted(dual, 0)
+        step, before = dual.step(0), dual.counted(0)
         dual.unassign(0)
         await swarm.until(lambda: 0 not in dual.held_stages.held)
-        assert counted(dual, 0) > before, "what it had counted was in its step's round"
+        assert dual.counted(0) > before, "what it had counted was in its step's round"
         await swarm.until_done()
         later = [c for c in dual.engine.commits if c.stage == 0 and c.version > step + 1]
         assert not any(c.counted for c in later), "it took no part in a later one"
@@ -124,9 +116,9 @@ async def test_a_move_while_training_loses_nothing(tmp_path: Path, old: int, new
         assert mover.serves(old), "make before break"
         mover.unassign(old)
         await swarm.until(lambda: list(mover.held_stages.held) == [new])
-        await swarm.until(lambda: counted(mover, new))
+        await swarm.until(lambda: mover.counted(new))
         await swarm.until_done()
-        assert counted(mover, old)
+        assert mover.counted(old)
         assert replayed(swarm) == 0
         swarm.assert_exact()
 
@@ -157,9 +149,7 @@ async def test_a_first_stage_that_does_not_fit_ends_the_node(tmp_path: Path) -> 
 
 async def test_unassigned_while_fetching_nothing_is_left(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=10) as swarm:
-        first, dual = await swarm.add(0), await swarm.add(1)
-        swarm.start()
-        await swarm.until(lambda: first.step(0) >= 1)
+        _, dual = await swarm.staffed(0, 1, steps=1)
         dual.assign(0)
         await swarm.until(lambda: dual.step(0) >= 0)
         assert not dual.serves(0)

@@ -20,7 +20,6 @@ from client.train.transfer.inventory import offer_stored
 from model_zoo.export import export_hf
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
-from protocol.effects import Effect, Explain
 from protocol.ids import PeerId
 from protocol.recovery import deciding, following, knowledge, trouble
 from protocol.recovery.evidence import Evidence
@@ -29,22 +28,12 @@ from protocol.transfer.blob import Blob
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, BlobQuery
 from tests.support.hashes import state_hash
-from tests.support.train_swarm import RecordingEngine, TestSwarm, Volunteer, open_swarm
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Explanations about transfers."""
-    words: list[str] = []
-    perform = RecordingEngine.perform
-
-    def listen(engine: RecordingEngine, effect: Effect) -> None:
-        if isinstance(effect, Explain) and effect.topic == "transfer":
-            words.append(effect.words)
-        perform(engine, effect)
-
-    monkeypatch.setattr(RecordingEngine, "perform", listen)
-    return words
+def said(swarm: TestSwarm, part: str) -> int:
+    """How often those who are there have said this."""
+    return sum(part in event.words for one in swarm.volunteers for event in one.events())
 
 
 def rot(path: Path) -> None:
@@ -60,11 +49,6 @@ def differ(path: Path) -> None:
     info, data = read_info(path), path.read_bytes()
     other = state_hash(info.version, memoryview(data)[info.data_start :])
     path.write_bytes(data.replace(info.hash.encode(), other.encode()))
-
-
-def lineage(volunteer: Volunteer) -> Lineage:
-    assert volunteer.engine.history is not None
-    return volunteer.engine.history.lineage
 
 
 async def orphaned(swarm: TestSwarm) -> tuple[Volunteer, Path]:
@@ -91,13 +75,13 @@ async def keep(swarm: TestSwarm, copies: Path) -> Volunteer:
 
 @pytest.mark.parametrize(("harm", "suffix"), [(rot, ".damaged"), (differ, ".set-aside")])
 async def test_a_bad_file_of_ours_is_put_away_and_others_are_asked(
-    tmp_path: Path, said: list[str], harm: Callable[[Path], None], suffix: str
+    tmp_path: Path, harm: Callable[[Path], None], suffix: str
 ) -> None:
     async with open_swarm(tmp_path, steps=14, checkpoint_every=4) as swarm:
         first, disk = await orphaned(swarm)
         for _ in range(2):
             await keep(swarm, disk)
-        await swarm.until(lambda: lineage(first).version == 8)  # the spare one decides nothing
+        await swarm.until(lambda: first.lineage.version == 8)  # the spare one decides nothing
         harm(disk / "stage-1-v8.safetensors")
         bad = (disk / "stage-1-v8.safetensors").read_bytes()
         spare = await swarm.add(copies=disk)
@@ -106,7 +90,7 @@ async def test_a_bad_file_of_ours_is_put_away_and_others_are_asked(
         assert spare.engine.commits[0].version == 9, "it began with version 8"
         away = spare.disk / f"stage-1-v8.safetensors{suffix}"
         assert away.read_bytes() == bad, "its bytes are kept"
-        assert sum(str(away) in words for words in said) == 1
+        assert said(swarm, str(away)) == 1
         swarm._assert_losses()
 
 
@@ -136,7 +120,7 @@ async def test_who_offers_another_state_first_does_not_keep_the_stage_from_begin
         snapshots.mkdir(parents=True)
         (snapshots / ".begin-stage-1-v4.safetensors.part.tmp").write_bytes(b"begun long ago")
         await swarm.until_done()
-        assert lineage(first).version == 8
+        assert first.lineage.version == 8
         assert spare.engine.commits[0].version == 9
         assert dict(spare.engine.penalties) == {reason: 1}
         assert not list(snapshots.iterdir()), "working copies stay no longer than they are needed"
@@ -152,8 +136,8 @@ async def test_where_nobody_has_a_sound_copy_the_run_goes_on_from_an_older_one(
         spare = await swarm.add(copies=disk)
         spare.assign(1)
         await swarm.until_done()
-        assert lineage(first).number == 2
-        assert lineage(first).version == 4
+        assert first.lineage.number == 2
+        assert first.lineage.version == 4
         assert spare.engine.commits[0].version == 5
         swarm._assert_losses()
 
@@ -177,7 +161,7 @@ async def test_a_state_that_is_named_and_never_given_is_given_up_for_an_older_on
         spare = await swarm.add(copies=older)
         spare.assign(1)
         await swarm.until_done()
-        assert lineage(first).version == 4
+        assert first.lineage.version == 4
         assert spare.engine.commits[0].version == 5
         swarm._assert_losses()
 
@@ -215,14 +199,12 @@ async def test_who_offers_other_weights_first_does_not_keep_the_stage_from_begin
         swarm.assert_exact()
 
 
-async def test_weights_that_nobody_has_are_waited_for(
-    tmp_path: Path, said: list[str], model: Path
-) -> None:
+async def test_weights_that_nobody_has_are_waited_for(tmp_path: Path, model: Path) -> None:
     async with open_swarm(tmp_path, source=model) as swarm:
         await swarm.add(0)
         await swarm.add(1)
         swarm.start()
-        await swarm.until(lambda: any("no member gives the imported weights" in w for w in said))
+        await swarm.until(lambda: said(swarm, "no member gives the imported weights"))
         await swarm.add(starts=True)
         await swarm.until(lambda: all(any(v.serves(s) for v in swarm.volunteers) for s in (0, 1)))
 
@@ -274,7 +256,7 @@ async def test_adapters_are_recovered_beside_their_frozen_weights(
         spare = await swarm.add(copies=second.disk)
         spare.assign(1)
         await swarm.until_done()
-        assert lineage(first).version == 8
+        assert first.lineage.version == 8
         assert spare.engine.commits[0].version == 9
         swarm._assert_losses()
 
@@ -309,7 +291,7 @@ def admit(*donors: PeerId) -> Admit:
 
 
 async def test_a_state_that_the_leader_does_not_know_is_fetched_from_another_donor(
-    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_swarm(tmp_path, steps=16) as swarm:
         first, honest, liar = await swarm.add(0), await swarm.add(1), await swarm.add(1)
@@ -319,7 +301,7 @@ async def test_a_state_that_the_leader_does_not_know_is_fetched_from_another_don
         await swarm.until(lambda: min(first.step(0), honest.step(1), liar.step(1)) >= 3)
         newcomer = await swarm.add(1)
         await swarm.until(lambda: newcomer.serves(1))
-        assert any("is rejected" in words for words in said), "the lie was believed, or not told"
+        assert said(swarm, "is rejected"), "the lie was believed, or not told"
         await swarm.until_done()
         assert newcomer.engine.served == [1], "it never had to take the stage anew"
         swarm.assert_exact()
@@ -355,7 +337,6 @@ async def test_where_certified_members_serve_no_other_lets_a_newcomer_in() -> No
     evidence.certify(4, [SIBLING])
     assert await admission((SERVING, admit(SERVING, SIBLING)), evidence=evidence) is None
     believed = await admission((SIBLING, admit(SERVING, SIBLING)), evidence=evidence)
-    assert believed is not None
     assert believed.donors == [SIBLING]
     for liar in (FETCHING, NEXT, PeerId("stranger")):
         assert await admission((liar, admit(SERVING)), (SERVING, admit(liar))) is None

@@ -141,7 +141,7 @@ async def test_what_is_not_the_founders_costs_its_bringer(tmp_path: Path) -> Non
         swarm.start()
         await swarm.until(lambda: founder.step(0) >= 1)
         forged = founders(swarm, liar, steps=2)
-        liar.engine.send(founder.engine.signer.peer, Statements("amendments", (forged,)))
+        liar.engine.send(founder.peer, Statements("amendments", (forged,)))
         await swarm.until(lambda: founder.engine.penalties["amendment-not-the-founders"])
         assert founder.engine.amending.book.steps == 2000
         assert founder.engine.internal_errors == 0

@@ -26,13 +26,12 @@ def training_of(volunteer: Volunteer, folder: Path) -> Training:
 
 
 def said_by(volunteer: Volunteer) -> str:
-    entries = volunteer.engine.event_sink.log.since(0).entries
-    return "\n".join(f"{entry.event.level} {entry.event.words}" for entry in entries)
+    return "\n".join(f"{event.level} {event.words}" for event in volunteer.events())
 
 
 async def linked(swarm: TestSwarm, a: Volunteer, b: Volunteer) -> None:
-    await swarm.until(lambda: b.engine.signer.peer in a.engine.handshake.admitted)
-    await swarm.until(lambda: a.engine.signer.peer in b.engine.handshake.admitted)
+    await swarm.until(lambda: b.peer in a.engine.handshake.admitted)
+    await swarm.until(lambda: a.peer in b.engine.handshake.admitted)
 
 
 async def test_a_clock_that_is_ten_minutes_ahead_waits_until_it_is_set(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from client.net.errors import DialError
-from client.node.status import take_snapshot
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
 from client.train.swarm.expulsions import SAVE_EVERY_S, Expulsions
@@ -25,13 +24,9 @@ from protocol.membership.advert import ADVERT as KIND
 from protocol.membership.advert import encode_advert
 from protocol.membership.record import Record, seal
 from protocol.verdicts import Verdicts
-from protocol.wire.messages import (
-    Plan,
-    Records,
-    Statements,
-)
+from protocol.wire.messages import Plan, Records, Statements
 from protocol.wire.parts import PlanMember, Proof, VotedOut
-from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, peer, signer
+from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, proof_of, signer
 from tests.support.recording_ports import RecordingPorts
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
@@ -50,23 +45,21 @@ def two_faced(swarm: TestSwarm, liar: Volunteer, where: str | None = None) -> Pr
         )
         for body in (ADVERT, msgspec.structs.replace(ADVERT, memory_bytes=1))
     )
-    found = contradiction(one, two)
-    assert found is not None
-    return found
+    return contradiction(one, two)  # type: ignore[return-value]
 
 
 async def test_the_author_of_two_adverts_is_out_everywhere(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         honest = [await swarm.add() for _ in range(3)]
         liar = await swarm.add()
-        me, file = liar.engine.signer.peer, tmp_path / "proofs"
+        me, file = liar.peer, tmp_path / "proofs"
         honest[0].engine.keep_evidence(file, tmp_path / "numbers", tmp_path / "marks")
         await swarm.until(
             lambda: all(h.engine.membership.roster.member(me) is not None for h in honest)
         )
         proof = two_faced(swarm, liar)
-        liar.engine.send(honest[0].engine.signer.peer, Records([proof.first]))
-        liar.engine.send(honest[1].engine.signer.peer, Records([proof.second]))
+        liar.engine.send(honest[0].peer, Records([proof.first]))
+        liar.engine.send(honest[1].peer, Records([proof.second]))
         await swarm.until(lambda: all(me in h.engine.membership.verdicts for h in honest))
         await swarm.until(lambda: not swarm.hub.linked(me))
         assert all(h.engine.membership.roster.member(me) is None for h in honest)
@@ -76,7 +69,7 @@ async def test_the_author_of_two_adverts_is_out_everywhere(tmp_path: Path) -> No
         late = await swarm.add()  # links with everybody, the liar included
         await swarm.until(lambda: me in late.engine.membership.verdicts)
         assert Persisted(file, KeptEvidence).read() == KeptEvidence((proof,))
-        now = take_snapshot(late.engine, late.held_stages, 0.0, stopping=False)
+        now = late.shown()
         assert [out.peer for out in now.expelled] == [me]
         assert "two different adverts" in now.expelled[0].reason
         assert late.engine.internal_errors == 0
@@ -85,13 +78,13 @@ async def test_the_author_of_two_adverts_is_out_everywhere(tmp_path: Path) -> No
 async def test_who_relays_evidence_of_another_run_is_banned(tmp_path: Path) -> None:
     async with open_swarm(tmp_path) as swarm:
         one, framed, framer = [await swarm.add() for _ in range(3)]
-        await swarm.until(lambda: len(swarm.hub.linked(one.engine.signer.peer)) == 2)
+        await swarm.until(lambda: len(swarm.hub.linked(one.peer)) == 2)
         await swarm.until(lambda: len(one.engine.handshake.admitted) == 2)
         proof = two_faced(swarm, framed, OTHER_SWARM)
         for _ in range(2):
-            framer.engine.send(one.engine.signer.peer, Statements("proof", proof.envelopes))
-        await swarm.until(lambda: len(swarm.hub.linked(one.engine.signer.peer)) == 1)
-        assert swarm.hub.linked(one.engine.signer.peer) == (framed.engine.signer.peer,)
+            framer.engine.send(one.peer, Statements("proof", proof.envelopes))
+        await swarm.until(lambda: len(swarm.hub.linked(one.peer)) == 1)
+        assert swarm.hub.linked(one.peer) == (framed.peer,)
         assert len(one.engine.membership.verdicts) == 0
 
 
@@ -103,7 +96,7 @@ async def test_our_own_adverts_rise_although_the_clock_is_set_back(tmp_path: Pat
             one = await swarm.add()
             one.engine.keep_evidence(tmp_path / "proofs", tmp_path / "numbers", tmp_path / "marks")
             before = int(1000 * one.engine.wall()) + ahead_ms
-            me = one.engine.signer.peer
+            me = one.peer
             one.engine.perform(Publish(KIND, me, before, encode_advert(ADVERT)))
             numbers.append(one.engine.membership.records.seq((KIND, me)))
     assert numbers == sorted(set(numbers))
@@ -134,16 +127,6 @@ class Expelling(RecordingPorts):
 
 def saved(file: Path) -> KeptEvidence | None:
     return Persisted(file, KeptEvidence).read()
-
-
-def proof_of(number: int, swarm: str = SWARM) -> Proof:
-    one, two = (
-        seal(signer(number), KIND, Record(peer(number), 7, int(WALL), 600, body), swarm)  # type: ignore[arg-type]
-        for body in (b"one", b"two")
-    )
-    found = contradiction(one, two)
-    assert found is not None
-    return found
 
 
 def voted_out(member: PeerId = LIAR, swarm: str = SWARM) -> VotedOut:
@@ -214,7 +197,6 @@ def test_what_the_disk_proves_is_expelled_and_the_rest_is_dropped_with_a_word(
     volunteer.of.keep_in(file)
     assert [who for who, _ in volunteer.cut_off] == [peer(6), LIAR]
     [warned] = volunteer.done
-    assert isinstance(warned, Explain)
     assert warned.words == f"2 proofs of {file} prove nothing and are dropped"
     assert warned.level == "warning"
     sound = Expelling()

@@ -193,12 +193,9 @@ def test_an_elector_whose_file_is_damaged_stays_out_too(tmp_path: Path) -> None:
 async def test_a_leader_that_tells_its_members_two_things_is_out(tmp_path: Path) -> None:
     """Three replicas of one stage: the leader tells the other two something else each."""
     async with open_swarm(tmp_path) as swarm:
-        replicas = [await swarm.add(1) for _ in range(3)]
-        await swarm.add(0)
-        swarm.start()
-        await swarm.until(lambda: all(replica.step(1) >= 2 for replica in replicas))
+        *replicas, _ = await swarm.staffed(1, 1, 1, 0, steps=2)
         liar, *honest = replicas
-        me, other = liar.engine.signer.peer, honest[1].engine.signer.peer
+        me, other = liar.peer, honest[1].peer
         truth = liar.engine.notary.signed
         lies = Notary(liar.engine.signer, swarm.file.swarm, sight(), lambda _: None)
         send = liar.engine.send
@@ -207,7 +204,8 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(tmp_path: Path)
             if not isinstance(message, Plan) or to != other:
                 send(to, message, payload)
                 return
-            false = lies.signed(_another(message))
+            first, *others = message.electors
+            false = lies.signed(replace(message, electors=[*others, first]))
             if false is not None:
                 liar.engine.network.post(to, false)
 
@@ -219,10 +217,6 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(tmp_path: Path)
             await swarm.until(lambda: all(one.step(1) > newest + 2 for one in honest))
         assert all(len(one.engine.membership.verdicts) == 1 for one in honest)
         assert all(one.engine.internal_errors == 0 for one in honest)
-
-
-def _another(message: Plan) -> Plan:
-    return replace(message, electors=[*message.electors[1:], *message.electors[:1]])
 
 
 def test_a_refusal_needs_no_signature(tmp_path: Path) -> None:

@@ -6,16 +6,20 @@ from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock
 
+import pytest
 from msgspec.structs import replace
 
 from client.config import Settings
+from client.train.machine import capacity
 from client.train.machine.capacity import (
     HOUSEHOLD_BYTES_PER_S,
     SLOW_AFTER_S,
     Line,
+    kept_line,
     line_rates,
     save_line,
 )
+from client.train.machine.line_meter import LineMeter
 from client.train.swarm.own_advert import OwnAdvert
 from protocol.ids import Stage
 from protocol.limits import MAX_ADDRESSES
@@ -30,12 +34,10 @@ class Said:
     def __init__(self, *, entered: bool = True) -> None:
         self.membership, self.performed = Mock(), list[Any]()
         self.membership.describe.side_effect = lambda advert, *_: [advert]
-        clock, measuring = Mock(), Mock()
-        for meter in (measuring.incoming, measuring.outgoing):
-            meter.own_bytes_per_s = 0.0
+        clock, self.measuring = Mock(), Mock(incoming=LineMeter(), outgoing=LineMeter())
         clock.now.return_value, clock.wall.return_value = 5.0, 1000.0
         self.of = OwnAdvert(
-            cast(Membership, self.membership), measuring, clock, self.performed.extend
+            cast(Membership, self.membership), self.measuring, clock, self.performed.extend
         )
         if entered:
             self.of.enter(ADVERT, {})
@@ -85,6 +87,29 @@ def test_gradual_values_wait_for_the_renewal(tmp_path: Path) -> None:
     changed = replace(ADVERT, upload_bytes_per_s=2e6, download_bytes_per_s=3e6)
     assert (said.at_once(), said.later()) == ([], [changed])
     assert said.of.upload_bytes_per_s == 2e6
+    said.of.update(Settings(), tmp_path / "gone")
+    assert len(said.later()) == 2, "a full disk does not stop the telling"
+
+
+def test_a_line_is_kept_and_a_damaged_file_is_none(tmp_path: Path) -> None:
+    save_line(tmp_path, Line(5e7, 3.0, 1e8, 4.0))
+    assert kept_line(tmp_path) == Line(5e7, 3.0, 1e8, 4.0)
+    (tmp_path / "bandwidth.json").write_bytes(b"{")
+    assert kept_line(tmp_path) == Line()
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"),
+    [(0, 4e7), (100_000_000, 4e7), (40_000_000, 9e6), (20_000_000, 9e6)],
+)
+def test_what_only_reached_the_owners_limit_says_nothing_of_the_line(
+    tmp_path: Path, limit: int, kept: float
+) -> None:
+    save_line(tmp_path, Line(download_bytes_per_s=9e6, download_s=60.0))
+    said = Said()
+    said.measuring.incoming = LineMeter(4e7, 20.0)
+    said.of.update(Settings(download_limit_bytes_per_s=limit), tmp_path)
+    assert kept_line(tmp_path).download_bytes_per_s == kept
 
 
 def test_that_we_relay_is_told_at_once_and_another_rate_later() -> None:
@@ -101,11 +126,13 @@ def test_that_we_relay_is_told_at_once_and_another_rate_later() -> None:
     assert said.at_once() == [ADVERT]
 
 
-def test_addresses_are_told_when_they_are_others() -> None:
+def test_addresses_are_told_when_they_are_others(tmp_path: Path) -> None:
+    """Else others would dial the old one until the node is started again."""
     said = Said()
     many = [f"/ip4/1.2.3.4/tcp/{port}" for port in range(1, MAX_ADDRESSES + 3)]
     for here in (many, list(reversed(many[:MAX_ADDRESSES]))):
         said.of.addresses = lambda: here  # noqa: B023
+        said.of.update(Settings(), tmp_path)
         said.of.move()
     assert [advert.addresses for advert in said.at_once()] == [tuple(many[:MAX_ADDRESSES])]
 
@@ -126,3 +153,40 @@ def test_a_line_is_a_households_until_it_was_measured() -> None:
     assert line_rates(Line(fast, 1.0, fast, 1.0), settings) == (1e6, fast)
     settings.download_limit_bytes_per_s = 4 * fast
     assert line_rates(Line(fast, 1.0, fast, 1.0), settings) == (1e6, fast), "a limit adds nothing"
+
+
+def test_no_more_is_claimed_than_is_lent() -> None:
+    measured = capacity.Capacity("cpu", 1, 4e9, 8e9, 2**30)
+    settings = Settings(
+        compute_share=25, upload_limit_bytes_per_s=1_000_000, download_limit_bytes_per_s=90_000_000
+    )
+    said = capacity.advert(measured, settings, (), 2, 1, Line(5e7, 3.0, 5e7, 3.0))
+    assert (said.flops, said.seats) == (2e9, 2)
+    assert (said.upload_bytes_per_s, said.upload_limit_bytes_per_s) == (1e6, 1e6)
+    assert (said.download_bytes_per_s, said.download_limit_bytes_per_s) == (5e7, 9e7)
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "settings", "memory_bytes"),
+    [
+        (False, Settings(), 850),
+        (False, Settings(memory_limit_bytes=400, vram_share=10), 400),
+        (True, Settings(), 850),
+        (True, Settings(vram_share=50), 500),
+        (True, Settings(vram_share=50, memory_limit_bytes=400), 400),
+        (True, Settings(vram_share=50, memory_limit_bytes=600), 500),
+    ],
+)
+def test_the_advert_claims_the_memory_that_is_lent(
+    on_gpu: bool, settings: Settings, memory_bytes: int
+) -> None:
+    measured = capacity.Capacity("auto", 1, 4e9, 8e9, 1000, on_gpu)
+    assert capacity.advert(measured, settings, (), 2, 1).memory_bytes == memory_bytes
+
+
+def test_what_other_programs_hold_of_a_card_is_not_advertised() -> None:
+    card = capacity.Capacity("auto", 1, 4e9, 8e9, 1000, on_gpu=True, free_bytes=200)
+    for settings in (Settings(), Settings(vram_share=50), Settings(memory_limit_bytes=400)):
+        assert capacity.usable_memory_bytes(card, settings) == 170
+    processor = capacity.Capacity("cpu", 1, 4e9, 0.0, 1000, free_bytes=200)
+    assert capacity.usable_memory_bytes(processor, Settings()) == 850

@@ -18,13 +18,7 @@ from protocol.ids import PeerId
 from protocol.port_mapping.mapped import Mapped
 from protocol.reachability.budgets import DIALS_OF_PREFIX, MESSAGES
 from protocol.reachability.machine import Source, Standing, Verdict
-from protocol.wire.messages import (
-    PROBE_FILLER_BYTES,
-    Message,
-    Observed,
-    Probed,
-    ProbeRequest,
-)
+from protocol.wire.messages import PROBE_FILLER_BYTES, Message, Observed, Probed, ProbeRequest
 
 ME, PORT, US = PeerId("me"), 4001, "11.0.0.2"
 FILLER = bytes(PROBE_FILLER_BYTES)

@@ -28,13 +28,9 @@ def linked_as_wanted(members: dict[PeerId, int], own: PeerId = ME) -> Roster:
         roster.advertise(other, advert(serves=(seat(stage, 27),)), 1)
     roster.heard(own, [seat(members[own], 27)])
     for other in roster.neighbours():
-        link(roster, other, members[other])
+        roster.link_up(other)
+        roster.heard(other, [seat(members[other], 27)])
     return roster
-
-
-def link(roster: Roster, other: PeerId, stage: int) -> None:
-    roster.link_up(other)
-    roster.heard(other, [seat(stage, 27)])
 
 
 def lose(roster: Roster, others: Iterable[PeerId]) -> None:
@@ -116,6 +112,15 @@ def test_the_matching_knows_what_a_member_cannot_serve() -> None:
     roster.advertise(peer(1), advert(unable=(0,)), 2)
     members = matching_members(roster, ME, Measuring(ME, manifest(), None))
     assert {m.peer: m.ineligible for m in members} == {peer(0): frozenset(), peer(1): {0}}
+
+
+def test_seats_become_home_second_and_fetching() -> None:
+    roster = linked_as_wanted({peer(n): n for n in range(2)})
+    roster.heard(peer(1), [seat(1, seat=0), seat(2, seat=1, state="fetching")])
+    view = matching_members(roster, ME, Measuring(ME, manifest(), None))
+    (member,) = [one for one in view if one.peer == peer(1)]
+    assert (member.home, member.second, member.fetching) == (1, 2, {2})
+    assert member.seats == 2
 
 
 def test_who_is_unproven_decides_nothing_and_still_counts() -> None:

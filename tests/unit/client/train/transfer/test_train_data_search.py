@@ -8,13 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from client.train.transfer.blobs import Downloads
-from client.train.transfer.data_search import (
-    ASK_AGAIN_S,
-    MOST_DONORS,
-    QUERY,
-    TOKENIZER,
-    DataSearch,
-)
+from client.train.transfer.data_search import ASK_AGAIN_S, MOST_DONORS, QUERY, TOKENIZER, DataSearch
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Penalise
 from protocol.ids import PeerId, Stage, SwarmId

@@ -15,6 +15,8 @@ import trio.testing
 from msgspec.structs import replace
 
 from client.train.ports import Copied
+from client.train.recovery.copies import fetch_line
+from client.train.transfer import blobs
 from client.train.transfer.blobs import (
     DiskFailed,
     Download,
@@ -27,10 +29,13 @@ from client.train.transfer.state_size import data_bytes
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
 from model_zoo.specs.tokens import TokenizerSpec
-from protocol.effects import Effect, Penalise
+from protocol.effects import Penalise
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import CHUNK_BYTES
 from protocol.manifest import StageStart
+from protocol.recovery.choice import SEED
+from protocol.recovery.effects import FetchLine
+from protocol.recovery.stored import Copy
 from protocol.transfer.leaves import LEAVES, LIE_POINTS
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
 from tests.support.protocol_examples import SWARM, manifest, peer
@@ -41,11 +46,12 @@ CHUNK_S, IDLE_S = 20.0, 25.0
 QUERY = BlobQuery("state", 0, 5)
 
 
-class SlowDonor:
+class SlowDonor(RecordingPorts):
     """The ports of the downloader, and the donor that gets what it sends: a chunk every 20 s."""
 
     def __init__(self, source: Path, serves: int) -> None:
-        self.download: Download
+        super().__init__()
+        self.download: Download | Downloads
         self.asked_for: list[int] = []
         self._blob = blob_of_file("state", 0, 5, source)
         self._data, self._serves = source.read_bytes(), serves
@@ -65,9 +71,6 @@ class SlowDonor:
             self.asked_for.append(message.index)
             self._send.send_nowait(message.index)
 
-    def perform(self, effect: Effect) -> None:
-        raise AssertionError(effect)
-
     async def run(self) -> None:
         await self.queried.wait()
         await trio.sleep(self.writes_s)
@@ -80,7 +83,7 @@ class SlowDonor:
 
 
 async def fetch(donor: SlowDonor, begins_s: float | None = None) -> Path:
-    """Download what it has, which it serves to the end."""
+    """Download what it has, which it serves to the end; nobody is blamed."""
     failure: DownloadFailed | None = None
     path = Path()
     async with trio.open_nursery() as nursery:
@@ -90,6 +93,7 @@ async def fetch(donor: SlowDonor, begins_s: float | None = None) -> Path:
         except DownloadFailed as error:  # raised within the nursery it would be one of a group
             failure = error
         nursery.cancel_scope.cancel()
+    assert donor.done == []
     if failure is not None:
         raise failure
     return path
@@ -139,11 +143,8 @@ async def test_a_later_attempt_goes_on_where_the_first_one_ended(
     async def attempt(serves: int) -> SlowDonor:
         donor = SlowDonor(source, serves)
         donor.download = Download(donor, QUERY, [DONOR], target, resumable=resumable)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(donor.run)
-            with suppress(DownloadFailed):
-                await donor.download.run(IDLE_S)
-            nursery.cancel_scope.cancel()
+        with suppress(DownloadFailed):
+            await fetch(donor)
         return donor
 
     await attempt(3)
@@ -229,6 +230,23 @@ async def test_a_file_removed_meanwhile_is_never_completed_with_zeros(
 async def test_a_folder_that_cannot_be_made_is_a_download_that_failed(source: Path) -> None:
     with pytest.raises(DiskFailed, match="cannot be written"):
         await fetch(downloader(source, source / "below" / "target"))
+
+
+async def test_a_donor_that_drips_does_not_hold_up_the_next_line(
+    nursery: trio.Nursery, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state of another line of the run is fetched in a bounded time, however it is sent."""
+    monkeypatch.setattr(blobs, "is_plausible", lambda manifest, offer: True)
+    donor, folder = SlowDonor(source, serves=6), tmp_path / "line"
+    folder.mkdir()
+    downloads = donor.download = Downloads(donor, manifest(), SwarmId(SWARM))
+    wanted = FetchLine(SEED, (Copy(0, 5, bytes(32)),), (DONOR,), within_s=90.0)
+    began = trio.current_time()
+    nursery.start_soon(donor.run)
+    assert await fetch_line(downloads, folder, wanted) == {}
+    assert trio.current_time() - began == pytest.approx(90.0, abs=1.0)
+    assert "did not come within 90 s" in donor.told()[-1].words
+    assert list(folder.iterdir()) == [], "what is of no use takes no room"
 
 
 # --- who gets what is sent ----------------------------------------------------------------------

@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from client.control.snapshot import Snapshot
-from client.node.status import take_snapshot
 from client.train.transfer.leaf_supply import MOST_AHEAD, LeafSupply
 from model_zoo.datasets.build import build
 from model_zoo.datasets.mix import Choice, mix
 from model_zoo.specs.merkle import LEAF_BYTES, leaf_count
-from protocol.effects import Effect, Explain
 from protocol.transfer.leaves import STARVES_S
-from tests.support.train_swarm import ADVERT, RecordingEngine, Volunteer, open_swarm
+from tests.support.train_swarm import ADVERT, Volunteer, open_swarm
 
 LEAVES = 14
 BUDGET_BYTES = 10 * LEAF_BYTES
@@ -46,25 +43,8 @@ def mixed(tokens: Path) -> Path:
     return made.path
 
 
-@pytest.fixture
-def warned(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Warnings about transfers."""
-    words: list[str] = []
-    perform = RecordingEngine.perform
-
-    def listen(engine: RecordingEngine, effect: Effect) -> None:
-        if isinstance(effect, Explain) and (effect.topic, effect.level) == ("transfer", "warning"):
-            words.append(effect.words)
-        perform(engine, effect)
-
-    monkeypatch.setattr(RecordingEngine, "perform", listen)
-    return words
-
-
 def supply(volunteer: Volunteer) -> LeafSupply:
-    found = volunteer.held_stages.terms.leaves
-    assert found is not None
-    return found
+    return volunteer.held_stages.terms.leaves  # type: ignore[return-value]
 
 
 def cached(volunteer: Volunteer) -> Sequence[Path]:
@@ -75,10 +55,6 @@ async def enter(volunteer: Volunteer) -> None:
     """Look for the data, as on entering the swarm."""
     problem = await volunteer.held_stages.text_problem()
     volunteer.engine.describe(ADVERT, has_data=not problem)
-
-
-def snapshot(volunteer: Volunteer) -> Snapshot:
-    return take_snapshot(volunteer.engine, volunteer.held_stages, 0.0, stopping=False)
 
 
 async def test_a_mixture_is_trained_on_as_by_one_process_within_the_budget_of_the_disk(
@@ -169,7 +145,7 @@ async def test_a_cache_is_kept_over_a_restart_and_a_damaged_leaf_is_fetched_agai
 
 
 async def test_when_the_last_giver_leaves_it_is_said_and_training_goes_on_when_one_comes(
-    tmp_path: Path, tokens: Path, warned: list[str]
+    tmp_path: Path, tokens: Path
 ) -> None:
     async with open_swarm(tmp_path, data=str(tokens), steps=40) as swarm:
         swarm.cache_bytes = 3 * LEAF_BYTES
@@ -179,15 +155,15 @@ async def test_when_the_last_giver_leaves_it_is_said_and_training_goes_on_when_o
         swarm.start()
         await swarm.until(lambda: first.step(0) >= 2)
         swarm.vanish(founder)
-        await swarm.until(lambda: snapshot(first).state == "waiting")
-        words = snapshot(first).reason
+        await swarm.until(lambda: first.shown().state == "waiting")
+        words = first.shown().reason
         assert "are missing: join with --data" in words
-        assert words in warned
+        assert ("warning", words) in [(said.level, said.words) for said in first.events()]
         step = first.step(0)
         await trio.sleep(STARVES_S)
         assert first.step(0) == step
         back = await swarm.add()
         await enter(back)
         await swarm.until(lambda: first.step(0) > step + 1)
-        assert snapshot(first).state != "waiting"
+        assert first.shown().state != "waiting"
         assert last.step(1) >= step

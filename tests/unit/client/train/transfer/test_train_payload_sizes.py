@@ -8,8 +8,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from client.cli.founding.manifest import found_swarm
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.payload import largest_payload_bytes
 from client.compute.process import RING_BYTES
 from client.train.transfer.state_size import largest_payload, usual_payload
@@ -19,18 +17,12 @@ from protocol.audit.commitment import contents
 from protocol.limits import CHUNK_BYTES, MAX_MICROBATCHES_PER_STEP, MAX_PAYLOAD_BYTES, MAX_SEGMENTS
 from protocol.manifest import Manifest
 from protocol.rounds.shards import segmented, shard_bounds
-from protocol.wire.envelope import Signer
+from tests.support.saved_swarms import founded
 
 
 def manifest(width: int, sequences: int) -> Manifest:
-    run = RunChoices(
-        stages=2,
-        sequences=sequences,
-        measure=False,
-        redundancy=2,
-    )
-    model = ModelChoices(layers=4, width=width, heads=2, context=64)
-    return found_swarm(Signer(bytes(32)).peer, run, model, OptimizerChoices()).manifest
+    shape = {"layers": 4, "width": width, "heads": 2, "context": 64}
+    return founded(stages=2, sequences=sequences, redundancy=2, **shape).manifest
 
 
 @pytest.mark.parametrize(("width", "sequences"), [(32, 1), (32, 64), (512, 2)])

@@ -38,27 +38,32 @@ class Processes:
         return start
 
 
-async def test_the_first_is_ready_and_lent() -> None:
-    processes = Processes()
+@asynccontextmanager
+async def running(processes: Processes) -> AsyncIterator[WorkerPool]:
+    """A pool whose first process is ready."""
     pool = WorkerPool(processes.opener())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pool.run)
-        ready = await pool.wait_idle()
+        await pool.wait_idle()
+        yield pool
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_first_is_ready_and_lent() -> None:
+    processes = Processes()
+    async with running(processes) as pool:
+        ready = pool.idle
         async with pool.lend() as lent:
             assert lent is ready
             assert pool.idle is None
         assert processes.running == []
         async with pool.lend() as other:
             assert processes.running == [other]
-        nursery.cancel_scope.cancel()
 
 
 async def test_one_stands_by_and_no_more() -> None:
     processes = Processes()
-    pool = WorkerPool(processes.opener())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(pool.run)
-        await pool.wait_idle()
+    async with running(processes) as pool:
         for _ in range(3):
             pool.warm()
         await trio.testing.wait_all_tasks_blocked()
@@ -70,32 +75,22 @@ async def test_one_stands_by_and_no_more() -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert processes.started == 2
         assert pool.idle is spare
-        nursery.cancel_scope.cancel()
     assert processes.running == []
 
 
 async def test_a_borrower_hears_of_a_death_as_it_is() -> None:
     processes = Processes()
-    pool = WorkerPool(processes.opener())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(pool.run)
-        await pool.wait_idle()
+    async with running(processes) as pool:
         with pytest.raises(WorkerDied):
             async with pool.lend():
                 raise WorkerDied(-9, ())
         assert processes.running == []
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_process_that_cannot_be_started_is_told_to_who_needs_it() -> None:
-    pool = WorkerPool(Processes(most=1).opener())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(pool.run)
-        await pool.wait_idle()
-        async with pool.lend():
-            pool.warm()
-            await trio.testing.wait_all_tasks_blocked()
-            with pytest.raises(OSError, match="no more"):
-                async with pool.lend():
-                    pass
-        nursery.cancel_scope.cancel()
+    async with running(Processes(most=1)) as pool, pool.lend():
+        pool.warm()
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(OSError, match="no more"):
+            async with pool.lend():
+                pass
