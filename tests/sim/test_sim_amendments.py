@@ -160,36 +160,6 @@ def test_a_run_that_is_shortened_ends_there(lab: Lab) -> None:
     assert max(made.world.losses) == 8
 
 
-def test_a_founder_who_contradicts_himself_changes_nothing(lab: Lab) -> None:
-    """Some hear of one, some of the other, before anything is agreed: all stay bit-identical."""
-    made = Amended(lab)
-    made.hear(amendment(made.run, SWARM, **HOT))
-    made.hear(amendment(made.run, SWARM, lr=1e-4, min_lr=1e-4))
-    found = losses(made.world, STEPS)
-    assert not any(peer.amendments.agreed for peer in alive(made.world) if peer.amendments)
-    assert largest_difference(found, lab.reference(made.plan)) < CLOSE
-
-
-def test_what_was_agreed_before_a_contradiction_stays(lab: Lab) -> None:
-    made = Amended(lab)
-    made.hears_at(2, made.hot(2 + NOTICE), made.of_stage(0))
-    other = amendment(made.run, SWARM, lr=1e-4, min_lr=1e-4)
-    made.hears_at(5, other, alive(made.world))
-    made.ends_as(HOT)
-
-
-def test_a_leader_that_lets_it_hold_from_another_step_is_not_followed(lab: Lab) -> None:
-    made = Amended(lab, replicas=3)
-    liar = made.of_stage(0)[0]
-    assert liar.seat is not None
-    true = liar.seat.leader._amended
-    liar.seat.leader._amended = lambda: tuple(
-        structs.replace(entry, from_step=entry.from_step + 9) for entry in true()
-    )
-    made.hear(made.hot(NOTICE))
-    assert made.ends_as(HOT)[0].from_step == NOTICE
-
-
 @pytest.mark.parametrize("stage", usual(1, [0, 1]))
 def test_who_says_that_it_was_never_agreed_on_stops_nobody(lab: Lab, stage: int) -> None:
     made = Amended(lab, replicas=3)

@@ -1,15 +1,41 @@
-"""The seat machines train a simulated swarm; invariants are checked on every commit."""
+"""The seat machines train a simulated swarm without faults: to the end, with few messages, at the
+pace of its slowest place; invariants are checked on every commit."""
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
+from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.training import TrainingWorld, WorldConfig
+from protocol.pipeline.effects import Committed
+
+MOST = 152
+"""Messages a step of three stages of three replicas and eight microbatches. Heartbeats are not
+counted, nor are segments and their sums, which are as many as the bytes of a stage need."""
+WAY_S, TASK_S, EACH = 0.5, 0.05, 120
+"""One way of a long line; one task of a worker; microbatches of a replica in a step."""
 
 
-def run(world: TrainingWorld) -> TrainingWorld:
+class TimedWorld(TrainingWorld):
+    """Notes when the first stage closes its steps."""
+
+    def __init__(self, config: WorldConfig) -> None:
+        self.closed: dict[int, float] = {}
+        super().__init__(config)
+
+    def committed(self, peer: SimPeer, committed: Committed) -> None:
+        super().committed(peer, committed)
+        if committed.stage == 0:
+            self.closed.setdefault(committed.version, self.agenda.now)
+
+
+def trained(config: WorldConfig, limit_s: float = 120.0) -> TimedWorld:
+    """A world whose run has come to its end."""
+    world = TimedWorld(config)
     world.start_clock()
-    world.run()
+    world.run(limit_s)
     return world
 
 
@@ -18,15 +44,14 @@ def run(world: TrainingWorld) -> TrainingWorld:
 def test_fault_free_run_commits_every_step(stages: int, replicas: int) -> None:
     for seed in range(3):
         config = WorldConfig(stages=stages, replicas=replicas, seed=seed)
-        world = run(TrainingWorld(config))
-        assert set(world.hashes) == {
+        assert set(trained(config).hashes) == {
             (s, v) for s in range(stages) for v in range(1, config.steps + 1)
         }
 
 
 def test_who_has_finished_waits_for_nothing() -> None:
     """A deadline that has passed and stays makes a node tick a hundred times a second."""
-    world = run(TrainingWorld(WorldConfig(stages=2, replicas=2, steps=3)))
+    world = trained(WorldConfig(stages=2, replicas=2, steps=3))
     later = world.agenda.now + 60.0
     for peer in world.peers.values():
         assert peer.seat is not None
@@ -34,3 +59,34 @@ def test_who_has_finished_waits_for_nothing() -> None:
         peer.seat.tick(later)
         due = peer.seat.next_deadline()
         assert due is None or due > later
+
+
+def test_a_step_takes_few_messages() -> None:
+    config = WorldConfig(stages=3, replicas=3, per_step=8, steps=12)
+    messages = trained(config).messages
+    for kind in ("Segment", "Reduced"):
+        del messages[kind]
+    assert messages.total() <= MOST * config.steps, {
+        kind: count / config.steps for kind, count in messages.most_common()
+    }
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_long_line_costs_its_length_once_a_step(replicas: int) -> None:
+    """As many microbatches are in flight as keep the slowest stage busy: forward and backward at
+    stage 0 are the slowest place; one there and back fills the line."""
+    config = WorldConfig(
+        replicas=replicas,
+        per_step=EACH * replicas,
+        steps=5,
+        delay_s=(WAY_S, WAY_S),
+        compute_s=(TASK_S, TASK_S),
+    )
+    closed = trained(config, limit_s=1000.0).closed
+    moments = [closed[version] for version in range(1, config.steps + 1)]
+    tau_s, way_s = 2 * TASK_S, 3 * TASK_S + 2 * WAY_S
+    # a round's messages and leases of its leader; who is alone asks an elector beside for its vote
+    rounds_s = (6 if replicas > 1 else 1) * 2 * WAY_S
+    ideal_s = (EACH - 1) * tau_s + way_s
+    longest_s = max(later - before for before, later in itertools.pairwise(moments))
+    assert longest_s <= 1.05 * ideal_s + rounds_s

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import FORGET_S
+from protocol.pipeline.effects import ForwardTask, Outcome, SendPayload
 from protocol.pipeline.next_hop import MOST_DOUBLINGS, RELAYED_MORE, NextHop
+from protocol.pipeline.pipeline import Pipeline
+from protocol.pipeline.place import Place
+from protocol.view import Replica, SwarmView
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(6)]
 A, B, C = PEERS[:3]
@@ -72,6 +76,22 @@ def test_a_relayed_replica_gets_what_the_others_cannot_take_soon() -> None:
     assert choices(hops, 11)[A] == 5
     hops.relayed({A, B})
     assert first_choice(hops, 0.0) == A, "if both are, the load decides again"
+
+
+def test_a_pipeline_knows_from_its_view_who_is_relayed() -> None:
+    me, ids = PEERS[5], range(int(RELAYED_MORE))
+    made = Pipeline(Place(me, 0, 2, 8), 0)
+    nexts = [Replica(peer, 0, True) for peer in (A, B)]
+    for relayed, other in ((A, B), (B, A)):
+        seen = SwarmView.of([[Replica(me, 0, True)], nexts], relayed=frozenset({relayed}))
+        made.update_view(seen, 0.0)
+        sent = []
+        for microbatch in ids:
+            made.lease([microbatch], again=False, now=0.0)
+            effects = made.computed(ForwardTask(0, microbatch), Outcome(), 0.0)
+            sent += [effect.peer for effect in effects if isinstance(effect, SendPayload)]
+            made.drop(microbatch)
+        assert sent == [other] * len(ids)
 
 
 def test_rates_decide_once_everybody_has_said_one() -> None:
