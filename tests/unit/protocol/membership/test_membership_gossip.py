@@ -19,18 +19,17 @@ from protocol.membership.gossip import (
     Gossip,
 )
 from protocol.membership.membership import TOLD_OF_BURST, TOLD_OF_PER_S, Membership
-from protocol.membership.record import Record, seal
 from protocol.membership.records import Kind, RecordStore
 from protocol.membership.view import Contradicted, MemberDown, RecordChanged
 from protocol.verdicts import Verdict
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records, encode_message
 from tests.support.membership_world import World
-from tests.support.protocol_examples import SWARM, WALL, advert, peer, signer
+from tests.support.protocol_examples import SWARM, WALL, advert, peer, record
 
 
 def record_of(number: int, seq: int = 1, body: bytes = b"x") -> Envelope:
-    return seal(signer(number), "note", Record(peer(number), seq, int(WALL), 600, body), SWARM)
+    return record(number, "note", body, seq=seq)
 
 
 def gossip_of(number: int, held: int = 0, body: bytes = b"x") -> Gossip:
@@ -177,15 +176,13 @@ def test_a_digest_is_no_lever_for_traffic() -> None:
 
 def test_an_earlier_run_of_ours_is_spoken_over() -> None:
     late = Membership(peer(0), SWARM, 4)
-    record = Record(
-        peer(0), int((WALL + 900) * 1000), int(WALL), 600, encode_advert(advert(seats=4))
-    )
-    old = seal(signer(0), "advert", record, SWARM)
+    seq = int((WALL + 900) * 1000)
+    old = record(0, body=encode_advert(advert(seats=4)), seq=seq)
     late.describe(advert(), 0.0, WALL)
     late.link_up(peer(1), 0.0)
     late.receive(peer(1), Records([old]), 0.0, WALL)
     published = [e for e in late.tick(6.0, WALL + 6) if type(e).__name__ == "Publish"]
-    assert [publish.seq for publish in published] == [record.seq + 1]  # type: ignore[union-attr]
+    assert [publish.seq for publish in published] == [seq + 1]  # type: ignore[union-attr]
 
 
 def test_everybody_hears_every_author_of_a_stage() -> None:
@@ -215,9 +212,8 @@ def test_two_adverts_with_one_number_meet_and_convict_their_author() -> None:
     liar, others = peer(77), list(world.members)
     for number, name in enumerate(others):
         body = encode_advert(advert(memory_bytes=2**30 * (1 + number % 2)))
-        record = seal(signer(77), ADVERT, Record(liar, 7, int(world.wall), 600, body), SWARM)
         world.perform(name, world.members[name].link_up(liar, world.now))
-        told = Records([record])
+        told = Records([record(77, body=body, seq=7, issued=world.wall)])
         world.perform(name, world.members[name].receive(liar, told, world.now, world.wall))
         world.perform(name, world.members[name].link_down(liar, "gone", world.now, crashed=False))
     world.link_ring()
@@ -254,15 +250,11 @@ def test_whom_we_never_worked_with_tells_us_of_few_unknown_members(sender: int, 
     member.is_new = lambda of: of != peer(2)
     for other in (1, 2):
         member.link_up(peer(other), 0.0)
-    told = [
-        seal(signer(n), ADVERT, Record(peer(n), 1, int(WALL), 600, encode_advert(advert())), SWARM)
-        for n in range(100, 300)
-    ]
+    told = [record(n) for n in range(100, 300)]
     for at in range(0, len(told), 50):
         member.receive(peer(sender), Records(told[at : at + 50]), 0.0, WALL)
     assert len(member.roster) == taken
-    own = Record(peer(1), 1, int(WALL), 600, encode_advert(advert()))
-    member.receive(peer(1), Records([seal(signer(1), ADVERT, own, SWARM)]), 0.0, WALL)
+    member.receive(peer(1), Records([record(1)]), 0.0, WALL)
     assert len(member.roster) == taken + 1
     for at in range(0, len(told), 50):
         member.receive(peer(1), Records(told[at : at + 50]), 3 / TOLD_OF_PER_S, WALL)

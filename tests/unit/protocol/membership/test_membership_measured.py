@@ -20,12 +20,11 @@ from protocol.membership.measured import (
     encode_measurements,
     parse_measurements,
 )
-from protocol.membership.record import Record, seal
 from protocol.membership.rules import MEASURED_GAP_MS, ttl_s
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.wire.messages import Records
 from tests.support.membership_world import World
-from tests.support.protocol_examples import SWARM, WALL, peer, signer
+from tests.support.protocol_examples import WALL, peer, record
 
 STAGES = 4
 GOOD = Measurements((Partner(peer(2), (StageRate(1, 2_000_000, 300),)),))
@@ -92,8 +91,7 @@ def world() -> World:
 def test_replays_and_records_in_quick_succession_change_nothing(world: World) -> None:
     def heard(seq: int) -> int:
         body = encode_measurements(Measurements((Partner(peer(1), (StageRate(1, 5, 300),)),)))
-        record = Record(peer(2), seq, int(WALL) + 100, 600, body)
-        records = Records([seal(signer(2), MEASURED, record, SWARM)])
+        records = Records([record(2, MEASURED, body, seq=seq, issued=WALL + 100)])
         effects = world.members[peer(0)].receive(peer(1), records, world.now, world.wall)
         return sum(isinstance(effect, RecordChanged) for effect in effects)
 

@@ -14,7 +14,16 @@ from protocol.membership.record import Record, open_record, seal
 from protocol.membership.records import Kind, RecordStore
 from protocol.membership.rules import record_kinds
 from protocol.wire.fields import Envelope
-from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, advert, peer, seat, signer
+from tests.support.protocol_examples import (
+    OTHER_SWARM,
+    SWARM,
+    WALL,
+    advert,
+    peer,
+    record,
+    seat,
+    signer,
+)
 
 OWN = peer(0)
 STAGES = 4
@@ -35,14 +44,13 @@ def store(max_adverts: int = 100, protected: frozenset[str] = frozenset()) -> Re
 def advert_record(
     number: int, seq: int = 1, issued: float = WALL, ttl_s: int = 600, **changes: object
 ) -> Envelope:
-    record = Record(peer(number), seq, int(issued), ttl_s, encode_advert(advert(**changes)))
-    return seal(signer(number), "advert", record, SWARM)
+    body = encode_advert(advert(**changes))
+    return record(number, body=body, seq=seq, issued=issued, ttl_s=ttl_s)
 
 
 def raw_advert(number: int, fields: list[object]) -> Envelope:
     """An advert signed by its author whose body is whatever the fields are."""
-    record = Record(peer(number), 1, int(WALL), 600, msgspec.msgpack.encode(fields))
-    return seal(signer(number), "advert", record, SWARM)
+    return record(number, body=msgspec.msgpack.encode(fields))
 
 
 def refuse(envelope: Envelope, reason: str) -> None:
@@ -201,9 +209,7 @@ def test_progress_is_taken_from_the_last_stage_only() -> None:
 def test_a_loss_that_can_be_none_is_refused(loss: float) -> None:
     with pytest.raises(LocalProtocolError):
         encode_loss(LossSaid(5, loss))
-    body = msgspec.msgpack.encode(LossSaid(5, loss))
-    record = Record(peer(7), 5, int(WALL), 60, body)
-    refuse(seal(signer(7), "progress", record, SWARM), "loss-malformed")
+    refuse(record(7, "progress", msgspec.msgpack.encode(LossSaid(5, loss))), "loss-malformed")
 
 
 def test_unknown_kinds_are_ignored() -> None:
@@ -242,7 +248,7 @@ def notes(limit: int, protected: frozenset[str] = frozenset()) -> RecordStore:
 
 
 def note(number: int, seq: int = 1) -> Envelope:
-    return seal(signer(number), "note", Record(peer(number), seq, int(WALL), 600, b"n" * 50), SWARM)
+    return record(number, "note", b"n" * 50, seq=seq)
 
 
 def test_a_flood_displaces_only_itself_and_memory_is_bounded() -> None:

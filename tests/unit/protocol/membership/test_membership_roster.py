@@ -10,9 +10,8 @@ import pytest
 from protocol.effects import Penalise, Publish, Send
 from protocol.ids import PeerId
 from protocol.limits import MAX_REPLICAS_IN_ROUND
-from protocol.membership.advert import Advert, encode_advert
+from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
-from protocol.membership.record import Record, seal
 from protocol.membership.roster import (
     FAR_NEIGHBOURS,
     GUESTS,
@@ -28,7 +27,7 @@ from protocol.view import SwarmView
 from protocol.wire.messages import Heartbeat, Records
 from protocol.wire.parts import SeatStatus
 from tests.support.membership_world import World
-from tests.support.protocol_examples import SWARM, WALL, advert, peer, seat, signer
+from tests.support.protocol_examples import SWARM, WALL, advert, peer, record, seat
 
 
 def mesh(size: int) -> World:
@@ -276,13 +275,11 @@ def test_without_links_it_says_nothing_and_stays_awake() -> None:
 
 def test_a_flood_of_valid_identities_leaves_memory_bounded_and_links_known() -> None:
     machine = Membership(peer(0), SWARM, 4, max_adverts=50)
-    body = encode_advert(advert())
     for number in (1, 2):
         machine.link_up(peer(number), 0.0)
     gone = 0
     for number in [1, *range(1000, 1300), 2]:
-        record = Record(peer(number), 1, int(WALL), 600, body)
-        message = Records([seal(signer(number), "advert", record, SWARM)])
+        message = Records([record(number)])
         gone += len(of_type(machine.receive(peer(min(number, 2)), message, 0.0, WALL), MemberDown))
     assert len(machine.records) == len(machine.roster) == 50
     assert len(machine.roster._known) == 50
