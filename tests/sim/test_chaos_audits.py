@@ -48,16 +48,6 @@ def test_an_auditor_that_finds_fault_with_everything_expels_nobody(seed: int) ->
     assert any("charged" in line or "audit of" in line for line in world.log)
 
 
-@pytest.mark.parametrize("seed", usual(1, range(4)))
-def test_of_two_replicas_nobody_is_expelled(seed: int) -> None:
-    """Each may charge the other, and neither is a majority."""
-    config = replace(calm(seed, "gradients"), replicas=2, among=True)
-    world, violation = run_once(config)
-    assert not violation
-    assert world.audits.undiscovered
-    assert any("nobody can decide" in line for line in world.log)
-
-
 def test_among_the_usual_faults_no_honest_member_is_expelled() -> None:
     found = 0
     for seed in range(2):

@@ -153,13 +153,6 @@ def test_a_finished_run_goes_on(lab: Lab) -> None:
     assert largest_difference(found, lab.reference(replace(made.plan, steps=24))) < CLOSE
 
 
-def test_a_run_that_is_shortened_ends_there(lab: Lab) -> None:
-    made = Amended(lab)
-    made.hear(amendment(made.run, SWARM, steps=9))
-    losses(made.world, 9)
-    assert max(made.world.losses) == 8
-
-
 @pytest.mark.parametrize("stage", usual(1, [0, 1]))
 def test_who_says_that_it_was_never_agreed_on_stops_nobody(lab: Lab, stage: int) -> None:
     made = Amended(lab, replicas=3)

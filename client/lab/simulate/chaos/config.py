@@ -29,8 +29,6 @@ class ChaosConfig:
     """The lies of one more member, in some stage (``liar``); empty: there is no liar."""
     liars: int = 1
     """How many such members, if there are any."""
-    among: bool = False
-    """Whether the liar is one of its stage's replicas, and no further one."""
     lies_from: int = 1
     """The step at which they begin to contribute lies."""
     audits: float = 0.0

@@ -105,8 +105,6 @@ class ChaosWorld(ChaosSwarm):
         """Start with all volunteers linked; they begin the run."""
         for stage in range(self.config.stages):
             for index in range(self.config.replicas):
-                if self._is_liars(stage, index):
-                    continue
                 self.add(stage, f"{stage}/{index}").alive = True
         for index in range(self.config.liars if self.config.lies else 0):
             liar = self.add(self.liar.stage, f"liar-{index + 1}" if index else "liar")
@@ -122,11 +120,6 @@ class ChaosWorld(ChaosSwarm):
             self._pulse_later(volunteer)
         for fault in self.schedule:
             self.agenda.at(fault.at, partial(self.faults.meet, fault))
-
-    def _is_liars(self, stage: int, index: int) -> bool:
-        """Whether a replica's place is the liar's."""
-        among = self.config.among and bool(self.config.lies)
-        return among and stage == self.liar.stage and index < self.config.liars
 
     # --- volunteers ------------------------------------------------------------------------
 

@@ -71,16 +71,6 @@ def test_a_silent_member_is_down_and_then_back() -> None:
     assert reasons[0].startswith("silent for")
 
 
-def test_the_sleeper_does_not_take_the_others_for_dead() -> None:
-    world = mesh(4)
-    world.stopped.add(peer(2))
-    world.run(60)
-    world.stopped.clear()
-    world.run(2)
-    assert not of_type(world.seen[peer(2)], MemberDown)
-    assert world.agree()
-
-
 def test_a_crashed_member_is_believed_again_on_its_next_advert_only() -> None:
     roster = Roster(peer(0))
     roster.advertise(peer(1), advert(), 5)
