@@ -21,7 +21,7 @@ from typing import Final
 from protocol.effects import Publish, Send
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_CERTIFIED_STAGES
-from protocol.token_bucket import TokenBucket
+from protocol.token_bucket import Rate, TokenBucket
 from protocol.waypoints.chain import (
     MAX_LINKS,
     Waypoint,
@@ -48,8 +48,8 @@ from protocol.wire.parts import CertifiedPart, WaypointLink
 
 KEPT_VERSIONS: Final = 2
 """Of each author and stage: a faster stage may be at the next waypoint already."""
-LINKS_PER_S: Final = 0.1
-"""Links that a peer may bring after its first ``MAX_LINKS``; verifying them costs time."""
+LINKS: Final = Rate(0.1, MAX_LINKS)
+"""Links of a chain that a peer may bring; verifying them costs time."""
 
 Sign = Callable[[Part], bytes]
 """Signs a part."""
@@ -186,7 +186,7 @@ class Waypoints:
 
     def link_up(self, peer: PeerId, now: float) -> list[WaypointEffect]:
         """Show a new link our chain."""
-        self._allowance[peer] = TokenBucket(LINKS_PER_S, MAX_LINKS, now)
+        self._allowance[peer] = TokenBucket(LINKS.per_s, LINKS.burst, now)
         return [Send(peer, ChainLink(i, link)) for i, (link, _) in enumerate(self._links)]
 
     def link_down(self, peer: PeerId) -> None:
