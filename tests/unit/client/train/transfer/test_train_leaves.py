@@ -16,7 +16,7 @@ from model_zoo.datasets.build import build
 from model_zoo.datasets.mix import Choice, mix
 from model_zoo.specs.merkle import LEAF_BYTES, leaf_count
 from protocol.effects import Effect, Explain
-from protocol.transfer.leaves import STARVES_S
+from protocol.pace import LOST_S
 from tests.support.train_swarm import ADVERT, RecordingEngine, Volunteer, open_swarm
 
 LEAVES = 14
@@ -184,7 +184,7 @@ async def test_when_the_last_giver_leaves_it_is_said_and_training_goes_on_when_o
         assert "are missing: join with --data" in words
         assert words in warned
         step = first.step(0)
-        await trio.sleep(STARVES_S)
+        await trio.sleep(LOST_S)
         assert first.step(0) == step
         back = await swarm.add()
         await enter(back)
