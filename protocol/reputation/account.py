@@ -1,6 +1,7 @@
 """An exponentially decaying average of measured work: an amount over seconds.
 
-The caller chooses the unit of the amount (microbatches, bytes).
+The caller chooses the unit of the amount (microbatches, bytes). What was measured as long ago as it
+takes to know a peer counts half, so that a slowdown shows.
 """
 
 from __future__ import annotations
@@ -8,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-HALF_LIFE_S: Final = 300.0
-"""Work measured this many measured seconds ago counts half, so that a slowdown shows."""
+from protocol.matching.timing import MEASURED_S
 
 MAX_MEASURED_S: Final = 3600.0
+"""The most that a record says."""
 
 
 @dataclass(slots=True)
@@ -28,7 +29,7 @@ class Account:
 
     def add(self, amount: float, seconds: float, now: float) -> None:
         """Add ``amount`` of work, done in the ``seconds`` before ``now`` (monotonic seconds)."""
-        aged = 0.5 ** (seconds / HALF_LIFE_S)
+        aged = 0.5 ** (seconds / MEASURED_S)
         self.amount = self.amount * aged + amount
         self.weight_s = self.weight_s * aged + seconds
         self.measured_s = min(MAX_MEASURED_S, self.measured_s + seconds)
