@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
-AGAIN_S: Final = 0.75
-"""After which what was told is told again: it may have been lost."""
+from protocol.pace import ANSWER_S
 
 To = TypeVar("To")
 
@@ -32,7 +31,7 @@ class Telling(Generic[To]):
             for one, (old, at) in known.items()
         }
         told = [one for one, (_, at) in due.items() if at <= now]
-        self._told = due | dict.fromkeys(told, (news, now + AGAIN_S))
+        self._told = due | dict.fromkeys(told, (news, now + ANSWER_S))
         return told
 
     def next_deadline(self) -> float | None:
