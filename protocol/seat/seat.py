@@ -30,7 +30,6 @@ from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
 from protocol.membership.contacts import Contacts
-from protocol.pace import ANSWER_S
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -89,7 +88,7 @@ from protocol.seat.routing import (
     turned_away,
 )
 from protocol.seat.showing import Showing
-from protocol.seat.telling import Telling
+from protocol.seat.telling import AGAIN_S, Telling
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
@@ -890,7 +889,7 @@ class Seat:
         of, member = self.pipeline.work, self.member
         unfit = self._is_over or member.hashing or member.applying
         line = [] if unfit else self._line.told(self.step, now)
-        within_s = ANSWER_S if of.in_flight else 0.0
+        within_s = AGAIN_S if of.in_flight else 0.0
         told = self._reporting.due(((p, self.step) for p in line), of.revision, now, within_s)
         if not told:
             return []

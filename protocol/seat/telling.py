@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from protocol.pace import ANSWER_S
+AGAIN_S: Final = 0.75
+"""After which what was told is told again: it may have been lost."""
 
 To = TypeVar("To")
 
@@ -31,7 +32,7 @@ class Telling(Generic[To]):
             for one, (old, at) in known.items()
         }
         told = [one for one, (_, at) in due.items() if at <= now]
-        self._told = due | dict.fromkeys(told, (news, now + ANSWER_S))
+        self._told = due | dict.fromkeys(told, (news, now + AGAIN_S))
         return told
 
     def next_deadline(self) -> float | None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from protocol.pace import ANSWER_S
-from protocol.seat.telling import Telling
+from protocol.seat.telling import AGAIN_S, Telling
 
 
 def test_each_is_told_once_and_again_later() -> None:
     made = Telling[str]()
     assert made.due("ab", "news", 0.0) == ["a", "b"]
-    assert made.next_deadline() == ANSWER_S
-    assert made.due("ab", "news", ANSWER_S - 0.1) == []
-    assert made.due("abc", "news", ANSWER_S - 0.1) == ["c"], "it needs it now, too"
-    assert made.due("abc", "news", ANSWER_S) == ["a", "b"], "it may have been lost"
+    assert made.next_deadline() == AGAIN_S
+    assert made.due("ab", "news", AGAIN_S - 0.1) == []
+    assert made.due("abc", "news", AGAIN_S - 0.1) == ["c"], "it needs it now, too"
+    assert made.due("abc", "news", AGAIN_S) == ["a", "b"], "it may have been lost"
 
 
 def test_what_is_new_is_told_at_once_or_soon() -> None:
