@@ -67,11 +67,15 @@ MAX_SQUARED_NORM = 1e45
 """Of a sum: more than 2^40 numbers of 2^47, which is more than codecs let through. So whatever the
 members contribute, its honest owner can say it."""
 MAX_CLOCK_SKEW_S = 120.0
-MAX_CLOCK_OFFSET_S = 45.0
-"""Between a volunteer's clock and the swarm's: the adverts of a small swarm live 90 s and are
-renewed every 30 s, so two clocks that are further apart lose sight of each other."""
-MAX_UNIX_S = 2**40
+"""A record's author may be so far ahead of us: people's clocks are."""
+MIN_ADVERT_TTL_S = 90.0
 MAX_ADVERT_TTL_S = 600.0
+"""An advert's life, in a small swarm and in the largest; it is renewed after a third of it."""
+MAX_CLOCK_OFFSET_S = MIN_ADVERT_TTL_S / 2
+"""Between a volunteer's clock and the swarm's: two that are two thirds of that life apart lose
+sight of each other."""
+MAX_UNIX_S = 2**40
+"""Largest time that is said."""
 MAX_CHAIN = 8
 """How many invitations lie between the founder and a member: a chain fits into a Hello."""
 MAX_ADMISSION_BYTES = 4096

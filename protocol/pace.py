@@ -1,4 +1,8 @@
-"""The times by which the seat and its pipeline go where nothing can be measured, in seconds."""
+"""The times by which the protocol goes where nothing can be measured, in seconds.
+
+They stand for people's patience, home lines and machines that are busy. Whatever waits for the same
+kind of thing waits as long, in every machine.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ from typing import Final
 
 LOOK_S: Final = 0.5
 """How often is looked for what nobody announces."""
+TICK_S: Final = 1.0
+"""How often who is there says so, and is looked for."""
 ANSWER_S: Final = 1.0
 """An answer has come by then, and a word that still stands is no passing one."""
 HEARD_S: Final = 4.0
@@ -16,4 +22,10 @@ LOST_S: Final = 2 * HEARD_S
 FORGET_S: Final = 30.0
 """What was seen so long ago says little of now."""
 ASIDE_S: Final = 60.0
-"""Who obstructs is set aside for so long the first time; it doubles with each later one."""
+"""Who obstructs, or is of no use, is left aside for so long the first time."""
+RENEWALS: Final = 3
+"""So often in its life is said anew what still holds: two of these may be lost."""
+SAVE_S: Final = 180.0
+"""The state of a stage is on disk by then, or a copy of it elsewhere."""
+FETCH_S: Final = 600.0
+"""The state of a stage has come by then over a home's line, or that line is too slow for it."""

@@ -45,8 +45,10 @@ from protocol.wire.messages import Commitment, Plan
 AHEAD = 2
 """Moves that payloads are asked for at a time; a step may have thousands."""
 PATIENCE_S = 10.0
-"""For anything that is asked for, since anything came last."""
+"""For anything that is asked for, since anything came last: a payload on a home's line."""
 ASK_AGAIN_S = 3.0
+"""Three times in that patience, so that an audit stands losses, and seldom enough for the upload of
+whoever is slow."""
 
 
 @dataclass(frozen=True, slots=True)

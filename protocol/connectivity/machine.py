@@ -1,17 +1,17 @@
 """Connectivity: notices that our way to the others has changed, and says what is to be done.
 
 TCP notices a dead connection after minutes. So this machine compares, every second, how many bytes
-each link has received. A link that has received nothing for 3 s is *asked* by a ping; one that has
-not answered 2 s and four round trips later is *doubted*, and its peer is dialled beside it. The new
+each link has received. A link that has received nothing for 4 s is *asked* by a ping; one that has
+not answered 1 s and four round trips later is *doubted*, and its peer is dialled beside it. The new
 connection takes its place; if the old one is heard again first, nothing was lost.
 
 | a change | is noticed by |
 | --- | --- |
 | moved | other addresses or routers of this machine; links from a lost address are cut |
-| slept | a tick that is 10 s late, where suspended time counts |
+| slept | a tick that is 8 s late, where suspended time counts |
 | silent | most links are doubted, or were lost within 8 s: our router, or its address |
 
-Then all links are asked, and who is not linked is dialled at once, and again after 3, 6, 12 ... 60
+Then all links are asked, and who is not linked is dialled at once, and again after 4, 8, 16 ... 60
 s while nobody answers. What the world knows of us is renewed at the first answer, and at once after
 a move: our addresses, the router's mappings, the reservations at relays. The change is over when
 everybody is heard who was before, or 30 s after the first one.
@@ -28,26 +28,13 @@ from typing import Final, Literal
 
 from protocol.effects import Explain
 from protocol.ids import PeerId
+from protocol.pace import ANSWER_S, ASIDE_S, FORGET_S, HEARD_S, LOOK_S, LOST_S, TICK_S
 
-TICK_S: Final = 1.0
-QUICK_TICK_S: Final = 0.25
-"""While a change is under way."""
-LATE_S: Final = 1.0
-"""A tick so late proves that we were busy or stopped ourselves: no silence is proven."""
-QUIET_S: Final = 3.0
-ANSWER_S: Final = 2.0
 ANSWER_TRIPS: Final = 4.0
-SLEPT_S: Final = 10.0
-"""A sleep that others notice; a shorter one costs no link."""
-LOST_S: Final = 8.0
-"""Links that one event has ended are lost within this time."""
-STEADY_S: Final = 5.0
-"""A younger link may only have been one of two that were dialled at once."""
 SEVERAL: Final = 2
 """One link that ends tells of its peer; more may tell of us."""
-AGAIN_S, AGAIN_MOST_S = 3.0, 60.0
-SETTLE_S: Final = 30.0
 TOLD_S: Final = 3600.0
+"""For so long its user may want to know what has happened to the network."""
 MAX_LOST: Final = 1024
 
 SILENT_WORDS: Final = "the way to the others was interrupted"
@@ -147,7 +134,7 @@ class _Change:
     """Who was linked: the connection's number, and its answers. Bytes are none: they may have been
     under way before."""
     again_at: float
-    again_s: float = AGAIN_S
+    again_s: float = HEARD_S
     answered: set[PeerId] = field(default_factory=set)
     first_at: float = math.inf
     left: Surroundings | None = None
@@ -197,7 +184,7 @@ class Connectivity:
         late_s = self._forgive_own_lateness(now)
         self._hear(lines, now)
         effects: list[ConnectivityEffect] = []
-        if late_s >= SLEPT_S:
+        if late_s >= LOST_S:  # others notice it; a shorter sleep costs no link
             words = f"this machine slept for {_seconds(late_s)}"
             effects += [*self._begin("slept", words, now, now), DialAgain()]
         effects += self._judge(now)
@@ -209,16 +196,17 @@ class Connectivity:
         """Return when ``tick`` is due next."""
         if self._ticked is None:
             return -math.inf
-        return self._ticked + (TICK_S if self._change is None else QUICK_TICK_S)
+        return self._ticked + (TICK_S if self._change is None else LOOK_S)
 
     # --- links -------------------------------------------------------------------------------
 
     def _forgive_own_lateness(self, now: float) -> float:
-        """Return by how much this tick is late; silence in that time was our own fault."""
+        """Return by how much this tick is late; silence in that time was our own fault: we were
+        busy or stopped."""
         due = self.next_deadline()
         self._ticked = now
         late_s = 0.0 if due == -math.inf else now - due
-        if late_s > LATE_S:
+        if late_s > TICK_S:
             for known in self._known.values():
                 known.heard_at = min(now, known.heard_at + late_s)
                 if known.asked_at is not None:
@@ -239,8 +227,8 @@ class Connectivity:
         self._lost = {p: ended for p, ended in self._lost.items() if ended[0] + LOST_S > now}
 
     def _note_end(self, known: _Known, now: float) -> None:
-        line = known.line
-        if line.direct and now >= known.since + STEADY_S and len(self._lost) < MAX_LOST:
+        line = known.line  # a younger one may only have been one of two that were dialled at once
+        if line.direct and now >= known.since + HEARD_S and len(self._lost) < MAX_LOST:
             self._lost.setdefault(line.peer, (now, line.number))
 
     def _judge(self, now: float) -> list[ConnectivityEffect]:
@@ -248,7 +236,7 @@ class Connectivity:
         effects: list[ConnectivityEffect] = []
         for peer, known in self._known.items():
             if known.asked_at is None:
-                if now >= known.heard_at + QUIET_S:
+                if now >= known.heard_at + HEARD_S:
                     known.asked_at = now
                     effects.append(Ask(peer))
             elif not known.doubted and now >= known.asked_at + _patience_s(known.line):
@@ -283,7 +271,7 @@ class Connectivity:
         if (under_way := self._change) is not None:
             before = under_way.before | before
             began = under_way.began
-        self._change = _Change(kind, words, began, before, now + AGAIN_S, left=left)
+        self._change = _Change(kind, words, began, before, now + HEARD_S, left=left)
         asked = []
         for peer, known in self._known.items():
             if not known.doubted:
@@ -300,10 +288,10 @@ class Connectivity:
         if change.first_at == now:
             effects += [DialAgain(), Renew()]
         elif change.first_at == math.inf and change.before and now >= change.again_at:
-            change.again_s = min(2 * change.again_s, AGAIN_MOST_S)
+            change.again_s = min(2 * change.again_s, ASIDE_S)
             change.again_at = now + change.again_s
             effects.append(DialAgain())
-        if len(change.answered) == len(change.before) or now >= change.first_at + SETTLE_S:
+        if len(change.answered) == len(change.before) or now >= change.first_at + FORGET_S:
             effects += self._end(change, now)
         return effects
 

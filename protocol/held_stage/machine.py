@@ -19,13 +19,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from protocol.errors import LocalProtocolError
+from protocol.pace import SAVE_S
 
 DRAIN_S: Final = 60.0
 """How long a seat may take to bring what it has counted into its step's round."""
-TOLD_S: Final = 2.0
-"""After so long all peers know from heartbeats that a seat drains, and send it nothing."""
-SAVE_S: Final = 180.0
-"""How long a last checkpoint may take after that, and a copy of it elsewhere."""
 
 
 class State(enum.Enum):
@@ -176,8 +173,6 @@ class HeldStage:
         self.again = False
         """Whether it is to be acquired again once it is gone."""
         self._saves = self._keeps = False
-        self._told = True
-        """Whether all peers know that it drains."""
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -225,8 +220,7 @@ class HeldStage:
         """Return when ``tick`` has something to do, monotonic seconds."""
         match self.state:
             case State.DRAINING:
-                limit = self.since + DRAIN_S
-                return limit if self._told else min(limit, self.since + TOLD_S)
+                return self.since + DRAIN_S
             case State.SAVING:
                 return None if self._keeps else self.since + SAVE_S
             case _:
@@ -288,12 +282,10 @@ class HeldStage:
         """Act on time and on what the seat has reached.
 
         Args:
-            drained: no peer needs the seat any more.
+            drained: no peer needs the seat any more, and all know that it drains.
         """
-        if self.state is State.DRAINING:
-            self._told |= now >= self.since + TOLD_S
-            if now >= self.since + DRAIN_S or (drained and self._told):
-                return self._drained(now)
+        if self.state is State.DRAINING and (drained or now >= self.since + DRAIN_S):
+            return self._drained(now)
         if self.state is State.SAVING and not self._keeps and now >= self.since + SAVE_S:
             return self.saved(now)
         return ()
@@ -339,5 +331,5 @@ class HeldStage:
         state, effects = cell
         if state is not self.state:
             self.state, self.since = state, now
-            self._words, self._told = "", state is not State.DRAINING
+            self._words = ""
         return effects

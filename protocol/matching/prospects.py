@@ -14,7 +14,8 @@ from protocol.matching.averaging import DROP, WORTH
 from protocol.matching.board import Notice, describe
 from protocol.matching.bodies import COMMITTED, Mandate, Posting
 from protocol.matching.context import Context
-from protocol.matching.timing import ABSENCE_S, HASTE_S, LOOK_S, PASSED_OVER_S, SECOND_FETCH_S
+from protocol.matching.timing import HASTE_S, LOOK_S, PASSED_OVER_S, PATIENCE_S
+from protocol.pace import FETCH_S
 
 INFINITY = float("inf")
 Notices = Mapping[Stage, Notice]
@@ -45,7 +46,7 @@ class Prospects:
             return None
         if self._absence_since is None:
             self._absence_since = now
-        end = self._absence_since + ABSENCE_S
+        end = self._absence_since + PATIENCE_S
         return end if now < end else None
 
     def best(self, notices: Notices, now: float) -> Stage | None:
@@ -148,7 +149,9 @@ class Beside(Prospects):
             return "its steward does not answer"
         if posting.copies < posting.r:
             return None
-        if population.download_s(me, stage) > SECOND_FETCH_S:
+        # a second stage is also averaged: at a step of ten minutes that takes a sixth of the link
+        # of a volunteer that fetches its state in ten minutes
+        if population.download_s(me, stage) > FETCH_S:
             return "we are too slow for two"
         return self.dear(stage, held=False)
 

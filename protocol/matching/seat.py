@@ -21,8 +21,8 @@ from protocol.matching.context import Context
 from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.preferences import words
 from protocol.matching.prospects import Prospects
-from protocol.matching.timing import HASTE_S, MUTE_AFTER_TRIES, RENEW_S
-from protocol.pace import ANSWER_S
+from protocol.matching.timing import HASTE_S, LEASE_S, MUTE_AFTER_TRIES
+from protocol.pace import ANSWER_S, RENEWALS
 
 INFINITY = float("inf")
 ELSEWHERE = "placed elsewhere"
@@ -278,7 +278,7 @@ class Seat:
         self.bid = bid = replace(bid, answered_ms=body.issued_ms, tries=tries)
         if self.state in BOUND:
             shown = self._context.me in self._context.population.holders(bid.stage)
-            self.due_at = INFINITY if shown else now + RENEW_S
+            self.due_at = INFINITY if shown else now + LEASE_S / RENEWALS
             return []
         self.state, self.held_at = State.HELD, min(self.held_at, now)
         self.due_at = now + HASTE_S

@@ -13,7 +13,7 @@ from protocol.matching.effects import Effect
 from protocol.matching.gain import Change, changes
 from protocol.matching.prospects import Beside, Prospects
 from protocol.matching.seat import Seat, State
-from protocol.matching.timing import LOOK_S, MOVE_REST_S
+from protocol.matching.timing import LOOK_S, MEASURED_S
 
 
 class Seats:
@@ -123,7 +123,7 @@ class Seats:
 
     def _set_out(self, change: Change, now: float) -> list[Effect]:
         seat = self._seat(change.after.home == change.before.home)
-        if now < seat.moved_at + MOVE_REST_S:
+        if now < seat.moved_at + MEASURED_S:
             return []
         reason = f"stage {change.to} wants us: the lowest of the stages concerned rises"
         return seat.move_to(change.to, reason, now)

@@ -21,15 +21,13 @@ from protocol.matching.preferences import words
 from protocol.matching.timing import (
     HANDOVER_S,
     LEASE_S,
-    LONGEST_PATIENCE_S,
+    LOOK_S,
     PASSED_OVER_S,
     PATIENCE_S,
-    PUBLISH_GAP_S,
-    REFRESH_S,
     SETTLE_S,
 )
 from protocol.matching.wanted import Wanted
-from protocol.pace import ANSWER_S
+from protocol.pace import ANSWER_S, RENEWALS
 
 INFINITY = float("inf")
 
@@ -241,10 +239,10 @@ class Steward:
         volunteers must not wait for further arrivals.
         """
         usual = self._opened_at + PATIENCE_S
-        if usual <= self._unsettled_since + LONGEST_PATIENCE_S:
+        if usual <= self._unsettled_since + LOOK_S:
             return usual
         covered = settling.all_covered(self.pool, self._others(now))
-        return self._unsettled_since + LONGEST_PATIENCE_S if covered else usual
+        return self._unsettled_since + LOOK_S if covered else usual
 
     def _enter(self, phase: int, now: float) -> None:
         self.phase = phase
@@ -305,7 +303,8 @@ class Steward:
 
     def _due_at(self, posting: Posting) -> float:
         """Return when to publish; a short gap lets a burst of arrivals make one record."""
-        return self._posted_at + (REFRESH_S if posting == self._posted else PUBLISH_GAP_S)
+        repeats_s = LEASE_S / RENEWALS
+        return self._posted_at + (repeats_s if posting == self._posted else SETTLE_S / 2)
 
     @property
     def posting(self) -> bodies.Posting:

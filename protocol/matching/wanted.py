@@ -14,7 +14,7 @@ from protocol.ids import PeerId, Stage
 from protocol.matching import preferences
 from protocol.matching.context import Context
 from protocol.matching.gain import paying
-from protocol.matching.timing import LOOK_S, MOVE_REST_S, NEXT_CALL_S, PASSED_OVER_S
+from protocol.matching.timing import LOOK_S, MEASURED_S, NEXT_CALL_S, PASSED_OVER_S
 
 MEMBERS_PER_CALLER = 3
 """With so many members a stage one more stage calls at the same time, up to a quarter of them."""
@@ -49,7 +49,7 @@ class Wanted:
         if now < self._look_at:
             return
         if self.peer is not None:
-            self._absent[self.peer] = now + MOVE_REST_S
+            self._absent[self.peer] = now + MEASURED_S
         self.peer = self._choose(present, now)
         self._look_at = now + (LOOK_S if self.peer is None else PASSED_OVER_S)
 

@@ -16,14 +16,8 @@ from typing import Final, Literal
 
 from protocol.ids import PeerId
 from protocol.membership.detector import DEAD_AFTER_S
+from protocol.pace import FORGET_S, HEARD_S
 
-CONTACT_S: Final = 4.0
-"""A peer that acknowledges a heartbeat which we sent at most this many seconds ago still counts us
-as alive. The arrival time of its answer proves nothing: a message queued while we were suspended is
-old. The margin to ``DEAD_AFTER_S`` allows for clocks that run at different rates."""
-SPREAD_S: Final = 20.0
-"""After so long a proof has reached everybody that is linked. Without it, a convicted elector would
-count for ever, and the honest other one of two could close no step again."""
 MAX_CONTACTS: Final = 1024
 MAX_SAID: Final = 1024
 """Own heartbeats whose send time is kept; one is sent every second and at every commit."""
@@ -60,8 +54,9 @@ class Contacts:
 
     def expel(self, peer: PeerId) -> None:
         """A proof has convicted a peer: it is lost to us from this moment on, whatever it says.
-        It counts as gone only after ``SPREAD_S``: until then others may lack the proof and still
-        work with it."""
+        It counts as gone only after ``FORGET_S``: until then others may lack the proof and still
+        work with it. If it counted for ever, the honest other one of two could close no step
+        again."""
         self._expelled.setdefault(peer, self._spoke_at)
         self._contacts[peer] = _Contact(-math.inf, end="closed")
 
@@ -128,21 +123,29 @@ class Contacts:
             contact.end = "left"
 
     def present(self, peer: PeerId, now: float) -> bool:
-        """Whether the peer has heard us so recently that it cannot have given us up."""
+        """Whether the peer has heard us so recently that it cannot have given us up: it has
+        acknowledged a heartbeat that we sent at most ``HEARD_S`` ago. The arrival time of its
+        answer proves nothing: a message queued while we were suspended is old. The margin to
+        ``DEAD_AFTER_S`` allows for clocks that run at different rates."""
         contact = self._contacts.get(peer)
-        return contact is not None and not contact.end and now < contact.echoed + CONTACT_S
+        return contact is not None and not contact.end and now < contact.echoed + HEARD_S
+
+    def all_know(self, since: float, now: float) -> bool:
+        """Whether all that are present have received what we have said since ``since``."""
+        contacts = self._contacts.items()
+        return all(known.echoed >= since for peer, known in contacts if self.present(peer, now))
 
     def meets(self, peer: PeerId, now: float) -> bool:
         """Whether we hear the peer, even if one of us has set the other aside."""
         contact = self._contacts.get(peer)
         if contact is None or not contact.met or contact.end:
             return False
-        return now < contact.heard + CONTACT_S
+        return now < contact.heard + HEARD_S
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether the peer's process ended while we were in contact, it left in order, or it was
         convicted so long ago that everybody knows."""
-        if peer in self._expelled and self._spoke_at >= self._expelled[peer] + SPREAD_S:
+        if peer in self._expelled and self._spoke_at >= self._expelled[peer] + FORGET_S:
             return True
         contact = self._contacts.get(peer)
         return contact is not None and contact.ended

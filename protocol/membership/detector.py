@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.ids import PeerId
+from protocol.pace import HEARD_S, TICK_S
 
-DEAD_AFTER_S: Final = 5.0
-TICK_S: Final = 1.0
+DEAD_AFTER_S: Final = HEARD_S + TICK_S
+"""A peer that nobody hears any more has missed a heartbeat more than one that is in touch."""
 
 
 class Detector:

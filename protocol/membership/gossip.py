@@ -25,16 +25,17 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
 from protocol.membership.records import Held, RecordStore
 from protocol.membership.view import Contradicted
-from protocol.token_bucket import TokenBucket
+from protocol.token_bucket import Rate, TokenBucket
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records, encode_message
 from protocol.wire.parts import DigestEntry
 
 DIGEST_EVERY_S: Final = 5.0
+"""What an idle line may spend on finding out that it has lost nothing."""
 PUSH_TO_ALL_UP_TO: Final = 8
 PUSH_FANOUT: Final = 3
-LINK_BURST_BYTES: Final = 1024 * 1024
-LINK_BYTES_PER_S: Final = 128 * 1024
+LINK: Final = Rate(128 * 1024, 1024 * 1024)
+"""Bytes of records that a link may bring, and as many that it may ask for."""
 DIGEST_COST_BYTES: Final = 1024
 """Charged for every digest that we read, so that empty ones are not free either."""
 
@@ -95,8 +96,7 @@ class Gossip:
     def link_up(self, peer: PeerId, now: float) -> list[Effect]:
         """Start gossiping over a new link; the peer with the lower id sends its digest first."""
         self._links[peer] = _Link(
-            TokenBucket(LINK_BYTES_PER_S, LINK_BURST_BYTES, now),
-            TokenBucket(LINK_BYTES_PER_S, LINK_BURST_BYTES, now),
+            TokenBucket(LINK.per_s, LINK.burst, now), TokenBucket(LINK.per_s, LINK.burst, now)
         )
         if self._next_digest is None:
             self._next_digest = now + DIGEST_EVERY_S

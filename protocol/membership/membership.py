@@ -27,7 +27,7 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
 from protocol.membership.contacts import Contacts
-from protocol.membership.detector import DEAD_AFTER_S, TICK_S, Detector
+from protocol.membership.detector import DEAD_AFTER_S, Detector
 from protocol.membership.gossip import Gossip
 from protocol.membership.losses import LossSaid, parse_loss
 from protocol.membership.measured import MEASURED
@@ -40,19 +40,16 @@ from protocol.membership.view import (
     RecordChanged,
     RecordGone,
 )
+from protocol.pace import RENEWALS, TICK_S
 from protocol.recovery.stored import STORED
-from protocol.token_bucket import TokenBucket
+from protocol.token_bucket import Rate, TokenBucket
 from protocol.verdicts import Verdicts
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Heartbeat, RecordDigest, Records
 from protocol.wire.parts import SeatStatus
 
-REFRESH_SHARE: Final = 3
-"""An advert is renewed after a third of its life, so that two renewals may be lost."""
-
-TOLD_OF_BURST: Final = 64
-TOLD_OF_PER_S: Final = 0.1
+TOLD_OF: Final = Rate(0.1, 64)
 """Of so many members unknown to us, at once and one more each time, may peers tell us that we have
 never worked with. Members that are there link with us, or those that we work with tell of them."""
 
@@ -90,7 +87,7 @@ class Membership:
         self.gossip = Gossip(own, self.records)
         self.is_new: Callable[[PeerId], bool] = lambda _peer: False
         """Whether another peer has done no work, though work has proven others to us."""
-        self._told_of = TokenBucket(TOLD_OF_PER_S, TOLD_OF_BURST, 0.0)
+        self._told_of = TokenBucket(TOLD_OF.per_s, TOLD_OF.burst, 0.0)
         """Unknown authors of which strangers to our work may still tell us."""
         self._linked: dict[PeerId, int] = {}  # newest heartbeat seq of the link
         self._echoes: dict[PeerId, int] = {}  # the same, but for those our seats set aside
@@ -323,7 +320,7 @@ class Membership:
         serves = tuple(msgspec.structs.replace(seat, **short) for seat in self._seats)
         advert = msgspec.structs.replace(self._advert, serves=serves)
         seq = self.records.next_seq((ADVERT, self._own), wall)
-        self._next_refresh = now + ttl_s(ADVERT, len(self.roster)) / REFRESH_SHARE
+        self._next_refresh = now + ttl_s(ADVERT, len(self.roster)) / RENEWALS
         return [Publish(ADVERT, self._own, seq, encode_advert(advert))]
 
     def _heartbeat(self, now: float) -> list[MembershipEffect]:

@@ -8,6 +8,7 @@ from typing import Final
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
+from protocol.matching.timing import LEASE_S
 from protocol.membership.advert import ADVERT, parse_advert
 from protocol.membership.losses import HELD_OUT, PROGRESS, parse_loss
 from protocol.membership.measured import MAX_MEASURED_BYTES, MEASURED, parse_measurements
@@ -25,7 +26,6 @@ MAX_LOSS_BYTES: Final = 64
 MEASURED_GAP_MS: Final = 20_000
 """A record that follows its predecessor sooner is refused. The value is below the usual gap because
 clocks and links vary."""
-MIN_ADVERT_TTL_S: Final = 90
 
 POSTING: Final = "posting"
 """A steward's posting about its stage, whose number is the subject. Two stewards of a stage that do
@@ -34,7 +34,6 @@ key is ``subject/author``."""
 MAX_AUTHORS: Final = 8
 """Authors per subject: three are candidates, and as many others were when the beacon began."""
 MAX_POSTING_BYTES: Final = 2048
-POSTING_TTL_S: Final = 60
 
 
 def record_kinds(
@@ -101,5 +100,5 @@ def ttl_s(kind: str, members: int) -> int:
     """
     longest = int(limits.MAX_ADVERT_TTL_S)
     if kind == ADVERT:
-        return min(longest, max(MIN_ADVERT_TTL_S, 2 * members))
-    return POSTING_TTL_S if kind == POSTING else longest
+        return min(longest, max(int(limits.MIN_ADVERT_TTL_S), 2 * members))
+    return int(LEASE_S) if kind == POSTING else longest

@@ -16,13 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import median_high, median_low
-from typing import Final
 
 from protocol.ids import PeerId
 from protocol.limits import MAX_CLOCK_OFFSET_S
-
-LIKELY_DELAY_S: Final = 2.0
-"""A smaller difference may be the time for which a message was on its way: we keep our clock."""
+from protocol.pace import HEARD_S
 
 
 class SwarmClock:
@@ -83,7 +80,8 @@ class SwarmClock:
         middle = (median_low(readings), median_high(readings))
         nearest = min(middle, key=lambda reading: abs(own - now - reading))
         ahead_s = own - now - nearest
-        follows = LIKELY_DELAY_S < abs(ahead_s) <= MAX_CLOCK_OFFSET_S
+        # a smaller difference may be the time for which a message was on its way
+        follows = HEARD_S < abs(ahead_s) <= MAX_CLOCK_OFFSET_S
         self._offset = nearest if follows else None
         if abs(ahead_s) <= MAX_CLOCK_OFFSET_S:
             return ""

@@ -15,6 +15,7 @@ DEVIATIONS: Final = 4
 MIN_SAMPLES: Final = 3
 """Before so many samples nothing is judged by a timing: the first ones hold start-up costs."""
 LEAST_S: Final = 1e-4
+"""Nothing takes less, or its rate would be without bound."""
 UNMEASURED_S: Final = 20.0
 """What is late while nothing is known: workers start, memory is touched for the first time."""
 

@@ -17,13 +17,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.pace import ASIDE_S
 from protocol.port_mapping.mapped import WAYS, Mapped, Way
 
 LEASE_S: Final = 3600
-LEAST_LEASE_S: Final = 120.0
-"""A lease that is granted for less is renewed as if it were this long."""
-RETRY_S: Final = 60.0
-MOST_RETRY_S: Final = 1800.0
+"""Routers grant so much, and one that has restarted meanwhile is asked again soon enough."""
+LEAST_LEASE_S: Final = 2 * ASIDE_S
+"""A lease that is granted for less is renewed as if it were this long: a router is asked as rarely
+as one that refuses."""
+MOST_RETRY_S: Final = LEASE_S / 2
+"""Where nothing maps it is tried as often as a mapping is renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class PortMapping:
         self._asking: dict[Way, AskMapping] = {}
         self._tried: dict[Way, int] = {}
         self._again_at = 0.0
-        self._retry_s = RETRY_S
+        self._retry_s = ASIDE_S
         self.reasons: dict[Way, str] = {}
         """Why a way does not map, for those that were asked last."""
 
@@ -101,7 +104,7 @@ class PortMapping:
     def renew(self, now: float) -> None:
         """Our router may have forgotten what we hold, or map now what it did not: ask again at the
         next tick."""
-        self._retry_s = RETRY_S
+        self._retry_s = ASIDE_S
         self._again_at = now
         if self._held is not None:
             self._held.renew_at = now
@@ -117,7 +120,7 @@ class PortMapping:
             return [] if same else [EndMapping(way, asked.own_port, mapped.port)]
         lease_s = max(mapped.lease_s, LEAST_LEASE_S)
         self._held = _Held(way, mapped, now + lease_s / 2, now + lease_s)
-        self._retry_s = RETRY_S
+        self._retry_s = ASIDE_S
         return []
 
     def refused(self, way: Way, reason: str, now: float, *, conflict: bool) -> list[MappingEffect]:
@@ -131,7 +134,7 @@ class PortMapping:
             self._tried[way] = tried + 1
             return [self._ask(way, self._others[tried])]
         if self._held is not None and self._held.way == way:
-            self._held.renew_at = min(now + RETRY_S, self._held.ends_at)
+            self._held.renew_at = min(now + ASIDE_S, self._held.ends_at)
         return []
 
     def tick(self, now: float) -> list[MappingEffect]:

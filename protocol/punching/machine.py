@@ -32,6 +32,7 @@ from typing import Final, Literal
 
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, is_global
+from protocol.pace import HEARD_S, LOST_S
 from protocol.relay.messages import (
     FIRST_PORT,
     Punch,
@@ -42,10 +43,6 @@ from protocol.relay.messages import (
 )
 
 TRIES: Final = 3
-ANSWER_S: Final = 8.0
-"""Longest wait for a message; the other side may be dialling."""
-LONGEST_ROUND_TRIP_S: Final = 4.0
-"""Beyond it nothing can be timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ class Attempt:
         if self.own is None:
             return self._end("our own port is not known yet")
         self.tries += 1
-        self.state, self._asked_at, self._due = "asked", now, now + ANSWER_S
+        self.state, self._asked_at, self._due = "asked", now, now + LOST_S
         return [Tell(Punch(self.own.host, self.own.port))]
 
     def receive(self, message: RelayMessage, now: float) -> list[PunchEffect]:
@@ -142,7 +139,7 @@ class Attempt:
 
     def failed(self, now: float) -> list[PunchEffect]:
         """The dial has led to nothing."""
-        self.state, self._due = ("failed" if self._begins else "idle"), now + ANSWER_S
+        self.state, self._due = ("failed" if self._begins else "idle"), now + LOST_S
         return [] if self._begins else [Tell(PunchFailed())]
 
     def _on_ask(self, message: Punch, now: float) -> list[PunchEffect]:
@@ -154,7 +151,7 @@ class Attempt:
         if not self._is_its_own(message):
             return [Tell(PunchRefused("elsewhere")), *self._end(_ELSEWHERE)]
         self._place = message.host, message.port
-        self.state, self._due = "asked", now + ANSWER_S
+        self.state, self._due = "asked", now + LOST_S
         return [Tell(Punch(self.own.host, self.own.port))]
 
     def _on_answer(self, message: Punch, now: float) -> list[PunchEffect]:
@@ -163,7 +160,7 @@ class Attempt:
         if self.own is None or not (self.own.port or message.port):
             return self._end(_UNMAPPED)
         self.round_trip_s = now - self._asked_at
-        if self.round_trip_s > LONGEST_ROUND_TRIP_S:
+        if self.round_trip_s > HEARD_S:  # nothing can be timed
             return self._end("the circuit is too slow")
         self._place = message.host, message.port
         self.state, self._due = "waiting", now + self.round_trip_s / 2

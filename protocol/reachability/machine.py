@@ -33,21 +33,19 @@ from typing import Final, Literal
 from protocol.effects import Send
 from protocol.hosts import Outer, is_global, kind_of, prefix_of
 from protocol.ids import PeerId
+from protocol.pace import ASIDE_S, FORGET_S, LOST_S
+from protocol.reachability.budgets import DIALS_OF_PREFIX
 from protocol.wire.messages import PROBE_FILLER_BYTES, ProbeRequest
 
 PROBERS: Final = 3
 """Probers of different prefixes that have to agree."""
 MOST_PROBERS: Final = 5
 """Probers asked where they disagree."""
-ANSWER_S: Final = 20.0
-"""A dial takes a prober 5 s, and it may have others to make first."""
 AGAIN_S: Final = 900.0
-SOON_S: Final = 60.0
-PATIENCE_S: Final = 10.0
-"""A new candidate waits so long for three that can be asked; then fewer have to do."""
-NAMED_S: Final = 120.0
-"""Between two probings of ports that we know by a peer's word alone: in this time a prober dials us
-back four times, and we need that for our own port."""
+"""A router may let nobody in any more, and nothing tells of it."""
+NAMED_S: Final = DIALS_OF_PREFIX.burst / DIALS_OF_PREFIX.per_s
+"""Between two probings of ports that we know by a peer's word alone: we need a prober's dials for
+our own port, and it makes no more than these in this time."""
 MAX_HOSTS: Final = 2
 """Observed hosts of one kind: a home may have two lines."""
 MAX_CANDIDATES: Final = 8
@@ -278,7 +276,7 @@ class Reachability:
     def _is_due(self, place: Place, candidate: _Candidate, now: float) -> bool:
         """Whether to probe now; a new candidate waits a little until three can be asked."""
         there = len(self._probers(place[0]))
-        patient = candidate.since + PATIENCE_S > now
+        patient = candidate.since + LOST_S > now
         if candidate.due > now or there < (PROBERS if patient else 1):
             return False
         if candidate.source == "observed" and place[1] != self._ports.get(kind_of(place[0])):
@@ -314,7 +312,7 @@ class Reachability:
         candidate.verdict, candidate.agreed = verdict, agreed
         candidate.probing = False
         candidate.waiting.clear()
-        candidate.due = now + (AGAIN_S if agreed >= PROBERS else SOON_S)
+        candidate.due = now + (AGAIN_S if agreed >= PROBERS else ASIDE_S)
 
     def _ask(self, place: Place, candidate: _Candidate, now: float) -> list[Send]:
         """Ask as many probers as are still needed for three that agree."""
@@ -328,7 +326,7 @@ class Reachability:
             if prefix in candidate.said or prefix in candidate.silent or prefix in busy:
                 continue
             number = next(self._numbers)
-            candidate.waiting[number] = (peer, prefix, now + ANSWER_S)
+            candidate.waiting[number] = (peer, prefix, now + FORGET_S)
             asked.append(Send(peer, ProbeRequest(number, place[1], bytes(PROBE_FILLER_BYTES))))
             ahead += 1
         return asked

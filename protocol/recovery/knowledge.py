@@ -28,11 +28,6 @@ replica that has not closed a step for this long has little to lose and trusts s
 BRIEF_PATIENCE_S: Final = 15.0
 """The same wait if it can save one checkpoint interval at most; and how long a returning replica
 waits for peers it has worked with before it trusts strangers."""
-LATELY_S: Final = 60.0
-"""What was so lately counts. Trouble that we saw makes another's decision about it credible. A line
-that we have left, or whose state could not be had, so many times or in time, is no reason to give
-up ours; only who sees that it trains goes back to it."""
-
 MANY_CHECKPOINTS: Final = 2
 """A roll-back by more checkpoint intervals than this waits ``PATIENCE_S`` for missing copies. Nor
 are steps given up for copies that are so much older, unless many members have made them."""
@@ -85,7 +80,8 @@ class Knowledge:
     unmet_since: float | None = field(default=None, init=False)
     """Since when no member is here that we have worked with."""
     refused: dict[Lineage, float] = field(default_factory=dict, init=False)
-    """Lines for which ours is not given up, nor followed anew, and until when."""
+    """Lines that we have left, or whose state could not be had, and until when ours is not given
+    up for them; only who sees that one trains goes back to it."""
     _seen: dict[int, int] = field(default_factory=dict, init=False)
     """By stage: the newest version of our lineage that we have seen served."""
     _waypoint: Certified | None = field(default=None, init=False)

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.ids import PeerId
+from protocol.pace import ASIDE_S, FETCH_S, FORGET_S
 from protocol.recovery.choice import order
 from protocol.recovery.effects import FetchLine, GivenUp
 from protocol.recovery.evidence import AHEAD_STEPS
 from protocol.recovery.knowledge import (
-    LATELY_S,
     MANY_CHECKPOINTS,
     PATIENCE_S,
     Knowledge,
@@ -36,15 +36,10 @@ from protocol.recovery.knowledge import (
 )
 from protocol.recovery.stored import Copy, Lineage
 
-MEET_S: Final = 20.0
-"""A line is seen for so long before another one is given up for it: a roll-back takes less, and
-whoever has not heard of it yet follows meanwhile."""
 MANY: Final = 3
-FETCH_S: Final = 600.0
-"""So long the state of a line is fetched before others are tried. Each attempt at the same line may
-take twice as long as the one before: a slow donor is not left out, and one whose bytes drip holds
-up nobody for good."""
 MOST_DOUBLINGS: Final = 10
+"""Each attempt at the state of one line may take twice as long as the one before: a slow donor is
+not left out, and one whose bytes drip holds up nobody for good."""
 MOST_FAILURES: Final = 3
 
 
@@ -192,10 +187,10 @@ class Lines:
 
     def _trains(self, line: Line) -> bool:
         """Whether a line has been there for long and has gone on meanwhile, or is at the run's last
-        step."""
+        step. A roll-back takes less, and whoever has not heard of it yet follows meanwhile."""
         now, steps = self._known.now, self._known.steps
         since_s, version = self._first_seen.get(line.lineage, (now, line.steps))
-        return now >= since_s + MEET_S and (line.steps > version or line.steps >= steps)
+        return now >= since_s + FORGET_S and (line.steps > version or line.steps >= steps)
 
     # --- for which of them ours is given up --------------------------------------------------
 
@@ -227,7 +222,7 @@ class Lines:
 
     def next_deadline(self) -> float | None:
         """Return when a line will have been there for long."""
-        due = (since_s + MEET_S for since_s, _ in self._first_seen.values())
+        due = (since_s + FORGET_S for since_s, _ in self._first_seen.values())
         later = (at for at in due if at > self._known.now)
         return min(later, default=None) if self._known.open else None
 
@@ -336,4 +331,4 @@ class Lines:
                 self._refuse(wanted.lineage, now)
 
     def _refuse(self, lineage: Lineage, now: float | None = None) -> None:
-        self._known.refused[lineage] = (self._known.now if now is None else now) + LATELY_S
+        self._known.refused[lineage] = (self._known.now if now is None else now) + ASIDE_S

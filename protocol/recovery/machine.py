@@ -28,7 +28,8 @@ from typing import Final
 
 from protocol.effects import Explain, Publish
 from protocol.ids import PeerId, short
-from protocol.pace import ANSWER_S, FORGET_S
+from protocol.limits import MAX_ADVERT_TTL_S
+from protocol.pace import ANSWER_S, ASIDE_S, FORGET_S, HEARD_S, RENEWALS, SAVE_S
 from protocol.recovery.choice import SEED, holders, next_era
 from protocol.recovery.deciding import MOST_NAMES, Deciding
 from protocol.recovery.effects import (
@@ -41,19 +42,14 @@ from protocol.recovery.effects import (
     Waiting,
 )
 from protocol.recovery.following import Following
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, LATELY_S, Certified, Knowledge, since
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, Certified, Knowledge, since
 from protocol.recovery.lines import Line, Lines
 from protocol.recovery.stored import MAX_COPIES, STORED, Copy, Lineage, Stored, encode_stored
 from protocol.recovery.trouble import Trouble
 
-SAVE_S: Final = 180.0
-"""Bound of the time in which the state that we serve is saved, to go on from it alone."""
-TURN_S: Final = 3.0
-"""Each next replica by rank waits this much longer before it decides in place of earlier ones."""
-SETTLE_S: Final = 2.0
-"""A returning swarm waits this long after the last member that came."""
-REFRESH_S: Final = 180.0
-"""How often our record is published again; it expires after ten minutes."""
+SETTLE_S: Final = 2 * ANSWER_S
+"""A returning swarm waits this long after the last member that came: its records come
+in answer to our digest, which answers its own."""
 NOTHING_YET: Final = "nobody has a version of the run yet"
 SHUT_DOWN: Final = "the swarm was shut down"
 
@@ -109,7 +105,7 @@ class Recovery:
     def _publish(self, own: Stored, now: float) -> Publish:
         self.known.stored[self._me] = own
         self._seq += 1
-        self._refresh_at = now + REFRESH_S
+        self._refresh_at = now + MAX_ADVERT_TTL_S / RENEWALS
         return Publish(STORED, self._me, self._seq, encode_stored(own))
 
     def receive(self, author: PeerId, stored: Stored, now: float) -> list[RecoveryEffect]:
@@ -313,7 +309,7 @@ class Recovery:
             most = f"{patience_s:.0f} s"
             return self._wait(trouble, Waiting(f"{whom}; {here}", until), most)
         before = deciding.before_us()
-        turn = until + TURN_S * len(before)
+        turn = until + HEARD_S * len(before)  # what an earlier one decides is heard by then
         if now < turn:
             self._due = turn
             self.waiting = Waiting(f"for {short(before[0])} to say where the run goes on", turn)
@@ -357,7 +353,7 @@ class Recovery:
             self.evidence.begin(self.lineage, lineage)
         else:
             self.evidence.go_over(given_up.reached)
-        known.refused[self.lineage] = now + LATELY_S
+        known.refused[self.lineage] = now + ASIDE_S
         begins = "the run's history begins" if self.lineage == SEED else "beginning anew"
         was_open = known.open
         known.begin(lineage)

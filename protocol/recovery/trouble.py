@@ -10,8 +10,8 @@ from typing import Final
 
 from protocol.decree.decree import is_majority
 from protocol.ids import PeerId
-from protocol.pace import FORGET_S
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, LATELY_S, Knowledge, since
+from protocol.pace import ASIDE_S, FORGET_S
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, Knowledge, since
 
 FEW: Final = 2
 """Of so many electors one alone may be no majority: the other is not waited for."""
@@ -151,8 +151,8 @@ class Trouble:
         return last is not None and known.now < last + self._stuck_s()
 
     def was_seen(self) -> bool:
-        """Whether there was trouble lately."""
-        return self.seen_at is not None and self._known.now < self.seen_at + LATELY_S
+        """Whether there was trouble lately, which makes another's decision about it credible."""
+        return self.seen_at is not None and self._known.now < self.seen_at + ASIDE_S
 
     def may_return(self) -> bool:
         """Whether every lost stage has a replica that is only silent: it may come back as it was,

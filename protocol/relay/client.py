@@ -17,16 +17,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.ids import PeerId, rank
+from protocol.pace import ASIDE_S
 from protocol.relay.messages import Reserved
 
 RELAYS: Final = 2
 """Reservations that are kept."""
 RENEW_SHARE: Final = 0.5
 """Of its life, after which a reservation is renewed."""
-AVOID_S: Final = 60.0
-"""Seconds for which a relay that refused, or did not answer, is not asked again."""
-ANSWER_S: Final = 15.0
-"""Longest wait for an answer."""
 MAX_AVOIDED: Final = 1024
 
 
@@ -64,8 +61,8 @@ class RelayClient:
     _candidates: Mapping[PeerId, str] = field(default_factory=dict)
     """The prefix of each relay."""
     _held: dict[PeerId, Reservation] = field(default_factory=dict)
-    _asked: dict[PeerId, float] = field(default_factory=dict)
-    """By relay: until when we wait for its answer."""
+    _asked: list[PeerId] = field(default_factory=list)
+    """Relays that are being asked: each answers, or it is said that it does not."""
     _asked_before: set[PeerId] = field(default_factory=set)
     """Of these, those that were asked before our network changed."""
     _avoided: dict[PeerId, float] = field(default_factory=dict)
@@ -94,9 +91,10 @@ class RelayClient:
         return self.tick(now)
 
     def answered(self, relay: PeerId, answer: Reserved | None, now: float) -> list[ClientEffect]:
-        """Take a relay's answer; None: it refused, or could not be asked."""
-        if self._asked.pop(relay, None) is None:
+        """Take a relay's answer; None: it refused, could not be asked or did not answer."""
+        if relay not in self._asked:
             return []
+        self._asked.remove(relay)
         if answer is None:
             self._avoid(relay, now)
             return self.lost(relay, now)
@@ -133,10 +131,6 @@ class RelayClient:
     def tick(self, now: float) -> list[ClientEffect]:
         """Renew, give up what expired, and ask further relays as needed."""
         before = set(self._held)
-        for relay, until in list(self._asked.items()):
-            if until <= now:
-                del self._asked[relay]
-                self._avoid(relay, now)
         self._avoided = {relay: at for relay, at in self._avoided.items() if at > now}
         self._held = {
             relay: held for relay, held in self._held.items() if held.expires > now and self._needed
@@ -144,8 +138,7 @@ class RelayClient:
         requests = [relay for relay, held in self._held.items() if held.renew_at <= now]
         requests = [relay for relay in requests if relay not in self._asked]
         requests += self._further() if self._needed else []
-        for relay in requests:
-            self._asked[relay] = now + ANSWER_S
+        self._asked += requests
         moved: list[ClientEffect] = [Moved()] if set(self._held) != before else []
         return [*moved, *map(Request, requests)]
 
@@ -154,7 +147,7 @@ class RelayClient:
         held = [at for one in self._held.values() for at in (one.renew_at, one.expires)]
         lacking = self._needed and len(self._standing()) < RELAYS
         avoided = self._avoided.values() if lacking else ()
-        due = min((*held, *self._asked.values(), *avoided), default=math.inf)
+        due = min((*held, *avoided), default=math.inf)
         return None if due == math.inf else due
 
     def _standing(self) -> list[PeerId]:
@@ -186,4 +179,4 @@ class RelayClient:
         self._avoided.pop(relay, None)
         if len(self._avoided) >= MAX_AVOIDED:
             del self._avoided[next(iter(self._avoided))]
-        self._avoided[relay] = now + AVOID_S
+        self._avoided[relay] = now + ASIDE_S

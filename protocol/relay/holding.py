@@ -30,7 +30,7 @@ LONGEST_TRIP_S: Final = 0.3
 TRIPS: Final = 40
 """The shortest round trip counts of the last ten seconds: the others have waited somewhere."""
 HELD_S: Final = 0.5
-MEASURE_S: Final = 0.25
+"""What waits here for so long does not yet make a heartbeat late."""
 FADE: Final = 0.8
 """Of the rate, from one measurement to the next: a short pause says little of the line."""
 
@@ -62,7 +62,7 @@ class Holding:
             now: monotonic seconds.
         """
         self._moved_bytes += size_bytes
-        if (elapsed_s := now - self._since) >= MEASURE_S:
+        if (elapsed_s := now - self._since) >= HELD_S / 2:
             self._rate = max(self._moved_bytes / elapsed_s, FADE * self._rate)
             self._trips.append(trip_s)
             self._wanted_bytes = _window(self._rate, min(self._trips))

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from protocol.ids import Stage
 from protocol.manifest import StageCost
+from protocol.matching.timing import MEASURED_S
 from protocol.membership.measured import Partner
 
 MICRO: Final = 1_000_000
@@ -31,9 +32,7 @@ MIN_REPORTERS: Final = 2
 NEAR_PERCENT: Final = 35
 """A partner agrees if its value is within this distance of the median, either way."""
 CORRECT_AFTER_S: Final = 120
-"""Seconds of measurement after which a claim is lowered."""
-TRUST_AFTER_S: Final = 300
-"""Seconds after which it is uncapped or raised (MEASURED_S of the matching)."""
+"""Seconds of measurement after which a claim is lowered; it is raised after ``MEASURED_S``."""
 BAND: Final = 1.25
 """A claim within this factor of the measurement stands."""
 LINE_BOUND: Final = 0.8
@@ -50,7 +49,7 @@ class Belief:
     uplink_bytes_per_s: float
     downlink_bytes_per_s: float
     measured_s: float = 0.0
-    """Seconds, in whole minutes, of partners' measurements; at most ``TRUST_AFTER_S``."""
+    """Seconds, in whole minutes, of partners' measurements; at most ``MEASURED_S``."""
     overstated: float = 1.0
     """Claimed over measured FLOP/s where the claim was lowered, else 1."""
 
@@ -104,7 +103,7 @@ def believe(
     return replace(
         claim,
         flops=believed,
-        measured_s=float(min(seconds // SECONDS_STEP * SECONDS_STEP, TRUST_AFTER_S)),
+        measured_s=float(min(seconds // SECONDS_STEP * SECONDS_STEP, MEASURED_S)),
         overstated=max(1.0, claim.flops / believed) if believed > 0 else 1.0,
     )
 
@@ -112,7 +111,7 @@ def believe(
 def _believed_flops(claimed: float, measured: Sample, *, line_bound: bool) -> float:
     value = float(measured.value)
     lowered = claimed > BAND * value and measured.seconds >= CORRECT_AFTER_S and not line_bound
-    raised = value > BAND * claimed and measured.seconds >= TRUST_AFTER_S
+    raised = value > BAND * claimed and measured.seconds >= MEASURED_S
     return value if value > 0 and (lowered or raised) else claimed
 
 

@@ -33,9 +33,6 @@ MAX_STEP_S: Final = 900.0
 BACKLOGGED_SHARE: Final = 0.5
 """Share of heartbeats that must report a queue."""
 
-STALE_S: Final = 1800.0
-"""An account without a new measurement for so long is dropped."""
-
 MAX_ACCOUNTS: Final = 256
 
 HALF_LIFE_S: Final = 300.0
@@ -153,11 +150,12 @@ class ServiceMeter:
             self._left(stage, peer)
 
     def accounts(self, now: float) -> Mapping[tuple[PeerId, int], Account]:
-        """Return the accounts by (peer, stage), after dropping stale ones."""
+        """Return the accounts by (peer, stage), after dropping those without a new measurement for
+        two of the longest steps."""
         self._accounts = {
             key: account
             for key, account in self._accounts.items()
-            if now - account.newest <= STALE_S
+            if now - account.newest <= 2 * MAX_STEP_S
         }
         return self._accounts
 

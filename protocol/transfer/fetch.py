@@ -21,17 +21,12 @@ from dataclasses import dataclass, field
 from protocol import limits
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
-from protocol.pace import FORGET_S
+from protocol.pace import FORGET_S, LOOK_S
 from protocol.transfer.blob import DIGEST_BYTES, chunk_count, split
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 
 WINDOW = 4
 """Chunks in flight per donor: 8 MiB cover the bandwidth-delay product of 640 Mb/s at 100 ms."""
-QUERY_RETRY_S = 0.25
-"""A donor does not answer while it still writes its snapshot, so it is asked again."""
-CHUNK_S = 22.5
-"""Of each chunk in flight, until none has come for so long that a donor is given up. A chunk takes
-17 s on a line of 1 Mbit/s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +187,17 @@ class Fetch:
         return self._ask(now)
 
     def tick(self, now: float) -> list[FetchEffect]:
-        """Repeat unanswered queries and drop silent donors."""
+        """Repeat queries, since a donor does not answer while it still writes its snapshot. Drop
+        donors that are silent for longer than their chunks in flight take on a slow line: 17 s each
+        at 1 Mbit/s."""
         for peer, donor in list(self._donors.items()):
             oldest = min(donor.outstanding.values(), default=now)
-            if now - max(oldest, donor.heard) >= max(FORGET_S, self._window * CHUNK_S):
+            if now - max(oldest, donor.heard) >= self._window * FORGET_S:
                 self._lose(peer, now)
         if now >= self._turn_ends:
             self._choose_again(now)
         effects = self._ask(now)
-        if self._asked_at is not None and now >= self._asked_at + QUERY_RETRY_S:
+        if self._asked_at is not None and now >= self._asked_at + LOOK_S:
             effects += self.start(now)
         return effects
 

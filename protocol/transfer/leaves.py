@@ -23,7 +23,7 @@ from typing import Literal
 
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
-from protocol.pace import FORGET_S
+from protocol.pace import FORGET_S, HEARD_S, LOST_S
 from protocol.transfer.fetch import StoreChunk
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 
@@ -37,11 +37,6 @@ SOON_S = 0.25
 """Leaves that nobody waits for yet are in flight while they arrive within this time."""
 LATEST_SHARE = 1 / 4
 """Weight of the latest leaf in the mean time between leaves."""
-LACKS_S = 20.0
-"""A donor is not asked again within this time for a leaf that it did not have."""
-REFUSED_S = 5.0
-STARVES_S = 10.0
-"""Seconds without a donor for what is wanted after which the owner is told."""
 LIE_POINTS = 100
 """Penalty for data that are not the swarm's: nobody sends or offers them by mistake."""
 
@@ -90,8 +85,9 @@ class LeafFetch:
         self._starves_since: float | None = None
 
     def starved(self, now: float) -> bool:
-        """Whether nobody has given what is wanted, or said that it would, for a while."""
-        return self._starves_since is not None and now >= self._starves_since + STARVES_S
+        """Whether nobody has given what is wanted, or said that it would, for a while: then the
+        owner is told."""
+        return self._starves_since is not None and now >= self._starves_since + LOST_S
 
     # --- what happens -----------------------------------------------------------------------
 
@@ -146,7 +142,7 @@ class LeafFetch:
 
     def refused(self, sender: PeerId, now: float) -> list[LeafEffect]:
         """A donor gives nothing for now."""
-        self._rest(sender, now + REFUSED_S)
+        self._rest(sender, now + HEARD_S)
         return self._ask(now)
 
     def lost(self, peer: PeerId, now: float) -> list[LeafEffect]:
@@ -155,12 +151,12 @@ class LeafFetch:
         return self._ask(now)
 
     def tick(self, now: float) -> list[LeafEffect]:
-        """Leave silent donors alone, and ask others."""
+        """Leave silent donors alone, and ask others; a donor may have by now what it lacked."""
         for peer, donor in self._donors.items():
             oldest = min(donor.asked.values(), default=now)
             if now - max(oldest, donor.heard) >= FORGET_S:
                 self._rest(peer, now + FORGET_S)
-            donor.lacks = {leaf: at for leaf, at in donor.lacks.items() if now < at + LACKS_S}
+            donor.lacks = {leaf: at for leaf, at in donor.lacks.items() if now < at + FORGET_S}
         return self._ask(now)
 
     # --- inside -----------------------------------------------------------------------------

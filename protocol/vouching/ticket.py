@@ -21,6 +21,7 @@ from protocol.wire.fields import Hash32, PeerText, UnixSeconds
 
 TICKET_BYTES: Final = 32
 TICKET_LIFE_S: Final = 7 * 24 * 3600.0
+"""Whoever is invited comes within a week, or asks again."""
 MAX_USES: Final = 64
 MAX_TICKETS: Final = 256
 """The most tickets that one member keeps at a time."""

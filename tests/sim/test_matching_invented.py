@@ -16,7 +16,7 @@ from client.train.swarm.measuring import Measuring
 from client.train.swarm.views import matching_members
 from protocol.ids import PeerId, Stage
 from protocol.matching.member import Member
-from protocol.matching.timing import BEACON_S, LONGEST_PATIENCE_S
+from protocol.matching.timing import BEACON_S, LOOK_S
 from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
 from tests.support.cases import usual
@@ -192,7 +192,7 @@ def test_a_newcomer_finds_its_stage_while_the_crowd_comes_and_goes() -> None:
     world.invent(40)
     world.churn(0, 40, 0.3)
     late = world.newcomers(1)
-    world.run(LONGEST_PATIENCE_S + SOON_S, until=lambda: world.have_places(late))
+    world.run(LOOK_S + SOON_S, until=lambda: world.have_places(late))
     assert world.have_places(late)
 
 

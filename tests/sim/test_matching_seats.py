@@ -14,7 +14,7 @@ from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching.effects import Assign
 from protocol.matching.population import Population
-from protocol.matching.timing import MOVE_REST_S
+from protocol.matching.timing import MEASURED_S
 from tests.support.matching_world import CALM, STORMY, Design, Weather, World, manifest, member
 
 ALONE = Design(dual_homing=False)
@@ -132,6 +132,6 @@ def test_nobody_moves_twice_within_five_minutes_and_no_stage_falls_below_r() -> 
         moved = [(at, w) for at, w, e in world.log[began:] if isinstance(e, Assign)]
         last: dict[PeerId, float] = {}
         for at, who in moved:
-            assert at - last.get(who, -1e9) >= MOVE_REST_S, f"seed {seed}"
+            assert at - last.get(who, -1e9) >= MEASURED_S, f"seed {seed}"
             last[who] = at
         assert min(world.spread()) >= 2, f"seed {seed}"

@@ -14,7 +14,7 @@ from protocol.matching.effects import Assign, Unassign
 from protocol.matching.member import Member
 from protocol.matching.population import Population
 from protocol.matching.sharing import StageLevel, effective_levels
-from protocol.matching.timing import MOVE_REST_S
+from protocol.matching.timing import MEASURED_S
 from protocol.wire.messages import Letter
 from tests.support.matching_world import STORMY, Design, Weather, World, manifest, member
 
@@ -165,5 +165,5 @@ def settled(seed: int, design: Design, stages: int = 3) -> WatchedWorld:
         speed = world.random.lognormvariate(0, 0.5) * 1e9
         who = member(seed * 100 + number, speed, measured_s=1000.0)
         world.join(who, at=world.random.uniform(0, 2))
-    world.run(MOVE_REST_S + 100)
+    world.run(MEASURED_S + 100)
     return world

@@ -409,8 +409,10 @@ class HeldStageDriver:
 
     def look(self) -> None:
         """Continue draining and saving, if it is time."""
-        drained = self.driver is not None and self.driver.seat.draining.complete
-        self._perform(self.machine.look(self._context.owner.now(), drained=drained))
+        now, touch = self._context.owner.now(), self._context.terms.history.touch
+        complete = self.driver is not None and self.driver.seat.draining.complete
+        drained = complete and touch.all_know(self.machine.since, now)
+        self._perform(self.machine.look(now, drained=drained))
 
     def _close_seat(self) -> None:
         if self.driver is None:

@@ -13,6 +13,7 @@ from typing import Final
 from client.train.machine.line_meter import MIN_PAYLOAD_BYTES, LineMeter
 from protocol.effects import Explain
 from protocol.ids import PeerId, Stage, short
+from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.manifest import Manifest
 from protocol.membership.measured import (
     MAX_PARTNERS,
@@ -33,6 +34,7 @@ from protocol.membership.view import (
     RecordGone,
     ViewChanged,
 )
+from protocol.pace import RENEWALS
 from protocol.pipeline.effects import Committed
 from protocol.reputation.belief import Belief, two_digits
 from protocol.reputation.beliefs import Beliefs, Subject
@@ -53,8 +55,8 @@ SAMPLE_S: Final = 1.0
 """Our own seats are sampled as often as others' heartbeats come."""
 REVISE_S: Final = 5.0
 """Shortest time between two revisions of beliefs, because a change makes the matching recompute."""
-REFRESH_S: Final = 200.0
-"""A record is republished after a third of its lifetime."""
+REFRESH_S: Final = MAX_ADVERT_TTL_S / RENEWALS
+"""How often a record is published again that has not changed."""
 MINUTE_S: Final = 60
 MIN_SERVICE_S: Final = 10
 FAR: Final = 2.0

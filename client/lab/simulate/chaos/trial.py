@@ -12,9 +12,8 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.chaos.world import ChaosWorld
 from client.lab.simulate.invariants import InvariantViolation, expect
 from protocol.ids import short
-from protocol.pace import ASIDE_S
+from protocol.pace import ASIDE_S, FORGET_S
 from protocol.recovery.knowledge import PATIENCE_S
-from protocol.recovery.lines import MEET_S
 from protocol.seat.standing import MOST_DOUBLINGS
 
 SETTLE_S: Final = 600.0
@@ -88,7 +87,7 @@ class Trial:
         self._until_finished()
         limit = world.agenda.now + SETTLE_S
         while len({v.recovery.lineage for v in self._asked()}) > 1 and world.agenda.now < limit:
-            world.advance_to(world.agenda.now + MEET_S)  # one part joins the other's lineage
+            world.advance_to(world.agenda.now + FORGET_S)  # one part joins the other's lineage
         world.advance_to(world.agenda.now + (AUDITS_S if world.config.audits else QUIET_AFTER_S))
         self._until_tried()
         before = world.network.carried

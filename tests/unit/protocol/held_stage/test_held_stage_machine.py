@@ -7,15 +7,14 @@ import pytest
 from protocol.errors import LocalProtocolError
 from protocol.held_stage.machine import (
     DRAIN_S,
-    SAVE_S,
     TABLE,
-    TOLD_S,
     Do,
     Event,
     HeldStage,
     Phase,
     State,
 )
+from protocol.pace import SAVE_S
 
 EXPECTED = """
             assign        observe    serve      lose       fail  drain       drained  to-save  saved
@@ -108,12 +107,10 @@ def test_what_the_driver_does_on_the_way_through() -> None:
     assert not held.again
 
 
-def test_it_drains_until_everybody_knows_and_nobody_needs_the_seat() -> None:
+def test_it_drains_until_nobody_needs_the_seat() -> None:
     held = brought_to(State.DRAINING)
-    assert held.next_deadline() == 3.0 + TOLD_S
-    assert held.look(3.0 + TOLD_S - 0.1, drained=True) == (), "some may not know yet"
-    assert held.look(3.0 + TOLD_S, drained=False) == ()
-    assert held.next_deadline() == 3.0 + DRAIN_S, "the first deadline has passed"
+    assert held.look(4.0, drained=False) == ()
+    assert held.next_deadline() == 3.0 + DRAIN_S
     assert held.look(10.0, drained=True) == (Do.RELEASE,)
     assert held.next_deadline() is None
 
@@ -141,12 +138,11 @@ def test_what_cannot_be_saved_is_kept_until_it_is_let_go() -> None:
     assert held.look(4.0 + 9 * SAVE_S, drained=True) == (Do.RELEASE,)
 
 
-def test_a_stage_that_stays_and_drains_later_is_told_of_again() -> None:
+def test_a_stage_that_stays_and_drains_later_has_as_long_again() -> None:
     held = brought_to(State.DRAINING)
-    held.look(3.0 + TOLD_S, drained=False)
     held.assign(20.0)
     held.drain(30.0)
-    assert held.next_deadline() == 30.0 + TOLD_S
+    assert held.next_deadline() == 30.0 + DRAIN_S
 
 
 def test_where_no_step_closes_none_is_waited_for_by_who_leaves_the_swarm() -> None:

@@ -179,8 +179,8 @@ def test_a_clock_set_back_takes_back_what_nobody_accepted() -> None:
     matching.set_wall_offset(WALL_S - NOW)
     number = matching._context.number(NOW + 5)
     assert ahead - number >= three_hours * 1000 - 10
-    run(matching, 20)
-    assert matching.postings(NOW + 20)[Stage(0)].posting.mandate.beacon == BEACON
+    run(matching, 25)
+    assert matching.postings(NOW + 25)[Stage(0)].posting.mandate.beacon == BEACON
     assert matching.stewardships
 
 

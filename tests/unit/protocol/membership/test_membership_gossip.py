@@ -14,11 +14,11 @@ from protocol.evidence.proof import contradiction
 from protocol.membership.advert import ADVERT, encode_advert
 from protocol.membership.gossip import (
     DIGEST_EVERY_S,
-    LINK_BURST_BYTES,
+    LINK,
     PUSH_FANOUT,
     Gossip,
 )
-from protocol.membership.membership import TOLD_OF_BURST, TOLD_OF_PER_S, Membership
+from protocol.membership.membership import TOLD_OF, Membership
 from protocol.membership.records import Kind, RecordStore
 from protocol.membership.view import Contradicted, MemberDown, RecordChanged
 from protocol.verdicts import Verdict
@@ -94,7 +94,7 @@ def test_a_flood_of_valid_records_is_not_passed_on_without_bound() -> None:
         flood = Records([record_of(4, seq, b"x" * 15_000)])
         effects = gossip.receive_records(peer(1), flood, 0.0, WALL).effects
         passed_on += sum(len(encode_message(send.message)) for send in sent(effects))
-    assert 0 < passed_on <= 2 * LINK_BURST_BYTES * 1.01
+    assert 0 < passed_on <= 2 * LINK.burst * 1.01
     later = gossip.receive_records(peer(1), Records([record_of(4, 500)]), 10.0, WALL)
     assert len(later.fresh) == 1
 
@@ -171,7 +171,7 @@ def test_a_digest_is_no_lever_for_traffic() -> None:
     for _ in range(3000):
         answers = sent(gossip.receive_digest(peer(1), ask, 1.0))
         answered += sum(len(encode_message(answer.message)) for answer in answers)
-    assert 0 < answered <= LINK_BURST_BYTES
+    assert 0 < answered <= LINK.burst
 
 
 def test_an_earlier_run_of_ours_is_spoken_over() -> None:
@@ -244,7 +244,7 @@ def test_who_is_expelled_is_forgotten_and_not_heard_again() -> None:
     assert member.records.get(ADVERT, two) is None
 
 
-@pytest.mark.parametrize(("sender", "taken"), [(1, TOLD_OF_BURST), (2, 200)])
+@pytest.mark.parametrize(("sender", "taken"), [(1, TOLD_OF.burst), (2, 200)])
 def test_whom_we_never_worked_with_tells_us_of_few_unknown_members(sender: int, taken: int) -> None:
     member = Membership(peer(0), SWARM, 2)
     member.is_new = lambda of: of != peer(2)
@@ -257,5 +257,5 @@ def test_whom_we_never_worked_with_tells_us_of_few_unknown_members(sender: int, 
     member.receive(peer(1), Records([record(1)]), 0.0, WALL)
     assert len(member.roster) == taken + 1
     for at in range(0, len(told), 50):
-        member.receive(peer(1), Records(told[at : at + 50]), 3 / TOLD_OF_PER_S, WALL)
+        member.receive(peer(1), Records(told[at : at + 50]), 3 / TOLD_OF.per_s, WALL)
     assert len(member.roster) == min(taken + 3, 200) + 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from protocol.limits import MAX_CLOCK_OFFSET_S
-from protocol.membership.swarm_clock import LIKELY_DELAY_S, SwarmClock
+from protocol.membership.swarm_clock import SwarmClock
+from protocol.pace import HEARD_S
 from tests.support.protocol_examples import peer
 
 NOON, NOW = 1.8e9, 50.0
@@ -48,7 +49,7 @@ def test_a_clock_that_is_off_from_the_median_is_refused(
         ([-30.0], -30.0),
         ([-30.0, 10.0, 20.0], 10.0),
         ([-30.0, 20.0], 20.0),
-        ([-LIKELY_DELAY_S], 0.0),  # the way of the message
+        ([-HEARD_S], 0.0),  # the way of the message
         ([-600.0], 0.0),  # whoever lies by more than that does not lead us away
         ([], 0.0),
     ],

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.pace import ASIDE_S
 from protocol.port_mapping.machine import (
     LEASE_S,
     LEAST_LEASE_S,
     MOST_RETRY_S,
-    RETRY_S,
     AskMapping,
     EndMapping,
     PortMapping,
@@ -102,7 +102,7 @@ def test_while_nothing_maps_it_is_tried_more_and_more_rarely() -> None:
             tried.append(now)
             refuse(machine, now, *WAYS)
     pauses = [later - earlier for earlier, later in zip([0.0, *tried], tried, strict=False)]
-    assert pauses[0] == RETRY_S
+    assert pauses[0] == ASIDE_S
     assert pauses == sorted(pauses)
     assert pauses[-1] == MOST_RETRY_S
 

@@ -8,9 +8,8 @@ import pytest
 
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer
+from protocol.pace import HEARD_S, LOST_S
 from protocol.punching.machine import (
-    ANSWER_S,
-    LONGEST_ROUND_TRIP_S,
     TRIES,
     Attempt,
     Meet,
@@ -137,14 +136,14 @@ def test_two_of_whom_no_port_is_known_do_not_try() -> None:
 def test_silence_and_slow_circuits_end_it() -> None:
     a = beginner()
     a.begin(0.0)
-    assert a.tick(ANSWER_S - 0.1) == []
-    assert a.tick(ANSWER_S) == [Over("no answer")]
+    assert a.tick(LOST_S - 0.1) == []
+    assert a.tick(LOST_S) == [Over("no answer")]
     b = other()
     b.receive(AT_A, 0.0)
-    assert b.tick(ANSWER_S) == [Over("no answer")]
+    assert b.tick(LOST_S) == [Over("no answer")]
     slow = beginner()
     slow.begin(0.0)
-    assert slow.receive(AT_B, LONGEST_ROUND_TRIP_S + 0.1) == [Over("the circuit is too slow")]
+    assert slow.receive(AT_B, HEARD_S + 0.1) == [Over("the circuit is too slow")]
 
 
 def test_a_storm_of_tries_is_a_broken_rule() -> None:

@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 from protocol.effects import Send
 from protocol.hosts import Outer
 from protocol.ids import PeerId
+from protocol.pace import ASIDE_S, FORGET_S, LOST_S
 from protocol.reachability.budgets import Budgets
 from protocol.reachability.machine import (
     AGAIN_S,
-    ANSWER_S,
     MAX_CANDIDATES,
     MAX_OBSERVERS,
-    PATIENCE_S,
-    SOON_S,
     Ends,
     Reachability,
     Verdict,
@@ -83,25 +81,25 @@ def test_without_a_majority_of_three_nothing_is_known() -> None:
     world.answer(True)
     world.ask()
     assert world.verdict() is Verdict.UNKNOWN
-    assert world.ask(SOON_S - 1) == []
+    assert world.ask(ASIDE_S - 1) == []
     assert world.ask(1) == ["p0", "p1", "p2"]
 
 
 @pytest.mark.parametrize("answers", [(True, True), (True, None), (None, None)])
 def test_where_there_are_fewer_all_of_them_have_to_agree(answers: tuple[bool | None, ...]) -> None:
     world = World(members=2)
-    assert world.ask() == world.ask(PATIENCE_S - 1) == []
+    assert world.ask() == world.ask(LOST_S - 1) == []
     assert world.ask(1) == ["p0", "p1"]
     world.answer(*answers)
     world.ask()
     agreed = answers.count(True) > 0
     assert world.verdict() is (Verdict.PUBLIC if agreed else Verdict.UNKNOWN)
-    assert world.ask(SOON_S) == ["p0", "p1"]  # soon again
+    assert world.ask(ASIDE_S) == ["p0", "p1"]  # soon again
 
 
 def test_two_that_agree_are_asked_again_as_soon_as_there_is_a_third() -> None:
     world = World(members=2)
-    world.ask(PATIENCE_S)
+    world.ask(LOST_S)
     world.answer(True, True)
     world.ask()
     assert world.verdict() is Verdict.PUBLIC
@@ -117,7 +115,7 @@ def test_silent_probers_are_replaced() -> None:
     world = World(members=4)
     world.ask()
     world.answer(True, True)
-    assert world.ask(ANSWER_S - 1) == []
+    assert world.ask(FORGET_S - 1) == []
     assert world.ask(1) == ["p3"]
     world.answer(True)
     world.ask()
@@ -144,7 +142,7 @@ def test_members_of_our_own_prefix_and_of_one_prefix_are_no_further_probers() ->
     world = World(members=0)
     for name, host in (("near", "11.0.0.9"), ("a", "11.0.1.2"), ("b", "11.0.1.3")):
         world.machine.observed(PeerId(name), Ends(host, 1, True), (US, 7), 0.0)
-    assert world.ask(PATIENCE_S) == ["a"]
+    assert world.ask(LOST_S) == ["a"]
 
 
 def test_what_cannot_be_seen_from_elsewhere_is_no_observation() -> None:

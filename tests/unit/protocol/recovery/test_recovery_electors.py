@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key, rank
+from protocol.pace import FORGET_S, HEARD_S
 from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext
 from protocol.recovery.evidence import MAX_ELECTOR_SETS, Evidence
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
-from protocol.recovery.lines import MEET_S
-from protocol.recovery.machine import SETTLE_S, TURN_S, Recovery
+from protocol.recovery.machine import SETTLE_S, Recovery
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(1, 20)]
@@ -110,8 +110,8 @@ class TestResume:
         """The other one was killed before it had written down the last version."""
         made = self.back(MEMBERS[:2])
         made.receive(MEMBERS[1], Stored(FIRST, (*COPIES, Copy(0, 40, bytes(32)))), 0.0)
-        assert self.begun(made, MEMBERS[1], until=SETTLE_S + TURN_S + 1) == 30
-        assert SETTLE_S + TURN_S < BRIEF_PATIENCE_S
+        assert self.begun(made, MEMBERS[1], until=SETTLE_S + HEARD_S + 1) == 30
+        assert SETTLE_S + HEARD_S < BRIEF_PATIENCE_S
 
     def test_not_before_they_have_said_what_they_have(self) -> None:
         made = self.back(MEMBERS[:2])
@@ -148,7 +148,7 @@ def goes_over(followers: Sequence[PeerId], electors: Sequence[PeerId] = tuple(ME
     """Whether a replica that trains wants the state of another line, which these train."""
     made = training(electors)
     effects = [e for peer in followers for e in made.receive(peer, Stored(AGAIN, FAR), 40.0)]
-    for step in range(40, 40 + 2 * int(MEET_S)):
+    for step in range(40, 40 + 2 * int(FORGET_S)):
         made.closed(0, step, bytes([step]) * 32, set(MEMBERS), float(step), electors)
         effects += made.update(context(step, followers), float(step))
     return any(isinstance(effect, FetchLine) for effect in effects)

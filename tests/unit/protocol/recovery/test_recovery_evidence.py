@@ -15,7 +15,7 @@ from client.train.recovery.history import why_unusable
 from protocol.effects import Publish
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import MAX_STEP
-from protocol.pace import ANSWER_S, FORGET_S
+from protocol.pace import ANSWER_S, FORGET_S, HEARD_S
 from protocol.recovery.choice import next_era
 from protocol.recovery.deciding import MAX_TURNS
 from protocol.recovery.effects import Adopt, RecoveryContext, RecoveryEffect
@@ -29,8 +29,7 @@ from protocol.recovery.evidence import (
     Known,
 )
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Certified, Knowledge
-from protocol.recovery.lines import MEET_S
-from protocol.recovery.machine import TURN_S, Recovery
+from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import (
     MAX_NUMBER,
     Copy,
@@ -94,7 +93,7 @@ class TestInventedMembers:
     def test_links_and_seats_by_word_have_no_voice(self) -> None:
         made = training(SIBLING, NEXT)
         live = (ME, SIBLING, NEXT, *STRANGERS[:80])
-        for now in (11.0, 10.0 + BRIEF_PATIENCE_S + 1, 10.0 + BRIEF_PATIENCE_S + MEET_S + 2):
+        for now in (11.0, 10.0 + BRIEF_PATIENCE_S + 1, 10.0 + BRIEF_PATIENCE_S + FORGET_S + 2):
             made.update(context(27, 27, live=live), now)
             for author in STRANGERS[:80]:
                 said = stored((0, 26), (1, 26), lineage=lineage(1, 0))
@@ -121,7 +120,7 @@ class TestInventedMembers:
         live = (ME, *STRANGERS[:80])
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 15.0)
         made.update(context(27, None, live=live), 20.0)
-        effects = [*made.tick(20.0 + ANSWER_S), *made.tick(20.0 + ANSWER_S + TURN_S)]
+        effects = [*made.tick(20.0 + ANSWER_S), *made.tick(20.0 + ANSWER_S + HEARD_S)]
         assert adopted(effects) is not None
 
     def test_nor_for_ever_one_that_comes_back_and_knows_nobody(self) -> None:
@@ -129,7 +128,7 @@ class TestInventedMembers:
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
         made.update(context(None, None, live=(ME, STRANGERS[0]), serving={}), 0.0)
         found, now = None, 0.0
-        while found is None and now < FORGET_S + MAX_TURNS * TURN_S + 2:
+        while found is None and now < FORGET_S + MAX_TURNS * HEARD_S + 2:
             now += 1.0  # somebody changes its record every second
             said = stored((0, 20), (1, 20), (0, 1 + int(now) % 7))
             found = adopted([*made.receive(STRANGERS[0], said, now), *made.tick(now)])
@@ -162,7 +161,7 @@ class TestForgedVersions:
         forged = stored((0, 20), (1, 20), lineage=lineage(1, 20, forged=9), forged=9)
         made.update(context(27, None, live=(ME, NEXT)), 30.0)
         assert adopted(made.receive(NEXT, forged, 31.0)) is None
-        assert adopted(made.tick(31.0 + MEET_S)) != forged.lineage
+        assert adopted(made.tick(31.0 + FORGET_S)) != forged.lineage
 
     def test_but_who_is_the_odd_one_out_does_not_insist(self) -> None:
         made = training(SIBLING, NEXT)
@@ -209,8 +208,8 @@ class TestHealth:
         made = training(SIBLING, NEXT)
         for other in (SIBLING, NEXT):
             assert adopted(made.receive(other, stored(lineage=lineage(1, 0)), 11.0)) is None
-        made.closed(0, 28, digest(0, 28), [SIBLING], 11.0 + MEET_S - 1)
-        assert adopted(made.tick(11.0 + MEET_S - 0.1)) is None
+        made.closed(0, 28, digest(0, 28), [SIBLING], 11.0 + FORGET_S - 1)
+        assert adopted(made.tick(11.0 + FORGET_S - 0.1)) is None
 
     @pytest.mark.parametrize("era", [0, 1, 5 << 32])
     def test_an_era_has_one_beginning(self, era: int) -> None:
@@ -223,7 +222,7 @@ class TestHealth:
         false = Lineage(era, 20, (digest(0, 20), digest(1, 20)), (ME,))
         now += BRIEF_PATIENCE_S + 1
         effects = [e for p in (SIBLING, NEXT) for e in made.receive(p, Stored(false), now)]
-        assert adopted([*effects, *made.tick(now + MEET_S)]) is None
+        assert adopted([*effects, *made.tick(now + FORGET_S)]) is None
 
     def test_half_of_those_it_works_with_are_no_reason_where_it_sees_no_trouble(self) -> None:
         made, now = training(SIBLING, NEXT), 10.0 + BRIEF_PATIENCE_S + 1
@@ -254,7 +253,7 @@ class TestHealth:
     def test_the_last_step_of_the_run_stands(self) -> None:
         made = training(NEXT, until=30, steps=30)
         assert adopted(made.receive(NEXT, stored(lineage=lineage(1, 20)), 500.0)) is None
-        assert adopted(made.tick(500.0 + MEET_S + PATIENCE_S)) is None
+        assert adopted(made.tick(500.0 + FORGET_S + PATIENCE_S)) is None
 
     def test_it_stands_only_once_every_stage_has_made_it(self) -> None:
         """What the other stage still needs may be with those that have left, though it moves."""

@@ -11,14 +11,14 @@ from msgspec.structs import replace as replaced
 from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
-from protocol.pace import ANSWER_S
+from protocol.limits import MAX_ADVERT_TTL_S
+from protocol.pace import ANSWER_S, ASIDE_S, FORGET_S, HEARD_S, RENEWALS
 from protocol.recovery.choice import SEED, Claims, holders, next_era
 from protocol.recovery.deciding import SILENT_SHARE
 from protocol.recovery.effects import Adopt, RecoveryContext, RecoveryEffect, SaveNow
 from protocol.recovery.evidence import DOUBTED_AFTER, Evidence
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, LATELY_S, PATIENCE_S, Knowledge
-from protocol.recovery.lines import MEET_S
-from protocol.recovery.machine import REFRESH_S, SETTLE_S, TURN_S, Recovery
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
+from protocol.recovery.machine import SETTLE_S, Recovery
 from protocol.recovery.stored import (
     STORED,
     Copy,
@@ -143,7 +143,7 @@ class TestLost:
         made = running(order[1])
         made.update(context(27, None), 20.0)
         assert adopted(made.tick(20.0 + ANSWER_S)) is None
-        assert adopted(made.tick(20.0 + ANSWER_S + TURN_S)) is not None
+        assert adopted(made.tick(20.0 + ANSWER_S + HEARD_S)) is not None
 
     def test_others_follow_who_see_the_same(self) -> None:
         decider, other = first(PEERS), max(PEERS, key=lambda p: rank("restore", FIRST.era, p))
@@ -164,7 +164,7 @@ class TestLost:
         for other in PEERS[1:]:
             assert adopted(made.receive(other, stored((0, 20), (1, 20)), idle + 1)) is None
         back, seats = None, dict.fromkeys(PEERS[1:], (FIRST.era,))
-        for second in range(2, int(LATELY_S + MEET_S) + 2):
+        for second in range(2, int(ASIDE_S + FORGET_S) + 2):
             reached = dict.fromkeys(seats, 27 + second)
             train = replace(context(None, None), eras=seats, reached=reached)
             back = back or adopted(made.update(train, idle + second))
@@ -203,7 +203,7 @@ class TestLost:
         for other in PEERS:  # the copies of stage 1 at version 20 went with their last holder
             made.receive(other, stored((0, 20), (0, 10), (1, 10), lineage=lineage), 22.0)
         order = sorted(PEERS, key=lambda peer: rank("restore", lineage.era, peer))
-        late = 22.0 + ANSWER_S + TURN_S * order.index(first(PEERS))
+        late = 22.0 + ANSWER_S + HEARD_S * order.index(first(PEERS))
         made.update(context(20, None, era=lineage.era), 22.0)
         again = adopted(
             [*made.tick(22.0 + ANSWER_S), *made.tick(late), *made.tick(late + ANSWER_S)]
@@ -483,14 +483,14 @@ class TestResume:
         made.receive(PEERS[1], stored((1, 20)), 0.1)
         made.update(context(None, None, live=PEERS[:2]), 0.2)
         assert adopted(made.tick(SETTLE_S + BRIEF_PATIENCE_S - 1.0)) is None
-        late = 0.2 + SETTLE_S + BRIEF_PATIENCE_S + TURN_S
-        assert begun_at([*made.tick(late - TURN_S), *made.tick(late)]) == 20
+        late = 0.2 + SETTLE_S + BRIEF_PATIENCE_S + HEARD_S
+        assert begun_at([*made.tick(late - HEARD_S), *made.tick(late)]) == 20
 
 
 def test_the_record_is_said_again_before_it_expires() -> None:
     made = machine(PEERS[0], (0, 10))
     made.update(context(11, 11), 1.0)
-    said = [e for e in made.tick(REFRESH_S + 1) if isinstance(e, Publish)]
+    said = [e for e in made.tick(MAX_ADVERT_TTL_S / RENEWALS + 1) if isinstance(e, Publish)]
     assert [(e.kind, e.key, e.seq) for e in said] == [(STORED, PEERS[0], 7)]
 
 
@@ -509,7 +509,7 @@ class TestStandstill:
         me = first(PEERS, lineage.era)
         held = ((0, 20), (1, 20)) if version else ()
         made, effects = machine(me, *held, lineage=lineage), list[RecoveryEffect]()
-        for now in range(0, int(IN_VAIN_S + 2 * ANSWER_S + TURN_S), 2):
+        for now in range(0, int(IN_VAIN_S + 2 * ANSWER_S + HEARD_S), 2):
             seen = context(version, version, quorum=quorum, era=lineage.era)
             there = (frozenset({me}), frozenset(PEERS))
             effects += made.update(replace(seen, serving=there, moved=(moved(now), 4)), float(now))

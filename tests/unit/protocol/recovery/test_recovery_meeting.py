@@ -9,10 +9,11 @@ from itertools import permutations
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.pace import ASIDE_S, FETCH_S, FORGET_S
 from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect
 from protocol.recovery.evidence import Evidence, Kept
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, LATELY_S, PATIENCE_S, Knowledge
-from protocol.recovery.lines import FETCH_S, MANY, MEET_S, MOST_FAILURES, Line, first
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
+from protocol.recovery.lines import MANY, MOST_FAILURES, Line, first
 from protocol.recovery.machine import SETTLE_S, Recovery
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 
@@ -168,7 +169,7 @@ class TestTraining:
         self, founder: PeerId | None, stands: bool
     ) -> None:
         made = Trained(299, founder=founder)
-        made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
+        made.meet(self.theirs, 300, FRIEND, copies=(300, 320))
         assert (not made.fetches) == stands
 
     def test_nor_does_one_that_stands_still(self) -> None:
@@ -187,8 +188,8 @@ class TestTraining:
             made.take(made.machine.not_fetched(80.0 + failure))
         assert len(made.fetches) == MOST_FAILURES
         assert not made.adopted
-        made.take(made.machine.tick(80.0 + MOST_FAILURES + LATELY_S))
-        made.see({FRIEND: (self.theirs, 400)}, 80.0 + MOST_FAILURES + LATELY_S)
+        made.take(made.machine.tick(80.0 + MOST_FAILURES + ASIDE_S))
+        made.see({FRIEND: (self.theirs, 400)}, 80.0 + MOST_FAILURES + ASIDE_S)
         assert len(made.fetches) == MOST_FAILURES + 1, "it is tried again after a while"
 
     def test_a_state_that_comes_too_slowly_gives_way_to_another_line(self) -> None:
@@ -424,10 +425,10 @@ def test_a_line_is_seen_for_a_while_before_ours_is_given_up() -> None:
     made.machine.receive(FRIEND, stored(theirs, THEIRS, 300), 11.0)
     made.see({FRIEND: (theirs, 300)}, 11.0)
     made.go_on(11.0)
-    made.see({FRIEND: (theirs, 310)}, 10.5 + MEET_S)
+    made.see({FRIEND: (theirs, 310)}, 10.5 + FORGET_S)
     assert not made.fetches
-    made.go_on(11.5 + MEET_S)
-    made.see({FRIEND: (theirs, 311)}, 11.5 + MEET_S)
+    made.go_on(11.5 + FORGET_S)
+    made.see({FRIEND: (theirs, 311)}, 11.5 + FORGET_S)
     assert made.fetches
 
 
@@ -439,7 +440,7 @@ def test_a_line_that_was_just_left_is_no_reason_to_go_back() -> None:
     assert made.machine.lineage == theirs
     left = {FRIEND: (made.lineage, 900)}
     made.machine.receive(FRIEND, stored(made.lineage, OURS, 890, 900), 81.0)
-    for second in range(int(LATELY_S) - 5):
+    for second in range(int(ASIDE_S) - 5):
         made.take(made.machine.update(replace(made.context(left), versions=(400,)), 81.0 + second))
         left = {FRIEND: (made.lineage, 901 + second)}
     assert len(made.fetches) == 1

@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.pace import HEARD_S
 from protocol.recovery.deciding import MAX_TURNS
 from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect
 from protocol.recovery.knowledge import PATIENCE_S, Knowledge
-from protocol.recovery.machine import TURN_S, Recovery
+from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
 
 ME, NEXT, LAST, OTHER, *_ = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(8))
 STAGES, EVERY, TOGETHER, MADE = 3, 10, 100, 500
 OURS, THEIRS = 7, 8
 FIRST = Lineage(1, electors=(ME,))
-LATEST_S = PATIENCE_S + (MAX_TURNS + 2) * TURN_S
+LATEST_S = PATIENCE_S + (MAX_TURNS + 2) * HEARD_S
 """So long after a stage was lost somebody has begun anew."""
 
 

@@ -14,8 +14,9 @@ from client.lab.simulate.electing import UnsplitQuorum
 from protocol.decree.decree import designated
 from protocol.ids import PeerId, peer_id_from_key, rank, short
 from protocol.limits import MAX_ELECTORS
-from protocol.membership.contacts import CONTACT_S, Contacts
+from protocol.membership.contacts import Contacts
 from protocol.membership.detector import DEAD_AFTER_S
+from protocol.pace import HEARD_S
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum, electors
 from protocol.view import Replica, SwarmView
@@ -96,8 +97,8 @@ def test_a_majority_may_depend_on_one() -> None:
     assert not made.needs(other, (), now)
     assert made.needs(other, {third}, now)
     assert made.needs(other, {other, third}, now), "to let it back"
-    hear(contacts, other, (STAGE,), now + CONTACT_S)
-    assert made.needs(other, (), now + CONTACT_S), "the third one hears us no more"
+    hear(contacts, other, (STAGE,), now + HEARD_S)
+    assert made.needs(other, (), now + HEARD_S), "the third one hears us no more"
 
 
 def test_one_that_has_ended_still_counts_and_most_that_have_end_the_lineage() -> None:
@@ -215,7 +216,7 @@ class TestSplit:
 
     def test_nobody_goes_on_without_others_before_they_have_stopped(self) -> None:
         side, everybody = set(PEERS[:4]), PEERS
-        after_s = (CONTACT_S + DEAD_AFTER_S) / 2
+        after_s = (HEARD_S + DEAD_AFTER_S) / 2
         assert not may_close(PEERS[0], side, everybody, after_s), "they are silent, not lost"
         assert not may_close(PEERS[5], set(PEERS[4:]), everybody, after_s), "and do not count us"
 
@@ -240,7 +241,7 @@ class TestEvidence:
     def test_a_connection_that_is_closed_after_a_silence_is_no_death(self) -> None:
         """After a split heals, the other side closes what it had given up; it lives."""
         contacts = hearing(OTHER)
-        contacts.closed(OTHER, by_peer=True, now=10.0 + CONTACT_S)
+        contacts.closed(OTHER, by_peer=True, now=10.0 + HEARD_S)
         assert not contacts.is_gone(OTHER)
         assert not quorum(ME, contacts, [ME, OTHER]).holds(14.0) or rank("elector", ME) < rank(
             "elector", OTHER
@@ -256,6 +257,16 @@ class TestEvidence:
         assert not contacts.is_gone(OTHER)
         assert not quorum(ME, contacts, PEERS[:3]).holds(20.0)
 
+    def test_all_know_once_those_in_touch_have_acknowledged_it(self) -> None:
+        contacts = hearing(OTHER, THIRD)
+        contacts.said(1, 11.0)
+        contacts.heard(OTHER, (STAGE,), 1, 11.5)
+        assert not contacts.all_know(10.5, 11.5)
+        assert contacts.all_know(10.5, 10.0 + HEARD_S), "the third one is out of touch"
+        contacts.heard(THIRD, (STAGE,), 1, 12.0)
+        assert contacts.all_know(10.5, 12.0)
+        assert not contacts.all_know(11.5, 12.0), "nothing was said since"
+
     def test_an_echo_of_what_we_never_said_proves_nothing(self) -> None:
         contacts = Contacts()
         contacts.said(1, 10.0)
@@ -268,7 +279,7 @@ class TestEvidence:
         contacts = hearing(PEERS[1])
         contacts.closed(PEERS[1], by_peer=False, now=11.0)
         assert not contacts.present(PEERS[1], 11.0)
-        assert PEERS[1] not in contacts.lost(10.0 + CONTACT_S)
+        assert PEERS[1] not in contacts.lost(10.0 + HEARD_S)
         assert PEERS[1] in contacts.lost(10.0 + DEAD_AFTER_S)
 
     def test_who_is_set_aside_is_lost_at_once(self) -> None:
@@ -342,7 +353,7 @@ class TestRollingBack:
                 contacts.heard(other, (STAGE,), echo, 100.0 + second)
             assert not made.holds(119.5), "no step is closed so"
             assert made.may_roll_back(119.5)
-            assert not made.may_roll_back(119.0 + CONTACT_S), "it is silent now"
+            assert not made.may_roll_back(119.0 + HEARD_S), "it is silent now"
 
     @pytest.mark.parametrize("gone", ["closed", "left"])
     def test_whose_link_ended_is_not_within_reach(self, gone: str) -> None:

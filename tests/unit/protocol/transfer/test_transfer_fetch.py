@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import CHUNK_BYTES, MAX_BLOB_BYTES
+from protocol.pace import FORGET_S, LOOK_S
 from protocol.transfer.blob import Blob, root_of
 from protocol.transfer.fetch import (
-    CHUNK_S,
-    QUERY_RETRY_S,
     WINDOW,
     Fetch,
     FetchEffect,
@@ -243,7 +242,7 @@ def test_a_liar_that_drips_does_not_keep_others_from_giving_theirs() -> None:
         A: asked(list(fetch.offered(A, lie, now))),
         B: asked(list(fetch.offered(B, truth, now))),
     }
-    every, flavour = {A: WINDOW * CHUNK_S - 1, B: 21.0}, {A: 1, B: 0}
+    every, flavour = {A: WINDOW * FORGET_S - 1, B: 21.0}, {A: 1, B: 0}
     due = dict(every)
     while not fetch.done and now < 7200.0:
         now += 1.0
@@ -278,16 +277,16 @@ def test_a_donor_that_falls_silent_half_way_is_given_up() -> None:
     fetch = begin(A)
     requests = asked(list(fetch.offered(A, offer(8), 0.0)))
     fetch.chunk(A, chunk(requests[0][1]), digest(requests[0][1]), 20.0)
-    fetch.tick(20.0 + WINDOW * CHUNK_S - 1)
+    fetch.tick(20.0 + WINDOW * FORGET_S - 1)
     assert not fetch.hopeless
-    fetch.tick(20.0 + WINDOW * CHUNK_S)
+    fetch.tick(20.0 + WINDOW * FORGET_S)
     assert fetch.hopeless
 
 
 def test_silent_donors_are_asked_again() -> None:
     fetch = begin(A, B)
     fetch.offered(A, offer(1), 0.0)
-    again = [e.peer for e in fetch.tick(QUERY_RETRY_S) if isinstance(e, Send)]
+    again = [e.peer for e in fetch.tick(LOOK_S) if isinstance(e, Send)]
     assert again == [B]
 
 

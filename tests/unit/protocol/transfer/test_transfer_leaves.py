@@ -8,15 +8,13 @@ import pytest
 
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pace import FORGET_S
+from protocol.pace import FORGET_S, LOST_S
 from protocol.transfer.fetch import StoreChunk
 from protocol.transfer.leaves import (
-    LACKS_S,
     LEAST_AHEAD,
     LEAVES,
     LIE_POINTS,
     SOON_S,
-    STARVES_S,
     WINDOW,
     LeafEffect,
     LeafFetch,
@@ -118,10 +116,10 @@ def test_who_lacks_a_leaf_is_asked_for_it_later() -> None:
     fetch = begin(A)
     fetch.want([5], [], 0.0)
     assert asked(fetch.chunk(A, leaf(5), "lacks", 1.0)) == []
-    assert asked(fetch.tick(1.0 + LACKS_S / 2)) == []
+    assert asked(fetch.tick(1.0 + FORGET_S / 2)) == []
     assert asked(fetch.offer([A, B], 2.0)) == [(B, 5)]
     fetch.lost(B, 3.0)
-    assert asked(fetch.tick(1.0 + LACKS_S)) == [(A, 5)]
+    assert asked(fetch.tick(1.0 + FORGET_S)) == [(A, 5)]
 
 
 def test_the_leaves_of_a_lost_donor_are_asked_for_elsewhere() -> None:
@@ -157,12 +155,12 @@ def test_leaves_that_nobody_asked_for_are_ignored() -> None:
 def test_it_starves_where_nobody_gives_what_is_wanted() -> None:
     fetch = begin()
     fetch.want([1], [], 5.0)
-    assert not fetch.starved(4.0 + STARVES_S)
-    assert fetch.starved(5.0 + STARVES_S)
+    assert not fetch.starved(4.0 + LOST_S)
+    assert fetch.starved(5.0 + LOST_S)
     fetch.offer([A], 30.0)
     assert not fetch.starved(60.0)
     fetch.chunk(A, leaf(1), "lacks", 60.0)
     assert not fetch.starved(61.0)
-    assert fetch.starved(60.0 + STARVES_S)
+    assert fetch.starved(60.0 + LOST_S)
     fetch.want([], [], 99.0)
     assert not fetch.starved(200.0)

@@ -9,7 +9,7 @@ import trio
 from client.store.persisted import Persisted
 from client.store.records import KeptChain
 from protocol.effects import Publish
-from protocol.recovery.lines import MEET_S
+from protocol.pace import FORGET_S
 from protocol.recovery.stored import STORED, Copy, Stored, begun, encode_stored
 from protocol.wire.parts import SeatStatus
 from tests.support.protocol_examples import peer
@@ -66,7 +66,7 @@ async def test_a_newcomer_is_not_shown_another_run_by_an_invented_majority(tmp_p
     async with open_swarm(tmp_path, steps=STEPS, checkpoint_every=EVERY) as swarm:
         honest, late = await beside_an_invented_majority(swarm)
         await swarm.until(lambda: late.serves(1))
-        await trio.sleep(3 * MEET_S)
+        await trio.sleep(3 * FORGET_S)
         assert len({v.lineage.era for v in (*honest, late)} - {FALSE.era}) == 1
         assert late.step(1) == STEPS
         newest = honest[1].engine.waypoints.machine.newest

@@ -13,7 +13,7 @@ from client.train.transfer.leaf_supply import MOST_AHEAD, LeafSupply
 from model_zoo.datasets.build import build
 from model_zoo.datasets.mix import Choice, mix
 from model_zoo.specs.merkle import LEAF_BYTES, leaf_count
-from protocol.transfer.leaves import STARVES_S
+from protocol.pace import LOST_S
 from tests.support.train_swarm import ADVERT, Volunteer, open_swarm
 
 LEAVES = 14
@@ -160,7 +160,7 @@ async def test_when_the_last_giver_leaves_it_is_said_and_training_goes_on_when_o
         assert "are missing: join with --data" in words
         assert ("warning", words) in [(said.level, said.words) for said in first.events()]
         step = first.step(0)
-        await trio.sleep(STARVES_S)
+        await trio.sleep(LOST_S)
         assert first.step(0) == step
         back = await swarm.add()
         await enter(back)
