@@ -15,7 +15,7 @@ from model_zoo.specs.slices import stage_parameters
 from protocol.evidence.proof import contradiction
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest, StageCost
-from protocol.membership.advert import ADVERT, Advert
+from protocol.membership.advert import ADVERT, Advert, encode_advert
 from protocol.membership.record import Record, seal
 from protocol.wire import messages as m
 from protocol.wire.envelope import Signer
@@ -102,12 +102,24 @@ def seat(stage: int, version: int = 0, **changes: object) -> m.SeatStatus:
     return m.SeatStatus(**(fields | changes))  # type: ignore[arg-type]
 
 
+def record(
+    number: int,
+    kind: str = ADVERT,
+    body: bytes | None = None,
+    *,
+    seq: int = 1,
+    issued: float = WALL,
+    ttl_s: int = 600,
+    swarm: SwarmId = SWARM,
+) -> Envelope:
+    """What a peer says of itself, signed; an advert unless a body is given."""
+    said = encode_advert(advert()) if body is None else body
+    return seal(signer(number), kind, Record(peer(number), seq, int(issued), ttl_s, said), swarm)
+
+
 def proof_of(number: int = 1, swarm: SwarmId = SWARM) -> Proof:
     """Two adverts of one author with one number."""
-    one, two = (
-        seal(signer(number), ADVERT, Record(peer(number), 7, int(WALL), 600, body), swarm)
-        for body in (b"one", b"two")
-    )
+    one, two = (record(number, body=body, seq=7, swarm=swarm) for body in (b"one", b"two"))
     found = contradiction(one, two)
     assert found is not None
     return found
