@@ -72,7 +72,7 @@ async def test_the_status_says_what_a_stage_waits_for_on_its_way_out(
             while second.held_stages.held or not said:
                 await trio.sleep(0.005)
                 now = second.shown(stopping=True)
-                said |= {(held.state, now.reason) for held in now.held if held.for_s > 0.9}
+                said |= {(held.state, now.reason) for held in now.held}
         assert ("draining", "draining stage 0: its running step is brought to its end") in said
         assert ("saving", "saving stage 0: writing a last checkpoint") in said
         serving = first.shown().held
