@@ -64,11 +64,15 @@ async def test_honest_replicas_agree(
         for volunteer in volunteers:
             assert not len(volunteer.engine.membership.verdicts)
             assert not volunteer.engine.penalties
-        for volunteer in volunteers:
+        for volunteer, stage in zip(volunteers, stages, strict=True):
             told = volunteer.shown()
             results = told.audits.results
             assert results.disagree == 0
-            assert {one.standing for one in told.trust} == {"proven"}
+            siblings = {v.peer for v, of in zip(volunteers, stages, strict=True) if of == stage}
+            standing = {one.peer: one.standing for one in told.trust}
+            assert {standing[peer] for peer in siblings & standing.keys()} <= {"proven"}
+            # a replica beside ours that has sent us nothing has shown no work yet
+            assert set(standing.values()) <= {"proven", "probation"}
             assert sum(one.audits.drawn for one in told.trust) == results.drawn
             assert "not agree" not in report(None, told)
             told_of = [one for one in volunteer.events() if one.words.startswith("audit of")]
