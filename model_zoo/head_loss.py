@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model_zoo.specs.model import tokens_at_once
 from model_zoo.stages import Stage, losses_of
 
 
@@ -34,7 +33,7 @@ def losses_of_hidden(
         z_weight: of the z-loss; 0: none.
         weight: of all of it, in what is run back.
     """
-    at_once = tokens_at_once(stage.spec.vocab)
+    at_once = max(1, stage.logits_at_once // stage.spec.vocab)
     if targets.numel() <= at_once:
         return losses_of(stage.project(hidden), targets, z_weight=z_weight, weight=weight)
     trained = [each for each in stage.projecting if each.requires_grad]

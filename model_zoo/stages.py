@@ -25,7 +25,7 @@ from model_zoo.models.family import Decoder, State, decoder
 from model_zoo.models.llama import bounded
 from model_zoo.models.lora import freeze, kept, multiply
 from model_zoo.specs.family import OUTPUT
-from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.model import LOGITS_AT_ONCE, ModelSpec
 from model_zoo.specs.precision import DEFAULT, Precision
 from model_zoo.specs.slices import StageSlice, stage_tensors
 
@@ -57,6 +57,8 @@ class Stage(nn.Module):
         self.reruns_blocks = False
         """Whether a graph keeps each block's input alone, and backward runs the block once more:
         the same numbers from less memory, for a third more work."""
+        self.logits_at_once = LOGITS_AT_ONCE
+        """Numbers of logits that the loss has at a time (`head_loss`)."""
         self.runner: Runner = run_block
         """Runs the blocks: as they are, or compiled."""
         self.add_module(spec.facts.decoder, decoder(spec, part))

@@ -188,14 +188,21 @@ class Auditor:
         of few groups: sums that other threads make differ in their last bits, and so may what lies
         between two steps of the codec, or the scale of a group.
         """
-        theirs = self._replica.wire.boundary_in(claimed, direction, place).flatten()
-        expected = self._replica.wire.boundary_in(ours, direction, place).flatten()
+        theirs, expected = (
+            self._boundary(sent, direction, place).flatten() for sent in (claimed, ours)
+        )
         step = CODECS[self._replica.wire.boundary_codec].step
         padded = torch.nn.functional.pad(expected, (0, -len(expected) % GROUP)).view(-1, GROUP)
         allowed = max(ROUNDING, step) * float(torch.linalg.vector_norm(padded, dim=1).max())
         distance = math.sqrt(max(0.0, squared_norm(theirs - expected) - allowed**2))
         coded = relative(distance, math.sqrt(squared_norm(expected)))
         return before_coding(coded, step * LARGEST_OF_GROUP)
+
+    def _boundary(self, payload: Buffer, direction: Direction, place: int) -> Tensor:
+        """Return what a payload holds: (B, T, K)."""
+        tensor, good = self._replica.wire.boundary_in(payload, direction, place)
+        good.now()
+        return tensor
 
     def _decoded(self, payload: Buffer, size: int, place: int) -> Tensor:
         if size > 0 and len(payload) == 0:

@@ -8,7 +8,7 @@ Shapes: any of up to four dimensions; R rows (all but the last), C channels (the
 """
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from client.compute import conditioning, native
 from client.compute.codecs import s4, s8
 from client.compute.codecs.levels import VECTORS
 from client.compute.errors import CodecError, PoisonedTensor
-from client.compute.lane import Lane, lane_to
+from client.compute.lane import lane_to
 from client.compute.payload import (
     HEADER,
     PRESCALED,
@@ -31,11 +31,14 @@ from client.compute.payload import (
     read_header,
     write_header,
 )
+from client.compute.readings import Check, known
 from model_zoo.specs.codec import CODECS, Codec
 
 _LARGEST = s8.LARGEST_VALUE * s8.LARGEST_SCALE
 _PLAIN_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _HOST = torch.device("cpu")
+ROUNDED_UP = 1 + 2**-7
+"""Most by which a scale that is sent is above the number that it was."""
 POISON = "tensor holds NaN, infinity or an absurd magnitude"
 
 
@@ -44,26 +47,41 @@ def encode(
     codec: Codec,
     *,
     direction: Direction,
-    out: bytearray | None = None,
     like: Buffer | None = None,
     key: bytes = bytes(8),
-    waits: bool = True,
 ) -> memoryview:
-    """Return the payload of a tensor, unsealed.
+    """Return the payload of a tensor, unsealed; as `begin_encoding` has it.
+
+    Raises:
+        PoisonedTensor, ValueError: as there.
+    """
+    payload = begin_encoding(tensor, codec, direction=direction, like=like, key=key).now()
+    lane_to(tensor.device).wait()
+    return payload
+
+
+def begin_encoding(
+    tensor: Tensor,
+    codec: Codec,
+    *,
+    direction: Direction,
+    like: Buffer | None = None,
+    key: bytes = bytes(8),
+) -> Check[memoryview]:
+    """Return the payload of a tensor, unsealed. On a GPU nothing is waited for: its bytes are there
+    after the lane's `mark`, and its memory must be kept until then.
 
     Args:
         tensor: fp32, of one to four dimensions.
         codec: how it is encoded.
         direction: written into the header.
-        out: buffer to write into, grown as needed; None: a new one.
         like: a payload that another replica has made of the same tensor: where the last bits of the
             numbers decide how they are conditioned, as there. What is no such payload is ignored.
         key: by which S4 rounds gradients: of `s4.rounding_key`.
-        waits: until the bytes are there; else, from a GPU, they are after its lane's `mark`. The
-            numbers are good either way, and the payload's memory must be kept until then.
 
     Raises:
-        PoisonedTensor: the tensor holds NaN, infinity or an absurd magnitude.
+        PoisonedTensor: the tensor holds NaN, infinity or an absurd magnitude; when it is judged, or
+            here.
         ValueError: it is empty, not fp32, has more than four dimensions, or more than one where the
             codec is for vectors.
     """
@@ -72,20 +90,26 @@ def encode(
         raise ValueError(f"cannot encode {tuple(tensor.shape)} of {tensor.dtype} in {codec}")
     numbers = tensor.detach().contiguous()
     if codec == "s8":
-        return _encode_blocks(codec, numbers, direction, out, like, waits=waits)
-    header = Header(codec, direction, tuple(tensor.shape))
-    payload = _prepare(header, out, tensor.device)
-    body = _view(payload[header.body_start :], torch.uint8)
-    chunk = s8.chunk_of(tensor.device)
+        return _begin_s8(numbers, direction, like)
+    header, chunk = Header(codec, direction, tuple(tensor.shape)), s8.chunk_of(tensor.device)
+    payload = lane_to(tensor.device).host_bytes(header.size_bytes).numpy().data
+    write_header(payload, header)
+    largest = s8.LARGEST_SCALE
     if codec in VECTORS:
-        _send(VECTORS[codec].encode(numbers, chunk), body, tensor.device, waits=waits)
+        pieces = VECTORS[codec].encode(numbers, chunk)
     elif codec == "s4":
-        rows, by_chance = numbers.view(-1, numbers.shape[-1]), direction == "backward"
+        by_chance = direction == "backward"
+        rows = numbers.view(-1, numbers.shape[-1])
         pieces = s4.encode(rows, key if by_chance else None, chunk)
-        _send(pieces, body, tensor.device, waits=waits)
     else:
-        _encode_plain(numbers.view(-1), body, _PLAIN_DTYPES[codec], waits=waits)
-    return payload
+        pieces, largest = _plain(numbers.view(-1), _PLAIN_DTYPES[codec], chunk), _LARGEST
+    peak = _send(pieces, payload[header.body_start :], tensor.device)
+
+    def judge(found: Sequence[float]) -> memoryview:
+        _refuse_poison(found[0], largest, tensor.device)
+        return payload
+
+    return Check(peak.view(1), judge)
 
 
 def decode(
@@ -97,7 +121,28 @@ def decode(
     out: Tensor | None = None,
     device: torch.device = _HOST,
 ) -> Tensor:
-    """Return the fp32 tensor in a payload from outside.
+    """Return the fp32 tensor in a payload from outside; as `begin_decoding` has it.
+
+    Raises:
+        CodecError: as there.
+    """
+    result, good = begin_decoding(
+        buffer, expected_shape, codec=codec, direction=direction, out=out, device=device
+    )
+    good.now()
+    return result
+
+
+def begin_decoding(
+    buffer: Buffer,
+    expected_shape: Sequence[int],
+    *,
+    codec: Codec | None = None,
+    direction: Direction | None = None,
+    out: Tensor | None = None,
+    device: torch.device = _HOST,
+) -> tuple[Tensor, Check[None]]:
+    """Return the fp32 tensor in a payload from outside, which counts only if it is good.
 
     Args:
         buffer: the payload, not yet checked.
@@ -108,132 +153,131 @@ def decode(
         device: of a new one.
 
     Raises:
-        CodecError: the payload is invalid or has another shape; `out` may hold part of it.
+        CodecError: the payload is invalid or has another shape, here or when it is judged; `out`
+            may hold part of it.
     """
     header = read_header(buffer, expected_shape, codec, direction)
     result = torch.empty(header.shape, device=device) if out is None else out
     body = _view(memoryview(buffer)[header.body_start :], torch.uint8)
     rows, flat, lane = result.view(-1, header.shape[-1]), result.view(-1), lane_to(result.device)
     chunk = s8.chunk_of(result.device)
+    refuse: Callable[[Tensor], None]
     if header.codec == "s8":
         factors = _checked_factors(buffer, header) if header.prescaled else None
-        if not _decode_blocks(body, rows, factors, header):
-            s8.refuse(body)
-        return result
-    if header.codec == "s4":
-        if not bool(s4.decode(lane.to_device(body), rows, chunk)):
-            s4.refuse(body)
-        return result
-    if header.codec in VECTORS:
+        if native.takes(rows):
+            if not native.decode(body.numpy().data, rows, factors, header.rotated):
+                s8.refuse(body)
+            return result, known(None)
+        factors = None if factors is None else factors.to(rows.device)
+        there, refuse = lane.to_device(body), s8.refuse
+        good = s8.decode(there, rows, factors, rotated=header.rotated, chunk=chunk)
+    elif header.codec == "s4":
+        good, refuse = s4.decode(lane.to_device(body), rows, chunk), s4.refuse
+    elif header.codec in VECTORS:
         quantiser = VECTORS[header.codec]
-        if not bool(quantiser.decode(lane.to_device(body), flat, chunk)):
-            quantiser.refuse(body)
-        return result
-    flat.copy_(lane.to_device(body).view(_PLAIN_DTYPES[header.codec]))
-    peaks = [piece.abs().amax() for piece in torch.split(flat, chunk)]
-    if not bool(torch.stack(peaks).amax() <= _LARGEST):  # false for NaN as well
-        raise CodecError("payload holds NaN, infinity or an absurd magnitude")
-    return result
+        good, refuse = quantiser.decode(lane.to_device(body), flat, chunk), quantiser.refuse
+    else:
+        flat.copy_(lane.to_device(body).view(_PLAIN_DTYPES[header.codec]))
+        peaks = [piece.abs().amax() for piece in torch.split(flat, chunk)]
+        good, refuse = torch.stack(peaks).amax() <= _LARGEST, _refuse_plain  # false for NaN as well
+
+    def judge(found: Sequence[float]) -> None:
+        if not found[0]:
+            refuse(body)
+
+    return result, Check(good.float().view(1), judge)
 
 
-def _encode_blocks(
-    codec: Codec,
-    numbers: Tensor,
-    direction: Direction,
-    out: bytearray | None,
-    like: Buffer | None,
-    *,
-    waits: bool,
-) -> memoryview:
-    rows = numbers.view(-1, numbers.shape[-1])
-    flags, factors = 0, None
-    theirs = None if like is None else _header_of(like, numbers.shape, codec, direction)
-    conditioned = None if theirs is None else theirs.flags != 0
-    if numbers.dim() == 1:
-        pass  # a vector has no channels
-    elif direction == "forward" and conditioning.needs_prescale(rows, conditioned):
-        flags, factors = PRESCALED, conditioning.channel_factors(rows)
+def _begin_s8(numbers: Tensor, direction: Direction, like: Buffer | None) -> Check[memoryview]:
+    """Encode in S8. Whether a GPU's numbers need conditioning is not known before they are read: so
+    they have room for it, and are prescaled by ones where they do not need it."""
+    rows, shape = numbers.view(-1, numbers.shape[-1]), tuple(numbers.shape)
+    theirs = None if like is None else _header_of(like, shape, "s8", direction)
+    needed: bool | Tensor = False  # a vector has no channels
+    if numbers.dim() > 1 and direction != "average":
+        wanted = None if theirs is None else theirs.flags != 0
+        needed = conditioning.needed(rows, direction, wanted)
+    factors = None
+    if direction == "forward" and needed is not False:
+        factors = conditioning.channel_factors(rows)
         if like is not None and theirs is not None and theirs.prescaled:
-            known = _factors_of(like, theirs).to(factors.device)
-            factors = conditioning.nearest_factors(factors, known)
-    elif direction == "backward" and conditioning.needs_rotation(rows, conditioned):
-        flags = ROTATED
-    header = Header(codec, direction, tuple(numbers.shape), flags)
-    payload = _prepare(header, out, numbers.device)
+            there = _factors_of(like, theirs).to(factors.device)
+            factors = conditioning.nearest_factors(factors, there)
+        if isinstance(needed, Tensor):
+            factors = torch.where(needed, factors, 1.0)
+    rotated = needed if factors is None else False
+    flags = PRESCALED if factors is not None else ROTATED if rotated is not False else 0
+    plain = Header("s8", direction, shape)
+    header = Header("s8", direction, shape, flags)
+    lane = lane_to(rows.device)
+    memory = lane.host_bytes(header.size_bytes)
+    payload, body = memory.numpy().data, memory[header.body_start :]
     reciprocals = None
     if factors is not None:
-        _view(payload[HEADER.size : header.body_start], torch.bfloat16).copy_(factors)
+        lane.to_host(factors.view(torch.uint8), memory[HEADER.size : header.body_start])
         reciprocals = factors.float().reciprocal_()
-    body = payload[header.body_start :]
-    if native.takes(rows):
-        if not native.encode(rows, body, reciprocals, header.rotated):
+
+    def judge(found: Sequence[float]) -> memoryview:
+        is_needed, peak, largest = found
+        _refuse_poison(peak, s8.LARGEST_SCALE, rows.device)
+        used = header if is_needed else plain
+        if used.prescaled and not peak * ROUNDED_UP * largest <= s8.LARGEST_SCALE:
             raise PoisonedTensor(POISON)
-    else:
-        waits = waits or factors is not None  # its bytes are looked at below
-        _encode_rows(header, rows, _view(body, torch.uint8), reciprocals, waits=waits)
-    if factors is not None and not _sane_product(body, factors, codec):
-        raise PoisonedTensor("tensor holds an absurd magnitude")
-    return payload
+        made = payload[header.body_start - used.body_start :]
+        write_header(made, used)
+        return made
 
-
-def _encode_rows(
-    header: Header, rows: Tensor, body: Tensor, reciprocals: Tensor | None, *, waits: bool
-) -> None:
-    """Encode rows (R, C) where they are."""
+    if native.takes(rows):
+        if not native.encode(rows, body.numpy().data, reciprocals, bool(rotated)):
+            raise PoisonedTensor(POISON)
+        if factors is not None and not _sane_product(payload[header.body_start :], factors, "s8"):
+            raise PoisonedTensor(POISON)
+        return known(judge((bool(needed), 0.0, 0.0)))
     chunk = s8.chunk_of(rows.device)
-    pieces = s8.encode(rows, reciprocals, rotated=header.rotated, chunk=chunk)
-    _send(pieces, body, rows.device, waits=waits)
+    pieces = s8.encode(rows, reciprocals, rotated=rotated, chunk=chunk)
+    peak = _send(pieces, payload[header.body_start :], rows.device)
+    largest = peak.new_ones(()) if factors is None else factors.amax().float()
+    is_needed = needed.float() if isinstance(needed, Tensor) else peak.new_full((), float(needed))
+    return Check(torch.stack([is_needed, peak, largest]), judge)
 
 
 def _send(
-    pieces: Iterable[tuple[slice, Tensor, Tensor]],
-    body: Tensor,
-    device: torch.device,
-    *,
-    waits: bool,
-) -> None:
-    """Copy each piece to its place while the next one is computed.
+    pieces: Iterable[tuple[slice, Tensor, Tensor]], body: memoryview, device: torch.device
+) -> Tensor:
+    """Copy each piece to its place while the next one is computed; return the largest of the
+    numbers that come with the pieces."""
+    lane, there, largest = lane_to(device), _view(body, torch.uint8), []
+    for place, piece, peak in pieces:
+        lane.to_host(piece, there[place])
+        largest.append(peak)
+    return largest[0] if len(largest) == 1 else torch.stack(largest).amax()
+
+
+def _plain(
+    numbers: Tensor, dtype: torch.dtype, chunk: int
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Convert numbers (N,) to a type of torch; yield as the codecs do, with the largest magnitude
+    of a piece."""
+    at = 0
+    for piece in torch.split(numbers, chunk):
+        end = at + len(piece) * dtype.itemsize
+        yield slice(at, end), piece.to(dtype).view(torch.uint8), piece.abs().amax()
+        at = end
+
+
+def _refuse_poison(peak: float, largest: float, device: torch.device) -> None:
+    """Refuse a tensor whose peak is above the largest, or is no number.
 
     Raises:
-        PoisonedTensor: the largest scale of a piece is too large.
+        PoisonedTensor: so it is.
     """
-    lane, largest = lane_to(device), []
-    for place, piece, scale in pieces:
-        lane.to_host(piece, body[place])
-        largest.append(scale)
-    _sent(lane, bool(torch.stack(largest).amax() <= s8.LARGEST_SCALE), waits=waits)
-
-
-def _encode_plain(numbers: Tensor, body: Tensor, dtype: torch.dtype, *, waits: bool) -> None:
-    """Encode numbers (N,) where they are, in a type of torch."""
-    lane, peaks, chunk = lane_to(numbers.device), [], s8.chunk_of(numbers.device)
-    pieces = torch.split(numbers, chunk)
-    for piece, place in zip(pieces, torch.split(body, dtype.itemsize * chunk), strict=True):
-        peaks.append(piece.abs().amax())
-        lane.to_host(piece.to(dtype).view(torch.uint8), place)
-    _sent(lane, bool(torch.stack(peaks).amax() <= _LARGEST), waits=waits)
-
-
-def _sent(lane: Lane, sane: bool, *, waits: bool) -> None:
-    """Wait until what was copied is there, if the caller does; what is not ``sane`` is not sent.
-
-    Raises:
-        PoisonedTensor: it is not.
-    """
-    if waits or not sane:  # NaN is not
-        lane.wait()
-    if not sane:
+    if not peak <= largest:
+        lane_to(device).wait()  # the payload is written to until then
         raise PoisonedTensor(POISON)
 
 
-def _decode_blocks(body: Tensor, rows: Tensor, factors: Tensor | None, header: Header) -> bool:
-    """Decode a body into rows (R, C), where these are; False: it is not good."""
-    if native.takes(rows):
-        return bool(native.decode(body.numpy().data, rows, factors, header.rotated))
-    there = lane_to(rows.device).to_device(body)
-    factors = None if factors is None else factors.to(rows.device)
-    chunk = s8.chunk_of(rows.device)
-    return bool(s8.decode(there, rows, factors, rotated=header.rotated, chunk=chunk))
+def _refuse_plain(_: Tensor) -> None:
+    raise CodecError("payload holds NaN, infinity or an absurd magnitude")
 
 
 def _header_of(
@@ -272,19 +316,6 @@ def _sane_product(body: memoryview, factors: Tensor, codec: Codec) -> bool:
     largest = max((int(part.view("<u2").max()) for part in scales if part.size), default=0)
     scale = np.array(largest << 16, np.uint32).view(np.float32)
     return bool(float(scale) * float(factors.amax()) <= s8.LARGEST_SCALE)
-
-
-def _prepare(header: Header, out: bytearray | None, device: torch.device) -> memoryview:
-    """Return memory for a payload of numbers on a device, with its header."""
-    size = header.size_bytes
-    if out is None:  # every byte of it will be written
-        payload = lane_to(device).host_bytes(size).numpy().data
-    else:
-        if len(out) < size:
-            out.extend(bytes(size - len(out)))
-        payload = memoryview(out)[:size]
-    write_header(payload, header)
-    return payload
 
 
 def _view(buffer: memoryview, dtype: torch.dtype) -> Tensor:

@@ -9,21 +9,25 @@ Shapes: R rows, C channels, P channels padded to whole blocks of 128.
 """
 
 import math
+from functools import cache
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from client.compute import native
-from client.compute.payload import BLOCK, padded_width
+from client.compute.payload import BLOCK, Direction, padded_width
+
+Number: TypeAlias = float | Tensor
 
 FORWARD_SNR_DB = 38.0
 FORWARD_PEAK_TO_RMS = 30.0
 BACKWARD_SNR_DB = 35.0
 
-HAIR_DB = 1e-3
-"""So near a threshold the last bits of the numbers decide: sums that other threads make differ by
-1e-6 at most, which is 1e-5 dB."""
+HAIR = 10 ** (1e-3 / 10)
+"""So near a threshold, 1e-3 dB, the last bits of the numbers decide: sums that other threads make
+differ by 1e-6 at most, which is 1e-5 dB."""
 
 # Bounds of a prescale factor, wide enough for any activation and safe to multiply with a scale.
 SMALLEST_FACTOR = 2.0**-60
@@ -34,58 +38,67 @@ _FEWEST_ROWS = 16
 _CACHED = 1 << 16  # elements that stay in the cache between two passes
 
 
-def needs_prescale(rows: Tensor, wanted: bool | None = None) -> bool:
-    """Whether plain S8 of activations (R, C) would lose too much to outlier channels.
+def needed(rows: Tensor, direction: Direction, wanted: bool | None = None) -> bool | Tensor:
+    """Whether plain S8 of rows (R, C) would lose too much: activations, to outlier channels,
+    gradients, to single large numbers. A GPU's answer is a number on it that nobody has waited for.
 
     ``wanted`` decides within a hair of the thresholds, where other numbers of threads may decide
     either way; None: nobody.
     """
-    snr_db, peak_to_rms = _probe(rows)
-    lacks_db = (
-        FORWARD_SNR_DB - snr_db,
-        20 * math.log10(max(peak_to_rms, 1e-9) / FORWARD_PEAK_TO_RMS),
-    )
-    return _decided(max(lacks_db), wanted)
-
-
-def needs_rotation(rows: Tensor, wanted: bool | None = None) -> bool:
-    """Whether plain S8 of gradients (R, C) would lose too much to single large elements.
-
-    ``wanted`` decides within a hair of the threshold; None: nobody.
-    """
-    return _decided(BACKWARD_SNR_DB - _probe(rows)[0], wanted)
-
-
-def _decided(lacks_db: float, wanted: bool | None) -> bool:
-    if wanted is not None and abs(lacks_db) <= HAIR_DB:
-        return wanted
-    return lacks_db > 0
-
-
-def _probe(rows: Tensor) -> tuple[float, float]:
-    """Expected signal-to-noise ratio in dB of plain S8, and peak over root mean square.
-
-    Whole rows are sampled: outlier channels sit at the same place in every row. Tensors that
-    are zero or not finite pass as perfect; the kernel deals with them.
-    """
     step = max(1, len(rows) // max(_FEWEST_ROWS, len(rows) // 100))
+    count = -(-len(rows) // step) * padded_width(rows.shape)
     sums = native.probe if native.takes(rows) else sampled_sums
-    signal, peaks, highest = sums(rows, step)
-    noise = peaks * BLOCK / (12 * 127**2)  # uniform error, step peak/127
-    if not (0 < signal < math.inf and 0 < noise < math.inf):
-        return math.inf, 0.0
-    rms = math.sqrt(signal / (-(-len(rows) // step) * padded_width(rows.shape)))
-    return 10 * math.log10(signal / noise), highest / rms
+    found = sums(rows, step)
+    if wanted is None:
+        return _lacks(found, count, direction, 1.0)
+    surely, maybe = (_lacks(found, count, direction, times) for times in (1 / HAIR, HAIR))
+    return maybe if wanted else surely
 
 
-def sampled_sums(rows: Tensor, step: int) -> tuple[float, float, float]:
-    """Over every step-th row: sum of squares, sum of the squared peaks of blocks, highest peak."""
-    blocks = pad(rows[::step], (0, -rows.shape[1] % BLOCK)).reshape(-1, BLOCK)
-    squares = tree_sums(blocks.square())
-    both = torch.stack([squares.view(-1), blocks.abs().amax(dim=1)]).cpu().double()
+def _lacks(
+    found: tuple[Number, Number, Number], count: int, direction: Direction, times: float
+) -> bool | Tensor:
+    """Whether the expected signal-to-noise ratio of plain S8 is below its threshold or, of
+    activations, the peak over the root mean square is above its own; thresholds are ``times`` as
+    easily missed. Rows that are zero or not finite lack nothing: the codec deals with them.
+
+    ``found`` is as `sampled_sums` returns it, of ``count`` numbers.
+    """
+    signal, peaks, highest = found
+    snr_db = FORWARD_SNR_DB if direction == "forward" else BACKWARD_SNR_DB
+    of_noise = BLOCK / (12 * 127**2) * times * 10 ** (snr_db / 10)  # uniform error, step peak/127
+    lacks = (signal > 0) & (signal < peaks * of_noise)
+    if direction == "forward":
+        lacks |= highest * highest * (count * times / FORWARD_PEAK_TO_RMS**2) > signal
+    return lacks
+
+
+def sampled_sums(rows: Tensor, step: int) -> tuple[Number, Number, Number]:
+    """Over every step-th row: sum of squares, sum of the squared peaks of blocks, highest peak;
+    of a GPU's rows as numbers on it.
+
+    Whole rows are sampled: outlier channels sit at the same place in every row.
+    """
+    blocks = blocks_of(rows[::step])
+    of_blocks = blocks.abs().amax(dim=1)
+    if not is_exact(rows):
+        return blocks.square().sum(), of_blocks.square().sum(), of_blocks.amax()
+    both = torch.stack([tree_sums(blocks.square()).view(-1), of_blocks]).double()
     both[1].square_()
     signal, peaks = both.cumsum(dim=1)[:, -1].tolist()  # one after the other
     return signal, peaks, math.sqrt(float(both[1].amax()))
+
+
+def blocks_of(rows: Tensor) -> Tensor:
+    """Return rows (R, C), each padded to whole blocks: (N, 128)."""
+    lacking = -rows.shape[1] % BLOCK
+    return (pad(rows, (0, lacking)) if lacking else rows).reshape(-1, BLOCK)
+
+
+def is_exact(numbers: Tensor) -> bool:
+    """Whether sums of these are made in the order of the C kernel. On a GPU that would take a
+    hundred small kernels, for last bits that its passes do not share with a processor's anyway."""
+    return numbers.is_cpu
 
 
 def tree_sums(rows: Tensor) -> Tensor:
@@ -98,18 +111,14 @@ def tree_sums(rows: Tensor) -> Tensor:
 
 def channel_factors(rows: Tensor) -> Tensor:
     """Mean magnitude of each channel of (R, C), as bf16 (P,), never zero."""
-    totals = rows.new_zeros(padded_width(rows.shape))
-    channels = totals[: rows.shape[1]]
     if native.takes(rows):
-        native.channel_sums(rows, channels)
+        sums = rows.new_empty(rows.shape[1])
+        native.channel_sums(rows, sums)
     else:
-        channels.copy_(channel_sums(rows))
-    # by a number on the device: a GPU multiplies with the reciprocal of one on the host
-    return (
-        totals.div_(totals.new_full((), len(rows)))
-        .clamp_(SMALLEST_FACTOR, LARGEST_FACTOR)
-        .to(torch.bfloat16)
-    )
+        sums = channel_sums(rows)
+    means = sums.div_(len(rows)).clamp_(SMALLEST_FACTOR, LARGEST_FACTOR).to(torch.bfloat16)
+    lacking = -len(means) % BLOCK
+    return pad(means, (0, lacking), value=SMALLEST_FACTOR) if lacking else means
 
 
 def nearest_factors(ours: Tensor, theirs: Tensor) -> Tensor:
@@ -120,7 +129,10 @@ def nearest_factors(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 def channel_sums(rows: Tensor) -> Tensor:
-    """Sum of magnitudes of each channel of (R, C), added up as a tree of neighbouring rows."""
+    """Sum of magnitudes of each channel of (R, C); where sums are exact, added up as a tree of
+    neighbouring rows."""
+    if not is_exact(rows):
+        return rows.abs().sum(dim=0)
     height = 1 << max(1, _CACHED // rows.shape[1]).bit_length() - 1  # whole branches of the tree
     return _tree(torch.stack([_tree(branch.abs()) for branch in torch.split(rows, height)]))
 
@@ -140,6 +152,8 @@ def rotate(numbers: Tensor) -> Tensor:
     differences of the two halves, interleaved.
     """
     groups = numbers.reshape(-1, _ROTATION)
+    if not is_exact(numbers):
+        return (groups @ _hadamard(numbers.device)).view(numbers.shape)
     for _ in range(_ROTATION.bit_length() - 1):
         upper, lower = groups.chunk(2, dim=1)  # (G, 32) each
         pairs = groups.new_empty(len(groups), _ROTATION // 2, 2)
@@ -147,3 +161,12 @@ def rotate(numbers: Tensor) -> Tensor:
         torch.sub(upper, lower, out=pairs[:, :, 1])
         groups = pairs.view(-1, _ROTATION)
     return groups.mul_(1 / math.sqrt(_ROTATION)).view(numbers.shape)
+
+
+@cache
+def _hadamard(device: torch.device) -> Tensor:
+    """Return the matrix of `rotate`, (64, 64)."""
+    matrix = torch.ones(1, 1)
+    while len(matrix) < _ROTATION:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix.div_(math.sqrt(_ROTATION)).to(device)

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from client.compute import passes
 from client.compute.errors import ShapeError
+from client.compute.readings import Readings
 from client.compute.replica import Replica
 from client.compute.requests import MatmulRate, Probe, Probed
 from client.compute.slicing import is_out_of_memory
@@ -231,10 +232,12 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
         graph, _ = passes.run_loss(replica, slot, given, tokens)
     else:
         graph = passes.run_forward(slot, given, with_graph=True)
-        wire.boundary_out(graph.output, "forward")
+        wire.boundary_out(graph.output, "forward").now()
         gradient = torch.randn_like(graph.output)
     middle = _now(wire.device)
-    passes.run_back(replica, slot, [(graph, graph.output, gradient)], (0, 0))
+    readings = Readings()
+    passes.run_back(replica, slot, [(graph, graph.output, gradient)], (0, 0), readings)
+    readings.read()
     return middle - start, _now(wire.device) - middle
 
 

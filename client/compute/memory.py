@@ -12,7 +12,7 @@ from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import CODECS, AveragingCodec
 from model_zoo.specs.matrices import largest_matrix
-from model_zoo.specs.model import ModelSpec, tokens_at_once
+from model_zoo.specs.model import LOGITS_AT_ONCE, ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.precision import (
     DEFAULT,
@@ -28,8 +28,10 @@ from model_zoo.specs.state import NUMBER_BYTES, StateSpec
 _SCRATCH_BUFFERS = 1  # of gradients, as long as the parameters
 # The graph of the block that is run again, and the gradients of the same size on the way back.
 _BLOCK_COPIES = 2
-# Logits, their log-softmax and the gradients of both.
-_LOGIT_COPIES = 4
+LOGIT_BYTES = 4 * NUMBER_BYTES
+"""Of a number of logits, its log-softmax and the gradients of both."""
+USED_SHARE = 0.85
+"""Of the memory that may be used: the rest is for what no estimate knows."""
 USUAL_GRAPHS = 2
 """Graphs kept that fill the pipeline; a volunteer with more memory keeps more."""
 OFFLOAD_WINDOW = 1 << 20
@@ -204,9 +206,8 @@ def _graph_bytes(
 def _head_bytes(model: ModelSpec, batch: int) -> int:
     """Logits and what is made of them for a batch of so many tokens; in pieces, the gradients of
     the hidden state and of the head's parameters are held beside them."""
-    at_once = tokens_at_once(model.vocab)
-    pieces = _LOGIT_COPIES * NUMBER_BYTES * min(batch, at_once) * model.vocab
-    if batch <= at_once:
+    pieces = LOGIT_BYTES * min(batch * model.vocab, max(LOGITS_AT_ONCE, model.vocab))
+    if batch * model.vocab <= LOGITS_AT_ONCE:
         return pieces
     own = sum(map(math.prod, model.head_tensors.values()))
     if model.tied:
@@ -228,6 +229,7 @@ def _frozen_bytes(model: ModelSpec, layers_per_stage: Sequence[int], stage: int)
 
 
 def graphs_that_fit(need: MemoryNeed, available_bytes: int) -> int:
-    """Return the number of graphs that fit within 85 % of the memory; -1 if the stage does not
-    fit."""
-    return max(-1, (int(0.85 * available_bytes) - need.fixed_bytes) // max(1, need.graph_bytes) - 1)
+    """Return the number of graphs that fit; -1 if the stage does not fit."""
+    return max(
+        -1, (int(USED_SHARE * available_bytes) - need.fixed_bytes) // max(1, need.graph_bytes) - 1
+    )

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from client.compute.errors import OutlierTensor
 from client.compute.payload import Direction
+from client.compute.readings import Check
 
 WINDOW = 64
 """Tensors of the median: so many follow training and ignore a few outliers."""
@@ -54,8 +55,8 @@ class OutlierFilter:
         }
         self._seen: dict[int, dict[Direction, float]] = {}
 
-    def check(self, tensor: Tensor, direction: Direction, microbatch: int) -> None:
-        """Check the size of a tensor from another stage against earlier ones.
+    def check(self, tensor: Tensor, direction: Direction, microbatch: int) -> Check[None]:
+        """Check the size of a tensor from another stage against earlier ones, when it is judged.
 
         Args:
             tensor: the tensor.
@@ -65,14 +66,21 @@ class OutlierFilter:
         Raises:
             OutlierTensor: its size is far from the usual one; the payload at place 0 is blamed.
         """
-        size = _size(tensor)
+        numel = tensor.numel()
+
+        def judge(norm: Sequence[float]) -> None:
+            self._judge(_size(norm[0], numel), direction, microbatch)
+
+        return Check(torch.linalg.vector_norm(tensor).view(1), judge, part=0)
+
+    def _judge(self, size: float, direction: Direction, microbatch: int) -> None:
         counted = self._counted[direction]
         usual, width = 0.0, AT_FIRST
         if len(counted) >= LEAST:
             usual, width = sorted(counted)[len(counted) // 2], self._width[direction]
         if not abs(size - usual) <= width:
             words = f"a tensor of size 2^{size:.0f} where 2^{usual:.0f} is usual"
-            raise OutlierTensor(words, part=0)
+            raise OutlierTensor(words)
         self._seen.setdefault(microbatch, {})[direction] = size
         while len(self._seen) > MAX_SEEN:
             del self._seen[next(iter(self._seen))]
@@ -83,7 +91,6 @@ class OutlierFilter:
             self._counted[direction].append(size)
 
 
-def _size(tensor: Tensor) -> float:
+def _size(norm: float, numel: int) -> float:
     """Return log2 of the root mean square; -inf for zeros, inf where squares overflow."""
-    norm = float(torch.linalg.vector_norm(tensor))
-    return math.log2(norm) - math.log2(tensor.numel()) / 2 if norm > 0 else -math.inf
+    return math.log2(norm) - math.log2(numel) / 2 if norm > 0 else -math.inf

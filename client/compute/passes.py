@@ -18,6 +18,7 @@ from torch import Tensor
 
 from client.compute.errors import GraphGone, PoisonedTensor, ShapeError, StaleRequest
 from client.compute.payload import Buffer
+from client.compute.readings import Check, Noted, Readings
 from client.compute.replica import Replica
 from client.compute.slicing import parts_of
 from client.compute.slot import Graph, Slot
@@ -64,20 +65,21 @@ def forward(
 
     `replica` computes. Returns the output, and the tokens if they were read from the corpus.
     """
-    slot = replica.at(task.step)
+    slot, readings = replica.at(task.step), Readings()
     _only_inner(replica)
-    given, tokens = stage_input(replica, task.microbatch, payloads)
+    given, tokens = stage_input(replica, task.microbatch, payloads, readings)
     if not replica.part.embeds:  # tokens have no size
-        replica.outliers.check(given.x, "forward", task.microbatch)
+        readings.note(replica.outliers.check(given.x, "forward", task.microbatch))
     slot.graphs.pop(task.microbatch, None)
     parts = parts_of(replica)
     keep = len(slot.graphs) < replica.graphs_kept and len(parts) == 1
     graphs = [run_forward(slot, given[part], with_graph=keep) for part in parts]
     output = _joined([graph.output for graph in graphs])
-    boundary = replica.wire.boundary_out(output, "forward")
+    boundary = readings.note(replica.wire.boundary_out(output, "forward"))
+    readings.read()
     if keep:
         slot.graphs[task.microbatch] = graphs[0]
-    return Outcome(graph_kept=keep), [boundary, *([] if payloads else [memoryview(tokens)])]
+    return Outcome(graph_kept=keep), [boundary.found, *([] if payloads else [memoryview(tokens)])]
 
 
 def forward_backward(
@@ -106,20 +108,21 @@ def backward(
     slot = replica.at(task.step)
     slot.check_counted(task.microbatch, counted=False)
     _only_inner(replica)
-    (sent,) = exactly(payloads[:1], 1)
-    gradient = replica.wire.boundary_in(sent, "backward", 0)
-    replica.outliers.check(gradient, "backward", task.microbatch)
+    readings = Readings()
+    gradient = _gradient_in(replica, payloads, readings)
+    readings.note(replica.outliers.check(gradient, "backward", task.microbatch))
     of = task.step, task.microbatch
     graph = slot.graphs.pop(task.microbatch, None)  # backward frees its tensors
     if graph is not None:
-        sent_back = run_back(replica, slot, [(graph, graph.output, gradient)], of)
+        sent_back = run_back(replica, slot, [(graph, graph.output, gradient)], of, readings)
     elif len(payloads) == 1 and replica.samples is None:
         raise GraphGone(f"the graph of microbatch {task.microbatch} was not kept")
     else:
-        given, _ = stage_input(replica, task.microbatch, payloads, 1)
-        sent_back = _forward_and_back(replica, slot, given, gradient, of)
+        given, _ = stage_input(replica, task.microbatch, payloads, readings, 1)
+        sent_back = _forward_and_back(replica, slot, given, gradient, of, readings)
+    readings.read()
     replica.count(task.microbatch)
-    return Outcome(), sent_back
+    return Outcome(), [each.found for each in sent_back]
 
 
 def subtract(replica: Replica, task: PassTask, payloads: Payloads) -> Outcome:
@@ -156,11 +159,13 @@ def run_again(
     if replica.part.has_head:
         like = claimed[0] if claimed else None
         return loss_and_gradient(replica, slot, task, payloads, like)
-    (sent,) = exactly(payloads[:1], 1)
-    gradient = replica.wire.boundary_in(sent, "backward", 0)
-    given, _ = stage_input(replica, task.microbatch, payloads, 1)
+    readings = Readings()
+    gradient = _gradient_in(replica, payloads, readings)
+    given, _ = stage_input(replica, task.microbatch, payloads, readings, 1)
     of = task.step, task.microbatch
-    return 0.0, _forward_and_back(replica, slot, given, gradient, of, claimed)
+    again = _forward_and_back(replica, slot, given, gradient, of, readings, claimed)
+    readings.read()
+    return 0.0, [each.found for each in again]
 
 
 def evaluate(
@@ -176,29 +181,29 @@ def evaluate(
     """
     if task.step != replica.version:
         raise StaleRequest(f"version {task.step} is gone, this is {replica.version}")
-    stage, part = replica.version_stage, replica.part
-    given, tokens = stage_input(replica, task.microbatch, payloads)
+    stage, part, readings = replica.version_stage, replica.part, Readings()
+    given, tokens = stage_input(replica, task.microbatch, payloads, readings)
     parts = parts_of(replica)
     with torch.no_grad(), stage.computing(given.x.device):
         pieces = (given[part] for part in parts)
         hidden = (stage.hidden(each.x, each.begins, each.tokens) for each in pieces)
         if not part.has_head:
             output = _joined(list(hidden))
-            boundary = replica.wire.boundary_out(output, "forward")
-            return Outcome(), [boundary, *([] if payloads else [memoryview(tokens)])]
+            boundary = readings.note(replica.wire.boundary_out(output, "forward"))
+            readings.read()
+            return Outcome(), [boundary.found, *([] if payloads else [memoryview(tokens)])]
         targets = replica.wire.tokens_in(tokens)[1]  # (B, T)
-        found = (
-            losses_of_hidden(stage, h, targets[p], z_weight=0.0, weight=1.0)[0].item()
+        losses = [
+            losses_of_hidden(stage, h, targets[p], z_weight=0.0, weight=1.0)[0]
             for h, p in zip(hidden, parts, strict=True)
-        )
-        loss_sum = sum(found)
-    if not loss_sum <= LARGEST_LOSS:
-        raise PoisonedTensor("the loss is not finite or of absurd magnitude")
-    return Outcome(loss_sum=loss_sum), []
+        ]
+        found = [readings.note(_loss(loss, loss)) for loss in losses]
+    readings.read()
+    return Outcome(loss_sum=sum(each.found for each in found)), []
 
 
 def stage_input(
-    replica: Replica, microbatch: int, payloads: Payloads, place: int = 0
+    replica: Replica, microbatch: int, payloads: Payloads, readings: Readings, place: int = 0
 ) -> tuple[StageInput, Buffer]:
     """Return the input of a stage, and its tokens: empty where the stage has no use for them.
 
@@ -206,6 +211,7 @@ def stage_input(
         replica: of the stage.
         microbatch: whose samples are read, if the stage has them.
         payloads: of a request.
+        readings: of the pass.
         place: of the input among them; the tokens are behind it.
     """
     wire, part = replica.wire, replica.part
@@ -217,7 +223,8 @@ def stage_input(
         return StageInput(wire.tokens_in(tokens)[0], wire.begins_in(tokens)), tokens
     payload, *rest = exactly(given, 2 if part.has_head or wire.packed or wire.narrow else 1)
     tokens = rest[0] if rest else b""
-    x = wire.boundary_in(payload, "forward", place)
+    x, good = wire.boundary_in(payload, "forward", place)
+    readings.note(good)
     return StageInput(x, wire.begins_in(tokens), wire.token_ids_in(tokens)), tokens
 
 
@@ -275,10 +282,11 @@ def run_back(
     slot: Slot,
     passes: Iterable[tuple[Graph, Tensor, Tensor | None]],
     of: Of,
+    readings: Readings,
     like: Buffer | None = None,
-) -> list[memoryview]:
-    """Fill `flat.gradients` with the gradient of this pass alone; return the encoded input
-    gradient, if there is one.
+) -> list[Noted[memoryview]]:
+    """Fill `flat.gradients` with the gradient of this pass alone, and note whether it is finite and
+    of sane magnitude; return the encoded input gradient, if there is one.
 
     Args:
         replica: computes.
@@ -286,10 +294,8 @@ def run_back(
         passes: of each slice of the sequences in turn: graph, output and the output's gradient,
             None if the output is the loss.
         of: the step and the microbatch.
+        readings: of the pass.
         like: an input gradient that another replica has sent of the same; as `encode` takes it.
-
-    Raises:
-        PoisonedTensor: a gradient is not finite or of absurd magnitude.
     """
     slot.zero_gradients()
     of_inputs = []
@@ -300,11 +306,37 @@ def run_back(
         torch.autograd.backward(whole)
         if graph.leaf is not None and graph.leaf.grad is not None:
             of_inputs.append(graph.leaf.grad)
-    if not slot.gradients_within(LARGEST_GRADIENT):
-        raise PoisonedTensor("the gradient of the parameters is not finite or of absurd magnitude")
+    extremes = torch.stack(torch.aminmax(slot.flat.gradients))  # both are NaN if any is
+    readings.note(Check(extremes, _judge_gradients))
     if not of_inputs:
         return []
-    return [replica.wire.boundary_out(_joined(of_inputs), "backward", like, of)]
+    sent_back = replica.wire.boundary_out(_joined(of_inputs), "backward", like, of)
+    return [readings.note(sent_back)]
+
+
+def _judge_gradients(extremes: Sequence[float]) -> None:
+    low, high = extremes
+    if not (-low <= LARGEST_GRADIENT and high <= LARGEST_GRADIENT):
+        raise PoisonedTensor("the gradient of the parameters is not finite or of absurd magnitude")
+
+
+def _loss(loss: Tensor, whole: Tensor) -> Check[float]:
+    """Check what is run back, and return the loss."""
+
+    def judge(numbers: Sequence[float]) -> float:
+        if not numbers[1] <= LARGEST_LOSS:
+            raise PoisonedTensor("the loss is not finite or of absurd magnitude")
+        return numbers[0]
+
+    return Check(torch.stack([loss, whole]), judge)
+
+
+def _gradient_in(replica: Replica, payloads: Payloads, readings: Readings) -> Tensor:
+    """Return the gradient of the output, which comes first: (B, T, K)."""
+    (sent,) = exactly(payloads[:1], 1)
+    gradient, good = replica.wire.boundary_in(sent, "backward", 0)
+    readings.note(good)
+    return gradient
 
 
 def _joined(pieces: Sequence[Tensor]) -> Tensor:
@@ -318,8 +350,9 @@ def _forward_and_back(
     given: StageInput,
     gradient: Tensor,
     of: Of,
+    readings: Readings,
     claimed: Payloads = (),
-) -> list[memoryview]:
+) -> list[Noted[memoryview]]:
     """Run a stage that is not the last forward and back from its input; as `run_again`."""
     outputs: list[Tensor] = []
 
@@ -330,11 +363,12 @@ def _forward_and_back(
                 outputs.append(graph.output.detach())
             yield graph, graph.output, gradient[part]
 
-    sent_back = run_back(replica, slot, passes(), of, claimed[1] if claimed[1:] else None)
+    like = claimed[1] if claimed[1:] else None
+    sent_back = run_back(replica, slot, passes(), of, readings, like)
     if not claimed:
         return sent_back
-    output = _joined(outputs)
-    return [replica.wire.boundary_out(output, "forward", claimed[0]), *sent_back]
+    output = replica.wire.boundary_out(_joined(outputs), "forward", claimed[0])
+    return [readings.note(output), *sent_back]
 
 
 def loss_and_gradient(
@@ -357,23 +391,26 @@ def loss_and_gradient(
     """
     if not replica.part.has_head:
         raise ShapeError("only the last stage computes a loss")
-    given, tokens = stage_input(replica, task.microbatch, payloads)
+    readings = Readings()
+    given, tokens = stage_input(replica, task.microbatch, payloads, readings)
     targets = replica.wire.tokens_in(tokens)[1]  # (B, T)
     if isinstance(task, LossTask) and not replica.part.embeds:
-        replica.outliers.check(given.x, "forward", task.microbatch)
-    found: list[float] = []
+        readings.note(replica.outliers.check(given.x, "forward", task.microbatch))
+    found: list[Noted[float]] = []
 
     def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
         for part in parts_of(replica):
             graph, loss = run_loss(replica, slot, given[part], targets[part])
             whole = graph.output
-            if not bool(whole <= LARGEST_LOSS):
-                raise PoisonedTensor("the loss is not finite or of absurd magnitude")
-            found.append(loss.item())
+            found.append(readings.note(_loss(loss.detach(), whole.detach())))
             yield graph, whole, None
 
-    gradient = run_back(replica, slot, passes(), (task.step, task.microbatch), like)
-    return sum(found) * shown_share(targets), gradient
+    gradient = run_back(replica, slot, passes(), (task.step, task.microbatch), readings, like)
+    readings.read()
+    loss_sum = sum(each.found for each in found)
+    if replica.wire.masked:
+        loss_sum *= shown_share(targets)
+    return loss_sum, [each.found for each in gradient]
 
 
 def _only_inner(replica: Replica) -> None:

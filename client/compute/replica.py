@@ -311,6 +311,7 @@ def open_replica(
     slot, home = _new_slot(request, part, device)
     slot.module.precision = precision_on(request.precision, fast_in_bf16=_is_fast(device))
     slot.module.reruns_blocks = request.reruns_blocks
+    slot.module.logits_at_once = request.logits_at_once
     flat = slot.flat
     wire = Wire(
         request.sequences,

@@ -26,7 +26,7 @@ from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.local_rounds import LocalRounds
-from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.model import LOGITS_AT_ONCE, ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.precision import DEFAULT, Compute
 from model_zoo.specs.state import StateSpec
@@ -163,6 +163,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     graphs_kept: Count = 4
     reruns_blocks: bool = False
     """Whether graphs keep the blocks' inputs alone, where whole ones do not fit."""
+    logits_at_once: Positive = LOGITS_AT_ONCE
+    """Numbers of logits that the loss has at a time."""
     threads: Positive = 1
     choose_threads: bool = False
     device: str = "cpu"

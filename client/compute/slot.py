@@ -8,7 +8,6 @@ Shapes: N parameters of the stage.
 
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from client.compute.errors import LedgerError
@@ -50,11 +49,6 @@ class Slot:
     def zero_gradients(self) -> None:
         """Begin a pass: set the gradients in scratch to zero."""
         self.flat.zero_gradients()
-
-    def gradients_within(self, bound: float) -> bool:
-        """Whether no element of the gradient in scratch is larger, or no number."""
-        low, high = torch.aminmax(self.flat.gradients)  # both are NaN if any is
-        return bool(torch.maximum(-low, high) <= bound)
 
     def count(self, microbatch: int) -> None:
         """Add the gradient in scratch, which is that of this microbatch."""

@@ -5,19 +5,21 @@ All input is checked against the shapes of the opened stage. Holds no state.
 Shapes: B sequences, T tokens, K numbers of a token at a boundary.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from client.compute.codec import decode, encode
+from client.compute.codec import begin_decoding, begin_encoding, decode, encode
 from client.compute.codecs.s4 import rounding_key
 from client.compute.departures import Departures
 from client.compute.errors import ShapeError, blame
 from client.compute.lane import lane_to
 from client.compute.payload import Buffer, Direction, check_seal, seal
+from client.compute.readings import Check
 from model_zoo.data import beginnings, inputs_and_targets
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.narrow import joined
@@ -71,8 +73,8 @@ class Wire:
         direction: Direction,
         like: Buffer | None = None,
         of: Of = (0, 0),
-    ) -> memoryview:
-        """Return the payload of (B, T, K), sealed; where it leaves later, it is sealed then.
+    ) -> Check[memoryview]:
+        """Return the payload of (B, T, K), sealed when it is judged, or when it leaves later.
 
         Args:
             tensor: what is sent.
@@ -81,20 +83,30 @@ class Wire:
             of: what a gradient is of, from which its rounding may follow.
 
         Raises:
-            PoisonedTensor: the tensor is not finite.
+            PoisonedTensor: the tensor is not finite; here or when it is judged.
         """
-        later = self.departures is not None and self.departures.gathers
+        departures = self.departures
         codec, key = self.boundary_codec, rounding_key(self.swarm, *of, self.stage)
         tensor = tensor.reshape(self._coded_shape)
-        payload = encode(tensor, codec, direction=direction, like=like, key=key, waits=not later)
-        if self.departures is not None and later:
-            self.departures.add(payload, lane_to(tensor.device).mark())
-        else:
-            seal(payload)
-        return payload
+        begun = begin_encoding(tensor, codec, direction=direction, like=like, key=key)
+        lane = lane_to(tensor.device)
+        leaves = lane.mark()
 
-    def boundary_in(self, payload: Buffer, direction: Direction, part: int) -> Tensor:
-        """Return the tensor (B, T, K) in a payload from another stage.
+        def judge(numbers: Sequence[float]) -> memoryview:
+            payload = begun.judge(numbers)
+            if departures is not None and departures.gathers:
+                departures.add(payload, leaves)
+            else:
+                leaves()
+                seal(payload)
+            return payload
+
+        return Check(begun.numbers, judge)
+
+    def boundary_in(
+        self, payload: Buffer, direction: Direction, part: int
+    ) -> tuple[Tensor, Check[None]]:
+        """Return the tensor (B, T, K) in a payload from another stage; it counts if it is good.
 
         Args:
             payload: the payload, not yet checked.
@@ -102,18 +114,18 @@ class Wire:
             part: position of the payload in its request, blamed if it is bad.
 
         Raises:
-            CodecError: the payload is invalid.
+            CodecError: the payload is invalid; here or when it is judged.
         """
         with blame(part):
             check_seal(payload)
-            decoded = decode(
+            decoded, good = begin_decoding(
                 payload,
                 self._coded_shape,
                 codec=self.boundary_codec,
                 direction=direction,
                 device=self.device,
             )
-            return decoded.view(self.boundary_shape)
+        return decoded.view(self.boundary_shape), replace(good, part=part)
 
     def segment_out(self, segment: Tensor) -> memoryview:
         """A sealed payload of a part of a gradient sum; empty if the part is.

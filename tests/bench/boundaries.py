@@ -102,17 +102,17 @@ class Pipeline:
         for one in self._stages:
             one.flat.zero_gradients()
             if graphs:
-                payload = self.wire.boundary_out(graphs[-1][1].detach(), "forward")
+                payload = self.wire.boundary_out(graphs[-1][1].detach(), "forward").now()
                 self.sent = len(payload) - HEADER.size
-                x = self.wire.boundary_in(payload, "forward", 0).requires_grad_()
+                x = self.wire.boundary_in(payload, "forward", 0)[0].requires_grad_()
             graphs.append((x, one.stage(x, tokens=inputs)))
         loss = summed_loss(graphs[-1][1], targets)
         loss.backward()  # type: ignore[no-untyped-call]
         for place in range(len(graphs) - 1, 0, -1):
             gradient, output = graphs[place][0].grad, graphs[place - 1][1]
             assert gradient is not None
-            payload = self.wire.boundary_out(gradient, "backward", of=(number, place))
-            output.backward(self.wire.boundary_in(payload, "backward", 0))  # type: ignore[no-untyped-call]
+            payload = self.wire.boundary_out(gradient, "backward", of=(number, place)).now()
+            output.backward(self.wire.boundary_in(payload, "backward", 0)[0])  # type: ignore[no-untyped-call]
         clip, rate = stage_clip(self.rule, len(graphs)), learning_rate(self.rule, number)
         for one in self._stages:
             gradient = one.flat.gradients

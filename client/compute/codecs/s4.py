@@ -20,11 +20,10 @@ from hashlib import blake2b
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from client.compute.codecs.bits import pack, unpack
 from client.compute.codecs.s8 import LARGEST_SCALE, SMALLEST_SCALE, check_scales
-from client.compute.conditioning import rotate
+from client.compute.conditioning import blocks_of, rotate
 from client.compute.errors import CodecError
 from client.compute.payload import SCALE_BYTES
 from model_zoo.specs.codec import CODECS
@@ -58,7 +57,7 @@ def encode(rows: Tensor, key: bytes | None, chunk: int) -> Iterator[tuple[slice,
         scales: above `LARGEST_SCALE`, or NaN, the tensor has to be refused.
     """
     for place, part in _pieces(rows, chunk):
-        blocks = rotate(pad(part, (0, -part.shape[1] % BLOCK)).reshape(-1, BLOCK))
+        blocks = rotate(blocks_of(part))
         peaks = blocks.abs().amax(dim=1, keepdim=True)  # NaN if any is
         scales = peaks.mul_(1 / LARGEST_VALUE).clamp_(min=SMALLEST_SCALE)
         bits = scales.view(torch.int32).add(0xFFFF).bitwise_and_(~0xFFFF)  # up to a bf16

@@ -52,30 +52,33 @@ def chunk_of(device: torch.device) -> int:
 
 
 def encode(
-    rows: Tensor, reciprocals: Tensor | None, *, rotated: bool, chunk: int
+    rows: Tensor, reciprocals: Tensor | None, *, rotated: bool | Tensor, chunk: int
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Quantise rows (R, C) fp32 piece by piece.
 
     Args:
         rows: the numbers.
         reciprocals: of the channels, applied first, fp32 (P,).
-        rotated: whether to rotate groups of 64 first.
+        rotated: whether to rotate groups of 64 first; maybe as a number on the device.
         chunk: numbers at a time.
 
     Yields:
         Where a piece belongs in the body (130 N,), its bytes (uint8, on the device), and the
         largest of its scales: above `LARGEST_SCALE`, or NaN, the tensor has to be refused.
     """
-    for place, part in _pieces(rows, chunk, whole_rows=reciprocals is not None or rotated):
+    whole_rows = reciprocals is not None or rotated is not False
+    for place, part in _pieces(rows, chunk, whole_rows=whole_rows):
         padded = pad(part, (0, -part.shape[1] % BLOCK)) if part.shape[1] % BLOCK else part
         if reciprocals is not None:
             padded = padded * reciprocals
         blocks = padded.reshape(-1, BLOCK)
-        if rotated:
-            blocks = rotate(blocks)
+        if rotated is not False:
+            plain, blocks = blocks, rotate(blocks)
+            if isinstance(rotated, Tensor):
+                blocks = torch.where(rotated, blocks, plain)
         body = torch.empty(len(blocks) * BLOCK_BYTES, dtype=torch.uint8, device=rows.device)
         largest = [_encode_region(region) for region in _regions(blocks, body)]
-        yield place, body, torch.stack(largest).amax()
+        yield place, body, largest[0] if len(largest) == 1 else torch.stack(largest).amax()
 
 
 def _encode_region(region: _Region) -> Tensor:
@@ -105,21 +108,21 @@ def decode(
         Whether it is good, as a number on the device: a scale outside the allowed range, or a value
         of -128, which no encoder writes, is not.
     """
-    good = torch.ones((), dtype=torch.bool, device=rows.device)
+    good = list[Tensor]()
     for place, part in _pieces(rows, chunk, whole_rows=factors is not None or rotated):
         width = -(-part.shape[1] // BLOCK) * BLOCK
         direct = width == part.shape[1] and part.is_contiguous() and not rotated
         padded = part if direct else part.new_empty(len(part), width)
         blocks = padded.view(-1, BLOCK)
         for region in _regions(blocks, body[place]):
-            good &= _decode_region(region)
+            good.append(_decode_region(region))
         if factors is not None:
             padded.mul_(factors)
         elif rotated:
             padded = rotate(blocks).view(padded.shape)
         if not direct:
             part.copy_(padded[:, : part.shape[1]])
-    return good
+    return good[0] if len(good) == 1 else torch.stack(good).all()
 
 
 def _decode_region(region: _Region) -> Tensor:

@@ -116,6 +116,7 @@ def open_stage_request(terms: Terms, stage: int, fit: Fit, corpus: str) -> OpenS
         microbatches=manifest.microbatches_per_step,
         graphs_kept=fit.graphs,
         reruns_blocks=fit.reruns_blocks,
+        logits_at_once=fit.logits_at_once,
         threads=terms.capacity().threads,
         choose_threads=not settings.threads,
         compute_share=settings.compute_share,

@@ -10,11 +10,12 @@ from typing import Literal
 
 import psutil
 
-from client.compute.memory import Holding, MemoryNeed, graphs_that_fit
+from client.compute.memory import LOGIT_BYTES, USED_SHARE, Holding, MemoryNeed, graphs_that_fit
 from client.compute.payload import largest_payload_bytes
 from client.compute.process import RING_BYTES
 from client.config import Settings
 from client.errors import ExitCode, UserError
+from model_zoo.specs.model import LOGITS_AT_ONCE, MOST_LOGITS
 from protocol.manifest import Manifest
 
 RING_PAYLOADS = 6
@@ -76,6 +77,8 @@ class Fit:
     """Memory it takes at most, with them."""
     reruns_blocks: bool = False
     """Whether graphs keep the blocks' inputs alone: a whole one does not fit."""
+    logits_at_once: int = LOGITS_AT_ONCE
+    """Numbers of logits that a GPU's loss has at a time: as many as there is memory left for."""
     offloaded_bytes: int = 0
     """Vectors that passes need and that lie with a GPU's host; 0: these lie beside the weights."""
 
@@ -169,10 +172,16 @@ def _way_to_fit(
         frugal = graphs_that_fit(need, available_bytes - spare_bytes)
         if 1 <= frugal < graphs:
             graphs = frugal
+        size_bytes = need_with(graphs).total_bytes
+        logits = LOGITS_AT_ONCE
+        if host and stage == manifest.stage_count - 1:
+            left_bytes = int(USED_SHARE * (available_bytes - spare_bytes)) - size_bytes
+            logits = min(MOST_LOGITS, logits + max(0, left_bytes) // LOGIT_BYTES)
         return Fit(
             graphs,
-            need_with(graphs).total_bytes,
+            size_bytes + LOGIT_BYTES * (logits - LOGITS_AT_ONCE),
             reruns_blocks,
+            logits,
             offloaded_bytes=need.offloaded_bytes if offload else 0,
         )
     return None

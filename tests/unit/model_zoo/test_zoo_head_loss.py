@@ -12,7 +12,7 @@ from model_zoo import head_loss
 from model_zoo.data import NO_TARGET
 from model_zoo.models.lora import freeze
 from model_zoo.specs.architecture import Lora
-from model_zoo.specs.model import ModelSpec, tokens_at_once
+from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import whole_slice
 from model_zoo.stages import Stage, build_stage, losses_of
 
@@ -40,7 +40,7 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         ran.append(targets.numel())
         return losses_of(logits, targets, **weights)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("model_zoo.specs.model.LOGITS_AT_ONCE", 7 * SPEC.vocab)
+    monkeypatch.setattr("model_zoo.stages.LOGITS_AT_ONCE", 7 * SPEC.vocab)
     monkeypatch.setattr(head_loss, "losses_of", noted)
     return iter([ran])
 
@@ -115,7 +115,7 @@ def test_without_gradients_nothing_is_run_back(pieces: Iterator[list[int]]) -> N
 def test_small_logits_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """As they always were, bit for bit."""
     stage, x, targets = _given()
-    assert tokens_at_once(SPEC.vocab) > targets.numel()
+    assert stage.logits_at_once > targets.numel() * SPEC.vocab
     got = _run(stage, x, targets, z_weight=0.0, weight=1.0)
     leaf = x.clone().requires_grad_()
     loss, whole = losses_of(stage.project(leaf * 2), targets, z_weight=0.0, weight=1.0)

@@ -193,7 +193,9 @@ def test_four_bits_are_compared_as_they_were_before_coding(direction, apart, gra
     wire, auditor = swarm.members[AUDITOR].replica.wire, swarm.members[AUDITOR].executor
     generator = torch.Generator().manual_seed(3)
     ours, noise = torch.randn((2, *wire.boundary_shape), generator=generator)
-    sent = [wire.boundary_out(each, direction, of=(7, 8)) for each in (ours + apart * noise, ours)]
+    sent = [
+        wire.boundary_out(each, direction, of=(7, 8)).now() for each in (ours + apart * noise, ours)
+    ]
     assert record.grade(auditor._stage.auditor._apart(*sent, direction, 0)) is grade
 
 
@@ -208,7 +210,7 @@ def test_one_group_of_a_small_tensor_may_be_rounded_otherwise():
     step[0, 0, 3] += 1 / 100
 
     def apart(other: torch.Tensor) -> float:
-        sent = [wire.boundary_out(each, "forward") for each in (other, tensor)]
+        sent = [wire.boundary_out(each, "forward").now() for each in (other, tensor)]
         return auditor._stage.auditor._apart(*sent, "forward", 0)
 
     assert apart(tensor) == apart(step) == 0

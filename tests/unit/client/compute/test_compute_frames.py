@@ -187,7 +187,7 @@ def test_the_way_from_a_frame_to_the_device_is_short(connected, monkeypatch) -> 
     channel, node, to_worker, _ = connected
     first = opened(0, [2, 2])
     shape = first.replica.wire.boundary_shape
-    gradient = bytes(first.replica.wire.boundary_out(torch.ones(shape), "backward"))
+    gradient = bytes(first.replica.wire.boundary_out(torch.ones(shape), "backward").now())
     asked = [
         (open_request(0, [2, 2]), ()),
         (ForwardTask(0, 7), (tokens_of(7),)),

@@ -16,7 +16,7 @@ def tensor(log2_size: float) -> torch.Tensor:
 def learned(log2_size: float = -3.0, passed: int = 1) -> OutlierFilter:
     outliers = OutlierFilter({"forward": passed, "backward": 1})
     for microbatch in range(WINDOW):
-        outliers.check(tensor(log2_size), "forward", microbatch)
+        outliers.check(tensor(log2_size), "forward", microbatch).now()
         outliers.count(microbatch)
     return outliers
 
@@ -38,8 +38,8 @@ def test_zeros_and_what_overflows_are_refused() -> None:
 def test_what_is_far_from_the_usual_is_refused(away: float) -> None:
     outliers = learned(-3.0)
     with pytest.raises(OutlierTensor):
-        outliers.check(tensor(-3.0 + away), "forward", 999)
-    outliers.check(tensor(-3.0 + away / 1.2), "forward", 999)
+        outliers.check(tensor(-3.0 + away), "forward", 999).now()
+    outliers.check(tensor(-3.0 + away / 1.2), "forward", 999).now()
 
 
 def test_one_large_number_among_many_is_found() -> None:
@@ -58,23 +58,23 @@ def test_what_an_honest_stage_lets_through_is_not_refused_by_the_next() -> None:
 def test_only_what_is_counted_teaches() -> None:
     outliers = learned(-3.0)
     for microbatch in range(1000, 1000 + 4 * MAX_SEEN):
-        outliers.check(tensor(4.0), "forward", microbatch)
+        outliers.check(tensor(4.0), "forward", microbatch).now()
     assert len(outliers._seen) == MAX_SEEN
     with pytest.raises(OutlierTensor):
-        outliers.check(tensor(9.0), "forward", 9999)
+        outliers.check(tensor(9.0), "forward", 9999).now()
 
 
 def test_the_usual_follows_training() -> None:
     outliers = OutlierFilter({"forward": 1})
     for microbatch in range(40 * WINDOW):
-        outliers.check(tensor(-10.0 + microbatch / WINDOW), "forward", microbatch)
+        outliers.check(tensor(-10.0 + microbatch / WINDOW), "forward", microbatch).now()
         outliers.count(microbatch)
 
 
 def test_a_few_strange_ones_shift_nothing() -> None:
     outliers = learned(-3.0)
     for microbatch in range(1000, 1000 + LEAST):
-        outliers.check(tensor(6.0), "forward", microbatch)
+        outliers.check(tensor(6.0), "forward", microbatch).now()
         outliers.count(microbatch)
     with pytest.raises(OutlierTensor):
-        outliers.check(tensor(8.0), "forward", 9999)
+        outliers.check(tensor(8.0), "forward", 9999).now()
