@@ -123,11 +123,11 @@ def measure_codec(name: Literal["s8", "bf16", "fp32"]) -> CodecFigures:
 
     torch.set_num_threads(1)
     numbers = torch.randn(CODEC_ELEMENTS // 1024, 1024)
-    copy, out = torch.empty_like(numbers), bytearray()
-    payload = encode(numbers, name, direction="forward", out=out)
+    copy = torch.empty_like(numbers)
+    payload = encode(numbers, name, direction="forward")
     copied, encoded, decoded = median_seconds(
         lambda: copy.copy_(numbers),
-        lambda: encode(numbers, name, direction="forward", out=out),
+        lambda: encode(numbers, name, direction="forward"),
         lambda: decode(payload, numbers.shape, out=copy),
     )
     return CodecFigures(

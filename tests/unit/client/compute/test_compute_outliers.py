@@ -24,14 +24,14 @@ def learned(log2_size: float = -3.0, passed: int = 1) -> OutlierFilter:
 @pytest.mark.parametrize("size", [60.0, 100.0, -60.0, -126.0])
 def test_the_absurd_is_refused_from_the_start(size: float) -> None:
     with pytest.raises(OutlierTensor) as refused:
-        OutlierFilter({"forward": 1}).check(tensor(size), "forward", 0)
+        OutlierFilter({"forward": 1}).check(tensor(size), "forward", 0).now()
     assert refused.value.part == 0
 
 
 def test_zeros_and_what_overflows_are_refused() -> None:
     for numbers in (torch.zeros(4), torch.full((4,), 3e38)):
         with pytest.raises(OutlierTensor):
-            OutlierFilter({"forward": 1}).check(numbers, "forward", 0)
+            OutlierFilter({"forward": 1}).check(numbers, "forward", 0).now()
 
 
 @pytest.mark.parametrize("away", [WIDTH + 0.5, -WIDTH - 0.5])
@@ -46,13 +46,13 @@ def test_one_large_number_among_many_is_found() -> None:
     numbers = tensor(-3.0)
     numbers[1, 2] = 1e6
     with pytest.raises(OutlierTensor):
-        learned(-3.0).check(numbers, "forward", 999)
+        learned(-3.0).check(numbers, "forward", 999).now()
 
 
 def test_what_an_honest_stage_lets_through_is_not_refused_by_the_next() -> None:
     """It would be blamed for what it was given."""
     passed_on = tensor(-3.0 + WIDTH + 1.0)
-    learned(-3.0, passed=2).check(passed_on, "forward", 999)
+    learned(-3.0, passed=2).check(passed_on, "forward", 999).now()
 
 
 def test_only_what_is_counted_teaches() -> None:
