@@ -2,7 +2,8 @@
 
 `encode` refuses tensors that are not finite, `decode` refuses everything but the expected tensor.
 Numbers are coded by torch where they are, and only bytes are copied; on the CPU the C kernel does
-the same faster, where it was built. The bytes are the same everywhere. Holds no state.
+the same faster, where it was built. Vectors have the same bytes everywhere; boundaries on all
+processors, while a GPU may condition them with other last bits. Holds no state.
 
 Shapes: any of up to four dimensions; R rows (all but the last), C channels (the last).
 """

@@ -3,7 +3,7 @@
 A cheap probe of about 1 % of the rows predicts the signal-to-noise ratio of plain S8 and decides.
 Everything is a function of the tensor alone, not of a running average over earlier ones, because a
 replica that recomputes a microbatch must produce the same bytes. For the same reason sums have a
-fixed order: trees, which the C kernel adds in the same order. No state.
+fixed order on processors: trees, which the C kernel adds in the same order. No state.
 
 Shapes: R rows, C channels, P channels padded to whole blocks of 128.
 """

@@ -4,7 +4,7 @@ Groups of 64 are always rotated (`conditioning.rotate`), so that blocks are near
 was in them; then they are quantised as in `s8`, to -7..7. Activations are rounded to the nearest
 value. Gradients are rounded at random, so that on average nothing is lost, over microbatches that
 are summed. Chance is a hash of a key and of the number's place, all of it integers, so who
-computes the same again makes the same bytes, on any device.
+computes the same again makes the same bytes, on any processor.
 
 The body is block after block: the scale, and then 128 numbers of four bits, eight added to each.
 Nothing waits for a device. Holds no state.

@@ -172,11 +172,11 @@ def _way_to_fit(
         frugal = graphs_that_fit(need, available_bytes - spare_bytes)
         if 1 <= frugal < graphs:
             graphs = frugal
-        size_bytes = need_with(graphs).total_bytes
-        logits = LOGITS_AT_ONCE
+        size_bytes, logits = need_with(graphs).total_bytes, LOGITS_AT_ONCE
         if host and stage == manifest.stage_count - 1:
             left_bytes = int(USED_SHARE * (available_bytes - spare_bytes)) - size_bytes
-            logits = min(MOST_LOGITS, logits + max(0, left_bytes) // LOGIT_BYTES)
+            most = min(MOST_LOGITS, manifest.tokens_per_microbatch * manifest.model.vocab)
+            logits = max(logits, min(most, logits + left_bytes // LOGIT_BYTES))
         return Fit(
             graphs,
             size_bytes + LOGIT_BYTES * (logits - LOGITS_AT_ONCE),

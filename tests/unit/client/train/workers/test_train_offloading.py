@@ -26,6 +26,7 @@ from client.train.workers.opening import (
     stage_need,
 )
 from model_zoo.specs.local_rounds import LocalRounds
+from model_zoo.specs.model import LOGITS_AT_ONCE
 from protocol.manifest import Manifest
 from tests.support.protocol_examples import manifest
 
@@ -67,6 +68,22 @@ def test_a_stage_is_offloaded_where_it_does_not_fit_otherwise() -> None:
         fit_stage(LARGE, 0, least - 2, devices=CARD)
     with pytest.raises(UserError, match="of memory, "):
         fit_stage(LARGE, 0, rerun - 2)
+
+
+def test_a_card_makes_as_many_logits_at_once_as_there_is_memory_left_for() -> None:
+    """16 x 1,024 tokens of a vocabulary of 50,304 in two pieces, where 3 GiB are left."""
+    model = replace(TWO.model, context=1024, vocab=50_304)
+    how = replace(TWO, model=model, sequences_per_microbatch=16)
+    numbers = 16 * 1024 * 50_304
+    assert -(-numbers // fit_stage(how, 1, 80 << 30, devices=CARD).logits_at_once) == 2
+    assert fit_stage(how, 1, 80 << 30).logits_at_once == LOGITS_AT_ONCE
+    assert fit_stage(how, 0, 80 << 30, devices=CARD).logits_at_once == LOGITS_AT_ONCE
+    least = int(stage_need(how, 1, 0).total_bytes / 0.85) + 1
+    for more_bytes in (0, 3 << 30):
+        fit = fit_stage(how, 1, least + more_bytes, devices=CARD)
+        left_bytes = int(0.85 * (least + more_bytes)) - fit.size_bytes
+        assert 0 <= left_bytes < max(16, stage_need(how, 1).graph_bytes)
+    assert fit_stage(TWO, 1, 80 << 30, devices=CARD).logits_at_once == LOGITS_AT_ONCE
 
 
 def request_of(how: Manifest, fit: Fit) -> OpenStage:
