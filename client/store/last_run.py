@@ -13,13 +13,17 @@ import shlex
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
 from client.store.atomic import write_atomic
+from client.store.boot import this_boot
 from client.store.paths import Entry
+
+if TYPE_CHECKING:
+    import psutil
 
 FILE_NAME: Final = Entry.LAST_RUN
 MAX_FILE_BYTES: Final = 16 * 1024
@@ -39,7 +43,9 @@ class LastRun(Struct, frozen=True, kw_only=True):
 
     pid: int
     process_began: float
-    """Unix seconds; distinguishes the process from a later one with the same id."""
+    """As ``_began`` says; distinguishes the process from a later one with the same id."""
+    boot: str = ""
+    """Id of the machine's boot in which it began; empty: the system has none."""
     began: float
     """Unix seconds."""
     swarm: Words = ""
@@ -56,11 +62,11 @@ class LastRun(Struct, frozen=True, kw_only=True):
         """Whether its process still runs."""
         import psutil  # slow to import, and the screen only wants the types
 
-        if self.ended is not None:
+        if self.ended is not None or self.boot != this_boot():
             return False
         try:
             process = psutil.Process(self.pid)
-            began: float = process.create_time()
+            began = _began(process)
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False  # ended, and nobody has asked how
         except psutil.Error:
@@ -202,7 +208,8 @@ def _own_run(began: float, swarm: str = "", swarm_name: str = "") -> LastRun:
     process = psutil.Process()
     return LastRun(
         pid=process.pid,
-        process_began=process.create_time(),
+        process_began=_began(process),
+        boot=this_boot(),
         began=began,
         swarm=swarm,
         swarm_name=swarm_name,
@@ -212,3 +219,13 @@ def _own_run(began: float, swarm: str = "", swarm_name: str = "") -> LastRun:
 def _is_ours(run: LastRun) -> bool:
     """Whether it is the present run of this process."""
     return run.pid == os.getpid() and run.runs
+def _began(process: psutil.Process) -> float:
+    """Return when a process began, so that it stays the same where the clock is set: on Linux in
+    seconds after the boot, elsewhere in Unix seconds."""
+    import psutil
+
+    boot: float = psutil.boot_time() if psutil.LINUX else 0.0  # moves with the clock
+    began: float = process.create_time()  # which psutil reckons from the boot there
+    return began - boot
+
+

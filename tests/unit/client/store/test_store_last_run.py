@@ -99,6 +99,26 @@ def test_another_process_of_the_same_number_is_not_taken_for_it(tmp_path: Path) 
     assert record.load().began > 5.0
 
 
+def test_who_runs_is_known_after_the_clock_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux reckons the start of a process from a boot time that moves with the clock."""
+    RunRecord(tmp_path).begin()
+    before = psutil.boot_time()
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: before - 3600.0)
+    assert RunRecord(tmp_path).load().runs
+    assert RunRecord(tmp_path).ending() is None
+
+
+def test_a_process_of_another_boot_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service has the same number, so many seconds after each boot."""
+    RunRecord(tmp_path).begin()
+    monkeypatch.setattr(last_run, "this_boot", lambda: "another")
+    assert not RunRecord(tmp_path).load().runs
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"\xff", b"[" * 10_000, b'{"pid":"x"}', b"x" * 10**6]
 )
