@@ -51,6 +51,8 @@ class LastRun(Struct, frozen=True, kw_only=True):
     swarm: Words = ""
     """The swarm's id; empty if it was not known yet."""
     swarm_name: Words = ""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """Where it listened, or a run before it; 0: that is not known."""
     ended: float | None = None
     """Unix seconds; None: it still runs, or it was killed."""
     reason: Words = ""
@@ -106,11 +108,12 @@ class RunRecord:
     def __init__(self, folder: Path) -> None:
         self._folder, self._path = folder, folder / FILE_NAME
 
-    def begin(self, swarm: str = "", swarm_name: str = "") -> None:
-        """Note that this process is the node; call it again when the swarm becomes known."""
+    def begin(self, swarm: str = "", swarm_name: str = "", port: int = 0) -> None:
+        """Note that this process is the node; call it again when the swarm and the port become
+        known."""
         known = self.load()
         began = known.began if known is not None and _is_ours(known) else time.time()
-        self._write(_own_run(began, swarm, swarm_name[:MAX_CHARS]))
+        self._write(_own_run(began, swarm, swarm_name[:MAX_CHARS], port or _port_of(known)))
 
     def end(self, reason: str, next_step: str, exit_code: int) -> None:
         """Note the end of this process's run, or that it could not begin.
@@ -126,7 +129,9 @@ class RunRecord:
         if known is not None and known.runs and not _is_ours(known):
             return
         now = time.time()
-        run = known if known is not None and _is_ours(known) else _own_run(now)
+        run = _own_run(now, port=_port_of(known))
+        if known is not None and _is_ours(known):
+            run = known
         self._write(
             msgspec.structs.replace(
                 run,
@@ -202,7 +207,11 @@ class RunRecord:
                 file.write(document)
 
 
-def _own_run(began: float, swarm: str = "", swarm_name: str = "") -> LastRun:
+def _port_of(known: LastRun | None) -> int:
+    return 0 if known is None else known.port
+
+
+def _own_run(began: float, swarm: str = "", swarm_name: str = "", port: int = 0) -> LastRun:
     import psutil
 
     process = psutil.Process()
@@ -213,12 +222,10 @@ def _own_run(began: float, swarm: str = "", swarm_name: str = "") -> LastRun:
         began=began,
         swarm=swarm,
         swarm_name=swarm_name,
+        port=port,
     )
 
 
-def _is_ours(run: LastRun) -> bool:
-    """Whether it is the present run of this process."""
-    return run.pid == os.getpid() and run.runs
 def _began(process: psutil.Process) -> float:
     """Return when a process began, so that it stays the same where the clock is set: on Linux in
     seconds after the boot, elsewhere in Unix seconds."""
@@ -229,3 +236,6 @@ def _began(process: psutil.Process) -> float:
     return began - boot
 
 
+def _is_ours(run: LastRun) -> bool:
+    """Whether it is the present run of this process."""
+    return run.pid == os.getpid() and run.runs
