@@ -36,7 +36,7 @@ from client.control.snapshot import (
     PauseView,
     Snapshot,
 )
-from client.control.sockets import SocketFolderError, listening_sockets, socket_path
+from client.control.sockets import listening_sockets, socket_path
 from client.control.updates import MAX_POINTS
 from client.control.updates import Curve as RunCurve
 from client.errors import ExitCode, UserError
@@ -407,18 +407,14 @@ class Node(ControlApi):
 
     async def run(self, stop: trio.Event) -> ExitCode:
         """Run until done or stopped."""
-        failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             self._wire(nursery)
             try:
                 await self._serve(stop, nursery)
-            except SocketFolderError as error:
-                failure = UserError(str(error), "", ExitCode.TEMPORARY)
             finally:
                 self._engine.shelf.close()
                 nursery.cancel_scope.cancel()
-        failure = failure or self._refused or self._training.held_stages.failure
-        failure = failure or self._leaving.loss()
+        failure = self._refused or self._training.held_stages.failure or self._leaving.loss()
         if failure is not None:
             raise failure
         return ExitCode.OK
