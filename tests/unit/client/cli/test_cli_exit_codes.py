@@ -75,6 +75,13 @@ def test_a_volunteer_that_hangs_is_not_taken_for_none(
         prepare_folder(path.parent)
         mute.bind(str(path))
         mute.listen(8)
+def test_what_the_locale_cannot_show_is_no_fault_of_the_program(volunteer: Volunteer) -> None:
+    named = {"PYTHONIOENCODING": "latin-1", "VOLUNTEER_NICKNAME": "Анна"}
+    done = volunteer("config", "show", **named)
+    assert done.returncode == 0, done.stderr
+    assert r"\u0410\u043d\u043d\u0430" in done.stdout
+
+
         done = within.ends(75, "status")
         assert f"listens on {path} but does not answer" in done.stderr
         assert "volunteer logs" in done.stderr
