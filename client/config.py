@@ -175,7 +175,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         About("Address to listen on, IPv4 or IPv6; all: every address of both."),
     ] = EVERYWHERE
     listen_port: Annotated[
-        Port, About("Port to listen on; 0: any free port.", zero="any free port")
+        Port,
+        About("Port to listen on; 0: that of the last run, else any.", zero="any free port"),
     ] = 0
     announce: Annotated[
         Addresses, About("Address to announce instead of the detected ones; may be repeated.")

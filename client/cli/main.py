@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from io import TextIOWrapper
 
 INTERRUPTED = 130
 """``ExitCode.INTERRUPTED``, before that is loaded."""
@@ -27,6 +28,8 @@ def run(arguments: Sequence[str]) -> int:
 def main() -> None:
     """Entry point of the console script."""
     _open_closed()
+    if isinstance(sys.stdout, TextIOWrapper):  # as stderr does: a locale may lack a character
+        sys.stdout.reconfigure(errors="backslashreplace")
     if not sys.warnoptions:
         warnings.simplefilter("ignore")  # warnings are for developers; users get sentences
     sys.exit(run(sys.argv[1:]))

@@ -48,7 +48,7 @@ async def serve_control(
         limits: bounds on local programs; None: the defaults.
 
     Raises:
-        SocketFolderError: the folder is open to others, or another node listens on ``path``.
+        UserError: the folder is open to others, or another node listens on ``path``.
     """
     prepare_folder(path.parent)
     remove_stale(path)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from client.errors import ExitCode, UserError, system_errors
+
 SUFFIX = ".sock"
 MAX_SOCKET_PATH_BYTES = 103
 """The smallest ``sun_path`` in use (macOS: 104 with its terminating zero; Linux has 108)."""
@@ -29,24 +31,19 @@ _KERNEL_LIST: Final = Path("/proc/net/unix")
 _LISTENS: Final = 1 << 16  # __SO_ACCEPTCON
 _NAME: Final = re.compile(r"[0-9a-f]{8}-[0-9A-Za-z]{8}\.sock")
 MAX_LISTENING: Final = 256
-
-
-class SocketFolderError(Exception):
-    """The folder for sockets cannot be trusted or used; the text says what to do."""
+ANOTHER: Final = "set XDG_RUNTIME_DIR or VOLUNTEER_HOME to another folder of yours"
 
 
 def socket_path(folder: Path, swarm: str, peer: str) -> Path:
     """Return the socket of one node; the name alone tells swarm and peer apart.
 
     Raises:
-        SocketFolderError: the path is longer than the operating system allows.
+        UserError: the path is longer than the operating system allows.
     """
     path = folder / f"{swarm[:8]}-{peer[-8:]}{SUFFIX}"
     if len(str(path).encode()) > MAX_SOCKET_PATH_BYTES:
-        raise SocketFolderError(
-            f"the path {path} is longer than the {MAX_SOCKET_PATH_BYTES} bytes a socket may have; "
-            "set XDG_RUNTIME_DIR or VOLUNTEER_HOME to a shorter folder"
-        )
+        words = f"{path} is longer than the {MAX_SOCKET_PATH_BYTES} bytes that a socket may have"
+        raise UserError(words, ANOTHER, ExitCode.CONFIG)
     return path
 
 
@@ -54,17 +51,17 @@ def prepare_folder(folder: Path) -> None:
     """Create the folder with mode 0700 or check that nobody else can enter it.
 
     Raises:
-        SocketFolderError: others may enter it, or it is not a folder.
+        UserError: others may enter it, or it is not a folder.
     """
-    try:
+    with system_errors(f"cannot use {folder} for sockets", ANOTHER, ExitCode.CONFIG):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
-    except OSError as error:
-        raise SocketFolderError(f"cannot use {folder} for sockets: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise SocketFolderError(f"{folder} is not a folder that you own; remove it")
+        words = f"{folder} is not a folder that you own"
+        raise UserError(words, f"remove it, or {ANOTHER}", ExitCode.REFUSED)
     if status.st_mode & 0o077:
-        raise SocketFolderError(f"other users can enter {folder}; run: chmod 700 {folder}")
+        words = f"other users can enter {folder}"
+        raise UserError(words, f"run: chmod 700 {folder}, or {ANOTHER}", ExitCode.REFUSED)
 
 
 def is_alive(path: Path) -> bool:
@@ -151,14 +148,15 @@ def remove_stale(path: Path) -> None:
     """Remove the socket of a node that is gone.
 
     Raises:
-        SocketFolderError: a node still listens on it, or something else than a socket is there.
+        UserError: a node still listens on it, or something else than a socket is there.
     """
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise SocketFolderError(f"{path} is in the way and is not a socket; remove it")
+        raise UserError(f"{path} is in the way: it is no socket", "remove it", ExitCode.CONFIG)
     if is_alive(path):
-        raise SocketFolderError(f"a volunteer already listens on {path}")
+        words = f"a volunteer already listens on {path}"
+        raise UserError(words, "show it with: volunteer attach", ExitCode.TEMPORARY)
     path.unlink(missing_ok=True)

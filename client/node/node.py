@@ -36,7 +36,7 @@ from client.control.snapshot import (
     PauseView,
     Snapshot,
 )
-from client.control.sockets import SocketFolderError, listening_sockets, socket_path
+from client.control.sockets import listening_sockets, socket_path
 from client.control.updates import MAX_POINTS
 from client.control.updates import Curve as RunCurve
 from client.errors import ExitCode, UserError
@@ -160,14 +160,10 @@ async def _run(
     on_event: Callable[[Event], None],
     stop: trio.Event,
 ) -> ExitCode:
-    settings = options.settings
+    settings, known = options.settings, RunRecord(folders.data).load()
     async with AsyncExitStack() as stack:
-        listen = [(settings.listen_host, settings.listen_port)]
         try:
-            rates = _rates(settings)
-            limits = HostLimits(connections=settings.max_links, hello_s=HELLO_S)
-            opened = open_network(seed, listen, limits=limits, rates=rates)
-            network = await stack.enter_async_context(opened)
+            network = await listening(stack, settings, seed, 0 if known is None else known.port)
         except PortInUse as error:
             raise UserError(str(error), "see --listen-port", ExitCode.TEMPORARY) from error
         except (ListenError, NetworkError) as error:
@@ -179,21 +175,43 @@ async def _run(
         swarm = await _unless_stopped(find, stop)
         if swarm is None:
             return ExitCode.OK
-        _note_begin(folders, swarm)
+        _note_begin(folders, swarm, parse_address(network.addresses[0]).port)
         remember_swarm(swarm, store, on_event)
         node = Node(options, folders, signer, network, swarm, store, on_event, seen)
         return await node.run(stop)
+
+
+async def listening(
+    stack: AsyncExitStack, settings: Settings, seed: bytes, last_port: int
+) -> Libp2pNetwork:
+    """Open the network on the owner's port, else on that of the last run if it is free: members
+    that were shut down together dial each other where they were.
+
+    Raises:
+        PortInUse, ListenError, NetworkError: as ``open_network``.
+    """
+    limits = HostLimits(connections=settings.max_links, hello_s=HELLO_S)
+
+    async def listen(port: int) -> Libp2pNetwork:
+        at = [(settings.listen_host, port)]
+        opened = open_network(seed, at, limits=limits, rates=_rates(settings))
+        return await stack.enter_async_context(opened)
+
+    if last_port and not settings.listen_port:
+        with suppress(ListenError):
+            return await listen(last_port)
+    return await listen(settings.listen_port)
 
 
 def _rates(settings: Settings) -> Rates:
     return Rates(settings.upload_limit_bytes_per_s, settings.download_limit_bytes_per_s)
 
 
-def _note_begin(folders: Folders, target: Target) -> None:
-    """Note in the data folder that this process is its node, and of which swarm."""
+def _note_begin(folders: Folders, target: Target, port: int = 0) -> None:
+    """Note in the data folder that this process is its node, of which swarm, and on which port."""
     swarm = "" if isinstance(target, Address) else target.swarm
     name = target.manifest.name if isinstance(target, SwarmFile) else ""
-    RunRecord(folders.data).begin(swarm, name)
+    RunRecord(folders.data).begin(swarm, name, port)
 
 
 async def _unless_stopped(
@@ -389,18 +407,14 @@ class Node(ControlApi):
 
     async def run(self, stop: trio.Event) -> ExitCode:
         """Run until done or stopped."""
-        failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             self._wire(nursery)
             try:
                 await self._serve(stop, nursery)
-            except SocketFolderError as error:
-                failure = UserError(str(error), "", ExitCode.TEMPORARY)
             finally:
                 self._engine.shelf.close()
                 nursery.cancel_scope.cancel()
-        failure = failure or self._refused or self._training.held_stages.failure
-        failure = failure or self._leaving.loss()
+        failure = self._refused or self._training.held_stages.failure or self._leaving.loss()
         if failure is not None:
             raise failure
         return ExitCode.OK

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from client.store.paths import create_folders
 from protocol.pipeline.effects import PayloadKey
 
 
@@ -40,10 +41,11 @@ class BoundaryStore:
     Args:
         memory_bytes: budget of memory.
         disk_bytes: budget of the spill files.
-        folder: where the spill files are; None: the system's temporary folder.
+        folder: where the spill files are; made when the first one is needed. Not the system's
+            temporary folder, which is often in memory.
     """
 
-    def __init__(self, memory_bytes: int, disk_bytes: int, folder: Path | None = None) -> None:
+    def __init__(self, memory_bytes: int, disk_bytes: int, folder: Path) -> None:
         self.budget_bytes = memory_bytes + disk_bytes
         self._memory_budget = memory_bytes
         self._disk_budget = disk_bytes
@@ -124,6 +126,7 @@ class BoundaryStore:
         self._memory_bytes -= len(data)
 
     def _open_spill(self, step: int) -> _Spill:
+        create_folders(self._folder)
         # closed by drop_step; unbuffered, because only its descriptor is used
         file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
         spill = self._spills[step] = _Spill(file)

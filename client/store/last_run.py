@@ -13,13 +13,17 @@ import shlex
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
 from client.store.atomic import write_atomic
+from client.store.boot import this_boot
 from client.store.paths import Entry
+
+if TYPE_CHECKING:
+    import psutil
 
 FILE_NAME: Final = Entry.LAST_RUN
 MAX_FILE_BYTES: Final = 16 * 1024
@@ -39,12 +43,16 @@ class LastRun(Struct, frozen=True, kw_only=True):
 
     pid: int
     process_began: float
-    """Unix seconds; distinguishes the process from a later one with the same id."""
+    """As ``_began`` says; distinguishes the process from a later one with the same id."""
+    boot: str = ""
+    """Id of the machine's boot in which it began; empty: the system has none."""
     began: float
     """Unix seconds."""
     swarm: Words = ""
     """The swarm's id; empty if it was not known yet."""
     swarm_name: Words = ""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """Where it listened, or a run before it; 0: that is not known."""
     ended: float | None = None
     """Unix seconds; None: it still runs, or it was killed."""
     reason: Words = ""
@@ -56,11 +64,11 @@ class LastRun(Struct, frozen=True, kw_only=True):
         """Whether its process still runs."""
         import psutil  # slow to import, and the screen only wants the types
 
-        if self.ended is not None:
+        if self.ended is not None or self.boot != this_boot():
             return False
         try:
             process = psutil.Process(self.pid)
-            began: float = process.create_time()
+            began = _began(process)
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False  # ended, and nobody has asked how
         except psutil.Error:
@@ -100,11 +108,12 @@ class RunRecord:
     def __init__(self, folder: Path) -> None:
         self._folder, self._path = folder, folder / FILE_NAME
 
-    def begin(self, swarm: str = "", swarm_name: str = "") -> None:
-        """Note that this process is the node; call it again when the swarm becomes known."""
+    def begin(self, swarm: str = "", swarm_name: str = "", port: int = 0) -> None:
+        """Note that this process is the node; call it again when the swarm and the port become
+        known."""
         known = self.load()
         began = known.began if known is not None and _is_ours(known) else time.time()
-        self._write(_own_run(began, swarm, swarm_name[:MAX_CHARS]))
+        self._write(_own_run(began, swarm, swarm_name[:MAX_CHARS], port or _port_of(known)))
 
     def end(self, reason: str, next_step: str, exit_code: int) -> None:
         """Note the end of this process's run, or that it could not begin.
@@ -120,7 +129,9 @@ class RunRecord:
         if known is not None and known.runs and not _is_ours(known):
             return
         now = time.time()
-        run = known if known is not None and _is_ours(known) else _own_run(now)
+        run = _own_run(now, port=_port_of(known))
+        if known is not None and _is_ours(known):
+            run = known
         self._write(
             msgspec.structs.replace(
                 run,
@@ -196,17 +207,33 @@ class RunRecord:
                 file.write(document)
 
 
-def _own_run(began: float, swarm: str = "", swarm_name: str = "") -> LastRun:
+def _port_of(known: LastRun | None) -> int:
+    return 0 if known is None else known.port
+
+
+def _own_run(began: float, swarm: str = "", swarm_name: str = "", port: int = 0) -> LastRun:
     import psutil
 
     process = psutil.Process()
     return LastRun(
         pid=process.pid,
-        process_began=process.create_time(),
+        process_began=_began(process),
+        boot=this_boot(),
         began=began,
         swarm=swarm,
         swarm_name=swarm_name,
+        port=port,
     )
+
+
+def _began(process: psutil.Process) -> float:
+    """Return when a process began, so that it stays the same where the clock is set: on Linux in
+    seconds after the boot, elsewhere in Unix seconds."""
+    import psutil
+
+    boot: float = psutil.boot_time() if psutil.LINUX else 0.0  # moves with the clock
+    began: float = process.create_time()  # which psutil reckons from the boot there
+    return began - boot
 
 
 def _is_ours(run: LastRun) -> bool:

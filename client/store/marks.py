@@ -8,10 +8,8 @@ apart, or if it is damaged (its hash tells), it is known to be possibly old.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -24,8 +22,6 @@ from protocol.evidence.word import Mark
 
 MAX_FILE_BYTES: Final = 2**20
 HEAD_BYTES: Final = 20
-
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Kept(Struct, frozen=True, array_like=True):
@@ -43,25 +39,6 @@ _decoder = msgspec.msgpack.Decoder(Kept)
 
 class DamagedMarks(Exception):
     """The file exists but its content is damaged."""
-
-
-def this_boot() -> str:
-    """Return the id of this boot of the machine; empty where the system has none."""
-    if sys.platform == "darwin":
-        return _boot_of_macos()
-    try:
-        return BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
-
-
-def _boot_of_macos() -> str:
-    found = ctypes.create_string_buffer(64)
-    size = ctypes.c_size_t(len(found))
-    read = getattr(ctypes.CDLL(None), "sysctlbyname", None)
-    if read is None or read(b"kern.bootsessionuuid", found, ctypes.byref(size), None, 0):
-        return ""
-    return found.value.decode()
 
 
 class MarksFile:

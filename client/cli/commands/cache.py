@@ -92,9 +92,10 @@ def prune(*, checkpoints: bool = False, dry_run: bool = False, yes: bool = False
         "freed_bytes": size,
         "dry_run": dry_run,
     }
-    verb, free = ("would be removed", "would be") if dry_run else ("removed", "are")
-    lines = [f"{kind.kind}: {plural(kind.files, 'file')} {verb}" for kind in kinds]
-    return Answer(document, lines, [f"{human_bytes(size)} {free} free"])
+    would = "would be " if dry_run else ""
+    lines = [f"{kind.kind}: {plural(kind.files, 'file')} {would}removed" for kind in kinds]
+    freed = f"{human_bytes(size)} {would}freed" if kinds else "there is nothing to remove"
+    return Answer(document, lines, [freed])
 
 
 def kept(data: Path) -> list[tuple[Kept, tuple[Path, ...]]]:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -242,7 +243,7 @@ def _notes(swarm: SwarmFile, path: Path, text: Path, founding: Founding) -> Iter
     yield from introduction(manifest, swarm.swarm)
     yield from (*founding.averaging, *outlook(manifest, founding.seconds))
     size = human_bytes(manifest.data.size_bytes)
-    yield f"the tokens, {size}, are in {text}: leave them there; members of stage 0 copy the"
-    yield "parts that they need from you"
-    yield f"wrote {path}; join as the first volunteer: volunteer join --swarm {path}"
+    yield f"the tokens, {size}, are in {text}"
+    yield "  leave them there: members of stage 0 copy the parts that they need from you"
+    yield f"wrote {path}; join as the first volunteer: volunteer join --swarm {quote(str(path))}"
     yield "others join with this invite, or with a copy of the file:"

@@ -13,7 +13,7 @@ from pathlib import Path
 from client.cli.diagnosis.checks import Check
 from client.compute.checkpoint import read_info
 from client.compute.errors import CheckpointError, CheckpointUnreadable
-from client.control.sockets import SUFFIX, SocketFolderError, is_alive, prepare_folder
+from client.control.sockets import SUFFIX, is_alive, prepare_folder
 from client.errors import UserError
 from client.quantities import plural
 from client.store.checkpoints import DAMAGED, Checkpoint, CheckpointFolder
@@ -63,9 +63,8 @@ def check_runtime_folder(folder: Path) -> Check:
     try:
         prepare_folder(folder)
         stale = [path for path in folder.glob(f"*{SUFFIX}") if not is_alive(path)]
-    except SocketFolderError as error:
-        step = "do that, or set XDG_RUNTIME_DIR or VOLUNTEER_HOME to another folder of yours"
-        return Check("control socket", "fail", str(error), step)
+    except UserError as error:
+        return Check("control socket", "fail", error.message, error.next_step)
     if stale:
         words = f"{folder}; {stale[0].name} is left from a volunteer that was killed"
         return Check("control socket", "ok", words, "nothing: the next start replaces it")

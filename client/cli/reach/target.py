@@ -127,21 +127,19 @@ def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
 
 
 def _contents(text: str) -> str:
-    if text == "-":
-        return sys.stdin.read(MAX_SWARM_FILE_CHARS + 1)
     if unwrapped(text).startswith((SCHEME, *(f"/{kind}/" for kind in KINDS))):
         return text
-    return _read_file(Path(text))
-
-
-def _read_file(path: Path) -> str:
     try:
-        with path.open(encoding="utf-8") as file:
+        if text == "-":
+            return sys.stdin.read(MAX_SWARM_FILE_CHARS + 1)
+        with Path(text).open(encoding="utf-8") as file:
             return file.read(MAX_SWARM_FILE_CHARS + 1)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        if isinstance(error, FileNotFoundError):
+            reason = "there is no such file, and no swarm of this name is known here"
         raise UserError(
-            f"--swarm: cannot read {str(path)[:200]!r}: {reason}",
+            f"--swarm: cannot read {text[:200]!r}: {reason}",
             "pass an invite (volunteer:...), a .swarm file, a member's address, or - for stdin",
             ExitCode.USAGE,
         ) from error

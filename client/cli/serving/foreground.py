@@ -179,15 +179,18 @@ async def _stop_on_signal(
     """Begin an orderly stop at the first signal; at the second, end at once.
 
     The second must work even when the orderly stop hangs, hence no cleaning up; the kernel takes
-    back the locks, and the worker ends when its socket does.
+    back the locks, and the worker ends when its socket does. A terminal that closes is no second
+    one: the shell and the kernel both send SIGHUP.
     """
     wanted = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks it to continue
         wanted.append(signal.SIGHUP)
     with trio.open_signal_receiver(*wanted) as signals:
         task_status.started()
-        async for _ in signals:
+        async for number in signals:
             if stop.is_set():
+                if number == signal.SIGHUP:
+                    continue
                 record.end("it was told to stop twice, and ended at once", "", ExitCode.INTERRUPTED)
                 os._exit(ExitCode.INTERRUPTED)
             write(LogLine(words="stopping: draining and saving; interrupt again to stop at once"))

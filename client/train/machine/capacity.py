@@ -106,7 +106,8 @@ def _line_rate(reached: float, seconds: float) -> float:
 async def measured_capacity(
     worker: Worker, settings: Settings, folder: Path, threads: int
 ) -> Capacity:
-    """Return the saved measurement if it is of this machine, else measure now, which takes seconds.
+    """Return the saved measurement if it is of this machine, else measure now, which takes seconds;
+    where the disk does not keep it, at the next start, too.
 
     Args:
         worker: the process that measures.
@@ -125,7 +126,7 @@ async def measured_capacity(
         return replace(known, free_bytes=free_bytes)
     reply, _ = await worker.call(replace(request, sizes=PROBE_SIZES))
     capacity = replace(capacity_of(reply, *wanted), free_bytes=free_bytes)
-    file.save(capacity)
+    file.keep(capacity)
     return capacity
 
 

@@ -119,7 +119,8 @@ class SeatDriver:
             seat.place.stage, self._start, self.rate, lambda: seat.pipeline.waiting
         )
         settings, manifest = terms.settings, terms.manifest
-        self._payloads = BoundaryStore(settings.boundary_memory_bytes, settings.boundary_disk_bytes)
+        budgets = settings.boundary_memory_bytes, settings.boundary_disk_bytes
+        self._payloads = BoundaryStore(*budgets, terms.folders.snapshots)
         self.saver = StateSaver(worker, seat.place.stage, terms, nursery)
         batch, context = manifest.sequences_per_microbatch, manifest.model.context
         self._vocab, data = manifest.model.vocab, manifest.data

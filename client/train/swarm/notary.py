@@ -16,7 +16,8 @@ from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
-from client.store.marks import DamagedMarks, Kept, MarksFile, this_boot
+from client.store.boot import this_boot
+from client.store.marks import DamagedMarks, Kept, MarksFile
 from protocol.decree.decree import READY
 from protocol.decree.elector import Elector, Sight
 from protocol.effects import Explain

@@ -269,6 +269,7 @@ def test_prune_removes_what_can_be_had_again(home: Path, data: Path, within: Wit
         "texts/a.bin", "snapshots/s.bin", "swarms/.x.123.tmp",
         "checkpoints/x/stage-0-v2.safetensors.damaged",
     }  # fmt: skip
+    assert within("cache", "prune").stderr == "there is nothing to remove\n"
     assert within("cache", "prune", "--yes", "--checkpoints").returncode == 0
     assert "checkpoints/x/stage-0-v1.safetensors" not in _left(data)
 

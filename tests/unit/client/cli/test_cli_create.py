@@ -276,9 +276,10 @@ def test_another_optimizer_begins_with_its_usual_rate_and_momentum() -> None:
 
 
 def test_the_file_and_the_invite_name_the_same_swarm(within: Within, tmp_path: Path) -> None:
-    path = tmp_path / "mine.swarm"
+    path = tmp_path / "my own.swarm"
     address = "/ip4/203.0.113.7/tcp/4001"
     done = within.ends(0, "create", "--no-measure", "--out", str(path), "--announce", address)
+    assert f"volunteer join --swarm '{path}'" in done.stderr, "it can be copied"
     invite, swarm = parse_invite(done.stdout.strip()), parse_swarm_file(path.read_text())
     assert invite == swarm.invite
     assert str(invite.peers[0]) == f"{address}/p2p/{swarm.manifest.founder}"

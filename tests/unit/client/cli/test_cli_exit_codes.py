@@ -23,7 +23,7 @@ FAILURES = [
     (["join"], 2, "--swarm"),
     (["join", "--swarm", "volunteer:zz"], 2, "64 hex"),
     (["join", "--swarm", f"volunteer:{SWARM_ID}"], 2, "names no member"),
-    (["join", "--swarm", "no-such-file.swarm"], 2, "No such file"),
+    (["join", "--swarm", "no-such-file.swarm"], 2, "no swarm of this name"),
     (["join", "--swarm", "-"], 2, "not an invite"),
     (["join", "--swarm", "x", "--listen-port", "70000"], 78, "--listen-port"),
     (["join", "--swarm", "x", "--config", "no-such.toml"], 78, "no-such.toml"),
@@ -55,6 +55,15 @@ def test_exit_code_and_reason(
     assert "Traceback" not in done.stderr
 
 
+def test_bytes_on_stdin_that_are_no_text_are_refused(
+    within: Within, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An editor has saved the invite as UTF-16."""
+    saved = io.BytesIO("volunteer:".encode("utf-16"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(saved, encoding="utf-8"))
+    assert "it is not text" in within.ends(2, "join", "--swarm", "-").stderr
+
+
 def test_a_process_ends_with_its_code(volunteer: Volunteer) -> None:
     for arguments, code, words in (
         (["join", "--swarm", "-"], 2, "not an invite"),
@@ -64,6 +73,13 @@ def test_a_process_ends_with_its_code(volunteer: Volunteer) -> None:
         done = volunteer(*arguments)
         assert (done.returncode, done.stdout) == (code, "")
         assert words in done.stderr
+
+
+def test_what_the_locale_cannot_show_is_no_fault_of_the_program(volunteer: Volunteer) -> None:
+    named = {"PYTHONIOENCODING": "latin-1", "VOLUNTEER_NICKNAME": "Анна"}
+    done = volunteer("config", "show", **named)
+    assert done.returncode == 0, done.stderr
+    assert r"\u0410\u043d\u043d\u0430" in done.stdout
 
 
 def test_a_volunteer_that_hangs_is_not_taken_for_none(

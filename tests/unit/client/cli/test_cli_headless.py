@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from client.cli.logging.crash import save_traceback
 from client.cli.logging.log_file import (
@@ -34,6 +36,7 @@ from client.cli.serving.supervision import Notifier, Supervised
 from client.config import Settings
 from client.errors import UserError
 from client.events import Event, LogLine
+from client.store.last_run import RunRecord
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
 from tests.support.control_fakes import FakeProvider, example_snapshot
@@ -62,6 +65,29 @@ def _heard(end: socket.socket) -> list[str]:
 
 def _environ(manager: socket.socket, **more: str) -> dict[str, str]:
     return {"NOTIFY_SOCKET": manager.getsockname(), "PATH": "/bin", **more}
+
+
+@pytest.mark.parametrize(
+    ("number", "ended"), [(signal.SIGHUP, []), (signal.SIGTERM, [130]), (signal.SIGINT, [130])]
+)
+async def test_a_terminal_that_closes_is_one_request_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, ended: list[int]
+) -> None:
+    """The shell sends SIGHUP to its jobs, and the kernel once more; a second request is another
+    signal."""
+    exits: list[int] = []
+    monkeypatch.setattr(serving.os, "_exit", exits.append)
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.SIG_DFL)
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        record = RunRecord(tmp_path)
+        await nursery.start(serving._stop_on_signal, stop, lambda _: None, record)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await stop.wait()
+        os.kill(os.getpid(), number)
+        await wait_all_tasks_blocked(0.02)
+        nursery.cancel_scope.cancel()
+    assert exits == ended
 
 
 def test_the_service_manager_is_told_and_children_do_not_find_it(manager: socket.socket) -> None:

@@ -16,13 +16,8 @@ import trio
 from client.control import rpc
 from client.control.client import ControlClient, ControlError, NotRunning, running_nodes
 from client.control.server import ServerLimits, serve_control
-from client.control.sockets import (
-    SocketFolderError,
-    is_alive,
-    live_sockets,
-    prepare_folder,
-    socket_path,
-)
+from client.control.sockets import is_alive, live_sockets, prepare_folder, socket_path
+from client.errors import ExitCode, UserError
 from tests.support.control_fakes import FakeProvider
 
 STATUS = rpc.encode_request("status", {}, 1)
@@ -178,7 +173,7 @@ async def test_a_stale_socket_is_replaced(path: Path) -> None:
 
 async def test_a_live_socket_is_not_taken_over(path: Path) -> None:
     async with serve_control(path, FakeProvider()):
-        with pytest.raises(SocketFolderError, match="already listens"):
+        with pytest.raises(UserError, match="already listens"):
             async with serve_control(path, FakeProvider()):
                 pass
         await _still_serves(path)
@@ -187,7 +182,7 @@ async def test_a_live_socket_is_not_taken_over(path: Path) -> None:
 async def test_a_file_in_the_way_is_left_alone(path: Path) -> None:
     prepare_folder(path.parent)
     path.write_text("mine")
-    with pytest.raises(SocketFolderError, match="not a socket"):
+    with pytest.raises(UserError, match="no socket"):
         async with serve_control(path, FakeProvider()):
             pass
     assert path.read_text() == "mine"
@@ -196,14 +191,17 @@ async def test_a_file_in_the_way_is_left_alone(path: Path) -> None:
 async def test_a_folder_open_to_others_is_refused(path: Path) -> None:
     path.parent.mkdir(mode=0o755)
     path.parent.chmod(0o755)
-    with pytest.raises(SocketFolderError, match="chmod 700"):
+    with pytest.raises(UserError, match="other users can enter") as caught:
         async with serve_control(path, FakeProvider()):
             pass
+    assert "chmod 700" in caught.value.next_step
+    assert caught.value.exit_code == ExitCode.REFUSED, "a service need not try again"
 
 
 def test_a_path_that_does_not_fit_says_so() -> None:
-    with pytest.raises(SocketFolderError, match="XDG_RUNTIME_DIR"):
+    with pytest.raises(UserError, match="longer than the 103 bytes") as caught:
         socket_path(Path("/" + "x" * 120), "ab" * 32, "peer")
+    assert "XDG_RUNTIME_DIR" in caught.value.next_step
 
 
 async def test_the_client_reads_what_the_server_says(path: Path) -> None:

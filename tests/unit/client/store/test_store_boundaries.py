@@ -110,8 +110,11 @@ actions = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(actions, max_size=40))
-def test_it_behaves_like_a_dictionary_within_its_budgets(script: list[tuple[object, ...]]) -> None:
-    store, model = BoundaryStore(100, 400), dict[PayloadKey, bytes]()
+def test_it_behaves_like_a_dictionary_within_its_budgets(
+    tmp_path_factory: pytest.TempPathFactory, script: list[tuple[object, ...]]
+) -> None:
+    store = BoundaryStore(100, 400, tmp_path_factory.getbasetemp())
+    model = dict[PayloadKey, bytes]()
     for action, *arguments in script:
         match action, arguments:
             case "put", [PayloadKey() as name, bytes() as data]:

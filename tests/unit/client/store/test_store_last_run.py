@@ -99,6 +99,37 @@ def test_another_process_of_the_same_number_is_not_taken_for_it(tmp_path: Path) 
     assert record.load().began > 5.0
 
 
+def test_a_port_is_kept_over_runs_that_could_not_begin(tmp_path: Path) -> None:
+    record = RunRecord(tmp_path)
+    record.begin("ab" * 32, "example", 4001)
+    record.end("it drained and left the swarm", "", 0)
+    record.begin()
+    assert record.load().port == 4001
+    _keep(tmp_path, _run(port=4001, ended=1e9))
+    record.end("no member of the swarm answered", "", 69)
+    assert record.load().port == 4001
+
+
+def test_who_runs_is_known_after_the_clock_was_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux reckons the start of a process from a boot time that moves with the clock."""
+    RunRecord(tmp_path).begin()
+    before = psutil.boot_time()
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: before - 3600.0)
+    assert RunRecord(tmp_path).load().runs
+    assert RunRecord(tmp_path).ending() is None
+
+
+def test_a_process_of_another_boot_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service has the same number, so many seconds after each boot."""
+    RunRecord(tmp_path).begin()
+    monkeypatch.setattr(last_run, "this_boot", lambda: "another")
+    assert not RunRecord(tmp_path).load().runs
+
+
 @pytest.mark.parametrize(
     "content", [b"", b"{}", b"\xff", b"[" * 10_000, b'{"pid":"x"}', b"x" * 10**6]
 )

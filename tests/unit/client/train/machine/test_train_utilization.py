@@ -109,6 +109,12 @@ async def test_the_peak_is_the_best_product_of_each_type(
     assert (later, worker.measured) == (expected, 1)
 
 
+async def test_a_disk_that_does_not_keep_it_stops_nobody(tmp_path: Path) -> None:
+    no_folder = tmp_path / "file"
+    no_folder.write_bytes(b"")
+    assert (await measured(Measures("cpu"), no_folder)).peaks == {"fp32": 4e9, "bf16": 1e9}
+
+
 async def test_another_machine_is_measured_again(tmp_path: Path) -> None:
     """A home is copied to a machine with another card, or its driver or torch is replaced."""
     worker = Measures("cuda")

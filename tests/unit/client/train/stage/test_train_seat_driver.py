@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import attrgetter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import AsyncMock, Mock
@@ -15,6 +17,7 @@ import trio
 from client.compute.payload import Header, seal, write_header
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
+from client.config import Settings
 from client.store.boundaries import BoundaryStore
 from client.train.stage.seat_driver import SeatDriver
 from model_zoo.specs.data import Answers, DataSpec
@@ -73,7 +76,7 @@ class Driven:
         nursery: trio.Nursery | None = None,
         **terms: Any,
     ) -> None:
-        self.store, self.ports, self.worker = BoundaryStore(2**20, 0), Mock(), Mock(pid=0)
+        self.store, self.ports, self.worker = BoundaryStore(2**20, 0, Path()), Mock(), Mock(pid=0)
         self.ports.now.return_value = 100.0
         self.owner = Mock(spec=["seat_changed", "fault", "worker_lost", "look"])
         self.nursery = nursery or Mock()
@@ -229,7 +232,7 @@ class TestPayloads:
     def test_without_room_the_seat_is_at_fault(self) -> None:
         driven = Driven()
         driven.store.close()
-        driven.of._payloads = BoundaryStore(2, 0)
+        driven.of._payloads = BoundaryStore(2, 0, Path())
         driven.of._perform([Keep((KEY,))], (b"too much",))
         fault = driven.owner.fault.call_args.args[0]
         assert fault.kind == "internal"
@@ -457,11 +460,23 @@ def test_a_shard_longer_than_the_stage_is_not_kept(codec: str, message: Segment 
     assert len(driven.blamed()) == 1
 
 
+def test_tensors_in_transit_go_to_the_disk_of_the_home(tmp_path: Path) -> None:
+    """As ``join`` says; the system's temporary folder is often in memory."""
+    driven = Driven()
+    driven.around.terms.settings = Settings(boundary_memory_bytes=2**20)
+    driven.around.terms.folders.snapshots = working = tmp_path / "working"
+    of = SeatDriver(driven.around, driven.owner, driven.of.seat, driven.worker, driven.nursery)
+    for key in (KEY, replace(KEY, step=KEY.step + 1)):
+        of._payloads.put(key, bytes(2**20))
+    assert working.is_dir()
+    of._payloads.close()
+
+
 def test_no_sibling_fills_the_store_in_which_our_own_work_lies() -> None:
     driven = Driven(stages=2, averaging_codec="fp32")
     driven.see([], [ME, OTHER, peer(3)])
     shard = bytes(Header("fp32", "average", (SIZE,)).size_bytes)
-    driven.of._payloads = BoundaryStore(6 * len(shard), 0)
+    driven.of._payloads = BoundaryStore(6 * len(shard), 0, Path())
     for attempt in range(1, 9):
         driven.of.receive(OTHER, Segment(1, STEP, attempt, 0), shard)
         driven.of.receive(OTHER, Reduced(1, STEP + 1, attempt, 0, 0.5), shard)
