@@ -41,6 +41,10 @@ WORKER_DEPTH = 2
 to the node; more would let a forward overtake a backward that has just arrived. A worker that runs
 several at a time gets one more than it runs."""
 
+MAX_RETURNS = 4
+"""So often a gradient is sent to one peer, for it may be lost with a link; but a question of forty
+bytes asks for megabytes."""
+
 
 class Pipeline:
     """See the module's docstring. All methods return effects; ``now`` is monotonic seconds.
@@ -334,14 +338,14 @@ class Pipeline:
         return self._return_gradient(state, sender) if state.phase is Phase.DONE else []
 
     def _return_gradient(self, state: MicrobatchState, *only: PeerId) -> list[PipelineEffect]:
-        key = PayloadKey(state.step, "grad_out", state.microbatch)
-        return [
-            SendPayload(
-                peer, Backward(self._place.stage - 1, state.step, state.microbatch, attempt), (key,)
-            )
-            for peer, attempt in state.upstreams.items()
-            if not only or peer in only
-        ]
+        key, effects = PayloadKey(state.step, "grad_out", state.microbatch), list[PipelineEffect]()
+        for peer, attempt in state.upstreams.items():
+            if (only and peer not in only) or state.returns[peer] >= MAX_RETURNS:
+                continue
+            state.returns[peer] += 1
+            message = Backward(self._place.stage - 1, state.step, state.microbatch, attempt)
+            effects.append(SendPayload(peer, message, (key,)))
+        return effects
 
     def _queued_until(self, step: int) -> int:
         """Return the microbatches queued for steps up to ``step``; those of later ones can wait."""

@@ -18,12 +18,13 @@ from protocol.pipeline.effects import (
     Compute,
     Fault,
     ForwardTask,
+    LossTask,
     Outcome,
     Rerouted,
     SendPayload,
 )
 from protocol.pipeline.next_hop import REST_S
-from protocol.pipeline.pipeline import Pipeline
+from protocol.pipeline.pipeline import MAX_RETURNS, Pipeline
 from protocol.pipeline.place import Place
 from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S
 from protocol.rounds.obstruction import TIMES
@@ -467,6 +468,20 @@ class TestGettingAnotherGradient:
         made.redo(M, "corrupt", 1.0, malformed_by=second)
         assert held_by(made) == first
         assert made.next_deadline() == 1.0 + UNMEASURED_S
+
+
+def test_a_question_brings_no_tensors_without_end() -> None:
+    made = Pipeline(Place(STRANGER, 1, 2, 4), 0)
+    made.forward(A, Forward(1, 0, 0, 1, 8, False), 0.0)
+    made.computed(LossTask(0, 0), Outcome(), 0.1)
+
+    def brought(asker: PeerId, times: int) -> int:
+        effects = [e for _ in range(times) for e in made.have(asker, Have(1, 0, 0, 1), 0.2)]
+        return sum(isinstance(effect, SendPayload) for effect in effects)
+
+    assert brought(A, 1) == 1, "it was lost"
+    assert brought(A, 99) == MAX_RETURNS - 2
+    assert brought(B, 1) == 1
 
 
 class TestBlame:
