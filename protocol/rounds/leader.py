@@ -564,9 +564,10 @@ class RoundLeader:
         self._admissions.ask(joiner, now)
         return self._act(now)
 
-    def admitted(self, joiner: PeerId, now: float) -> None:
-        """A leader has admitted a newcomer: it observes our rounds too, if we lead next."""
-        self._admissions.admitted(joiner, now)
+    def admitted(self, joiner: PeerId, now: float) -> bool:
+        """A leader has admitted a newcomer: it observes our rounds too, if we lead next. Return
+        whether that counts."""
+        return self._admissions.admitted(joiner, now)
 
     def _held(self) -> set[PeerId]:
         """Return all holders of our stage, including fetching ones."""

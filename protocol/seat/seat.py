@@ -625,7 +625,8 @@ class Seat:
         joiner = PeerId(message.joiner)
         if not (self._succession.may_lead(sender) and self.standing.lets_in(joiner, now)):
             return []
-        self.leader.admitted(joiner, now)
+        if not self.leader.admitted(joiner, now):
+            return []
         effects = self._admit([joiner], now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
             effects.append(Snapshot(self.step))
