@@ -430,7 +430,9 @@ class RoundLeader:
             members=split(self.reports, members, self.step, self._place.per_step),
             bounds=segmented(shard_bounds(self._size, lines)),
             observers=list[str](observers),
-            state=most_common([self.reports[peer].said.state for peer in members]),
+            state=most_common(
+                [self.reports[peer].said.state for peer in members], self._member.state
+            ),
             electors=list[str](self._electors(members)),
             amended=self._agreeing.to_plan(self.step),
             promises=self.proposer.promises,

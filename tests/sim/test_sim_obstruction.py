@@ -67,6 +67,12 @@ def with_an_invented_member(_to: PeerId, message: Message) -> list[tuple[Message
     return [(message, 0.0)]
 
 
+def with_another_state(_to: PeerId, message: Message) -> list[tuple[Message, float]]:
+    if isinstance(message, Plan):
+        message = msgspec.structs.replace(message, state=b"x" * 16)
+    return [(message, 0.0)]
+
+
 def with_electors(*, others: int, kept: int) -> Distort:
     """Plans name so many electors that it has invented, beside some of the real ones."""
     invented = [peer_id_from_key(bytes([n]) * 32) for n in range(others)]
@@ -82,6 +88,7 @@ def with_electors(*, others: int, kept: int) -> Distort:
 
 LIARS: dict[str, tuple[int, Distort]] = {
     "plans with invented electors": (1, with_electors(others=26, kept=6)),
+    "plans with another state than all have": (1, with_another_state),
     "plans with as few of them as may be": (1, with_electors(others=4, kept=3)),
     "says nothing in rounds": (1, swallow(*IN_ROUNDS)),
     "never plans": (1, swallow(Plan)),

@@ -247,6 +247,16 @@ def test_a_plan_names_the_state_that_most_replicas_have() -> None:
     assert {plan.state for plan in plans(effects).values()} == {b"a"}
 
 
+def test_of_two_states_it_names_its_own() -> None:
+    """Else the only sibling could say another one, and have the leader give up its state."""
+    for state in (b"a", b"c"):
+        made = leader(ME, B)
+        made.own.state = b"b"
+        made.report(ME, replace(report(range(16, 20)), state=b"b"), 0.0)
+        effects = made.report(B, replace(report(range(20, 24)), state=state), 0.0)
+        assert {plan.state for plan in plans(effects).values()} == {b"b"}
+
+
 def test_what_the_dead_said_of_the_next_step_is_not_brought_back() -> None:
     """It may return with an empty ledger, and count from one again."""
     made = leader(ME, B)
