@@ -13,7 +13,7 @@ from protocol.answer import YES, Answer, no
 from protocol.decree.decree import agreed
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, peer_id_from_key, short
-from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED, MAX_NUMBER, MAX_REPLICAS_IN_ROUND
+from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_PER_S, MAX_NUMBER, MAX_REPLICAS_IN_ROUND
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pace import ANSWER_S, FORGET_S, HEARD_S, LOOK_S, LOST_S
@@ -796,18 +796,18 @@ class TestTakingOver:
         completed = {said.decree for said in proposals(effects).values() if said.decree}
         assert {decree.digest for decree in completed} == {DIGEST}, "we had voted for it"
 
-    @pytest.mark.parametrize("promised", [MAX_ATTEMPTS_MISSED, MAX_ATTEMPT - 1, MAX_ATTEMPT])
+    @pytest.mark.parametrize("promised", [MAX_ATTEMPTS_PER_S, MAX_ATTEMPT - 1, MAX_ATTEMPT])
     def test_a_lie_about_attempts_does_not_exhaust_them(self, promised: int) -> None:
         made = successor()
         for _ in range(100):
             made.vote(B, vote(2, promised), 1.0)
             made.vote(C, vote(2, promised), 1.0)
         asked = proposals(made.tick(100.0))
-        assert 2 < asked[B].attempt <= MAX_ATTEMPTS_MISSED + 3
+        assert 2 < asked[B].attempt <= MAX_ATTEMPTS_PER_S + 3
         assert decode_message(encode_message(asked[B])) == asked[B]
 
     def test_who_has_promised_far_above_the_rest_is_reached_in_the_end(self) -> None:
-        made, promised, now = successor(), 5 * MAX_ATTEMPTS_MISSED, 1.0
+        made, promised, now = successor(), 5 * MAX_ATTEMPTS_PER_S, 1.0
         while made.proposer.attempt <= promised:
             attempt = made.proposer.attempt
             for elector in (B, C):
