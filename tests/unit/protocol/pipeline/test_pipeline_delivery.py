@@ -24,7 +24,7 @@ from protocol.pipeline.effects import (
     SendPayload,
 )
 from protocol.pipeline.next_hop import REST_S
-from protocol.pipeline.pipeline import MAX_RETURNS, Pipeline
+from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S
 from protocol.rounds.obstruction import TIMES
@@ -475,13 +475,16 @@ def test_a_question_brings_no_tensors_without_end() -> None:
     made.forward(A, Forward(1, 0, 0, 1, 8, False), 0.0)
     made.computed(LossTask(0, 0), Outcome(), 0.1)
 
-    def brought(asker: PeerId, times: int) -> int:
-        effects = [e for _ in range(times) for e in made.have(asker, Have(1, 0, 0, 1), 0.2)]
-        return sum(isinstance(effect, SendPayload) for effect in effects)
+    def brought(asker: PeerId, *times: float) -> list[float]:
+        return [
+            now
+            for now in times
+            for effect in made.have(asker, Have(1, 0, 0, 1), now)
+            if isinstance(effect, SendPayload)
+        ]
 
-    assert brought(A, 1) == 1, "it was lost"
-    assert brought(A, 99) == MAX_RETURNS - 2
-    assert brought(B, 1) == 1
+    assert brought(A, *(0.1 + second for second in range(100))) == [1.1, 3.1, 7.1, 15.1, 31.1, 63.1]
+    assert brought(B, 9.0, 9.5, 10.0) == [9.0, 10.0]
 
 
 class TestBlame:
