@@ -5,7 +5,8 @@ takes part in, and what it has voted for. A term is written down before what it 
 that the next process of this home does not contradict it. It answers
 
 - a question of the leader of a later attempt with a promise: from now on it takes part in no
-  earlier attempt, and names what it has voted for;
+  earlier attempt, and names what it has voted for. Who does not lead as far as it sees gets no
+  promise, or one member could overtake every leader;
 - a proposal with a vote, if it has promised no later attempt. The first attempt of a step needs no
   promises, and so belongs to one leader alone: the one that the decree before designates. All
   members have signed that they are Ready for what is proposed, and nobody is left out who by the
