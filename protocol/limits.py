@@ -31,9 +31,9 @@ LEAST_TO_CONVICT = 3
 """Replicas of a stage: of fewer no majority can expel one."""
 MAX_ATTEMPT = 2**31 - 1
 """Attempts to close one step, or to deliver one microbatch."""
-MAX_ATTEMPTS_MISSED = 4096
-"""An elector leaps by at most so many attempts when it is asked once, and so does a leader that is
-refused: one lie does not exhaust the range. Whoever was away may have missed some."""
+MAX_ATTEMPTS_PER_S = 4096
+"""So fast do the attempts of a step rise at most, whatever a leader asks for or an elector refuses:
+a lie neither exhausts the range nor takes them where others need long to follow."""
 MAX_SEGMENTS = 512
 """Parts of a round's gradient. A plan has their offsets and a Ready 32 bytes of each."""
 MAX_SEGMENT_ELEMENTS = 15 * 2**20

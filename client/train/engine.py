@@ -137,6 +137,8 @@ class Engine:
             first=self._first_electors,
             serving=self._serving,
             lost=lambda: self.membership.contacts.lost(self.now()),
+            is_near=self._is_near,
+            now=self.now,
         )
         self.notary = Notary(signer, swarm, sees, self.event_sink.explain)
         self.elector = self.notary.elector
@@ -371,6 +373,10 @@ class Engine:
     def _serving(self, stage: int) -> dict[PeerId, int]:
         """Who serves a stage at which version, as far as we see."""
         return {replica.peer: replica.version for replica in self.held_stages.view.serving(stage)}
+
+    def _is_near(self, stage: int) -> bool:
+        """Whether a seat of ours is in a stage or beside it."""
+        return any(abs(seat.stage - stage) <= 1 for seat in self.held_stages.seats())
 
     def _may_be(self, stage: int, era: int, step: int) -> bool:
         """Whether a stage may be at a step, as far as we see."""

@@ -5,7 +5,8 @@ takes part in, and what it has voted for. A term is written down before what it 
 that the next process of this home does not contradict it. It answers
 
 - a question of the leader of a later attempt with a promise: from now on it takes part in no
-  earlier attempt, and names what it has voted for;
+  earlier attempt, and names what it has voted for. Who does not lead as far as it sees gets no
+  promise, or one member could overtake every leader;
 - a proposal with a vote, if it has promised no later attempt. The first attempt of a step needs no
   promises, and so belongs to one leader alone: the one that the decree before designates. All
   members have signed that they are Ready for what is proposed, and nobody is left out who by the
@@ -102,6 +103,10 @@ class Sight:
     """Who serves a stage at which version."""
     lost: Callable[[], Collection[PeerId]]
     """The peers that we have lost."""
+    is_near: Callable[[int], bool]
+    """Whether we hold a stage or one beside it, and so set aside who obstructs it."""
+    now: Callable[[], float]
+    """Monotonic seconds."""
 
 
 class Elector:
@@ -123,9 +128,8 @@ class Elector:
         """The lineage in which we may have said more than we know, and the terms that a commit has
         moved on since then."""
         self._commits: dict[tuple[int, int], OrderedDict[int, Commit]] = {}
-        self._leapt: dict[tuple[int, int], int] = {}
-        """By term: up to which attempt we have let ourselves be asked to leap. A true question is
-        repeated and answered in time, and one lie does not exhaust the attempts of a step."""
+        self._since: dict[tuple[int, int], float] = {}
+        """By term: when it began, or this process was first asked."""
         self._liars: dict[tuple[int, int], Counter[PeerId]] = {}
         """By term: how often a leader has proposed in its step what we do not vote for."""
 
@@ -221,10 +225,8 @@ class Elector:
             term = self._begin(*key, message.step)
         if message.step != term.step or (message.era == self._barred and key not in self._moved):
             return None
-        if not self._may_lead(message.stage, sender, known[0]):
-            return None
         if message.decree is None:
-            return self._promise(term, sender, message)
+            return self._promise(term, sender, message) if self._leads(sender, term) else None
         return self._vote(term, sender, message, message.decree, known[0])
 
     def _newest_after(self, stage: int, era: int, step: int) -> Commit | None:
@@ -239,16 +241,14 @@ class Elector:
         leader = designated(members, stage, step)
         named = tuple(sorted(members)), tuple(sorted(electors))
         term = Term(stage, era, step, 1 if leader else 0, leader or None, 0, None, *named)
-        self._leapt.pop((stage, era), None)
+        self._since[stage, era] = self.sees.now()
         self._liars.pop((stage, era), None)
         self._put(term)
         return term
 
     def _promise(self, term: Term, sender: PeerId, message: Propose) -> Vote | None:
-        key = term.stage, term.era
-        most = max(term.promised, self._leapt.get(key, 0)) + limits.MAX_ATTEMPTS_MISSED
-        if message.attempt > most:
-            self._leapt[key] = most
+        since = self._since.setdefault((term.stage, term.era), self.sees.now())
+        if message.attempt > limits.MAX_ATTEMPTS_PER_S * (1 + self.sees.now() - since):
             return None
         again = (term.promised, term.leader) == (message.attempt, sender)
         if message.attempt <= (1 if again else max(term.promised, 1)):
@@ -319,10 +319,17 @@ class Elector:
         first = frozenset(map(PeerId, self.sees.first(era, step)))
         return ((), first) if first else None
 
-    def _may_lead(self, stage: int, peer: PeerId, members: Collection[PeerId]) -> bool:
-        """Whether a peer may lead a step: a member of the decree before, as long as one serves."""
-        there = self.sees.serving(stage).keys() & members
-        return peer in there or not there
+    def _leads(self, peer: PeerId, term: Term) -> bool:
+        """Whether a peer leads a step, as far as we see: the first by rank of those that serve the
+        stage and are not past the step, of the members of the decree before while one of them does.
+        A leader that sees others lost before we do asks again. Who is far from the stage does not
+        see who obstructs it, and takes any of the line."""
+        lost, step = self.sees.lost(), term.step
+        serving = self.sees.serving(term.stage).items()
+        there = [p for p, at in serving if step - 1 <= at <= step and p not in lost]
+        line = [p for p in there if p in term.members] or there
+        first = designated(line, term.stage, step)
+        return not line or peer == first or (peer in line and not self.sees.is_near(term.stage))
 
     def _say(self, kind: str, term: Term, message: Propose, value: bytes) -> Vote:
         """Write a term down, and sign what it says."""
@@ -346,6 +353,6 @@ class Elector:
         while len(self._terms) > MAX_TERMS:
             forgotten, _ = self._terms.popitem(last=False)
             self._moved.discard(forgotten)
-            self._leapt.pop(forgotten, None)
+            self._since.pop(forgotten, None)
             self._liars.pop(forgotten, None)
         self._keep()

@@ -44,6 +44,8 @@ class MicrobatchState:
     upstreams: dict[PeerId, int] = field(default_factory=dict)
     """Return addresses of the gradient, each with the attempt under which it last sent the
     microbatch; empty at stage 0, more than one while two replicas work on it."""
+    sends: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
+    """How often its gradient was sent to each of them, and when it may be sent again."""
     giver: PeerId | None = None
     """The sender of the tensor being computed on: the boundary, then its gradient; None at stage 0,
     which reads its own samples."""

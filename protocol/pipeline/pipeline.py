@@ -13,6 +13,7 @@ from collections.abc import Set
 from protocol import limits
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
+from protocol.pace import ANSWER_S
 from protocol.pipeline.delivery import Deliveries
 from protocol.pipeline.divergence import SPOILT_POINTS, Divergence
 from protocol.pipeline.effects import (
@@ -227,7 +228,10 @@ class Pipeline:
         on request."""
         state = self._microbatches.get(message.microbatch)
         if state is not None and state.step == message.step:
-            return [self._receipt(sender, message, "known"), *self._repeat(state, sender, message)]
+            return [
+                self._receipt(sender, message, "known"),
+                *self._repeat(state, sender, message, now),
+            ]
         if not self.step <= message.step <= self.step + 1:
             return [self._receipt(sender, message, "stale")]
         if message.microbatch // self._place.per_step != message.step:
@@ -258,7 +262,7 @@ class Pipeline:
         state = self._microbatches.get(message.microbatch)
         if state is None or state.step != message.step:
             return [self._receipt(sender, message, "absent")]
-        return [self._receipt(sender, message, "known"), *self._repeat(state, sender, message)]
+        return [self._receipt(sender, message, "known"), *self._repeat(state, sender, message, now)]
 
     def receipt(self, sender: PeerId, message: Receipt, now: float) -> list[PipelineEffect]:
         """Take ``sender``'s receipt (``message``) at ``now`` for a boundary that we sent."""
@@ -303,7 +307,7 @@ class Pipeline:
             state.loss_sum = outcome.loss_sum
             self._microbatches.move(state, Phase.DONE)
             self._divergence.finished()
-            effects = self._return_gradient(state)
+            effects = self._return_gradient(state, now)
         return [*effects, *self._schedule(now)]
 
     def tick(self, now: float) -> list[PipelineEffect]:
@@ -326,22 +330,27 @@ class Pipeline:
             state.tokens_bytes = size_bytes
 
     def _repeat(
-        self, state: MicrobatchState, sender: PeerId, message: Forward | Have
+        self, state: MicrobatchState, sender: PeerId, message: Forward | Have, now: float
     ) -> list[PipelineEffect]:
         """A microbatch we know: only a return address is added (or renewed)."""
         if len(state.upstreams) < limits.MAX_REPLICAS_IN_ROUND or sender in state.upstreams:
             state.upstreams[sender] = message.attempt
-        return self._return_gradient(state, sender) if state.phase is Phase.DONE else []
+        return self._return_gradient(state, now, sender) if state.phase is Phase.DONE else []
 
-    def _return_gradient(self, state: MicrobatchState, *only: PeerId) -> list[PipelineEffect]:
-        key = PayloadKey(state.step, "grad_out", state.microbatch)
-        return [
-            SendPayload(
-                peer, Backward(self._place.stage - 1, state.step, state.microbatch, attempt), (key,)
-            )
-            for peer, attempt in state.upstreams.items()
-            if not only or peer in only
-        ]
+    def _return_gradient(
+        self, state: MicrobatchState, now: float, *only: PeerId
+    ) -> list[PipelineEffect]:
+        """Send the gradient to those that wait for it; it may be lost with a link. A question of
+        forty bytes asks for megabytes, so it is sent again each time after twice as long."""
+        key, effects = PayloadKey(state.step, "grad_out", state.microbatch), list[PipelineEffect]()
+        for peer, attempt in state.upstreams.items():
+            times, again_at = state.sends.get(peer, (0, now))
+            if (only and peer not in only) or now < again_at:
+                continue
+            state.sends[peer] = times + 1, now + ANSWER_S * 2**times
+            message = Backward(self._place.stage - 1, state.step, state.microbatch, attempt)
+            effects.append(SendPayload(peer, message, (key,)))
+        return effects
 
     def _queued_until(self, step: int) -> int:
         """Return the microbatches queued for steps up to ``step``; those of later ones can wait."""

@@ -6,12 +6,18 @@ Every replica notes both, for any may lead next. Times are monotonic seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Final
 
 from protocol import limits
 from protocol.ids import PeerId
-from protocol.pace import FORGET_S
+from protocol.pace import ASIDE_S, FORGET_S
+from protocol.token_bucket import Rate, TokenBuckets
 
 LetsIn = Callable[[PeerId, float], bool]
+OFTEN: Final = Rate(1 / ASIDE_S, 8)
+"""Admissions of one peer: for each its donors write the stage's whole state."""
+MAX_ADMITTED: Final = 256
+"""Peers whose admissions are counted."""
 
 
 class Admissions:
@@ -25,13 +31,21 @@ class Admissions:
         self._lets_in = lets_in
         self._asking: dict[PeerId, float] = {}
         self._observing: dict[PeerId, float] = {}
+        self._often = TokenBuckets[PeerId](MAX_ADMITTED)
 
     def ask(self, joiner: PeerId, now: float) -> None:
         """Note that a newcomer asks for admission; it asks again when it has heard nothing."""
         self._asking[joiner] = now + FORGET_S
 
-    def admitted(self, joiner: PeerId, now: float) -> None:
-        """Note that a leader has admitted a newcomer; its heartbeats soon say so."""
+    def admitted(self, joiner: PeerId, now: float) -> bool:
+        """Note that a leader has admitted a newcomer; its heartbeats soon say so. Return whether
+        that counts: it has not been admitted too often."""
+        if not self._often.take({joiner: OFTEN}, now):
+            return False
+        self._lets_observe(joiner, now)
+        return True
+
+    def _lets_observe(self, joiner: PeerId, now: float) -> None:
         self._asking.pop(joiner, None)
         self._observing[joiner] = now + FORGET_S
 
@@ -72,7 +86,9 @@ class Admissions:
         found = list[PeerId]()
         for joiner in [peer for peer in self._asking if peer not in serving]:
             others = {*held, *self.observing(now)} - {joiner}
-            if len(others) < limits.MAX_REPLICAS_IN_ROUND and self._lets_in(joiner, now):
-                self.admitted(joiner, now)
+            if len(others) >= limits.MAX_REPLICAS_IN_ROUND:
+                continue
+            if self._often.has(joiner, OFTEN, now) and self._lets_in(joiner, now):
+                self._lets_observe(joiner, now)
                 found.append(joiner)
         return found

@@ -106,6 +106,10 @@ class Commitments:
             for later in [of for of in kept if of > (step, attempt)]:
                 del kept[later]
 
+    def authors(self, plan: Plan) -> set[PeerId]:
+        """Return who has committed to contribute to an attempt."""
+        return {peer for peer, said in self._said.items() if (plan.step, plan.attempt) in said}
+
     def missing(self, plan: Plan) -> list[PeerId]:
         """Return the members of a plan whose commitments are not here."""
         if len(plan.members) < 2:

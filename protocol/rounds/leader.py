@@ -114,14 +114,14 @@ class RoundLeader:
         self.may_plan = YES
         """The last answer to whether we, who lead, may plan the step now."""
 
-    def _reset(self, step: int) -> None:
+    def _reset(self, step: int, now: float = math.inf) -> None:
         self.step = step
         self.reports: dict[PeerId, Report] = {}
         self._plan: Plan | None = None
         self._complete_since: float | None = None
         self._answers: dict[PeerId, Ready] = {}
         """By member of the plan: for what it is Ready, or that it refuses."""
-        self.proposer.start_step(step)
+        self.proposer.start_step(step, now)
         self._not_before = -math.inf
         """Until then we leave the step to another leader, to whom the electors have promised it."""
         self._overtaken = 0
@@ -145,7 +145,7 @@ class RoundLeader:
     def start_step(self, step: int, now: float) -> list[Effect]:
         """Begin a step; reports that came early count at once."""
         early, self._next = self._next, {}
-        self._reset(step)
+        self._reset(step, now)
         self._patience.start_step()
         effects: list[Effect] = []
         for peer, report in early.items():
@@ -430,7 +430,9 @@ class RoundLeader:
             members=split(self.reports, members, self.step, self._place.per_step),
             bounds=segmented(shard_bounds(self._size, lines)),
             observers=list[str](observers),
-            state=most_common([self.reports[peer].said.state for peer in members]),
+            state=most_common(
+                [self.reports[peer].said.state for peer in members], self._member.state
+            ),
             electors=list[str](self._electors(members)),
             amended=self._agreeing.to_plan(self.step),
             promises=self.proposer.promises,
@@ -564,9 +566,10 @@ class RoundLeader:
         self._admissions.ask(joiner, now)
         return self._act(now)
 
-    def admitted(self, joiner: PeerId, now: float) -> None:
-        """A leader has admitted a newcomer: it observes our rounds too, if we lead next."""
-        self._admissions.admitted(joiner, now)
+    def admitted(self, joiner: PeerId, now: float) -> bool:
+        """A leader has admitted a newcomer: it observes our rounds too, if we lead next. Return
+        whether that counts."""
+        return self._admissions.admitted(joiner, now)
 
     def _held(self) -> set[PeerId]:
         """Return all holders of our stage, including fetching ones."""

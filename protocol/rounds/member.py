@@ -113,6 +113,8 @@ class RoundMember:
         self.progress = Progress.WAITING
         self._leader = PeerId("")
         self._plan: Plan | None = None
+        self._other: Plan | None = None
+        """The last plan of another state than ours."""
         self._counted: frozenset[int] = frozenset()
         self._inbox = Inbox(most_segments(self._size))
         self._digest = b""
@@ -142,15 +144,33 @@ class RoundMember:
     def hashed(self, state: bytes) -> list[RoundEffect]:
         """The digest of our version is known: go on, if it is that of our siblings."""
         self.state, self.hashing = state, False
-        if self._plan is not None and (differs := self._differs(self._plan)):
-            return differs
+        if self._plan is not None and self._differs(self._plan):
+            self._other = self._plan
+            self._give_up()
+            return self._outnumbered()
         return [*self.advance(), *self.try_apply()]
 
-    def _differs(self, plan: Plan) -> list[RoundEffect]:
-        if not plan.state or self.state in (b"", plan.state):
+    def _differs(self, plan: Plan) -> bool:
+        """Whether a plan names another state than ours: it is not followed."""
+        return bool(plan.state) and self.state not in (b"", plan.state)
+
+    def _outnumbered(self) -> list[RoundEffect]:
+        """Take our state for wrong once most members of a plan of another one take part in it. By
+        its leader's word alone all would drop theirs at once."""
+        if (plan := self._other) is None:
             return []
+        said = self._inbox.senders(plan.attempt)
+        if self._commitments is not None:
+            said |= self._commitments.authors(plan)
+        if 2 * len(said.intersection(_members(plan)) - {self._place.me}) <= len(plan.members):
+            return []
+        self._other = None
         words = f"our state of version {self.step} differs from our siblings'"
         return [Fault("behind", words)]
+
+    def _give_up(self) -> None:
+        """Give the attempt up. The promise stays: only a later one is followed."""
+        self.progress, self._plan, self._counted = Progress.WAITING, None, frozenset()
 
     def state_loaded(self) -> list[RoundEffect]:
         """The worker holds the state of our version."""
@@ -276,7 +296,7 @@ class RoundMember:
             return False
         if all(member.peer != peer for member in plan.members):
             return False
-        self.progress, self._plan, self._counted = Progress.WAITING, None, frozenset()
+        self._give_up()
         return True
 
     def plan(self, sender: PeerId, plan: Plan) -> list[RoundEffect]:
@@ -292,8 +312,10 @@ class RoundMember:
             return [Penalise(sender, "plan-with-wrong-bounds", 20)]
         if mine is not None and not counts_all_once(plan.members, self._place.per_step):
             return [Penalise(sender, "plan-that-miscounts", 20)]
-        if differs := self._differs(plan):
-            return differs
+        if self._differs(plan):
+            self._other = plan
+            return self._outnumbered()
+        self._other = None
         if mine is None:
             return self._observe(sender, plan)
         counted = from_bitmap(mine.counted, plan.step, self._place.per_step)
@@ -380,6 +402,8 @@ class RoundMember:
     def _exchange(self) -> list[RoundEffect]:
         """Reduce our segments as their parts come, decode the others' sums; get ready once every
         sum is here and sound."""
+        if outnumbered := self._outnumbered():
+            return outnumbered
         if self.progress is Progress.OBSERVING:
             return self._try_ready()
         if self.progress is not Progress.EXCHANGING:

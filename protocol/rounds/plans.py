@@ -120,10 +120,10 @@ def counts_all_once(members: Sequence[PlanMember], per_step: int) -> bool:
     return counted == per_step and union == (1 << per_step) - 1
 
 
-def most_common(states: list[bytes]) -> bytes:
-    """Return the state that most members are in; empty where none is known."""
+def most_common(states: list[bytes], ours: bytes) -> bytes:
+    """Return the state that most members are in, of several ours; empty where none is known."""
     known = Counter(state for state in states if state)
-    return max(known, key=lambda state: (known[state], state), default=b"")
+    return max(known, key=lambda state: (known[state], state == ours, state), default=b"")
 
 
 def _segments(plan: Plan) -> int:

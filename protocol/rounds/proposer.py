@@ -17,6 +17,7 @@ State: of one step, the electors' answers. Times are monotonic seconds.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
@@ -75,8 +76,8 @@ class Proposer:
         self._quorum, self._verify, self._left_out = quorum, verify, left_out
         self.start_step(0)
 
-    def start_step(self, step: int) -> None:
-        """Begin a step, of which we have led nothing."""
+    def start_step(self, step: int, now: float = math.inf) -> None:
+        """Begin a step, of which we have led nothing, ``now`` or when we first ask."""
         self._step = step
         self.state, self.attempt, self._known = State.IDLE, 0, 0
         self._promised: dict[PeerId, Promise] = {}
@@ -90,6 +91,7 @@ class Proposer:
         """By digest: what electors say that they have voted for."""
         self._again = False
         """Whether we have asked again: who answers has done so."""
+        self._since = self._said_at = now
         self._say_at: float | None = None
 
     # --- asking ----------------------------------------------------------------------------
@@ -192,13 +194,14 @@ class Proposer:
     def _give_way(self) -> None:
         """Electors take part in later attempts only: so is our next one."""
         if self.state in (State.ASKING, State.PROPOSING):
-            most = self.attempt + limits.MAX_ATTEMPTS_MISSED
+            most = int(limits.MAX_ATTEMPTS_PER_S * (1 + self._said_at - self._since))
             self._known = min(max(self._refused.values(), default=0), most)
             self.state = State.IDLE
 
     # --- time ------------------------------------------------------------------------------
 
     def _say(self, now: float) -> list[Send]:
+        self._said_at, self._since = now, min(self._since, now)
         self._say_at = now + ANSWER_S
         proposing = self.state is State.PROPOSING
         said = Propose(self._stage, self._step, self.attempt, era=self._era)

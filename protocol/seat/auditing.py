@@ -15,6 +15,7 @@ State: what was drawn or announced for the step, one copy of a version, and its 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -112,14 +113,16 @@ class Auditing:
         """The step that we drew for last, and whom."""
         self._ours: AuditNotice | None = None
         """What we told others of it."""
-        self._theirs: tuple[PeerId, AuditNotice] | None = None
-        """The last audit that another member has announced."""
+        self._theirs: dict[PeerId, AuditNotice] = {}
+        """The last audit that each other member has announced for this step."""
         self._closed = 0
         """Steps that we have closed."""
         self._heeded = TokenBuckets[PeerId](MAX_HEEDED)
         """Announcements of a member; the clock counts the steps that we have closed."""
         self._heeded_now = set[PeerId]()
         """Members of which one was heeded in this step: others there cost nothing."""
+        self._judged = Counter[PeerId]()
+        """For how many audits of a member we have kept a version."""
         self._copy: _Copy | None = None
         self._task: tuple[AuditTask, float] | None = None
         """What waits for the worker, and until when."""
@@ -240,7 +243,7 @@ class Auditing:
         each = Rate(min(MOST_HEEDED, NEW_TIMES * self._terms.budget), HEEDED)
         if sender in self._heeded_now or self._heeded.take({sender: each}, self._closed):
             self._heeded_now.add(sender)
-            self._theirs = sender, message
+            self._theirs[sender] = message
         return []
 
     def closing(self, plan: Plan) -> list[RoundEffect]:
@@ -254,11 +257,21 @@ class Auditing:
         self._heeded_now.clear()
         self._terms.contributions += sum(peer != me and bool(counts[peer]) for peer in counts)
         ours = [] if self._ours is None or self._is_auditing else [(me, self._ours)]
-        theirs = [] if self._theirs is None or self._copy is not None else [self._theirs]
-        for auditor, notice in (*ours, *theirs):
+        announced, self._theirs = self._theirs.items(), {}
+        theirs = sorted(announced, key=lambda each: (self._judged[each[0]], each[0]))
+        for auditor, notice in (*ours, *filter(self._is_judged, theirs)):
             if self._can_be_audited(plan, auditor, notice):
                 return [self._keep(plan, auditor, notice)]
         return []
+
+    def _is_judged(self, announced: tuple[PeerId, AuditNotice]) -> bool:
+        """Whether we are free to judge an audit. A version that only waits gives way to one whose
+        auditor has called on us less often: or a member could announce audits that come to nothing,
+        so that nobody looks at what others find."""
+        copy, auditor = self._copy, announced[0]
+        if copy is None:
+            return True
+        return not copy.called and self._judged[auditor] < self._judged[copy.auditor]
 
     def _can_be_audited(self, plan: Plan, auditor: PeerId, of: AuditNotice) -> bool:
         """Whether a plan has the contribution and the sum that its member has drawn or
@@ -290,6 +303,9 @@ class Auditing:
             self._terms.mixed,
         )
         self._copy = _Copy(subject, auditor, called=auditor == self._place.me)
+        self._judged[auditor] += 1
+        if len(self._judged) > MAX_HEEDED:
+            del self._judged[next(iter(self._judged))]
         return Compute(KeepVersionTask(plan.step, tuple(plan.bounds), of.segment))
 
     def _counts(self, plan: Plan) -> dict[PeerId, frozenset[int]]:

@@ -52,7 +52,3 @@ class EarlyMessages:
     def take(self, step: int) -> list[tuple[PeerId, RoundMessage, bytes]]:
         """Return what was kept of a step, and forget it."""
         return [(of[0], *kept) for of, kept in self._kept.pop(step, {}).items()]
-
-    def has(self, step: int) -> bool:
-        """Whether anything of this step is kept."""
-        return step in self._kept

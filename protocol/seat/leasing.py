@@ -46,15 +46,17 @@ class Leasing:
         self._asked: tuple[PeerId, int] | None = None
         """Whom we have asked, and for how many."""
         self._asked_at = 0.0
+        self._leader: PeerId | None = None
+        """Whom we have asked last in this step: nobody else's leases count."""
 
     def start_step(self) -> None:
         """Begin a step."""
-        self._asked = None
+        self._asked = self._leader = None
         self._flight.start_step()
 
     def on_lease(self, sender: PeerId, message: Lease, now: float) -> list[PipelineEffect]:
         """Compute what is leased to us."""
-        if message.step != self._pipeline.step:
+        if message.step != self._pipeline.step or sender != self._leader:
             return []
         if self._asked is not None:
             self._flight.leased(now - self._asked_at)
@@ -83,6 +85,6 @@ class Leasing:
             return []
         if self._asked is None:
             self._asked_at = now
-        self._asked = (leader, want)
+        self._asked, self._leader = (leader, want), leader
         held = busy + len(self._pipeline.done())
         return [Send(leader, LeaseRequest(self._pipeline.step, want, held))]

@@ -439,7 +439,7 @@ class Seat:
         version, state = self._admitted
         if version == self.step and not self.member.state:
             self.member.state = state
-        return self._settle([*self.member.state_loaded(), *self._try_serve()], now)
+        return self._settle(self.member.state_loaded(), now)
 
     def tick(self, now: float) -> list[SeatEffect]:
         """Act on deadlines that have passed."""
@@ -477,9 +477,7 @@ class Seat:
             if sender not in self._siblings():
                 return []  # it proves nothing yet; who keeps it catches up before it serves
         if message.step > self.step + (SERVING_STEPS_AHEAD if self.serving else MAX_STEPS_AHEAD):
-            if self.loaded:  # then our siblings' heartbeats say how far behind we are
-                return []
-            return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
+            return []  # our siblings' heartbeats say how far behind we are
         if self._early.keep(sender, message, digest) and isinstance(message, Reduced):
             return [Keep((reduced_key(sender, message),))]
         return []
@@ -625,7 +623,8 @@ class Seat:
         joiner = PeerId(message.joiner)
         if not (self._succession.may_lead(sender) and self.standing.lets_in(joiner, now)):
             return []
-        self.leader.admitted(joiner, now)
+        if not self.leader.admitted(joiner, now):
+            return []
         effects = self._admit([joiner], now)
         if self.place.me in message.donors and message.version == self.step and self.serving:
             effects.append(Snapshot(self.step))
@@ -730,7 +729,7 @@ class Seat:
         for sender, message, digest in self._early.take(self.step):
             replayed = self._take(sender, message, now, digest)
             effects += [e for e in replayed if not isinstance(e, Keep)]  # kept on arrival
-        return [*effects, *self._try_serve()]
+        return effects
 
     def _begin_round(self, committed: Committed, known: str, now: float) -> list[SeatEffect]:
         """Begin the round of a step, whose version's hash is ``known``, or else computed now. Who
@@ -738,7 +737,7 @@ class Seat:
         state, said = state_digest(known) if known else None, list[SeatEffect]()
         if known:
             said.append(replaced(committed, hash=known))
-        elif not self.serving and self._early.has(self.step + 1):
+        elif not self.serving and self._most_are_past():
             state = b""
         else:
             self._unhashed = committed
@@ -768,11 +767,21 @@ class Seat:
 
     def _try_serve(self) -> list[SeatEffect]:
         """An observer with nothing left to apply becomes a replica."""
-        rest = self.member.knows_commit or self._early.has(self.step + 1)
+        rest = self.member.knows_commit or self._most_are_past()
         if self.serving or not self.loaded or rest:
             return []
         self.serving = True
         return [Serving(self.step), Explain("transfer", f"serving from version {self.step}")]
+
+    def _most_are_past(self, steps: int = 0) -> bool:
+        """Whether most siblings that serve are further past our step than so many steps, by what
+        they say: one alone would make a newcomer wait for ever, or fetch the state again and again.
+        """
+        stage, me = self.place.stage, self.place.me
+        seen, whole = self.standing.seen.serving(stage), self.standing.whole.serving(stage)
+        there = [r for r in seen if r.peer != me] or [r for r in whole if r.peer != me]
+        past = [r for r in there if r.version > self.step + steps]
+        return 2 * len(past) > len(there)
 
     # --- following and leading -------------------------------------------------------------
 
@@ -783,6 +792,8 @@ class Seat:
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """Ask a sibling that is ahead of us for the commit of our step, which may have been lost:
         what it says of its version proves nothing."""
+        if not self.loaded and self._most_are_past(MAX_STEPS_AHEAD):
+            return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
         if not self.loaded or self.member.applying or self.member.hashing or self._is_over:
             self._catching_up.caught_up()
             return []
@@ -791,8 +802,9 @@ class Seat:
         ahead = [r.peer for r in siblings if r.version > self.step]
         others = (*there(stage - 1), *there(stage + 1))
         beside = [r.peer for r in others if r.version > self.step + 1]
-        far = not self.serving and all(r.version > self.step + MAX_COMMITS for r in siblings)
-        alone, known = far or not self.quorum.holds(now), self.member.knows_commit
+        far = not self.serving and (not siblings or self._most_are_past(MAX_COMMITS))
+        alone = far or (self._most_are_past() and not self.quorum.holds(now))
+        known = self.member.knows_commit
         return [*self._catching_up.look(ahead, beside, self.step, now, known=known, alone=alone)]
 
     # --- settling --------------------------------------------------------------------------
@@ -822,7 +834,7 @@ class Seat:
     def _follow_up(self, now: float) -> list[SeatEffect]:
         effects = self._now_confirmed(now)
         if not self.serving:
-            return effects
+            return [*effects, *self._try_serve()]
         effects += self.member.advance()
         idle = self.pipeline.idle and self.member.plan_followed is None
         effects += self.auditing.work(idle=idle, now=now)

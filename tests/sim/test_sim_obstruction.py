@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -13,6 +14,7 @@ from protocol.decree.decree import PROMISE, READY, agreed, digest_of, encode_bal
 from protocol.decree.elector import Term
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key, short
+from protocol.limits import MAX_ATTEMPTS_PER_S
 from protocol.pace import ASIDE_S
 from protocol.rounds.plans import REFUSED
 from protocol.rounds.proposer import State
@@ -35,7 +37,7 @@ from protocol.wire.messages import (
 from protocol.wire.parts import Ballot, Decree
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.cases import usual
-from tests.support.obstructed_world import Distort, ObstructedWorld
+from tests.support.obstructed_world import WARM_UP_S, Distort, ObstructedWorld
 
 OF_THE_RATE = 0.8
 IN_ROUNDS = (Segment, Reduced, Ready, LedgerReport, Plan, Propose, Vote, Commit)
@@ -67,6 +69,12 @@ def with_an_invented_member(_to: PeerId, message: Message) -> list[tuple[Message
     return [(message, 0.0)]
 
 
+def with_another_state(_to: PeerId, message: Message) -> list[tuple[Message, float]]:
+    if isinstance(message, Plan):
+        message = msgspec.structs.replace(message, state=b"x" * 16)
+    return [(message, 0.0)]
+
+
 def with_electors(*, others: int, kept: int) -> Distort:
     """Plans name so many electors that it has invented, beside some of the real ones."""
     invented = [peer_id_from_key(bytes([n]) * 32) for n in range(others)]
@@ -82,6 +90,7 @@ def with_electors(*, others: int, kept: int) -> Distort:
 
 LIARS: dict[str, tuple[int, Distort]] = {
     "plans with invented electors": (1, with_electors(others=26, kept=6)),
+    "plans with another state than all have": (1, with_another_state),
     "plans with as few of them as may be": (1, with_electors(others=4, kept=3)),
     "says nothing in rounds": (1, swallow(*IN_ROUNDS)),
     "never plans": (1, swallow(Plan)),
@@ -216,6 +225,31 @@ def test_a_leader_that_proposes_lies_loses_its_attempts_and_not_the_run(
     liar = made.of_stage(1)[-1]
     goes_on(made, lambda: made.mislead(liar, FALSE_LEADERS[name]))
     assert not [pair for pair in made.blamed if liar.peer not in pair]
+
+
+@pytest.mark.parametrize("begins", usual(1, [WARM_UP_S, 0.0]))
+@pytest.mark.parametrize("leap", usual(1, [1, MAX_ATTEMPTS_PER_S]))
+def test_who_does_not_lead_overtakes_nobody(leap: int, begins: float) -> None:
+    """A member asks the electors for promises all the time, of ever higher attempts."""
+    made, asked = world(3, seed=1), Counter[int]()
+    liar = made.of_stage(1)[-1]
+
+    def ask() -> None:
+        made.agenda.after(0.05, ask)
+        if (seat := liar.seat) is not None:
+            asked[seat.step] += leap
+            question = Propose(1, seat.step, 1 + asked[seat.step], era=seat.era)
+            for elector in seat.quorum.electors - {liar.peer}:
+                made.send(liar, elector, question)
+
+    if begins:
+        goes_on(made, ask)
+    else:
+        before, *_ = world(3, seed=1).measure(lambda: None)
+        ask()
+        assert made.measure(lambda: None)[-1] >= OF_THE_RATE * before
+    assert not [pair for pair in made.blamed if liar.peer not in pair]
+    assert made.set_aside() <= {short(liar.peer)}
 
 
 @pytest.mark.parametrize("seed", usual(1, [1, 2, 3]))

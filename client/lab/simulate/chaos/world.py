@@ -143,6 +143,8 @@ class ChaosWorld(ChaosSwarm):
             first=partial(self._first_electors, volunteer),
             serving=partial(self._serving, volunteer),
             lost=partial(self._lost, volunteer),
+            is_near=lambda at: volunteer.seat is not None and abs(at - volunteer.stage) <= 1,
+            now=partial(self.now_of, volunteer),
         )
         volunteer.elector = Elector(partial(signature, volunteer.peer), is_signed, sees)
         volunteer.elector.load(terms)

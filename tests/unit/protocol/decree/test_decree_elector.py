@@ -21,7 +21,7 @@ from protocol.decree.decree import (
 from protocol.decree.elector import MAX_COMMITS, Elector, Term
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
-from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED
+from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_PER_S
 from protocol.pace import ANSWER_S
 from protocol.rounds.proposer import Proposer, State
 from protocol.wire.messages import Commit, Propose, Vote
@@ -381,7 +381,7 @@ class TestWhatIsProposed:
         votes = Propose(STAGE, STEP, 1, said, era=ERA)
         assert isinstance(swarm.electors[D].answer(first, votes), Vote)
         for one in swarm.electors.values():
-            show(one, serving=lambda _stage: {first: STEP, other: STEP})
+            show(one, serving=lambda _stage: {first: STEP, other: STEP}, lost=lambda: {first})
         later = swarm.proposer(other)
         later._left_out = lambda decree: {other}.difference(decree.members)
         swarm.say(other, later.ask(0.0), later, to="BDE" if other == B else "ADE")
@@ -425,18 +425,15 @@ def promised(voter: Elector, leader: PeerId, attempt: int) -> bool:
     return isinstance(answer, Vote) and bool(answer.signature)
 
 
-def test_one_question_does_not_exhaust_the_attempts_of_a_step() -> None:
-    voter = unsigned()
-    assert not promised(voter, LIAR, MAX_ATTEMPT)
-    assert promised(voter, LEADER, 2)
-    for _ in range(9):
-        assert not promised(voter, LIAR, MAX_ATTEMPT)
-    assert promised(voter, LEADER, 3)
-
-
-def test_who_missed_very_many_attempts_is_asked_until_it_answers() -> None:
-    voter, far = unsigned(), 3 * MAX_ATTEMPTS_MISSED
-    assert [promised(voter, LEADER, far) for _ in range(3)] == [False, False, True]
+def test_questions_do_not_exhaust_the_attempts_of_a_step() -> None:
+    """Nor take them where those who lead next need long to follow."""
+    voter, now = unsigned(), 7.0
+    show(voter, now=lambda: now)
+    for attempt in (*range(2, 9 * MAX_ATTEMPTS_PER_S, MAX_ATTEMPTS_PER_S - 2), MAX_ATTEMPT):
+        assert promised(voter, LIAR, attempt) == (attempt <= MAX_ATTEMPTS_PER_S)
+    now = 7.0 + 2.0
+    assert promised(voter, LEADER, 3 * MAX_ATTEMPTS_PER_S)
+    assert not promised(voter, LEADER, 3 * MAX_ATTEMPTS_PER_S + 1)
 
 
 def test_only_those_whom_the_lineage_names_elect_its_first_step() -> None:
@@ -468,14 +465,34 @@ def test_whom_an_elector_does_not_know_to_elect_moves_it_to_nothing() -> None:
     assert unsigned().answer(LIAR, asked) != Propose(STAGE, STEP - 1, 0)
 
 
-def test_only_members_of_the_decree_before_lead_as_long_as_one_of_them_serves() -> None:
-    """Else anyone in the swarm could overtake every leader, again and again."""
+def test_only_who_leads_overtakes_others() -> None:
+    """Else any member of the stage could overtake every leader, again and again."""
     voter = unsigned()
     electors = ME, LEADER, LIAR
-    before = commit_of(STAGE, STEP - 1, 1, bytes(32), (LEADER, ME), electors=electors)
+    named = sorted((LEADER, LIAR), key=lambda peer: peer == designated((LEADER, LIAR), STAGE, STEP))
+    second, first = named
+    before = commit_of(STAGE, STEP - 1, 1, bytes(32), named, electors=electors)
     voter.take(before, frozenset(electors))
-    show(voter, serving=lambda _stage: {LEADER: STEP, LIAR: STEP})
-    assert not promised(voter, LIAR, 2)
-    assert promised(voter, LEADER, 2)
-    show(voter, serving=lambda _stage: {LIAR: STEP})
-    assert promised(voter, LIAR, 3), "nobody of them is there"
+    show(voter, serving=lambda _stage: {first: STEP, second: STEP, "newcomer": STEP})
+    assert not promised(voter, PeerId("newcomer"), 2)
+    assert not promised(voter, second, 2), "the first one is there"
+    assert promised(voter, first, 2)
+    for version, leads in ((STEP - 2, True), (STEP - 1, False), (STEP, False), (STEP + 1, True)):
+        show(voter, serving=lambda _stage, v=version: {first: v, second: STEP})
+        assert promised(voter, second, 10 + version) == leads
+    show(voter, serving=lambda _stage: {first: STEP, second: STEP}, lost=lambda: {first})
+    assert promised(voter, second, 20), "it is lost to us"
+    show(voter, is_near=lambda _stage: False, lost=tuple)
+    assert promised(voter, second, 21), "we would not see that the first one obstructs"
+    assert not promised(voter, PeerId("newcomer"), 22)
+    show(voter, serving=lambda _stage: {"newcomer": STEP})
+    assert promised(voter, PeerId("newcomer"), 23), "nobody of them is there"
+
+
+def test_who_does_not_serve_leads_no_first_step() -> None:
+    """No decree before says who is a member: anyone could ask."""
+    voter, served = unsigned(), {LEADER: STEP, LIAR: STEP}
+    show(voter, serving=lambda _stage: served)
+    first = designated(served, STAGE, STEP)
+    assert not promised(voter, PeerId("stranger"), 2)
+    assert promised(voter, first, 2)

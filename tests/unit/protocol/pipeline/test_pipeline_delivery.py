@@ -18,6 +18,7 @@ from protocol.pipeline.effects import (
     Compute,
     Fault,
     ForwardTask,
+    LossTask,
     Outcome,
     Rerouted,
     SendPayload,
@@ -467,6 +468,23 @@ class TestGettingAnotherGradient:
         made.redo(M, "corrupt", 1.0, malformed_by=second)
         assert held_by(made) == first
         assert made.next_deadline() == 1.0 + UNMEASURED_S
+
+
+def test_a_question_brings_no_tensors_without_end() -> None:
+    made = Pipeline(Place(STRANGER, 1, 2, 4), 0)
+    made.forward(A, Forward(1, 0, 0, 1, 8, False), 0.0)
+    made.computed(LossTask(0, 0), Outcome(), 0.1)
+
+    def brought(asker: PeerId, *times: float) -> list[float]:
+        return [
+            now
+            for now in times
+            for effect in made.have(asker, Have(1, 0, 0, 1), now)
+            if isinstance(effect, SendPayload)
+        ]
+
+    assert brought(A, *(0.1 + second for second in range(100))) == [1.1, 3.1, 7.1, 15.1, 31.1, 63.1]
+    assert brought(B, 9.0, 9.5, 10.0) == [9.0, 10.0]
 
 
 class TestBlame:

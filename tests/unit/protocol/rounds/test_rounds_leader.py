@@ -13,7 +13,7 @@ from protocol.answer import YES, Answer, no
 from protocol.decree.decree import agreed
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, peer_id_from_key, short
-from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_MISSED, MAX_NUMBER, MAX_REPLICAS_IN_ROUND
+from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_PER_S, MAX_NUMBER, MAX_REPLICAS_IN_ROUND
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pace import ANSWER_S, FORGET_S, HEARD_S, LOOK_S, LOST_S
@@ -245,6 +245,16 @@ def test_a_plan_names_the_state_that_most_replicas_have() -> None:
     for peer, state, ids in ((ME, b"a", {16}), (B, b"a", {17}), (C, b"b", range(18, 24))):
         effects += made.report(peer, replace(report(ids), state=state), 0.0)
     assert {plan.state for plan in plans(effects).values()} == {b"a"}
+
+
+def test_of_two_states_it_names_its_own() -> None:
+    """Else the only sibling could say another one, and have the leader give up its state."""
+    for state in (b"a", b"c"):
+        made = leader(ME, B)
+        made.own.state = b"b"
+        made.report(ME, replace(report(range(16, 20)), state=b"b"), 0.0)
+        effects = made.report(B, replace(report(range(20, 24)), state=state), 0.0)
+        assert {plan.state for plan in plans(effects).values()} == {b"b"}
 
 
 def test_what_the_dead_said_of_the_next_step_is_not_brought_back() -> None:
@@ -786,18 +796,18 @@ class TestTakingOver:
         completed = {said.decree for said in proposals(effects).values() if said.decree}
         assert {decree.digest for decree in completed} == {DIGEST}, "we had voted for it"
 
-    @pytest.mark.parametrize("promised", [MAX_ATTEMPTS_MISSED, MAX_ATTEMPT - 1, MAX_ATTEMPT])
+    @pytest.mark.parametrize("promised", [MAX_ATTEMPTS_PER_S, MAX_ATTEMPT - 1, MAX_ATTEMPT])
     def test_a_lie_about_attempts_does_not_exhaust_them(self, promised: int) -> None:
         made = successor()
         for _ in range(100):
             made.vote(B, vote(2, promised), 1.0)
             made.vote(C, vote(2, promised), 1.0)
         asked = proposals(made.tick(100.0))
-        assert 2 < asked[B].attempt <= MAX_ATTEMPTS_MISSED + 3
+        assert 2 < asked[B].attempt <= MAX_ATTEMPTS_PER_S + 3
         assert decode_message(encode_message(asked[B])) == asked[B]
 
     def test_who_has_promised_far_above_the_rest_is_reached_in_the_end(self) -> None:
-        made, promised, now = successor(), 5 * MAX_ATTEMPTS_MISSED, 1.0
+        made, promised, now = successor(), 5 * MAX_ATTEMPTS_PER_S, 1.0
         while made.proposer.attempt <= promised:
             attempt = made.proposer.attempt
             for elector in (B, C):

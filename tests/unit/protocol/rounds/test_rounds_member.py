@@ -589,12 +589,36 @@ def test_it_contributes_once_the_hash_is_known() -> None:
     assert isinstance(task, ContributeTask)
 
 
-def test_it_leaves_if_its_siblings_have_another_state() -> None:
-    table = hashing(8, 9)
-    order = replace(plan(), state=OTHER)
-    table.member.plan(LEADER, order)
-    [fault] = table.member.hashed(STATE)
+def taken_by_three(*, hashed: bool) -> RoundMember:
+    """A member whose state is another one than a plan of three members names."""
+    made = hashing(8, 9).member
+    order = replace(plan({ME: {8, 9}, B: {10}, C: {11}}), state=OTHER)
+    if hashed:
+        made.hashed(STATE)
+        assert made.plan(LEADER, order) == []
+    else:
+        made.plan(LEADER, order)
+        assert made.hashed(STATE) == []
+    return made
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_it_leaves_if_most_of_its_siblings_have_another_state(hashed: bool) -> None:
+    """They have, if they take part: a leader that only says so would have all give up theirs."""
+    made = taken_by_three(hashed=hashed)
+    assert made.plan_followed is None
+    assert not [e for e in made.segment(B, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
+    [fault] = [e for e in made.segment(C, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
     assert fault.kind == "behind"
+
+
+def test_of_two_the_word_of_one_is_not_more_than_that_of_the_other() -> None:
+    made = hashing(8, 9).member
+    made.hashed(STATE)
+    assert made.plan(LEADER, replace(plan(), state=OTHER)) == []
+    assert not [e for e in made.segment(B, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
+    assert made.plan(LEADER, replace(plan(attempt=2), state=STATE))
+    assert made.plan_followed is not None
 
 
 def test_a_version_stays_until_its_hash_is_known() -> None:

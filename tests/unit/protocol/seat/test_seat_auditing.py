@@ -423,6 +423,19 @@ class TestAnAuditorThatCovers:
         assert not results(parts)
         assert self.step(parts, STEP + 1, draws=True) == [STEP + 1]
 
+    def test_who_has_called_on_us_less_often_is_judged(self, parts: Parts) -> None:
+        """SIBLING is audited itself, by THIRD."""
+        found = AuditNotice(STAGE, STEP + 1, ATTEMPT, SIBLING)
+        assert self.step(parts, STEP, draws=False) == [STEP]
+        parts.auditing.computed(KEEP, Outcome(), 0.2)
+        parts.auditing.on_notice(THIRD, found, 0.3)
+        assert self.step(parts, STEP + 1, draws=False) == [STEP + 1]
+        assert self.step(parts, STEP + 2, draws=False) == []
+        parts.auditing.computed(keeps(STEP + 1), Outcome(), 0.4)
+        asked = parts.auditing.on_notice(THIRD, replace(found, agrees=False), 0.5)
+        assert [effect.peer for effect in asked] == [SIBLING]
+        assert self.step(parts, STEP + 3, draws=False) == [], "we are called"
+
     def test_announcements_without_end_are_not_heeded(self, parts: Parts) -> None:
         parts.terms.budget = 0.03
         kept = 0

@@ -256,6 +256,19 @@ def test_a_stage_goes_on_beside_one_that_names_a_version() -> None:
     assert not faults
 
 
+@pytest.mark.parametrize(("version", "lost"), [(STEP, False), (STEP + 1, True)])
+def test_out_of_touch_with_the_electors_one_that_names_a_version_is_not_enough(
+    version: int, lost: bool
+) -> None:
+    """They may come back, and what is given up is not."""
+    made = seat(Contacts())
+    stage = [Replica(ME, STEP, True), Replica(SIBLING, version, True)]
+    stage.append(Replica(STRANGER, STEP + 1, True))
+    made.update_view(SwarmView.of([[Replica(OTHER, STEP, True)], stage]), 1.0)
+    effects = [e for n in range(2 * int(FORGET_S)) for e in made.tick(1.0 + n)]
+    assert any(isinstance(e, Fault) for e in effects) == lost
+
+
 def test_where_nobody_tells_the_commit_the_next_leader_asks_the_electors() -> None:
     """One that closes its steps and keeps their commits to itself does not stop its stage."""
     made = seat()

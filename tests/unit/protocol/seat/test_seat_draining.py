@@ -108,7 +108,7 @@ def test_a_leaving_seat_asks_for_no_work() -> None:
         return make_seat(stage=0, step=step)
 
     def renewed(seat: Seat) -> list[SeatEffect]:
-        seat.leasing.on_lease(ME, Lease(seat.step, [seat.step * PER_STEP], again=False), 1.0)
+        seat.leasing.on_lease(SIBLING, Lease(seat.step, [seat.step * PER_STEP], again=False), 1.0)
         return seat.update_view(seat._view, 1.0)
 
     seat = next(s for s in map(at_stage_0, range(9)) if s.current_leader() == SIBLING)

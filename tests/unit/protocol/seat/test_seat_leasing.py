@@ -96,6 +96,15 @@ class TestTheNextStep:
         desk.hear(THIRD, Lease(step + 1, ids(step + 1), again=False))
         assert desk.seat.pipeline.empty
 
+    def test_only_the_leases_of_the_leader_count(self) -> None:
+        """Else any sibling could have all others compute the whole step."""
+        step = step_led_by(SIBLING, THIRD)
+        desk = Desk(step)
+        desk.hear(THIRD, Lease(step, ids(step), again=False))
+        assert desk.seat.pipeline.empty
+        desk.hear(SIBLING, Lease(step, ids(step)[:1], again=False))
+        assert not desk.seat.pipeline.empty
+
     def test_who_is_a_step_further_and_asks_before_it_leads_is_not_forgotten(self) -> None:
         """It asks once: a commit reaches one replica before the other."""
         step = step_led_by(SIBLING, ME)

@@ -12,8 +12,9 @@ from protocol.ids import PeerId
 from protocol.pace import ASIDE_S, FORGET_S, LOST_S
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.admissions import Admissions
+from protocol.rounds.admissions import OFTEN, Admissions
 from protocol.rounds.shards import segmented, shard_bounds
+from protocol.seat.effects import Snapshot
 from protocol.seat.seat import Seat
 from protocol.seat.standing import MAX_PEERS, NEW_AT_ONCE, TRIED_AT_LEAST, Standing
 from protocol.verdicts import Verdicts
@@ -272,6 +273,21 @@ def test_a_member_admits_few_at_a_time_and_in_a_plan_no_more() -> None:
     assert len(names(made._view, 0).intersection(CROWD)) == NEW_AT_ONCE
     made.receive(SIBLING, plan(members=[ME, SIBLING], observers=CROWD[:19]), 0.0)
     assert len(names(made._view, 0).intersection(CROWD)) == NEW_AT_ONCE
+
+
+def test_nobody_has_the_state_written_again_and_again() -> None:
+    """Neither who asks to be admitted without end, nor a member that says so of others."""
+    made, admissions = seat(), Admissions(lambda _peer, _now: True)
+    written = admitted = 0
+    for now in map(float, range(600)):
+        effects = made.receive(SIBLING, Admit(0, 5, NEW, [ME]), now)
+        written += sum(isinstance(effect, Snapshot) for effect in effects)
+        admissions.ask(NEW, now)
+        found = admissions.admit({ME}, {ME}, now)
+        admitted += sum(admissions.admitted(peer, now) for peer in found)
+    most = OFTEN.burst + 600 / ASIDE_S
+    assert OFTEN.burst <= written <= most
+    assert OFTEN.burst <= admitted <= most
 
 
 def test_who_is_on_no_roll_makes_no_plan() -> None:
