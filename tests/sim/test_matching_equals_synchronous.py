@@ -21,7 +21,8 @@ from protocol.matching.choice import Choice, Proposer, prefix_cover
 from protocol.matching.pool import HeldPlace, Limits
 from protocol.matching.population import Population
 from tests.support.cases import usual
-from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member, peer
+from tests.support.matching_examples import costs, manifest, member, peer
+from tests.support.matching_world import CALM, STORMY, Weather, World
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +128,9 @@ QUICK_MEMBERSHIP = replace(STORMY, gossip_s=(0.02, 0.15))
 
 def unstartable(stages: int) -> Manifest:
     """Return a manifest of unequal stages whose last one nobody has the memory for."""
-    run = manifest([1e9 * (1 + s % 3) for s in range(stages)])
-    too_big = msgspec.structs.replace(run.stages[-1], memory_bytes=1e15)
-    return msgspec.structs.replace(run, stages=(*run.stages[:-1], too_big))
+    *others, last = costs([1e9 * (1 + s % 3) for s in range(stages)])
+    too_big = msgspec.structs.replace(last, memory_bytes=1e15)
+    return msgspec.structs.replace(manifest(stages), stages=(*others, too_big))
 
 
 def build(seed: int, weather: Weather) -> World:
@@ -150,12 +151,6 @@ def build(seed: int, weather: Weather) -> World:
     for number in range(50, 53):
         world.join(member(seed * 100 + number, memory_bytes=0.0))
     return world
-
-
-def view(world: World) -> Population:
-    return Population(
-        world.members.values(), world.manifest.stages, world.manifest.policy.redundancy
-    )
 
 
 def one_place(population: Population, limits: dict[Stage, Limits] | None = None) -> Instance:
@@ -192,7 +187,7 @@ def test_places_equal_those_of_the_synchronous_run(
     for seed in seeds:
         world = build(seed, weather)
         world.run(30)
-        assert found(world) == deferred_acceptance(one_place(view(world))), f"seed {seed}"
+        assert found(world) == deferred_acceptance(one_place(world.population())), f"seed {seed}"
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
@@ -201,7 +196,7 @@ def test_steward_crashes_change_nothing(seeds: range, monkeypatch: pytest.Monkey
     for seed in seeds:
         world = build(seed, QUICK_MEMBERSHIP)
         world.run(0.5)
-        wanted = deferred_acceptance(one_place(view(world)))
+        wanted = deferred_acceptance(one_place(world.population()))
         for number in range(50, 52):
             world.crash_after(world.random.uniform(0.5, 4.0), peer(seed * 100 + number))
         world.run(60)
@@ -214,5 +209,5 @@ def test_no_blocking_pair_at_quiescence(seeds: range) -> None:
     for seed in seeds:
         world = build(seed, QUICK_MEMBERSHIP)
         world.run(30)
-        instance = one_place(view(world), final_limits(world))
+        instance = one_place(world.population(), final_limits(world))
         assert blocking_pairs(instance, found(world)) == [], f"seed {seed}"

@@ -13,15 +13,15 @@ from protocol.effects import Explain
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching.effects import Assign
-from protocol.matching.population import Population
 from protocol.matching.timing import MEASURED_S
-from tests.support.matching_world import CALM, STORMY, Design, Weather, World, manifest, member
+from tests.support.matching_examples import manifest, member
+from tests.support.matching_world import CALM, STORMY, Design, Weather, World
 
 ALONE = Design(dual_homing=False)
 
 
 def swarm(speeds: list[float], stages: int, seed: int, weather: Weather, design: Design) -> World:
-    world = World(manifest([1e9] * stages), seed, weather, design)
+    world = World(manifest(stages), seed, weather, design)
     for number, speed in enumerate(speeds):
         who = member(seed * 100 + number, speed * 1e9, measured_s=1000.0)
         world.join(who, at=world.random.uniform(0, 2))
@@ -34,7 +34,7 @@ def dual(world: World) -> dict[PeerId, Stage]:
 
 
 def throughput(world: World) -> int:
-    return min(Population(world.members.values(), world.manifest.stages, 2).supply.levels)
+    return min(world.population().supply.levels)
 
 
 def test_the_faster_ones_also_hold_the_stage_beside_their_home() -> None:
@@ -82,7 +82,7 @@ def test_a_stage_that_lacks_replicas_gets_a_second_seat_within_seconds() -> None
 def dear_to_average(parameters: int) -> Manifest:
     """Return a manifest of two stages; one of 43M parameters takes 17 s of a household's line, in
     steps of 8 s."""
-    usual = manifest([1e9] * 2)
+    usual = manifest(2)
     stages = tuple(structs.replace(cost, parameters=parameters) for cost in usual.stages)
     return structs.replace(usual, stages=stages)
 
