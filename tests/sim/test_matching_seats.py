@@ -9,7 +9,6 @@ from collections import Counter
 import pytest
 from msgspec import structs
 
-from protocol.effects import Explain
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching.effects import Assign
@@ -113,15 +112,6 @@ def uneven(seed: int, weather: Weather) -> World:
     for who in unlucky:
         world.crash(who)
     return world
-
-
-def test_an_uneven_placement_mends_itself_by_single_moves() -> None:
-    for seed in range(5):
-        world = uneven(seed, STORMY)
-        world.run(400)
-        assert sorted(world.spread()) == [2, 3], f"seed {seed}: {world.spread()}"
-        words = [e.words for _, _, e in world.log if isinstance(e, Explain)]
-        assert any(w.startswith("moving from stage") and "wants us" in w for w in words)
 
 
 def test_nobody_moves_twice_within_five_minutes_and_no_stage_falls_below_r() -> None:

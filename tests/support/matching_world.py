@@ -422,9 +422,9 @@ def _with(
     return changed
 
 
-def settled(seed: int, design: Design, stages: int = 3) -> World:
-    """Return eleven unequal peers at work, some time after their last move."""
-    world = World(manifest(stages), seed, STORMY, design)
+def settled(seed: int, design: Design) -> World:
+    """Return eleven unequal peers at work on three stages, some time after their last move."""
+    world = World(manifest(3), seed, STORMY, design)
     for number in range(11):
         speed = world.random.lognormvariate(0, 0.5) * 1e9
         who = member(seed * 100 + number, speed, measured_s=1000.0)

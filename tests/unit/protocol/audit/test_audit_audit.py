@@ -113,9 +113,9 @@ def compares():
     return audit, wanted
 
 
-def done(audit, wanted, *apart, now=2.0):
+def done(audit, wanted, *apart):
     """The worker has done the task that is wanted."""
-    return audit.computed(wanted[0], Outcome(apart=(*apart, 0.0)[:2]), now)
+    return audit.computed(wanted[0], Outcome(apart=(*apart, 0.0)[:2]), 2.0)
 
 
 def graded(effects, grade):

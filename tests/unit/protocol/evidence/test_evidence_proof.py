@@ -225,9 +225,9 @@ def test_a_proof_of_the_largest_stage_fits_a_message() -> None:
 # --- as they come ---------------------------------------------------------------------------
 
 
-def told(number: int = 1, swarm: SwarmId = SWARM, **changes: object) -> Commitment:
+def told(number: int = 1, **changes: object) -> Commitment:
     message = replace(SAID, **changes)
-    return replace(message, signature=signer(number).sign(KIND, body_of(message), swarm).signature)
+    return replace(message, signature=signer(number).sign(KIND, body_of(message), SWARM).signature)
 
 
 @pytest.mark.parametrize(

@@ -71,15 +71,15 @@ def reroutes(effects: list[object]) -> list[tuple[PeerId, PeerId | None]]:
     return [(e.lost_peer, e.to) for e in effects if isinstance(e, Rerouted)]
 
 
-def offered(made: Deliveries, now: float = 0.0) -> tuple[PeerId, int]:
+def offered(made: Deliveries) -> tuple[PeerId, int]:
     """Start a delivery; where it went."""
-    [offer] = offers(made.start(STEP, M, again=False, now=now))
+    [offer] = offers(made.start(STEP, M, again=False, now=0.0))
     return offer
 
 
-def held(made: Deliveries, now: float = 0.0) -> PeerId:
-    peer, attempt = offered(made, now)
-    assert made.receipt(peer, receipt("accepted", attempt), now) == []
+def held(made: Deliveries) -> PeerId:
+    peer, attempt = offered(made)
+    assert made.receipt(peer, receipt("accepted", attempt), 0.0) == []
     return peer
 
 

@@ -190,7 +190,7 @@ class TestLeases:
         assert len(got) + len(rest) == PER_STEP
 
 
-def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float, count: int = 480) -> float:
+def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float) -> float:
     """Send microbatches to three that need a second each and to newcomers that need no time and
     say that they are fast; return the share of the newcomers.
 
@@ -198,12 +198,11 @@ def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float, count: int = 4
         bound: of the newcomers.
         new: they.
         arrive: microbatches a second.
-        count: of all steps together.
     """
     hop = NextHop()
     hop.update(dict.fromkeys(OLD, 1.0) | dict.fromkeys(new, 50.0))
     hop.bound(bound)
-    got, now = Counter[PeerId](), 0.0
+    got, now, count = Counter[PeerId](), 0.0, 480
     busy = dict.fromkeys(OLD, 0.0)
     out: list[tuple[float, PeerId, float]] = []
     for _ in range(count):

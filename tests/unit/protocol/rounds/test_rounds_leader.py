@@ -721,18 +721,6 @@ class TestTakingOver:
         assert set(sent) == {ME, B}
         assert sent[B].attempt == 2
 
-    def test_what_an_elector_has_voted_for_is_completed(self) -> None:
-        made = successor()
-        effects = made.vote(C, vote(2, voted=1, decree=EARLIER), 1.0)
-        assert not plans(effects)
-        asked = proposals(effects)
-        assert set(asked) == {ME, B, C}
-        assert {said.decree for said in asked.values()} == {EARLIER}
-        assert [promise.voted for promise in asked[B].promises] == [0, 1]
-        assert any(isinstance(effect, Explain) for effect in effects)
-        told = made.vote(B, vote(2, voted=2), 1.1)
-        assert set(commits(told)) == {ME, B, C}
-
     def test_of_several_votes_the_latest_binds(self) -> None:
         fifth = peer_id_from_key(bytes(31) + b"5")
         made = successor(ME, B, C, NEW, fifth)

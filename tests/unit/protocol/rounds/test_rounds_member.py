@@ -508,14 +508,6 @@ class TestFailures:
 
 
 class TestAMemberIsExpelled:
-    def test_its_attempt_is_given_up_and_only_a_later_one_is_followed(self) -> None:
-        table, order = exchanging()
-        assert table.member.expelled(B)
-        assert table.member.progress is Progress.WAITING
-        assert not list(table.member.plan(LEADER, order)), "the promise stays"
-        assert tasks(table.member.plan(LEADER, plan({ME: set(IDS)}, attempt=2))) == []
-        assert table.member.promised == 2
-
     def test_whoever_is_ready_stays_so(self) -> None:
         """A leader may have decided the attempt: another one would be a second version."""
         table, _, agreed = ready()

@@ -156,8 +156,8 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
     return made
 
 
-def siblings(version: int, *, step: int = STEP) -> SwarmView:
-    stage = [Replica(ME, step, True), Replica(SIBLING, version, True)]
+def siblings(version: int) -> SwarmView:
+    stage = [Replica(ME, STEP, True), Replica(SIBLING, version, True)]
     return SwarmView.of([[Replica(OTHER, STEP, True, returned=True)], stage])
 
 

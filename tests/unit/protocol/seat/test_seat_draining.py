@@ -129,10 +129,10 @@ def test_messages_to_our_other_seats_leave_this_one() -> None:
     assert [e.message for e in effects if isinstance(e, Send)] == [Have(2, 3, 12, 1)]
 
 
-def with_sibling_leaving(seat: Seat, step: int = 3) -> None:
+def with_sibling_leaving(seat: Seat) -> None:
     """The swarm sees that the sibling is going, too."""
-    own = [Replica(ME, step, True, leaving=True), Replica(SIBLING, step, True, leaving=True)]
-    stages = [[Replica(BEFORE, step, True)], own, [Replica(AFTER, step, True)]]
+    own = [Replica(ME, 3, True, leaving=True), Replica(SIBLING, 3, True, leaving=True)]
+    stages = [[Replica(BEFORE, 3, True)], own, [Replica(AFTER, 3, True)]]
     seat.update_view(SwarmView.of(stages), 0.0)
 
 

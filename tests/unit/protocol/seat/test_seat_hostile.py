@@ -45,9 +45,9 @@ SIGNED = b"s" * 64
 """A signature that holds."""
 
 
-def seat(stage: int = 1, stages: int = 2) -> Seat:
+def seat(stage: int = 1) -> Seat:
     made = seat_of(
-        Place(ME, stage, stages, PER_STEP),
+        Place(ME, stage, 2, PER_STEP),
         3,
         size=SIZE,
         elector=Elector(

@@ -18,9 +18,8 @@ PER_STEP, STEP = 4, 3
 IDS = range(12, 16)
 
 
-def make_seat(*, serving: bool = True, steps: int = 100, step: int = STEP) -> Seat:
-    place = Place(ME, 1, 2, PER_STEP)
-    return seat_of(place, step, steps=steps, serving=serving)
+def make_seat(*, serving: bool = True, steps: int = 100) -> Seat:
+    return seat_of(Place(ME, 1, 2, PER_STEP), STEP, steps=steps, serving=serving)
 
 
 def view(*ours: Replica) -> SwarmView:

@@ -104,12 +104,12 @@ def begin(*donors: PeerId) -> Fetch:
     return fetch
 
 
-def serve_all(fetch: Fetch, requests: list[tuple[PeerId, int]], flavour: int = 0) -> list[int]:
+def serve_all(fetch: Fetch, requests: list[tuple[PeerId, int]]) -> list[int]:
     """Answer requests and what follows from them; the chunks that were stored."""
     result: list[int] = []
     while requests:
         donor, index = requests.pop(0)
-        effects = list(fetch.chunk(donor, chunk(index), digest(index, flavour), 1.0))
+        effects = list(fetch.chunk(donor, chunk(index), digest(index), 1.0))
         result += stored(effects)
         requests += asked(effects)
     return result
