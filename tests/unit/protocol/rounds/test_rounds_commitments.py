@@ -12,7 +12,7 @@ from protocol.rounds.member import Progress, RoundMember
 from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import Commitment, Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
-from tests.support.rounds import Audits
+from tests.support.rounds import Audits, Summed, member_of
 
 ME, OTHER, THIRD = (PeerId(name) for name in ("me", "other", "third"))
 BOUNDS = [0, 128, 256, 384]
@@ -99,36 +99,10 @@ def test_so_is_one_to_something_else_than_was_contributed() -> None:
     assert kept.false(PLAN) == [THIRD]
 
 
-class Accumulator:
-    accumulating = False
-
-    def done(self) -> set[int]:
-        return {0}
-
-    def drop(self, microbatch: int) -> list[Send]:
-        return []
-
-    def loss_sum(self, ids: frozenset[int]) -> float:
-        return 1.0
-
-    def close(self) -> None:
-        pass
-
-
 def exchanging(kept: Commitments) -> RoundMember:
     """A member that holds every sum of the plan."""
     place = Place(ME, 0, 1, 3)
-    member = RoundMember(
-        place,
-        384,
-        0,
-        accumulator=Accumulator(),
-        loaded=True,
-        promise=(0, 0),
-        audits=Audits(kept),
-        rate=lambda _plan: None,
-        sign=lambda ready: ready,
-    )
+    member = member_of(place, 384, 0, summed=Summed({0}), audits=Audits(kept))
     member.plan(OTHER, PLAN)
     member.computed(ContributeTask(0, 1, tuple(BOUNDS)), Outcome())
     for peer in (OTHER, THIRD):
@@ -145,11 +119,8 @@ def part(peer: PeerId) -> PayloadKey:
 
 
 def decoded(member: RoundMember) -> list[object]:
-    effects: list[object] = []
-    for i, peer in ((1, OTHER), (2, THIRD)):
-        key = part(peer)
-        effects += member.computed(DecodeTask(0, 1, i, key, 1.0), Outcome())
-    return effects
+    tasks = [DecodeTask(0, 1, i, part(peer), 1.0) for i, peer in ((1, OTHER), (2, THIRD))]
+    return [effect for task in tasks for effect in member.computed(task, Outcome())]
 
 
 def readies(effects: list[object]) -> list[Ready]:

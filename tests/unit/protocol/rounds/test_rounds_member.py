@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 from msgspec.structs import replace
@@ -32,7 +31,7 @@ from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
 from protocol.rounds.shards import ENOUGH
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
-from tests.support.rounds import Audits
+from tests.support.rounds import Summed, member_of
 
 ME, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, PER_STEP, SIZE, STAGE = 2, 4, 512, 1
@@ -45,16 +44,9 @@ class Table:
 
     def __init__(self, *done: int, loaded: bool = True, promise: tuple[int, int] = (0, 0)) -> None:
         self.worker = Summed(set(done))
-        self.member = RoundMember(
-            Place(ME, STAGE, 2, PER_STEP),
-            SIZE,
-            STEP,
-            accumulator=self.worker,
-            loaded=loaded,
-            promise=promise,
-            audits=Audits(),
-            rate=lambda _plan: None,
-            sign=lambda ready: ready,
+        place = Place(ME, STAGE, 2, PER_STEP)
+        self.member = member_of(
+            place, SIZE, STEP, summed=self.worker, loaded=loaded, promise=promise
         )
 
     @property
@@ -64,27 +56,6 @@ class Table:
     @done.setter
     def done(self, ids: set[int]) -> None:
         self.worker.ids = ids
-
-
-@dataclass
-class Summed:
-    """The worker's sum, as set by a test."""
-
-    ids: set[int]
-    accumulating: bool = False
-
-    def done(self) -> set[int]:
-        return set(self.ids)
-
-    def drop(self, microbatch: int) -> list[Send]:
-        self.ids.discard(microbatch)
-        return []
-
-    def loss_sum(self, ids: frozenset[int]) -> float:
-        return float(sum(ids))
-
-    def close(self) -> None:
-        pass
 
 
 def bitmap(ids: object) -> bytes:
