@@ -27,8 +27,8 @@ from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S
 from protocol.rounds.obstruction import TIMES
-from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Backward, Forward, Have, Receipt, Verdict
+from tests.support.seats import view_of
 
 A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, M = 2, 25
@@ -475,10 +475,7 @@ class TestBlame:
     @staticmethod
     def pipeline(*behind: PeerId) -> Pipeline:
         made = Pipeline(Place(STRANGER, 1, 3, 4), 0)
-        stages = [[A], [STRANGER], behind]
-        made.update_view(
-            SwarmView.of([[Replica(peer, 0, True) for peer in peers] for peers in stages]), 0.0
-        )
+        made.update_view(view_of(0, [A], [STRANGER], behind), 0.0)
         made.forward(A, Forward(1, 0, 0, 1, 8, False), 0.0)
         return made
 

@@ -7,7 +7,6 @@ from protocol.ids import peer_id_from_key
 from protocol.pipeline.effects import Keep, SendPayload
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
-from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Forward, LedgerReport, Receipt
 from tests.support.seats import seat_of, view_of
 
@@ -58,7 +57,6 @@ def test_whatever_a_seat_says_bears_its_era() -> None:
 def test_a_report_of_another_era_does_not_reach_the_leader() -> None:
     made = seat()
     sibling = LedgerReport(1, 3, 5, b"\x0f", b"\0", 0, era=0)
-    view = [[Replica(UPSTREAM, 3, True)], [Replica(ME, 3, True), Replica(UPSTREAM, 3, True)]]
-    made.update_view(SwarmView.of(view), 1.0)
+    made.update_view(view_of(3, [UPSTREAM], [ME, UPSTREAM]), 1.0)
     assert made.receive(UPSTREAM, sibling, 1.0) == []
     assert UPSTREAM not in made.leader.reports

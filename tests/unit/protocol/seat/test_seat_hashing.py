@@ -15,7 +15,7 @@ from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Forward, JoinStage, LedgerReport, Plan, Receipt
 from protocol.wire.parts import PlanMember
-from tests.support.seats import seat_of
+from tests.support.seats import seat_of, view_of
 
 BEFORE, ME, SIBLING, NEW = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, SIZE = 3, 512
@@ -32,8 +32,7 @@ def made_version() -> tuple[Seat, list[SeatEffect]]:
 
 
 def view(step: int) -> SwarmView:
-    stage = [Replica(ME, step, True), Replica(SIBLING, step, True)]
-    return SwarmView.of([[Replica(BEFORE, step, True)], stage])
+    return view_of(step, [BEFORE], [ME, SIBLING])
 
 
 def tasks(effects: list[SeatEffect]) -> list[Task]:

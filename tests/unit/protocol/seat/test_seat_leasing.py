@@ -17,7 +17,7 @@ from protocol.seat.leasing import Leasing
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import Lease, LeaseRequest, LedgerReport, Message
 from tests.support.protocol_examples import peer
-from tests.support.seats import seat_of
+from tests.support.seats import seat_of, view_of
 
 ME, SIBLING, THIRD, AFTER = peer(1), peer(2), peer(3), peer(4)
 FIRST = (ME, SIBLING, THIRD)
@@ -27,8 +27,7 @@ STEPS = 1000
 
 def view(version: int, *first: PeerId) -> SwarmView:
     """Two stages, everybody at one version."""
-    replicas = [Replica(each, version, True) for each in first or FIRST]
-    return SwarmView.of([replicas, [Replica(AFTER, version, True)]])
+    return view_of(version, first or FIRST, [AFTER])
 
 
 def step_led_by(now: PeerId, following: PeerId) -> int:
