@@ -20,7 +20,6 @@ from protocol.pipeline.effects import (
     ForwardTask,
     Outcome,
     Rerouted,
-    SendPayload,
 )
 from protocol.pipeline.next_hop import REST_S
 from protocol.pipeline.pipeline import Pipeline
@@ -28,6 +27,7 @@ from protocol.pipeline.place import Place
 from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S
 from protocol.rounds.obstruction import TIMES
 from protocol.wire.messages import Backward, Forward, Have, Receipt, Verdict
+from tests.support.effects import sent
 from tests.support.seats import view_of
 
 A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -52,19 +52,11 @@ def deliveries(*live: PeerId) -> Deliveries:
 
 def offers(effects: list[object]) -> list[tuple[PeerId, int]]:
     """The target of the boundary, and the attempt."""
-    return [
-        (effect.peer, effect.message.attempt)
-        for effect in effects
-        if isinstance(effect, SendPayload) and isinstance(effect.message, Forward)
-    ]
+    return [(peer, offer.attempt) for peer, offer in sent(effects, Forward)]
 
 
 def questions(effects: list[object]) -> list[tuple[PeerId, int]]:
-    return [
-        (effect.peer, effect.message.attempt)
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, Have)
-    ]
+    return [(peer, question.attempt) for peer, question in sent(effects, Have)]
 
 
 def reroutes(effects: list[object]) -> list[tuple[PeerId, PeerId | None]]:

@@ -17,6 +17,7 @@ from protocol.pipeline.timing import UNMEASURED_S
 from protocol.seat.leases import Leases
 from protocol.view import Replica
 from protocol.wire.messages import Lease, LeaseRequest
+from tests.support.effects import sent
 
 PER_STEP = 64
 PEERS = [peer_id_from_key(n.to_bytes(32, "big")) for n in range(2 * MAX_KNOWN)]
@@ -96,8 +97,7 @@ class Report:
 
 def leased(effects: Sequence[Send | Explain]) -> list[tuple[PeerId, list[int]]]:
     """Return who is leased what."""
-    sent = [(e.peer, e.message) for e in effects if isinstance(e, Send)]
-    return [(to, m.ids) for to, m in sent if isinstance(m, Lease)]
+    return [(to, lease.ids) for to, lease in sent(effects, Lease)]
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from protocol.effects import Penalise, Send
+from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ContributeTask, DecodeTask, Outcome, PayloadKey, ReduceTask
 from protocol.pipeline.place import Place
@@ -12,6 +12,7 @@ from protocol.rounds.member import Progress, RoundMember
 from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import Commitment, Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
+from tests.support.effects import sent
 from tests.support.rounds import Audits, Summed, member_of
 
 ME, OTHER, THIRD = (PeerId(name) for name in ("me", "other", "third"))
@@ -123,21 +124,16 @@ def decoded(member: RoundMember) -> list[object]:
     return [effect for task in tasks for effect in member.computed(task, Outcome())]
 
 
-def readies(effects: list[object]) -> list[Ready]:
-    sent = [effect.message for effect in effects if isinstance(effect, Send)]
-    return [message for message in sent if isinstance(message, Ready)]
-
-
 def test_a_member_is_ready_only_with_every_commitment() -> None:
     kept = Commitments(ME)
     for peer in (ME, OTHER):
         kept.take(peer, said(peer))
     member = exchanging(kept)
-    assert not readies(decoded(member))
+    assert not sent(decoded(member), Ready)
     waits = member.awaited((), OTHER)
     assert waits == [("contribution", THIRD)], "so it can be seen who holds us up"
     kept.take(THIRD, said(THIRD))
-    [ready] = readies(member.committed_to())
+    [(_, ready)] = sent(member.committed_to(), Ready)
     assert ready.digest != REFUSED
     assert member.progress is Progress.READY
 
@@ -147,7 +143,7 @@ def test_who_contributes_something_else_than_it_signed_is_refused_once() -> None
     kept.came(THIRD, Segment(0, 0, 1, 0), b"x" * 32)
     member = exchanging(kept)
     effects = decoded(member)
-    assert [ready.digest for ready in readies(effects)] == [REFUSED]
+    assert [ready.digest for _, ready in sent(effects, Ready)] == [REFUSED]
     assert [e.peer for e in effects if isinstance(e, Penalise)] == [THIRD]
     assert member.committed_to() == []
     assert member.progress is Progress.EXCHANGING

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import (
     ApplyTask,
@@ -20,8 +19,6 @@ from protocol.pipeline.effects import (
     PassTask,
     PayloadKey,
     ReduceTask,
-    SendPayload,
-    Task,
 )
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
@@ -31,6 +28,7 @@ from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
 from protocol.rounds.shards import ENOUGH
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
+from tests.support.effects import blamed, sent, tasks
 from tests.support.rounds import Summed, member_of
 
 ME, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -75,24 +73,8 @@ def plan(
     return Plan(STAGE, STEP, attempt, members, bounds or [*cuts, SIZE], list[str](observers or []))
 
 
-def tasks(effects: list[object]) -> list[Task]:
-    return [effect.task for effect in effects if isinstance(effect, Compute)]
-
-
-def blamed(effects: list[object]) -> list[tuple[PeerId, str]]:
-    return [(e.peer, e.reason) for e in effects if isinstance(e, Penalise)]
-
-
 def kept(effects: list[object]) -> list[PayloadKey]:
     return [key for effect in effects if isinstance(effect, Keep) for key in effect.keys]
-
-
-def sent(effects: list[object], kind: type) -> list[tuple[PeerId, object]]:
-    return [
-        (effect.peer, effect.message)
-        for effect in effects
-        if isinstance(effect, Send | SendPayload) and isinstance(effect.message, kind)
-    ]
 
 
 def decoded(member: RoundMember, effects: list[object]) -> list[object]:

@@ -15,7 +15,7 @@ from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pace import FORGET_S, LOOK_S, LOST_S
-from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
+from protocol.pipeline.effects import ApplyTask, Fault, Outcome
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
 from protocol.seat.catching_up import ASKED, CatchingUp
@@ -33,6 +33,7 @@ from protocol.wire.messages import (
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.decrees import commit_of, elector, signature
+from tests.support.effects import tasks
 from tests.support.seats import seat_of
 
 STAGE, STEP = 1, 7
@@ -170,10 +171,6 @@ def commit(*by: PeerId, value: bytes = DIGEST, step: int = STEP) -> Commit:
     body = encode_ballot(Ballot(STAGE, 0, step, 1, SIBLING, 1, digest_of(decree)))
     votes = tuple((peer, signature(peer, VOTE, body)) for peer in by)
     return Commit(STAGE, step, 1, SIBLING, decree, votes)
-
-
-def tasks(effects: list[SeatEffect]) -> list[Task]:
-    return [effect.task for effect in effects if isinstance(effect, Compute)]
 
 
 def sent(effects: list[SeatEffect], kind: type[Message]) -> dict[PeerId, Message]:

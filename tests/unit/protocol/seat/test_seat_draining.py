@@ -15,6 +15,7 @@ from protocol.wire.messages import (
     LeaseRequest,
     Receipt,
 )
+from tests.support.effects import sent
 from tests.support.protocol_examples import peer
 from tests.support.seats import seat_of, view_of
 
@@ -40,8 +41,7 @@ def offer(seat: Seat, microbatch: int) -> str:
 
 
 def verdicts(effects: list[SeatEffect]) -> dict[int, str]:
-    receipts = [e.message for e in effects if isinstance(e, Send)]
-    return {r.microbatch: r.verdict for r in receipts if isinstance(r, Receipt)}
+    return {receipt.microbatch: receipt.verdict for _, receipt in sent(effects, Receipt)}
 
 
 def test_a_seat_without_work_has_left_at_once() -> None:

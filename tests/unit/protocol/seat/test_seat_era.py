@@ -8,6 +8,7 @@ from protocol.pipeline.effects import Keep, SendPayload
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.wire.messages import Forward, LedgerReport, Receipt
+from tests.support.effects import sent
 from tests.support.seats import seat_of, view_of
 
 ME, UPSTREAM = (peer_id_from_key(bytes([n]) * 32) for n in range(2))
@@ -25,7 +26,7 @@ def forward(era: int) -> Forward:
 
 
 def receipts(effects: list[object]) -> list[Receipt]:
-    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Receipt)]
+    return [receipt for _, receipt in sent(effects, Receipt)]
 
 
 def test_a_forward_of_another_era_is_not_run() -> None:

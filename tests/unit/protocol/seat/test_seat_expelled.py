@@ -10,7 +10,7 @@ from protocol.audit.charges import CHARGE, KIND, Charge, Charges
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain
 from protocol.pace import LOST_S
-from protocol.pipeline.effects import Compute, ContributeTask, DropStep
+from protocol.pipeline.effects import ContributeTask, DropStep
 from protocol.pipeline.place import Place
 from protocol.rounds.member import Progress
 from protocol.seat.seat import Seat
@@ -18,6 +18,7 @@ from protocol.verdicts import Verdict
 from protocol.wire.messages import Charged, Plan
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import promised_by
+from tests.support.effects import tasks
 from tests.support.protocol_examples import SWARM, peer, signer
 from tests.support.seats import seat_of, view_of
 
@@ -60,8 +61,7 @@ def expel(seat: Seat) -> list[object]:
 
 
 def contributes(effects: list[object]) -> list[int]:
-    tasks = [effect.task for effect in effects if isinstance(effect, Compute)]
-    return [task.attempt for task in tasks if isinstance(task, ContributeTask)]
+    return [task.attempt for task in tasks(effects, ContributeTask)]
 
 
 def test_the_open_attempt_is_given_up_and_one_without_it_is_followed(seat: Seat) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.effects import Send
-from protocol.ids import PeerId, peer_id_from_key
+from protocol.ids import peer_id_from_key
 from protocol.pace import FORGET_S, LOST_S
-from protocol.pipeline.effects import ApplyTask, Committed, Compute, Fault, HashTask, Outcome, Task
+from protocol.pipeline.effects import ApplyTask, Committed, Fault, HashTask, Outcome
 from protocol.pipeline.place import Place
 from protocol.rounds.reports import state_digest
 from protocol.seat.effects import SeatEffect
@@ -15,6 +14,7 @@ from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Forward, JoinStage, LedgerReport, Plan, Receipt
 from protocol.wire.parts import PlanMember
+from tests.support.effects import sent, tasks
 from tests.support.seats import seat_of, view_of
 
 BEFORE, ME, SIBLING, NEW = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -33,15 +33,6 @@ def made_version() -> tuple[Seat, list[SeatEffect]]:
 
 def view(step: int) -> SwarmView:
     return view_of(step, [BEFORE], [ME, SIBLING])
-
-
-def tasks(effects: list[SeatEffect]) -> list[Task]:
-    return [effect.task for effect in effects if isinstance(effect, Compute)]
-
-
-def sent(effects: list[SeatEffect], kind: type) -> list[tuple[PeerId, object]]:
-    found = [e for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
-    return [(effect.peer, effect.message) for effect in found]
 
 
 def test_it_is_asked_for_and_nothing_is_said_before() -> None:

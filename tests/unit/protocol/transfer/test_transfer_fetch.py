@@ -21,6 +21,7 @@ from protocol.transfer.fetch import (
     StoreChunk,
 )
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
+from tests.support.effects import sent
 
 A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 QUERY = BlobQuery("state", 1, 7)
@@ -83,11 +84,7 @@ def chunk(index: int, version: int = 7) -> Chunk:
 
 def asked(effects: list[object]) -> list[tuple[PeerId, int]]:
     """The donor of each chunk."""
-    return [
-        (effect.peer, effect.message.index)
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, ChunkRequest)
-    ]
+    return [(peer, request.index) for peer, request in sent(effects, ChunkRequest)]
 
 
 def stored(effects: list[object]) -> list[int]:

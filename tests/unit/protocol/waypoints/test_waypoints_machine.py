@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from protocol.effects import Publish, Send
+from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.limits import MAX_CERTIFIED_STAGES
@@ -29,6 +29,7 @@ from protocol.waypoints.part import (
 )
 from protocol.wire.messages import ChainLink
 from protocol.wire.parts import CertifiedPart, WaypointLink
+from tests.support.effects import sent
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, signer
 
 EVERY, STEPS = 20, 1000
@@ -116,8 +117,7 @@ class WaypointWorld:
 
 def links_of(effects: Iterable[WaypointEffect]) -> list[WaypointLink]:
     """The links that effects send."""
-    sent = [e.message for e in effects if isinstance(e, Send)]
-    return [message.link for message in sent if isinstance(message, ChainLink)]
+    return [message.link for _, message in sent(effects, ChainLink)]
 
 
 def two_by_two() -> WaypointWorld:
