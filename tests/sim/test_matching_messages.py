@@ -120,7 +120,7 @@ def test_proposals_are_bounded_not_repeated_and_never_hopeless(weather: Weather)
     so an epoch of all stages has at most n S proposals."""
     asked = 0
     for seed in range(8):
-        world = AskingWorld.equal(STAGES, seed, weather, Design(moves=False))
+        world = AskingWorld(manifest(STAGES), seed, weather, Design(moves=False))
         for number in range(14):
             speed = world.random.lognormvariate(0, 0.8) * 1e9
             who = member(seed * 100 + number, speed, measured_s=1000.0)

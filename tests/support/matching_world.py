@@ -411,14 +411,16 @@ def _with(
     if len(held) == 2 and pair[1] - pair[0] == 1:
         lower, upper = pair
         pool = changed[lower]
-        changed[lower] = replace(
+        changed[lower] = structs.replace(
             pool,
             pool_here=pool.pool_here + view.rate(who, lower),
             pool_next=pool.pool_next + view.rate(who, upper),
         )
         return changed
     for stage in held[:1]:
-        changed[stage] = replace(changed[stage], alone=changed[stage].alone + view.rate(who, stage))
+        changed[stage] = structs.replace(
+            changed[stage], alone=changed[stage].alone + view.rate(who, stage)
+        )
     return changed
 
 
