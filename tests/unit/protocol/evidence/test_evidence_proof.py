@@ -25,12 +25,7 @@ from protocol.membership.advert import ADVERT, encode_advert
 from protocol.membership.losses import PROGRESS
 from protocol.recovery.stored import STORED
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import (
-    Commitment,
-    Segment,
-    Statements,
-    encode_message,
-)
+from protocol.wire.messages import Commitment, Segment, Statements, encode_message
 from protocol.wire.parts import Proof
 from tests.support.protocol_examples import (
     OTHER_SWARM,

@@ -13,14 +13,7 @@ from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import ANSWER_S, FORGET_S, LOST_S
 from protocol.pipeline.delivery import ABSENT, Deliveries
-from protocol.pipeline.effects import (
-    BackwardTask,
-    Compute,
-    Fault,
-    ForwardTask,
-    Outcome,
-    Rerouted,
-)
+from protocol.pipeline.effects import BackwardTask, Compute, Fault, ForwardTask, Outcome, Rerouted
 from protocol.pipeline.next_hop import REST_S
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place

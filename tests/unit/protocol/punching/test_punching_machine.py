@@ -9,14 +9,7 @@ import pytest
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer
 from protocol.pace import HEARD_S, LOST_S
-from protocol.punching.machine import (
-    TRIES,
-    Attempt,
-    Meet,
-    Over,
-    PunchEffect,
-    Tell,
-)
+from protocol.punching.machine import TRIES, Attempt, Meet, Over, PunchEffect, Tell
 from protocol.relay.messages import (
     Connect,
     Punch,

@@ -19,11 +19,7 @@ from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pace import ANSWER_S, FORGET_S, HEARD_S, LOOK_S, LOST_S
 from protocol.pipeline.ledger import from_bitmap, to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.leader import (
-    MAX_REFUSALS,
-    MAX_REPORTS,
-    RoundLeader,
-)
+from protocol.rounds.leader import MAX_REFUSALS, MAX_REPORTS, RoundLeader
 from protocol.rounds.plans import REFUSED
 from protocol.rounds.proposer import State
 from protocol.rounds.quorum import Quorum

@@ -22,14 +22,7 @@ from protocol.seat.catching_up import ASKED, CatchingUp
 from protocol.seat.effects import SeatEffect, Serving
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
-from protocol.wire.messages import (
-    Commit,
-    Message,
-    Plan,
-    Propose,
-    Reduced,
-    Vote,
-)
+from protocol.wire.messages import Commit, Message, Plan, Propose, Reduced, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.decrees import commit_of, elector, signature

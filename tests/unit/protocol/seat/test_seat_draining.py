@@ -8,13 +8,7 @@ from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import (
-    Forward,
-    Have,
-    Lease,
-    LeaseRequest,
-    Receipt,
-)
+from protocol.wire.messages import Forward, Have, Lease, LeaseRequest, Receipt
 from tests.support.effects import sent
 from tests.support.protocol_examples import peer
 from tests.support.seats import seat_of, view_of

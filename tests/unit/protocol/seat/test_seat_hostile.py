@@ -20,14 +20,7 @@ from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import (
-    Backward,
-    Forward,
-    Message,
-    Plan,
-    Reduced,
-    Segment,
-)
+from protocol.wire.messages import Backward, Forward, Message, Plan, Reduced, Segment
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import commit_of
 from tests.support.protocol_examples import any_message

@@ -14,12 +14,7 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import CHUNK_BYTES, MAX_BLOB_BYTES
 from protocol.pace import FORGET_S, LOOK_S
 from protocol.transfer.blob import Blob, root_of
-from protocol.transfer.fetch import (
-    WINDOW,
-    Fetch,
-    FetchEffect,
-    StoreChunk,
-)
+from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
 from tests.support.effects import sent
 
