@@ -603,14 +603,6 @@ def test_the_first_step_of_a_lineage_waits_a_moment_for_those_who_take_the_stage
 # --- newcomers ---------------------------------------------------------------------------------
 
 
-def test_an_admission_says_what_state_the_donors_give() -> None:
-    place = Place(ME, STAGE, 2, PER_STEP)
-    made = leader_of(place, SIZE, STEP, member=OwnReplica(state=state_digest("ab")))
-    made.update_view(view(ME, B), True, 0.0)
-    for _, admit in sent(made.join(NEW, 0.0), Admit):
-        assert admit.state == state_digest("ab")
-
-
 def test_an_admitted_peer_observes_the_next_round() -> None:
     made = leader(ME)
     made.join(NEW, 0.0)
@@ -638,12 +630,13 @@ def test_a_request_is_not_kept_for_ever() -> None:
 
 def test_who_is_still_applying_becomes_a_donor_too() -> None:
     made = leader()
+    made.own.state = state_digest("ab")
     made.update_view(view(ME, B, B=STEP - 1), True, 0.0)
     assert sent(made.join(NEW, 0.0), Admit) == []
     admitted = sent(made.update_view(view(ME, B), True, 0.5), Admit)
     assert {peer for peer, _ in admitted} == {ME, B, NEW}, "everybody hears of it"
     assert set(admitted[0][1].donors) == {ME, B}
-    assert admitted[0][1].version == STEP
+    assert (admitted[0][1].version, admitted[0][1].state) == (STEP, made.own.state)
 
 
 def test_a_crowd_does_not_make_a_plan_that_nobody_can_read() -> None:

@@ -64,8 +64,8 @@ def test_who_does_not_lead_waits_for_the_leaders_plan() -> None:
     seat.allow_training(0.0)
     seat.update_view(view(HERE, THERE), 0.0)
     led_by = seat.current_leader()
-    if led_by != ME:
-        assert seat.may_close().reason == f"waiting for the plan of {short(led_by)}"
+    assert led_by != ME
+    assert seat.may_close().reason == f"waiting for the plan of {short(led_by)}"
     assert seat.why().endswith(f"led by {short(led_by)}")
     assert seat.may_close().reason in seat.why()
 
