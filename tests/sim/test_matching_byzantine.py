@@ -14,8 +14,8 @@ from protocol.ids import PeerId
 from protocol.matching import bodies
 from protocol.matching.bodies import Mandate
 from protocol.wire.messages import Letter
-from tests.support.matching_world import CALM, FULL, WALL_S, member, peer
-from tests.support.watched_world import WatchedWorld
+from tests.support.matching_examples import WALL_S, manifest, member, peer
+from tests.support.matching_world import CALM, FULL, World
 
 MEMBERS = 6
 STRANGER = peer(999_999)
@@ -35,16 +35,16 @@ RECORDS: list[bodies.Body] = [
 
 
 @pytest.fixture(scope="module")
-def world() -> WatchedWorld:
+def world() -> World:
     """Return a settled swarm on two stages; hostile examples come one after the other."""
-    found = WatchedWorld.equal(2, 3, CALM, FULL)
+    found = World(manifest(2), 3, CALM, FULL)
     for number in range(MEMBERS):
         found.join(member(number, measured_s=1000.0))
     found.run(400)
     return found
 
 
-def state(world: WatchedWorld) -> tuple[object, ...]:
+def state(world: World) -> tuple[object, ...]:
     """Return all that a hostile letter must not touch."""
     machines = world.machines.values()
     pools = [
@@ -56,9 +56,7 @@ def state(world: WatchedWorld) -> tuple[object, ...]:
     return pools, [(m.home, m.second, m.state, m.stages) for m in machines], len(world.set_out)
 
 
-def forged(
-    world: WatchedWorld, body: bodies.Body, victim: PeerId, draw: st.DataObject
-) -> bodies.Body:
+def forged(world: World, body: bodies.Body, victim: PeerId, draw: st.DataObject) -> bodies.Body:
     """Return a body whose names, numbers and times fit the victim, or nearly so."""
     steward = draw.draw(st.sampled_from([victim, STRANGER]))
     notices = world.machines[victim].postings(world.now)
@@ -97,7 +95,7 @@ FUZZ = settings(
 @FUZZ
 @given(data=st.data())
 def test_letters_and_records_of_strangers_change_nothing(
-    world: WatchedWorld, body: bodies.Body, data: st.DataObject
+    world: World, body: bodies.Body, data: st.DataObject
 ) -> None:
     victim = data.draw(st.sampled_from(sorted(world.machines)))
     kind, content = encoded(forged(world, body, victim, data))
@@ -111,7 +109,7 @@ def test_letters_and_records_of_strangers_change_nothing(
     assert {s: n.author for s, n in machine.postings(world.now).items()} == believed
 
 
-def test_two_contradicting_holds_from_a_member_move_nobody(world: WatchedWorld) -> None:
+def test_two_contradicting_holds_from_a_member_move_nobody(world: World) -> None:
     liar = next(who for who, m in sorted(world.machines.items()) if not m.stewardships)
     victim = next(who for who in sorted(world.machines) if who != liar)
     before = state(world)
@@ -128,7 +126,7 @@ def test_two_contradicting_holds_from_a_member_move_nobody(world: WatchedWorld) 
 
 
 def test_every_letter_ever_sent_again_and_under_a_wrong_name_changes_nothing() -> None:
-    world = WatchedWorld.equal(2, 5, CALM, FULL)
+    world = World(manifest(2), 5, CALM, FULL)
     for number in range(MEMBERS):
         world.join(member(number, measured_s=1000.0))
     world.run(150)

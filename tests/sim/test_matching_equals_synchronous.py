@@ -8,117 +8,91 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import msgspec
 import pytest
 
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
-from protocol.matching import preferences, settling
+from protocol.matching import settling
 from protocol.matching.choice import Choice, Proposer, prefix_cover
 from protocol.matching.pool import HeldPlace, Limits
 from protocol.matching.population import Population
 from tests.support.cases import usual
-from tests.support.matching_world import CALM, STORMY, Weather, World, manifest, member, peer
+from tests.support.matching_examples import costs, manifest, member, peer
+from tests.support.matching_world import CALM, STORMY, Weather, World
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """One matching problem."""
+class Problem:
+    """The matching of a population in which no stage is served yet.
 
-    preferences: Mapping[PeerId, tuple[Stage, ...]]
-    """Acceptable stages of every volunteer, best first."""
-    offers: Mapping[tuple[PeerId, Stage], Proposer]
-    """The volunteer's rate and score at a stage."""
-    limits: Mapping[Stage, Limits]
+    Args:
+        limits: of each stage; lambda is the quota unless they are given.
+    """
 
-    def choose(self, stage: Stage, peers: set[PeerId]) -> Choice[Proposer]:
+    def __init__(
+        self, population: Population, limits: Mapping[Stage, Limits] | None = None
+    ) -> None:
+        fair = Limits(population.fair_level, population.redundancy)
+        self._population = population
+        self._limits = limits or {Stage(s): fair for s in population.stages}
+        self.stages = list(self._limits)
+        self.wishes = {who: self._ranked(who) for who in population.members}
+        """Acceptable stages of every volunteer, best first."""
+
+    def _ranked(self, who: PeerId) -> list[Stage]:
+        view = self._population
+        terms = {"level": 0, "fair": view.fair_level, "replicas": 0, "r": view.redundancy}
+        wishes = {s: view.wish(who, s, **terms) for s in self.stages if view.rate(who, s)}
+        return sorted(wishes, key=lambda s: (wishes[s], -s), reverse=True)
+
+    def choose(self, stage: Stage, peers: Iterable[PeerId]) -> Choice[Proposer]:
         """Return the stage's choice among some proposers."""
-        limits = self.limits[stage]
-        proposers = (self.offers[peer, stage] for peer in peers)
-        return prefix_cover(proposers, limits.quota, limits.floor)
+        view, limits = self._population, self._limits[stage]
+        offers = (
+            Proposer(who, view.rate(who, stage), view.score(who, stage, view.fair_level))
+            for who in peers
+        )
+        return prefix_cover(offers, limits.quota, limits.floor)
 
 
 def blocking_pairs(
-    instance: Instance, assignment: Mapping[PeerId, Stage | None]
+    problem: Problem, assignment: Mapping[PeerId, Stage | None]
 ) -> list[tuple[PeerId, Stage]]:
     """Return the volunteers and stages that would keep them and that they prefer to theirs:
     without any the matching is stable."""
-    staff = {
-        stage: {peer for peer, at in assignment.items() if at == stage} for stage in instance.limits
-    }
-    return [
-        (peer, stage)
-        for peer in instance.preferences
-        for stage in _preferred(instance, peer, assignment.get(peer))
-        if _would_keep(instance, stage, staff[stage], peer)
-    ]
+    found = []
+    for who, wishes in problem.wishes.items():
+        for stage in wishes:
+            if stage == assignment.get(who):
+                break
+            staff = {other for other, at in assignment.items() if at == stage}
+            if who in {kept.peer for kept in problem.choose(stage, staff | {who}).kept}:
+                found.append((who, stage))
+    return found
 
 
-def _preferred(instance: Instance, peer: PeerId, now_at: Stage | None) -> tuple[Stage, ...]:
-    wishes = instance.preferences[peer]
-    return wishes[: wishes.index(now_at)] if now_at in wishes else wishes
-
-
-def _would_keep(instance: Instance, stage: Stage, staff: set[PeerId], peer: PeerId) -> bool:
-    kept = instance.choose(stage, staff | {peer}).kept
-    return any(proposer.peer == peer for proposer in kept)
-
-
-def deferred_acceptance(instance: Instance) -> dict[PeerId, Stage | None]:
+def deferred_acceptance(problem: Problem) -> dict[PeerId, Stage | None]:
     """Return the stable matching that is best for the volunteers; at most n S proposals.
 
     Gale & Shapley 1962, volunteers proposing, with prefix cover as the choice.
     """
-    held: dict[Stage, set[PeerId]] = {stage: set() for stage in instance.limits}
-    next_wish = dict.fromkeys(instance.preferences, 0)
-    free = deque(instance.preferences)
+    held: dict[Stage, set[PeerId]] = {stage: set() for stage in problem.stages}
+    wishes = {who: deque(stages) for who, stages in problem.wishes.items()}
+    free = deque(wishes)
     while free:
-        peer = free.popleft()
-        if next_wish[peer] >= len(instance.preferences[peer]):
+        who = free.popleft()
+        if not wishes[who]:
             continue
-        stage = instance.preferences[peer][next_wish[peer]]
-        next_wish[peer] += 1
-        choice = instance.choose(stage, held[stage] | {peer})
+        stage = wishes[who].popleft()
+        choice = problem.choose(stage, held[stage] | {who})
         held[stage] = {proposer.peer for proposer in choice.kept}
         free.extend(proposer.peer for proposer in choice.let_go)
-    placed: dict[PeerId, Stage | None] = dict.fromkeys(instance.preferences)
-    placed.update({peer: stage for stage, peers in held.items() for peer in peers})
+    placed: dict[PeerId, Stage | None] = dict.fromkeys(problem.wishes)
+    placed.update({who: stage for stage, peers in held.items() for who in peers})
     return placed
-
-
-def cold_start(population: Population, limits: Mapping[Stage, Limits]) -> Instance:
-    """Return the problem of a population in which no stage is served yet."""
-    stages = [Stage(s) for s in population.stages]
-    wishes = {
-        peer: {s: _wish(population, peer, s) for s in stages if population.rate(peer, s)}
-        for peer in population.members
-    }
-    offers = {
-        (peer, s): Proposer(
-            peer, population.rate(peer, s), population.score(peer, s, population.fair_level)
-        )
-        for peer in population.members
-        for s in stages
-    }
-    ranked = {
-        peer: tuple(sorted(wish, key=lambda s: (wish[s], -s), reverse=True))
-        for peer, wish in wishes.items()
-    }
-    return Instance(ranked, offers, limits)
-
-
-def _wish(population: Population, peer: PeerId, stage: Stage) -> preferences.Wish:
-    return population.wish(
-        peer,
-        stage,
-        level=0,
-        fair=population.fair_level,
-        replicas=0,
-        r=population.redundancy,
-    )
 
 
 SEEDS = usual(1, (range(15), range(15, 300)))
@@ -127,9 +101,9 @@ QUICK_MEMBERSHIP = replace(STORMY, gossip_s=(0.02, 0.15))
 
 def unstartable(stages: int) -> Manifest:
     """Return a manifest of unequal stages whose last one nobody has the memory for."""
-    run = manifest([1e9 * (1 + s % 3) for s in range(stages)])
-    too_big = msgspec.structs.replace(run.stages[-1], memory_bytes=1e15)
-    return msgspec.structs.replace(run, stages=(*run.stages[:-1], too_big))
+    *others, last = costs([1e9 * (1 + s % 3) for s in range(stages)])
+    too_big = msgspec.structs.replace(last, memory_bytes=1e15)
+    return msgspec.structs.replace(manifest(stages), stages=(*others, too_big))
 
 
 def build(seed: int, weather: Weather) -> World:
@@ -150,18 +124,6 @@ def build(seed: int, weather: Weather) -> World:
     for number in range(50, 53):
         world.join(member(seed * 100 + number, memory_bytes=0.0))
     return world
-
-
-def view(world: World) -> Population:
-    return Population(
-        world.members.values(), world.manifest.stages, world.manifest.policy.redundancy
-    )
-
-
-def one_place(population: Population, limits: dict[Stage, Limits] | None = None) -> Instance:
-    """Return the problem as everybody saw it, with lambda for quota unless limits are given."""
-    fair = Limits(population.fair_level, population.redundancy)
-    return cold_start(population, limits or {Stage(s): fair for s in population.stages})
 
 
 def found(world: World) -> dict[PeerId, Stage | None]:
@@ -192,7 +154,7 @@ def test_places_equal_those_of_the_synchronous_run(
     for seed in seeds:
         world = build(seed, weather)
         world.run(30)
-        assert found(world) == deferred_acceptance(one_place(view(world))), f"seed {seed}"
+        assert found(world) == deferred_acceptance(Problem(world.population())), f"seed {seed}"
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
@@ -201,7 +163,7 @@ def test_steward_crashes_change_nothing(seeds: range, monkeypatch: pytest.Monkey
     for seed in seeds:
         world = build(seed, QUICK_MEMBERSHIP)
         world.run(0.5)
-        wanted = deferred_acceptance(one_place(view(world)))
+        wanted = deferred_acceptance(Problem(world.population()))
         for number in range(50, 52):
             world.crash_after(world.random.uniform(0.5, 4.0), peer(seed * 100 + number))
         world.run(60)
@@ -214,5 +176,5 @@ def test_no_blocking_pair_at_quiescence(seeds: range) -> None:
     for seed in seeds:
         world = build(seed, QUICK_MEMBERSHIP)
         world.run(30)
-        instance = one_place(view(world), final_limits(world))
-        assert blocking_pairs(instance, found(world)) == [], f"seed {seed}"
+        problem = Problem(world.population(), final_limits(world))
+        assert blocking_pairs(problem, found(world)) == [], f"seed {seed}"

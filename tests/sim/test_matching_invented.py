@@ -20,7 +20,8 @@ from protocol.matching.timing import BEACON_S, LOOK_S
 from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
 from tests.support.cases import usual
-from tests.support.matching_world import CALM, START_S, WALL_S, World, manifest, member, peer
+from tests.support.matching_examples import WALL_S, manifest, member, peer
+from tests.support.matching_world import CALM, START_S, World
 from tests.support.protocol_examples import SWARM, advert, seat
 
 EQUAL = 1e9
@@ -47,7 +48,7 @@ class Crowded(World):
     """A run under way, whose volunteers see invented members, too."""
 
     def __init__(self, stages: int, seed: int) -> None:
-        super().__init__(manifest([EQUAL] * stages), seed, CALM)
+        super().__init__(manifest(stages), seed, CALM)
         self.knowledge: dict[PeerId, Knowledge] = {}
         self.waypoint: frozenset[PeerId] = frozenset()
         """The members that the newest one names; none: there is no chain yet."""

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.timing import MEASURED_S
-from tests.support.matching_world import CALM, Design, member
-from tests.support.watched_world import WatchedWorld
+from tests.support.matching_examples import manifest, member
+from tests.support.matching_world import CALM, Design, World
 
 SLOW, HONEST = 0.1e9, 6
 
 
-def boasting(seed: int, claim: float) -> WatchedWorld:
+def boasting(seed: int, claim: float) -> World:
     """Return six equals and two that claim to be faster but have a tenth of their speed, on two
     stages; what partners measure of the two is known after five minutes."""
-    world = WatchedWorld.equal(2, seed, CALM, Design(dual_homing=False))
+    world = World(manifest(2), seed, CALM, Design(dual_homing=False))
     for number in range(HONEST):
         world.join(member(seed * 100 + number, measured_s=1000.0))
     for number in (50, 51):
@@ -24,7 +24,7 @@ def boasting(seed: int, claim: float) -> WatchedWorld:
     return world
 
 
-def measure(world: WatchedWorld, number: int) -> None:
+def measure(world: World, number: int) -> None:
     known = world.members[member(number).peer]
     world._change(replace(known, flops=SLOW, measured_s=MEASURED_S))
 
@@ -33,7 +33,7 @@ def liars_of(seed: int) -> set[PeerId]:
     return {member(seed * 100 + number).peer for number in (50, 51)}
 
 
-def honest_replicas(world: WatchedWorld, seed: int) -> tuple[int, ...]:
+def honest_replicas(world: World, seed: int) -> tuple[int, ...]:
     """Return how many honest volunteers serve each stage."""
     homes = [m.home for who, m in world.machines.items() if who not in liars_of(seed)]
     return tuple(homes.count(Stage(s)) for s in range(2))

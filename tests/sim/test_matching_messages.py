@@ -14,17 +14,17 @@ from protocol.matching.board import Notice
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.seat import Bid
 from protocol.wire.messages import Letter
-from tests.support.matching_world import CALM, FULL, STORMY, Design, Weather, is_renewal, member
-from tests.support.watched_world import WatchedWorld
+from tests.support.matching_examples import manifest, member
+from tests.support.matching_world import CALM, FULL, STORMY, Design, Weather, World, is_renewal
 
 SIZES = (8, 16, 32)
 STAGES = 4
 WINDOW_S = 90.0
 
 
-def resting(count: int, seed: int) -> WatchedWorld:
+def resting(count: int, seed: int) -> World:
     """Return a swarm of equals with the full design, long after its last event."""
-    world = WatchedWorld.equal(STAGES, seed, CALM, FULL)
+    world = World(manifest(STAGES), seed, CALM, FULL)
     for number in range(count):
         world.join(member(seed * 100 + number, measured_s=1000.0))
     world.run(450)
@@ -46,32 +46,32 @@ def test_silence_at_rest_with_the_full_design() -> None:
         assert said == [], f"{count} volunteers"
 
 
-def join(world: WatchedWorld) -> None:
+def join(world: World) -> None:
     world.join(member(9999, measured_s=1000.0))
 
 
-def crash(world: WatchedWorld) -> None:
+def crash(world: World) -> None:
     world.crash(sorted(world.machines)[0])
 
 
-def lose(world: WatchedWorld) -> None:
+def lose(world: World) -> None:
     world.lose(sorted(world.machines)[0], "the worker ran out of memory")
 
 
-def extra_per_member(count: int, event: Callable[[WatchedWorld], None], seed: int) -> float:
+def extra_per_member(count: int, event: Callable[[World], None], seed: int) -> float:
     """Return the letters and records that an event costs beyond rest, per member."""
     calm, eventful = resting(count, seed), resting(count, seed)
     event(eventful)
     for world in (calm, eventful):
         world.run(WINDOW_S)
-    return (eventful.total_sent() - calm.total_sent()) / count
+    return (eventful.sent.total() - calm.sent.total()) / count
 
 
 @pytest.mark.parametrize(
     ("event", "most"), [(join, 20.0), (crash, 20.0), (lose, 20.0)], ids=["join", "crash", "loss"]
 )
 def test_messages_per_member_and_event_do_not_grow_with_the_swarm(
-    event: Callable[[WatchedWorld], None], most: float, capsys: pytest.CaptureFixture[str]
+    event: Callable[[World], None], most: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     costs = [extra_per_member(n, event, seed=1) for n in SIZES]
     with capsys.disabled():
@@ -84,7 +84,7 @@ def test_messages_per_member_and_event_do_not_grow_with_the_swarm(
 # --- property 8 -------------------------------------------------------------------------------
 
 
-class AskingWorld(WatchedWorld):
+class AskingWorld(World):
     """Notes every proposal with what its sender had heard of the stage."""
 
     asked: list[tuple[PeerId, Bid, Notice, int]]
@@ -120,7 +120,7 @@ def test_proposals_are_bounded_not_repeated_and_never_hopeless(weather: Weather)
     so an epoch of all stages has at most n S proposals."""
     asked = 0
     for seed in range(8):
-        world = AskingWorld.equal(STAGES, seed, weather, Design(moves=False))
+        world = AskingWorld(manifest(STAGES), seed, weather, Design(moves=False))
         for number in range(14):
             speed = world.random.lognormvariate(0, 0.8) * 1e9
             who = member(seed * 100 + number, speed, measured_s=1000.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import Stage
-from tests.support.matching_world import FULL, STORMY, Design, member
-from tests.support.watched_world import Departure, WatchedWorld, settled
+from tests.support.matching_examples import manifest, member
+from tests.support.matching_world import FULL, STORMY, Departure, Design, World, settled
 
 ALONE = Design(dual_homing=False)
 SINGLE_MOVES = (2, 4, 8, 13)
@@ -19,10 +19,10 @@ ROUNDING = 1e-4
 """Levels are found by bisection, to a few parts in a million."""
 
 
-def churning(seed: int, design: Design) -> WatchedWorld:
+def churning(seed: int, design: Design) -> World:
     """Return a swarm of unequal peers in which every minute somebody crashes or joins."""
     count, stages = SHAPES[seed % len(SHAPES)]
-    world = WatchedWorld.equal(stages, seed, STORMY, design)
+    world = World(manifest(stages), seed, STORMY, design)
     dice = world.random
 
     def crash() -> None:
@@ -42,7 +42,7 @@ def churning(seed: int, design: Design) -> WatchedWorld:
 
 
 @pytest.fixture(scope="module", params=[FULL, ALONE], ids=["full", "one-seat"])
-def worlds(request: pytest.FixtureRequest) -> list[WatchedWorld]:
+def worlds(request: pytest.FixtureRequest) -> list[World]:
     """Return what has happened in churning swarms, in the order of ``SEEDS``."""
     found = [churning(seed, request.param) for seed in SEEDS]
     for world in found:
@@ -50,7 +50,7 @@ def worlds(request: pytest.FixtureRequest) -> list[WatchedWorld]:
     return found
 
 
-def departures(worlds: list[WatchedWorld]) -> list[tuple[str, Departure, int]]:
+def departures(worlds: list[World]) -> list[tuple[str, Departure, int]]:
     """Return every stage that was given up, with the seed in words and r."""
     return [
         (f"seed {seed}: {gone}", gone, world.population().redundancy)
@@ -59,7 +59,7 @@ def departures(worlds: list[WatchedWorld]) -> list[tuple[str, Departure, int]]:
     ]
 
 
-def test_every_voluntary_move_keeps_r_replicas_where_it_leaves(worlds: list[WatchedWorld]) -> None:
+def test_every_voluntary_move_keeps_r_replicas_where_it_leaves(worlds: list[World]) -> None:
     """A volunteer that gives up a served stage leaves r others there, unless its target has
     fewer."""
     for words, gone, r in departures(worlds):
@@ -69,7 +69,7 @@ def test_every_voluntary_move_keeps_r_replicas_where_it_leaves(worlds: list[Watc
     assert departures(worlds)
 
 
-def test_whoever_moves_serves_without_a_gap(worlds: list[WatchedWorld]) -> None:
+def test_whoever_moves_serves_without_a_gap(worlds: list[World]) -> None:
     """The old stage is released when the new one is served."""
     moves = [(words, gone) for words, gone, _ in departures(worlds) if gone.to is not None]
     assert all(gone.still_served for _, gone in moves), moves

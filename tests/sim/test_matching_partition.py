@@ -10,8 +10,7 @@ import pytest
 from protocol.ids import PeerId, Stage
 from protocol.matching.bodies import Posting
 from protocol.matching.context import Context
-from tests.support.matching_world import FULL, Design
-from tests.support.watched_world import WatchedWorld, settled
+from tests.support.matching_world import FULL, Design, World, settled
 
 ALONE = Design(dual_homing=False)
 STAGES, SEEDS = 3, 8
@@ -19,7 +18,7 @@ DETECTED_S = 6.5
 """After a cut everybody has found out within this time."""
 
 
-def minority(world: WatchedWorld) -> set[PeerId]:
+def minority(world: World) -> set[PeerId]:
     """Return four peers of eleven that leave a stage without anybody: a good reason to move."""
     homes = {who: machine.home for who, machine in world.machines.items()}
     for missing in range(STAGES):
@@ -29,7 +28,7 @@ def minority(world: WatchedWorld) -> set[PeerId]:
     raise AssertionError("every stage has eight of eleven")
 
 
-def cut_off(seed: int, design: Design) -> tuple[WatchedWorld, set[PeerId], float]:
+def cut_off(seed: int, design: Design) -> tuple[World, set[PeerId], float]:
     world = settled(seed, design)
     part = minority(world)
     world.cut(part)
@@ -38,12 +37,12 @@ def cut_off(seed: int, design: Design) -> tuple[WatchedWorld, set[PeerId], float
     return world, part, cut_at
 
 
-def posted(world: WatchedWorld, who: PeerId) -> dict[Stage, Posting]:
+def posted(world: World, who: PeerId) -> dict[Stage, Posting]:
     """Return what a peer posts as a steward."""
     return {stage: office.posting for stage, office in world.machines[who].stewardships.items()}
 
 
-def moves_of(world: WatchedWorld, part: set[PeerId], since: float) -> list[object]:
+def moves_of(world: World, part: set[PeerId], since: float) -> list[object]:
     return [move for move in world.set_out if move[1] in part and move[0] > since]
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from protocol.ids import PeerId
-from tests.support.matching_world import CALM, WALL_S, Design, World, manifest, member
+from tests.support.matching_examples import WALL_S, manifest, member
+from tests.support.matching_world import CALM, Design, World
 
 SEEDS = 24
 EQUAL = 1e9
@@ -19,7 +20,7 @@ def played(shape: tuple[int, int], pairs: int, seed: int, *, known: bool, within
     """Return ``alone`` of a settled world of equal machines, in which the first ``pairs`` marks are
     each borne by two, whether or not the members know of it."""
     count, stages = shape
-    world, families = World(manifest([EQUAL] * stages), seed, CALM), {}
+    world, families = World(manifest(stages), seed, CALM), {}
     for number in range(count):
         marks = {f"ip4/203.0.{number // 2}"} if number < 2 * pairs else {f"ip4/198.51.{number}"}
         at = world.random.uniform(0, within_s)
@@ -62,7 +63,7 @@ def test_relatives_that_come_one_by_one_part_where_there_is_room() -> None:
 def test_a_second_replica_of_a_stage_is_not_a_relative_if_there_is_a_choice() -> None:
     """Two pairs in two stages, the fourth volunteer left out: the third joins the other pair's."""
     for seed in range(SEEDS):
-        world = World(manifest([EQUAL] * 2), seed, CALM, STAYING)
+        world = World(manifest(2), seed, CALM, STAYING)
         pairs, families = ("a", "b", "a"), {}
         for number, mark in enumerate(pairs):
             marks, at = frozenset({mark}), 15.0 * number

@@ -9,19 +9,18 @@ from collections import Counter
 import pytest
 from msgspec import structs
 
-from protocol.effects import Explain
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching.effects import Assign
-from protocol.matching.population import Population
 from protocol.matching.timing import MEASURED_S
-from tests.support.matching_world import CALM, STORMY, Design, Weather, World, manifest, member
+from tests.support.matching_examples import manifest, member
+from tests.support.matching_world import CALM, STORMY, Design, Weather, World
 
 ALONE = Design(dual_homing=False)
 
 
 def swarm(speeds: list[float], stages: int, seed: int, weather: Weather, design: Design) -> World:
-    world = World(manifest([1e9] * stages), seed, weather, design)
+    world = World(manifest(stages), seed, weather, design)
     for number, speed in enumerate(speeds):
         who = member(seed * 100 + number, speed * 1e9, measured_s=1000.0)
         world.join(who, at=world.random.uniform(0, 2))
@@ -34,7 +33,7 @@ def dual(world: World) -> dict[PeerId, Stage]:
 
 
 def throughput(world: World) -> int:
-    return min(Population(world.members.values(), world.manifest.stages, 2).supply.levels)
+    return min(world.population().supply.levels)
 
 
 def test_the_faster_ones_also_hold_the_stage_beside_their_home() -> None:
@@ -82,7 +81,7 @@ def test_a_stage_that_lacks_replicas_gets_a_second_seat_within_seconds() -> None
 def dear_to_average(parameters: int) -> Manifest:
     """Return a manifest of two stages; one of 43M parameters takes 17 s of a household's line, in
     steps of 8 s."""
-    usual = manifest([1e9] * 2)
+    usual = manifest(2)
     stages = tuple(structs.replace(cost, parameters=parameters) for cost in usual.stages)
     return structs.replace(usual, stages=stages)
 
@@ -113,15 +112,6 @@ def uneven(seed: int, weather: Weather) -> World:
     for who in unlucky:
         world.crash(who)
     return world
-
-
-def test_an_uneven_placement_mends_itself_by_single_moves() -> None:
-    for seed in range(5):
-        world = uneven(seed, STORMY)
-        world.run(400)
-        assert sorted(world.spread()) == [2, 3], f"seed {seed}: {world.spread()}"
-        words = [e.words for _, _, e in world.log if isinstance(e, Explain)]
-        assert any(w.startswith("moving from stage") and "wants us" in w for w in words)
 
 
 def test_nobody_moves_twice_within_five_minutes_and_no_stage_falls_below_r() -> None:

@@ -9,16 +9,8 @@ from protocol.matching.effects import Assign, GangStart
 from protocol.matching.seat import State
 from protocol.matching.timing import LOOK_S
 from tests.support.cases import usual
-from tests.support.matching_world import (
-    CALM,
-    FULL,
-    STORMY,
-    Design,
-    Weather,
-    World,
-    manifest,
-    member,
-)
+from tests.support.matching_examples import manifest, member
+from tests.support.matching_world import CALM, FULL, STORMY, Design, Weather, World
 
 EQUAL = 1e9
 
@@ -36,7 +28,7 @@ def swarm(
     design: Design = FULL,
 ) -> World:
     """Return a world in which ``count`` equal machines join within some seconds."""
-    world = World(manifest([EQUAL] * stages), seed, weather, design)
+    world = World(manifest(stages), seed, weather, design)
     for number in range(count):
         world.join(member(seed * 100 + number), at=world.random.uniform(0, within_s))
     return world
@@ -92,7 +84,7 @@ def test_who_stays_alone_takes_both_of_two_stages_after_a_while() -> None:
 
 
 def test_who_has_memory_for_one_stage_waits_alone() -> None:
-    world = World(manifest([EQUAL] * 2), 0, CALM)
+    world = World(manifest(2), 0, CALM)
     world.join(member(0, memory_bytes=1.5e9))
     world.run(3 * LOOK_S)
     (alone,) = world.machines.values()
@@ -115,7 +107,7 @@ def test_nobody_fetches_before_every_stage_is_covered() -> None:
 def test_a_machine_that_fits_one_stage_only_gets_it() -> None:
     """The flexible one came first and has to make room, in either order."""
     for seed in range(20):
-        world = World(manifest([EQUAL, EQUAL]), seed, STORMY)
+        world = World(manifest(2), seed, STORMY)
         small = member(seed * 100, ineligible=frozenset({Stage(seed % 2)}))
         world.join(member(seed * 100 + 1), at=0.0)
         world.join(small, at=3.0)

@@ -76,10 +76,10 @@ class LyingMinority(ObstructedWorld):
                 self.part(peer, self.volunteers[effect.peer])
 
 
-def world(seed: int, lie: str, stages: int = 1) -> LyingMinority:
+def world(seed: int, lie: str) -> LyingMinority:
     config = ChaosConfig(
         seed=seed,
-        stages=stages,
+        stages=1,
         replicas=5,
         per_step=16,
         lies=(lie,),

@@ -189,15 +189,14 @@ def slower(stage: int) -> Slowness:
     return slowness
 
 
-def slow_at_the_end(stage: int, factor: float = 10.0, every: int = 3) -> Slowness:
+def slow_at_the_end(stage: int) -> Slowness:
     """The first replica of a stage turns slow when half of a step is done, in every third one."""
 
     def slowness(world: StragglerWorld, peer: SimPeer, task: Task) -> float:
         usual = even(world, peer, task)
         turns = peer is first_of(world, stage) and not isinstance(task, PassTask)
-        if turns and task.step % every == every - 1 and world.closing(stage):
-            return usual * factor
-        return usual
+        late = turns and task.step % 3 == 2 and world.closing(stage)
+        return usual * (10.0 if late else 1.0)
 
     return slowness
 

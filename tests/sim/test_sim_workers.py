@@ -10,13 +10,7 @@ from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import MultisetWorker, decode_ids
 from client.lab.simulate.worker import Payloads
 from protocol.ids import peer_id_from_key
-from protocol.pipeline.effects import (
-    ApplyTask,
-    ContributeTask,
-    LossTask,
-    PayloadKey,
-    ReduceTask,
-)
+from protocol.pipeline.effects import ApplyTask, ContributeTask, LossTask, PayloadKey, ReduceTask
 from protocol.pipeline.place import Place
 from tests.support.tensor_swarms import Lab, plan_for, write_text
 

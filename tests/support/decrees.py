@@ -44,14 +44,13 @@ def commit_of(
     *,
     loss_sum: float = 0.0,
     electors: Collection[PeerId] = (),
-    era: int = 0,
 ) -> Commit:
     """Return the commit of an attempt for which the electors ``by`` have voted; they are members
     and, unless others are named, the next electors, too."""
     named = tuple(by)
     decree = Decree(attempt, digest, named, tuple(electors) or named, loss_sum)
     votes = tuple((peer, bytes(64)) for peer in named)
-    return Commit(stage, step, attempt, named[0], decree, votes, era=era)
+    return Commit(stage, step, attempt, named[0], decree, votes)
 
 
 def promised_by(*electors: PeerId) -> tuple[Promise, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
@@ -29,6 +30,7 @@ def costs(flops: Sequence[float]) -> tuple[StageCost, ...]:
 
 
 def manifest(stages: int) -> Manifest:
+    """A run whose stages cost the same, and little but flops."""
     return Manifest(
         protocol=1,
         name="example",
@@ -46,11 +48,11 @@ def manifest(stages: int) -> Manifest:
     )
 
 
-def member(number: int, flops: float = 1e9, held: Iterable[int] = (), **claims: float) -> Member:
-    memory = claims.get("memory_bytes", 1e12)
+def member(number: int, flops: float = 1e9, held: Iterable[int] = (), **changes: object) -> Member:
+    """A member with fast links and much memory."""
     stages = frozenset(map(Stage, held))
-    joined_at = claims.get("joined_at", WALL_S)
-    return Member(peer(number), joined_at, flops, 1e9, 1e9, memory, stages)
+    usual = Member(peer(number), WALL_S, flops, 1e9, 1e9, 1e12, stages)
+    return replace(usual, **changes)  # type: ignore[arg-type]
 
 
 def population(members: Iterable[Member], stages: int = 2) -> Population:

@@ -1,13 +1,14 @@
 """A seeded world of peers that run the matching: an event queue with delays, loss and duplicates.
 
 Deterministic in its seed. Direct messages may be lost, doubled and reordered; records and the
-membership view always arrive in the end, as anti-entropy makes them.
+membership view always arrive in the end, as anti-entropy makes them. The world knows the true
+servers of each stage, and notes the effect of every voluntary change.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -21,9 +22,11 @@ from protocol.matching.effects import Assign, GangStart, Unassign
 from protocol.matching.last_members import LastMembers
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
+from protocol.matching.population import Population
+from protocol.matching.sharing import StageLevel, effective_levels
+from protocol.matching.timing import MEASURED_S
 from protocol.wire.messages import Letter, Message
-from tests.support import matching_examples as examples
-from tests.support.matching_examples import WALL_S, costs, peer
+from tests.support.matching_examples import WALL_S, manifest, member
 
 START_S = 1000.0
 
@@ -73,23 +76,31 @@ class NeverEnough(LastMembers):
         return False
 
 
-def manifest(stage_flops: Sequence[float]) -> Manifest:
-    """Return a manifest whose stages cost so many flops a microbatch and little else."""
-    return structs.replace(examples.manifest(len(stage_flops)), stages=costs(stage_flops))
-
-
-def member(number: int, flops: float = 1e9, **changes: object) -> Member:
-    """Return a member with fast links and much memory."""
-    usual = Member(peer(number), WALL_S, flops, 1e9, 1e9, 1e12)
-    return replace(usual, **changes)  # type: ignore[arg-type]
-
-
 def is_renewal(letter: Message) -> bool:
     """Tell whether a letter renews a final place."""
     if not isinstance(letter, Letter):
         return False
     body = bodies.decode_body(letter.kind, letter.body)
     return isinstance(body, bodies.Propose) and body.bound
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A served stage was given up, although it could have been served on."""
+
+    at: float
+    who: PeerId
+    stage: Stage
+    to: Stage | None
+    """Target of the first seat; None: the second seat changed."""
+    replicas: tuple[int, ...]
+    """Of every stage afterwards."""
+    before: int
+    """The lowest effective level when the mover's new place did not count yet ..."""
+    after: int
+    """... and once its old one does not count any more, all else being equal."""
+    still_served: bool
+    """Whether the volunteer serves another stage at this moment."""
 
 
 class World:
@@ -109,6 +120,11 @@ class World:
         self.views: dict[PeerId, dict[PeerId, Member]] = {}
         self.sent: Counter[str] = Counter()
         self.log: list[tuple[float, PeerId, object]] = []
+        self.departures: list[Departure] = []
+        self.set_out: list[tuple[float, PeerId, Stage, Assign]] = []
+        """Moves of first seats, when they begin: (moment, who, home, what it was told)."""
+        self.served: dict[PeerId, dict[Stage, int]] = {}
+        """Stages that are served, with the seat."""
         self._newest: dict[tuple[PeerId, PeerId, str, str], int] = {}
         self._records: dict[tuple[PeerId, str, str], Publish] = {}
         self._part: set[PeerId] = set()
@@ -141,6 +157,7 @@ class World:
         """Let a peer's training side lose its stage."""
         machine = self.machines[who]
         assert machine.stage is not None
+        self.served.get(who, {}).pop(machine.stage, None)
         self._holds(who, self.members[who].held - {machine.stage})
         self._perform(who, machine.lost(machine.stage, reason, self.now))
 
@@ -205,6 +222,31 @@ class World:
         """Tell whether somebody explained something with these words."""
         return any(isinstance(e, Explain) and words in e.words for _, _, e in self.log)
 
+    def single_moves(self) -> list[tuple[float, PeerId, Stage, Assign]]:
+        """Return the moves to a stage that called."""
+        return [move for move in self.set_out if "wants us" in move[3].reason]
+
+    def population(self, members: Iterable[Member] | None = None) -> Population:
+        """Return members as a population, by default the truth."""
+        found = self.members.values() if members is None else members
+        redundancy = self.manifest.policy.redundancy
+        return Population(found, self.manifest.stages, redundancy)
+
+    def replicas(self) -> tuple[int, ...]:
+        """Return how many serve every stage."""
+        staff = [held for who, held in self.served.items() if who in self.machines]
+        return tuple(sum(s in held for held in staff) for s in range(self.manifest.stage_count))
+
+    def levels(self, without: tuple[PeerId, Stage] | None = None) -> tuple[int, ...]:
+        """Return the effective levels of what is served, a mover counted at its old home."""
+        view = self.population()
+        stages = [StageLevel(0)] * self.manifest.stage_count
+        for who, held in self.served.items():
+            if who in self.machines:
+                kept = [s for s in held if (who, s) != without]
+                stages = _with(stages, view, who, kept)
+        return effective_levels(stages)
+
     # --- delivery -----------------------------------------------------------------------------
 
     def _join(self, who: Member) -> None:
@@ -251,15 +293,40 @@ class World:
                     for other in list(self.machines):
                         self._spread(who, effect, other)
                 case Assign():
+                    self._note_move(who, effect)
                     self._hold(who, effect.stage)
                     self.after(0.3, lambda s=effect.stage: self._serve(who, s))
                 case Unassign():
+                    self._leave_stage(who, effect.stage)
                     self._release(who, effect.stage)
                 case Explain() | GangStart():
                     pass
                 case Penalise():
                     self.sent["penalty"] += 1
         self._arm(who)
+
+    def _note_move(self, who: PeerId, told: Assign) -> None:
+        machine = self.machines[who]
+        if machine.home not in (None, told.stage) and machine.seat_of(told.stage) == 0:
+            self.set_out.append((self.now, who, machine.home, told))
+
+    def _leave_stage(self, who: PeerId, stage: Stage) -> None:
+        held = self.served.get(who, {})
+        if stage not in held:
+            return
+        machine, seat = self.machines[who], held[stage]
+        others = [s for s in held if s != stage]
+        to = machine.home if seat == 0 and machine.home != stage else None
+        # Before: without the place that replaces the one given up.
+        newest = to if to is not None else next((s for s in others if s == machine.second), None)
+        before = self.levels() if newest is None else self.levels(without=(who, newest))
+        del held[stage]
+        after = self.levels()
+        self.departures.append(
+            Departure(
+                self.now, who, stage, to, self.replicas(), min(before), min(after), bool(held)
+            )
+        )
 
     def _send(self, who: PeerId, effect: Send) -> None:
         copies = 2 if self.random.random() < self.weather.duplication else 1
@@ -311,6 +378,7 @@ class World:
     def _serve(self, who: PeerId, stage: Stage) -> None:
         machine = self.machines.get(who)
         if machine and stage in machine.stages:
+            self.served.setdefault(who, {})[stage] = machine.seat_of(stage)
             self._perform(who, machine.serving(stage, self.now))
             self._holds(who, self.members[who].held)
 
@@ -333,3 +401,35 @@ class World:
 
     def _pick(self, bounds: tuple[float, float]) -> float:
         return self.random.uniform(*bounds)
+
+
+def _with(
+    stages: list[StageLevel], view: Population, who: PeerId, held: Sequence[Stage]
+) -> list[StageLevel]:
+    """Return what serves every stage with one more member: two neighbours share its time."""
+    changed, pair = list(stages), sorted(held)[:2]
+    if len(held) == 2 and pair[1] - pair[0] == 1:
+        lower, upper = pair
+        pool = changed[lower]
+        changed[lower] = structs.replace(
+            pool,
+            pool_here=pool.pool_here + view.rate(who, lower),
+            pool_next=pool.pool_next + view.rate(who, upper),
+        )
+        return changed
+    for stage in held[:1]:
+        changed[stage] = structs.replace(
+            changed[stage], alone=changed[stage].alone + view.rate(who, stage)
+        )
+    return changed
+
+
+def settled(seed: int, design: Design) -> World:
+    """Return eleven unequal peers at work on three stages, some time after their last move."""
+    world = World(manifest(3), seed, STORMY, design)
+    for number in range(11):
+        speed = world.random.lognormvariate(0, 0.5) * 1e9
+        who = member(seed * 100 + number, speed, measured_s=1000.0)
+        world.join(who, at=world.random.uniform(0, 2))
+    world.run(MEASURED_S + 100)
+    return world

@@ -53,9 +53,9 @@ class ObstructedWorld(ChaosWorld):
         """Return a stage's volunteers, in the order in which they were made."""
         return [v for v in self.volunteers.values() if v.stage == stage]
 
-    def by_word(self, stage: int, name: str = "by-word") -> Volunteer:
+    def by_word(self, stage: int) -> Volunteer:
         """Add a volunteer that only says that it serves a stage, at the newest version of it."""
-        volunteer = self.add(stage, name)
+        volunteer = self.add(stage, "by-word")
         volunteer.alive = True
         self.histories.begin(volunteer)
         for other in [v for v in self.volunteers.values() if v is not volunteer]:

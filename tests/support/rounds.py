@@ -13,6 +13,7 @@ from protocol.rounds.agreeing import Agreeing
 from protocol.rounds.commitments import Commitments
 from protocol.rounds.effects import RoundEffect
 from protocol.rounds.leader import RoundLeader
+from protocol.rounds.member import RoundMember
 from protocol.wire.messages import Plan
 
 
@@ -25,6 +26,27 @@ class OwnReplica:
     ready: bytes = b""
     state: bytes = b""
     hashing: bool = False
+
+
+@dataclass
+class Summed:
+    """The worker's sum, as set by a test."""
+
+    ids: set[int]
+    accumulating: bool = False
+
+    def done(self) -> set[int]:
+        return set(self.ids)
+
+    def drop(self, microbatch: int) -> list[RoundEffect]:
+        self.ids.discard(microbatch)
+        return []
+
+    def loss_sum(self, ids: frozenset[int]) -> float:
+        return float(sum(ids))
+
+    def close(self) -> None:
+        pass
 
 
 class Audits:
@@ -46,6 +68,18 @@ class Audits:
 
     def closing(self, plan: Plan) -> list[RoundEffect]:
         return []
+
+
+def member_of(place: Place, size: int, step: int, *, summed: Summed, **parts: Any) -> RoundMember:
+    """A member at the beginning of a step, whose worker has summed these gradients."""
+    usual = {
+        "loaded": True,
+        "promise": (0, 0),
+        "audits": Audits(),
+        "rate": lambda _plan: None,
+        "sign": lambda ready: ready,
+    }
+    return RoundMember(place, size, step, accumulator=summed, **(usual | parts))
 
 
 def parts_of_leader(place: Place, **parts: Any) -> dict[str, Any]:

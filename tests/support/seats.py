@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from client.lab.simulate.electing import UnsplitElector, UnsplitQuorum
@@ -14,9 +14,16 @@ from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 
 
-def view_of(version: int, *stages: Iterable[PeerId]) -> SwarmView:
-    """All these serve their stage at one version."""
-    return SwarmView.of([[Replica(peer, version, True) for peer in peers] for peers in stages])
+def view_of(
+    version: int, *stages: Iterable[PeerId], returned: Collection[PeerId] = ()
+) -> SwarmView:
+    """All these serve their stage at one version; some say that they have all gradients."""
+    return SwarmView.of(
+        [
+            [Replica(peer, version, True, returned=peer in returned) for peer in peers]
+            for peers in stages
+        ]
+    )
 
 
 def seat_of(

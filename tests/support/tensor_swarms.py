@@ -136,13 +136,11 @@ class Lab:
         *,
         boundary: Codec = "fp32",
         averaging: AveragingCodec = "fp32",
-        aggregation: str = "sum",
         seed: int = 0,
         amended: Manifest | None = None,
     ) -> TrainingWorld:
         """A swarm with its clock running; ``amended``: what its founder may amend."""
-        codecs = boundary, averaging
-        swarm = TensorSwarm(plan, self.text, self.data, self.folder, *codecs, aggregation)
+        swarm = TensorSwarm(plan, self.text, self.data, self.folder, boundary, averaging)
         world = swarm.world(replicas, seed, amended)
         world.start_clock()
         return world

@@ -133,11 +133,10 @@ def tokens(size: int = 10_000, vocab: int = 256) -> DataSpec:
     return DataSpec("book", size, "0" * 64, tokenizer)
 
 
-def talk(windows: int = 40, context: int = 32, learned: int = 400) -> DataSpec:
+def talk(context: int = 32) -> DataSpec:
     """Conversations: windows of four bytes a token, and one token more."""
-    size = 4 * (windows * context + 1)
-    answers = Answers(context, learned)
-    return DataSpec("talk", size, "0" * 64, answers=answers)
+    answers = Answers(context, learned=400)
+    return DataSpec("talk", 4 * (40 * context + 1), "0" * 64, answers=answers)
 
 
 def mixture(*names: str, tokens: int = 5000) -> DataSpec:

@@ -21,8 +21,9 @@ def book() -> Amendments:
     return Amendments(RUN, SWARM)
 
 
-def drafted(changes: Changes, done: int = 40, known: Amendments | None = None) -> Amendment:
-    return draft(known or book(), RUN.optimizer.lr, changes, done)
+def drafted(changes: Changes, known: Amendments | None = None) -> Amendment:
+    """Of a run that has done forty steps."""
+    return draft(known or book(), RUN.optimizer.lr, changes, 40)
 
 
 def test_more_steps_leave_the_schedule_as_it_is() -> None:

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.audit.audit import (
-    AHEAD,
-    ASK_AGAIN_S,
-    PATIENCE_S,
-    Ask,
-    Audit,
-    Subject,
-)
+from protocol.audit.audit import AHEAD, ASK_AGAIN_S, PATIENCE_S, Ask, Audit, Subject
 from protocol.audit.commitment import (
     CONTENTS,
     MAX_TENSORS,
@@ -29,13 +22,7 @@ from protocol.audit.record import Grade
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
-from protocol.pipeline.effects import (
-    CompareTask,
-    Outcome,
-    PassTask,
-    PayloadKey,
-    ReduceTask,
-)
+from protocol.pipeline.effects import CompareTask, Outcome, PassTask, PayloadKey, ReduceTask
 from protocol.pipeline.ledger import to_bitmap
 from protocol.wire.messages import Commitment, Plan
 from protocol.wire.parts import PlanMember
@@ -113,9 +100,9 @@ def compares():
     return audit, wanted
 
 
-def done(audit, wanted, *apart, now=2.0):
+def done(audit, wanted, *apart):
     """The worker has done the task that is wanted."""
-    return audit.computed(wanted[0], Outcome(apart=(*apart, 0.0)[:2]), now)
+    return audit.computed(wanted[0], Outcome(apart=(*apart, 0.0)[:2]), 2.0)
 
 
 def graded(effects, grade):

@@ -29,7 +29,7 @@ CABLE = Surroundings(frozenset({"10.0.0.7"}), ("10.0.0.1",))
 class World:
     """Links whose bytes grow as long as their peer is heard; time passes in quarters of seconds."""
 
-    def __init__(self, *peers: PeerId, own_host: str = "192.168.1.2") -> None:
+    def __init__(self, *peers: PeerId) -> None:
         self.machine = Connectivity()
         self.now = 1000.0
         self.numbers = 0
@@ -38,7 +38,7 @@ class World:
         self.pinged: set[PeerId] = set()
         self.told: list[tuple[float, ConnectivityEffect]] = []
         for peer in peers:
-            self.link(peer, own_host)
+            self.link(peer)
         self.look(HOME)
 
     def link(self, peer: PeerId, own_host: str = "192.168.1.2") -> None:

@@ -23,29 +23,19 @@ from protocol.evidence.statement import body_of
 from protocol.ids import SwarmId
 from protocol.membership.advert import ADVERT, encode_advert
 from protocol.membership.losses import PROGRESS
-from protocol.membership.record import Record, seal
 from protocol.recovery.stored import STORED
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import (
-    Commitment,
-    Segment,
-    Statements,
-    encode_message,
-)
+from protocol.wire.messages import Commitment, Segment, Statements, encode_message
 from protocol.wire.parts import Proof
-from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, advert, peer, signer
-
-
-def signed(
-    number: int, seq: int, body: bytes, kind: str = ADVERT, swarm: SwarmId = SWARM
-) -> Envelope:
-    return seal(signer(number), kind, Record(peer(number), seq, int(WALL), 600, body), swarm)
-
-
-def proof_of(number: int = 1) -> Proof:
-    found = contradiction(signed(number, 7, b"one"), signed(number, 7, b"two"))
-    assert found is not None
-    return found
+from tests.support.protocol_examples import (
+    OTHER_SWARM,
+    SWARM,
+    advert,
+    peer,
+    proof_of,
+    record,
+    signer,
+)
 
 
 def refused(proof: Proof) -> str:
@@ -57,7 +47,7 @@ def refused(proof: Proof) -> str:
 
 @pytest.mark.parametrize("kind", [ADVERT, STORED])
 def test_two_bodies_with_one_number_convict_their_author(kind: str) -> None:
-    one, two = signed(1, 7, b"one", kind), signed(1, 7, b"two", kind)
+    one, two = record(1, kind, b"one", seq=7), record(1, kind, b"two", seq=7)
     proof = contradiction(two, one)
     assert proof == contradiction(one, two)  # one proof, whoever saw which first
     assert check(proof, SWARM).culprit == peer(1)
@@ -67,19 +57,19 @@ def test_two_bodies_with_one_number_convict_their_author(kind: str) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        signed(1, 7, b"one"),
-        signed(1, 8, b"two"),
-        signed(2, 7, b"two"),
-        signed(1, 7, b"two", STORED),
+        record(1, body=b"one", seq=7),
+        record(1, body=b"two", seq=8),
+        record(2, body=b"two", seq=7),
+        record(1, STORED, b"two", seq=7),
     ],
     ids=["the same", "a later number", "another author", "another kind"],
 )
 def test_what_may_both_be_true_is_no_contradiction(other: Envelope) -> None:
-    assert contradiction(signed(1, 7, b"one"), other) is None
+    assert contradiction(record(1, body=b"one", seq=7), other) is None
 
 
 def test_a_kind_whose_numbers_may_be_used_twice_convicts_nobody() -> None:
-    one, two = signed(1, 7, b"one", PROGRESS), signed(1, 7, b"two", PROGRESS)
+    one, two = record(1, PROGRESS, b"one", seq=7), record(1, PROGRESS, b"two", seq=7)
     assert contradiction(one, two) is None
     assert refused(Proof(one, two)) == "proof-of-nothing"
 
@@ -102,7 +92,7 @@ def test_one_statement_twice_or_in_the_wrong_order_is_refused() -> None:
 
 def test_one_statement_encoded_twice_is_no_contradiction() -> None:
     """The same record with a longer integer: an encoding that no honest peer writes."""
-    honest = signed(1, 7, encode_advert(advert()))
+    honest = record(1, body=encode_advert(advert()), seq=7)
     longer = honest.body.replace(b"\x07", b"\xcc\x07", 1)
     other = signer(1).sign(ADVERT, longer, SWARM)
     with pytest.raises(RemoteProtocolError, match="not canonical"):
@@ -225,9 +215,9 @@ def test_a_proof_of_the_largest_stage_fits_a_message() -> None:
 # --- as they come ---------------------------------------------------------------------------
 
 
-def told(number: int = 1, swarm: SwarmId = SWARM, **changes: object) -> Commitment:
+def told(number: int = 1, **changes: object) -> Commitment:
     message = replace(SAID, **changes)
-    return replace(message, signature=signer(number).sign(KIND, body_of(message), swarm).signature)
+    return replace(message, signature=signer(number).sign(KIND, body_of(message), SWARM).signature)
 
 
 @pytest.mark.parametrize(

@@ -7,35 +7,15 @@ import pytest
 from protocol import verdicts
 from protocol.effects import Effect, Explain, Send
 from protocol.errors import RemoteProtocolError
-from protocol.evidence.proof import contradiction
-from protocol.evidence.proofs import (
-    OF_LINK,
-    OF_STRANGERS,
-    Proofs,
-)
+from protocol.evidence.proofs import OF_LINK, OF_STRANGERS, Proofs
 from protocol.ids import PeerId
-from protocol.membership.advert import ADVERT
-from protocol.membership.record import Record, seal
 from protocol.verdicts import MAX_CERTIFICATES, Verdict, Verdicts
-from protocol.wire.messages import (
-    Statements,
-)
-from protocol.wire.parts import Proof
-from tests.support.protocol_examples import OTHER_SWARM, SWARM, WALL, peer, signer
+from protocol.wire.messages import Statements
+from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, proof_of
 
 ME, ALICE, BORIS = peer(0), peer(1), peer(2)
 """Those with links; liars have higher numbers."""
 NOW = 100.0
-
-
-def proof_of(number: int, swarm: str = SWARM) -> Proof:
-    one, two = (
-        seal(signer(number), ADVERT, Record(peer(number), 7, int(WALL), 600, body), swarm)
-        for body in (b"one", b"two")
-    )
-    found = contradiction(one, two)
-    assert found is not None
-    return found
 
 
 def linked(*peers: PeerId) -> Proofs:

@@ -9,11 +9,7 @@ from msgspec.structs import replace
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.heard import MAX_AUTHORS, MAX_OF_AUTHOR, Heard
 from protocol.evidence.proof import check, contradiction
-from protocol.evidence.statement import (
-    Decisive,
-    envelope_of,
-    statement_of,
-)
+from protocol.evidence.statement import Decisive, envelope_of, statement_of
 from protocol.evidence.word import MAX_MARKS, OwnWord
 from protocol.ids import SwarmId
 from protocol.rounds.plans import REFUSED

@@ -5,15 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.errors import LocalProtocolError
-from protocol.held_stage.machine import (
-    DRAIN_S,
-    TABLE,
-    Do,
-    Event,
-    HeldStage,
-    Phase,
-    State,
-)
+from protocol.held_stage.machine import DRAIN_S, TABLE, Do, Event, HeldStage, Phase, State
 from protocol.pace import SAVE_S
 
 EXPECTED = """

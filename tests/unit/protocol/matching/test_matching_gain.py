@@ -23,8 +23,8 @@ def supply(*stages: tuple[int, int, int]) -> Supply:
     return Supply(copies, tuple(StageLevel(level * MICRO) for level, _, _ in stages), 2)
 
 
-def view(stages: int, flops: float = 1e9) -> Population:
-    return Population([member(1, flops)], costs([1e9] * stages), 2)
+def view(stages: int) -> Population:
+    return Population([member(1)], costs([1e9] * stages), 2)
 
 
 def change(home: int, second: int | None, to: int, kept: int | None = None) -> Change:

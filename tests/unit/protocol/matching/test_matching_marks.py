@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.matching.relatives import mark_of_host, mark_of_path
-from tests.support.matching_world import peer
+from tests.support.matching_examples import peer
 
 
 def test_a_prefix_and_a_branch_relate_and_private_addresses_do_not() -> None:

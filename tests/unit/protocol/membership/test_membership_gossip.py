@@ -12,12 +12,7 @@ from protocol import limits
 from protocol.effects import Penalise, Publish, Send
 from protocol.evidence.proof import contradiction
 from protocol.membership.advert import ADVERT, encode_advert
-from protocol.membership.gossip import (
-    DIGEST_EVERY_S,
-    LINK,
-    PUSH_FANOUT,
-    Gossip,
-)
+from protocol.membership.gossip import DIGEST_EVERY_S, LINK, PUSH_FANOUT, Gossip
 from protocol.membership.membership import TOLD_OF, Membership
 from protocol.membership.records import Kind, RecordStore
 from protocol.membership.view import Contradicted, MemberDown, RecordChanged

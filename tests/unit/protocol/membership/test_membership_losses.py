@@ -6,11 +6,7 @@ import pytest
 
 from protocol.ids import PeerId
 from protocol.manifest import Evaluation
-from protocol.membership.losses import (
-    Believed,
-    LossSaid,
-    evaluated,
-)
+from protocol.membership.losses import Believed, LossSaid, evaluated
 
 TERMS, STEPS = Evaluation(every=10, microbatches=1, tokens=8, size_bytes=8), 95
 

@@ -31,14 +31,9 @@ STANDING = {peer(1): 1, peer(2): 1, peer(3): 2}
 """Members, and a candidate."""
 
 
-def store(max_adverts: int = 100, protected: frozenset[str] = frozenset()) -> RecordStore:
-    kinds = record_kinds(
-        STAGES,
-        max_adverts,
-        lambda subject, author: STANDING.get(author, 0),
-        lambda signer: signer == peer(7),
-    )
-    return RecordStore(SWARM, OWN, kinds, lambda slot: slot[1] in protected)
+def store() -> RecordStore:
+    standing = lambda _subject, author: STANDING.get(author, 0)  # noqa: E731
+    return RecordStore(SWARM, OWN, record_kinds(STAGES, 100, standing, peer(7).__eq__))
 
 
 def advert_record(
@@ -154,11 +149,9 @@ def test_our_own_nonsense_is_our_bug() -> None:
         seal(signer(1), "advert", Record("x", 1, int(WALL), 601, b""), SWARM)
 
 
-def shared(
-    number: int, kind: str = "posting", subject: str = "3", seq: int = 1, author: int | None = None
-) -> Envelope:
+def shared(number: int, subject: str = "3", author: int | None = None) -> Envelope:
     key = f"{subject}/{peer(number if author is None else author)}"
-    return seal(signer(number), kind, Record(key, seq, int(WALL), 60, b"words"), SWARM)
+    return seal(signer(number), "posting", Record(key, 1, int(WALL), 60, b"words"), SWARM)
 
 
 @pytest.mark.parametrize("subject", ["", "-1", "04", "4", "x", " 1", "\u0661", "epoch"])

@@ -28,8 +28,9 @@ from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S
 from protocol.rounds.obstruction import TIMES
-from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Backward, Forward, Have, Receipt, Verdict
+from tests.support.effects import sent
+from tests.support.seats import view_of
 
 A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, M = 2, 25
@@ -53,34 +54,26 @@ def deliveries(*live: PeerId) -> Deliveries:
 
 def offers(effects: list[object]) -> list[tuple[PeerId, int]]:
     """The target of the boundary, and the attempt."""
-    return [
-        (effect.peer, effect.message.attempt)
-        for effect in effects
-        if isinstance(effect, SendPayload) and isinstance(effect.message, Forward)
-    ]
+    return [(peer, offer.attempt) for peer, offer in sent(effects, Forward)]
 
 
 def questions(effects: list[object]) -> list[tuple[PeerId, int]]:
-    return [
-        (effect.peer, effect.message.attempt)
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, Have)
-    ]
+    return [(peer, question.attempt) for peer, question in sent(effects, Have)]
 
 
 def reroutes(effects: list[object]) -> list[tuple[PeerId, PeerId | None]]:
     return [(e.lost_peer, e.to) for e in effects if isinstance(e, Rerouted)]
 
 
-def offered(made: Deliveries, now: float = 0.0) -> tuple[PeerId, int]:
+def offered(made: Deliveries) -> tuple[PeerId, int]:
     """Start a delivery; where it went."""
-    [offer] = offers(made.start(STEP, M, again=False, now=now))
+    [offer] = offers(made.start(STEP, M, again=False, now=0.0))
     return offer
 
 
-def held(made: Deliveries, now: float = 0.0) -> PeerId:
-    peer, attempt = offered(made, now)
-    assert made.receipt(peer, receipt("accepted", attempt), now) == []
+def held(made: Deliveries) -> PeerId:
+    peer, attempt = offered(made)
+    assert made.receipt(peer, receipt("accepted", attempt), 0.0) == []
     return peer
 
 
@@ -493,10 +486,7 @@ class TestBlame:
     @staticmethod
     def pipeline(*behind: PeerId) -> Pipeline:
         made = Pipeline(Place(STRANGER, 1, 3, 4), 0)
-        stages = [[A], [STRANGER], behind]
-        made.update_view(
-            SwarmView.of([[Replica(peer, 0, True) for peer in peers] for peers in stages]), 0.0
-        )
+        made.update_view(view_of(0, [A], [STRANGER], behind), 0.0)
         made.forward(A, Forward(1, 0, 0, 1, 8, False), 0.0)
         return made
 

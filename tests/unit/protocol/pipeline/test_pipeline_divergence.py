@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocol.effects import Penalise, Send
+from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.divergence import FROM_ONE, FROM_SEVERAL, SPOILT_POINTS
 from protocol.pipeline.effects import (
@@ -21,6 +21,7 @@ from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Backward, Forward, Have, Receipt
+from tests.support.effects import sent
 from tests.support.protocol_examples import peer
 
 ME, A, B, C, D = (peer(number) for number in range(1, 6))
@@ -93,13 +94,11 @@ def diverged(effects: Sequence[object]) -> bool:
 
 
 def verdicts(effects: Sequence[object]) -> list[tuple[PeerId, str]]:
-    sends = [effect for effect in effects if isinstance(effect, Send)]
-    return [(e.peer, e.message.verdict) for e in sends if isinstance(e.message, Receipt)]
+    return [(peer, receipt.verdict) for peer, receipt in sent(effects, Receipt)]
 
 
 def asked(effects: Sequence[object]) -> list[tuple[PeerId, int]]:
-    sends = [effect for effect in effects if isinstance(effect, Send)]
-    return [(e.peer, e.message.attempt) for e in sends if isinstance(e.message, Have)]
+    return [(peer, question.attempt) for peer, question in sent(effects, Have)]
 
 
 def test_a_boundary_that_spoils_a_pass_is_blamed_and_may_be_sent_to_others() -> None:

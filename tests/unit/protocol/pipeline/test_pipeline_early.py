@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from protocol.effects import Send
-from protocol.pipeline.effects import Compute, ForwardTask, Outcome, Task
+from protocol.pipeline.effects import ForwardTask, Outcome, Task
 from protocol.pipeline.pipeline import WORKER_DEPTH, Pipeline
 from protocol.pipeline.place import Place
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Forward, Receipt
+from tests.support.effects import sent, tasks
 from tests.support.protocol_examples import peer
 
 ME, BEFORE, AFTER = peer(1), peer(2), peer(3)
@@ -40,9 +38,8 @@ class Line:
         return list(self.made.forward(BEFORE, message, 0.0))
 
     def verdict(self, microbatch: int) -> str:
-        said = [effect.message for effect in self.forward(microbatch) if isinstance(effect, Send)]
-        [verdict] = [message.verdict for message in said if isinstance(message, Receipt)]
-        return verdict
+        [(_, receipt)] = sent(self.forward(microbatch), Receipt)
+        return receipt.verdict
 
     def done(self, task: Task) -> list[Task]:
         """The worker has done it; return what it is given next."""
@@ -50,10 +47,6 @@ class Line:
 
     def start_step(self, step: int) -> list[Task]:
         return tasks(self.made.start_step(step, 0.0))
-
-
-def tasks(effects: Sequence[object]) -> list[Task]:
-    return [effect.task for effect in effects if isinstance(effect, Compute)]
 
 
 def ids(step: int) -> range:

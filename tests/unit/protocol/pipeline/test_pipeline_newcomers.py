@@ -17,6 +17,7 @@ from protocol.pipeline.timing import UNMEASURED_S
 from protocol.seat.leases import Leases
 from protocol.view import Replica
 from protocol.wire.messages import Lease, LeaseRequest
+from tests.support.effects import sent
 
 PER_STEP = 64
 PEERS = [peer_id_from_key(n.to_bytes(32, "big")) for n in range(2 * MAX_KNOWN)]
@@ -96,8 +97,7 @@ class Report:
 
 def leased(effects: Sequence[Send | Explain]) -> list[tuple[PeerId, list[int]]]:
     """Return who is leased what."""
-    sent = [(e.peer, e.message) for e in effects if isinstance(e, Send)]
-    return [(to, m.ids) for to, m in sent if isinstance(m, Lease)]
+    return [(to, lease.ids) for to, lease in sent(effects, Lease)]
 
 
 @dataclass
@@ -190,7 +190,7 @@ class TestLeases:
         assert len(got) + len(rest) == PER_STEP
 
 
-def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float, count: int = 480) -> float:
+def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float) -> float:
     """Send microbatches to three that need a second each and to newcomers that need no time and
     say that they are fast; return the share of the newcomers.
 
@@ -198,12 +198,11 @@ def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float, count: int = 4
         bound: of the newcomers.
         new: they.
         arrive: microbatches a second.
-        count: of all steps together.
     """
     hop = NextHop()
     hop.update(dict.fromkeys(OLD, 1.0) | dict.fromkeys(new, 50.0))
     hop.bound(bound)
-    got, now = Counter[PeerId](), 0.0
+    got, now, count = Counter[PeerId](), 0.0, 480
     busy = dict.fromkeys(OLD, 0.0)
     out: list[tuple[float, PeerId, float]] = []
     for _ in range(count):

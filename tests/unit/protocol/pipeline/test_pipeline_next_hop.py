@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from protocol.pipeline.effects import ForwardTask, Outcome, SendPayload
 from protocol.pipeline.next_hop import MOST_DOUBLINGS, RELAYED_MORE, NextHop
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.view import Replica, SwarmView
+from tests.support.seats import view_of
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(6)]
 A, B, C = PEERS[:3]
@@ -81,9 +82,8 @@ def test_a_relayed_replica_gets_what_the_others_cannot_take_soon() -> None:
 def test_a_pipeline_knows_from_its_view_who_is_relayed() -> None:
     me, ids = PEERS[5], iter(range(8))
     made = Pipeline(Place(me, 0, 2, 8), 0)
-    nexts = [Replica(peer, 0, True) for peer in (A, B)]
     for relayed, other in ((A, B), (B, A)):
-        seen = SwarmView.of([[Replica(me, 0, True)], nexts], relayed=frozenset({relayed}))
+        seen = replace(view_of(0, [me], [A, B]), relayed=frozenset({relayed}))
         made.update_view(seen, 0.0)
         for _ in range(int(RELAYED_MORE)):
             microbatch = next(ids)

@@ -22,10 +22,9 @@ def pcp_answer(
     protocol: int = 6,
     own: int = 4001,
     outer: int = 4002,
-    lease_s: int = 3600,
     host: bytes = b"\0" * 10 + b"\xff\xff" + bytes([11, 0, 1, 2]),
 ) -> bytes:
-    head = struct.pack(">BBBBII12x", 2, 0x81, 0, result, lease_s, 9)
+    head = struct.pack(">BBBBII12x", 2, 0x81, 0, result, 3600, 9)
     return head + struct.pack(">12sB3xHH16s", nonce, protocol, own, outer, host)
 
 

@@ -9,14 +9,7 @@ import pytest
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer
 from protocol.pace import HEARD_S, LOST_S
-from protocol.punching.machine import (
-    TRIES,
-    Attempt,
-    Meet,
-    Over,
-    PunchEffect,
-    Tell,
-)
+from protocol.punching.machine import TRIES, Attempt, Meet, Over, PunchEffect, Tell
 from protocol.relay.messages import (
     Connect,
     Punch,
@@ -35,8 +28,8 @@ def beginner(own: Outer | None = A, seen_at: str = B.host) -> Attempt:
     return Attempt(begins=True, seen_at=seen_at, own=own)
 
 
-def other(own: Outer | None = B, seen_at: str = A.host) -> Attempt:
-    return Attempt(begins=False, seen_at=seen_at, own=own)
+def other(own: Outer | None = B) -> Attempt:
+    return Attempt(begins=False, seen_at=A.host, own=own)
 
 
 @pytest.mark.parametrize("one_way_s", [0.001, 0.04, 0.2, 1.0])

@@ -29,11 +29,11 @@ FAR = [f"11.0.{number}.2" for number in range(1, 100)]
 class World:
     """One volunteer behind a router, and members of other networks."""
 
-    def __init__(self, members: int = 3, own: tuple[str, ...] = ("192.168.1.2",)) -> None:
+    def __init__(self, members: int = 3) -> None:
         self.now = 0.0
         self.machine = Reachability()
         self.asked: list[Send] = []
-        self.machine.listens(own, {"ip4": PORT, "ip6": PORT}, self.now)
+        self.machine.listens(["192.168.1.2"], {"ip4": PORT, "ip6": PORT}, self.now)
         for number in range(members):
             self.meet(number)
 
@@ -53,9 +53,9 @@ class World:
             assert isinstance(send.message, ProbeRequest)
             self.machine.probed(send.peer, send.message.number, answer)
 
-    def verdict(self, host: str = US, port: int = PORT) -> Verdict:
+    def verdict(self) -> Verdict:
         found = {(s.host, s.port): s.verdict for s in self.machine.standings()}
-        return found[host, port]
+        return found[US, PORT]
 
 
 def test_three_members_of_different_prefixes_have_to_agree() -> None:

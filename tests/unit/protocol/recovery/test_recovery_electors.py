@@ -80,10 +80,10 @@ COPIES = [Copy(stage, version, bytes(32)) for stage in (0, 1) for version in (20
 class TestResume:
     """One that comes back with copies of all stages, alone at first."""
 
-    def back(self, electors: Collection[PeerId], own: Sequence[Copy] = COPIES) -> Recovery:
+    def back(self, electors: Collection[PeerId]) -> Recovery:
         made = Recovery(Knowledge(ME, 2, 10, FIRST, evidence=decreed(electors)), 7)
         made.evidence.closed_at = None
-        made.set_copies(own, 0.0)
+        made.set_copies(COPIES, 0.0)
         return made
 
     def begun(self, made: Recovery, *live: PeerId, until: float) -> int | None:

@@ -8,12 +8,7 @@ import pytest
 
 from protocol.ids import PeerId, rank
 from protocol.pace import ASIDE_S
-from protocol.relay.client import (
-    ClientEffect,
-    Moved,
-    RelayClient,
-    Request,
-)
+from protocol.relay.client import ClientEffect, Moved, RelayClient, Request
 from protocol.relay.messages import Reserved
 
 ME = PeerId("me")

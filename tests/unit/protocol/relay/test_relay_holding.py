@@ -11,15 +11,15 @@ from protocol.relay.holding import LEAST_BYTES, MOST_BYTES, WINDOW_BYTES, Holdin
 PIECE = 16 * 1024
 
 
-def held_at(rate: float, seconds: float, trip_s: float = 0.0) -> tuple[int, int]:
-    """Pass pieces on at a rate; return the window that stays open, and all that was passed."""
+def held_at(rate: float) -> tuple[int, int]:
+    """Pass pieces on at a rate for 30 s; return the window that stays open, and what was passed."""
     holding, window, passed, now = Holding(Room(), 0.0), WINDOW_BYTES, 0, 0.0
-    while now < seconds:
+    while now < 30.0:
         assert window >= PIECE, "the sender may send no more"
         window -= PIECE  # the sender fills what it has
         now += PIECE / rate
         passed += PIECE
-        window += holding.passed(PIECE, trip_s, now)
+        window += holding.passed(PIECE, 0.0, now)
     return window, passed
 
 
@@ -34,7 +34,7 @@ def held_at(rate: float, seconds: float, trip_s: float = 0.0) -> tuple[int, int]
     ],
 )
 def test_the_window_is_half_a_second_of_the_rate(rate: float, open_bytes: int) -> None:
-    window, passed = held_at(rate, 30.0)
+    window, passed = held_at(rate)
     assert window == pytest.approx(open_bytes, rel=0.1)
     assert passed > 29 * rate
 
@@ -46,16 +46,14 @@ def test_a_circuit_that_was_idle_starts_again() -> None:
     assert opened > 900 * PIECE
 
 
-def over_a_line(
-    trip_s: float, line: float, far_line: float, seconds: float = 8.0
-) -> tuple[float, float]:
+def over_a_line(trip_s: float, line: float, far_line: float) -> tuple[float, float]:
     """Send what the window allows over a line to a relay, which passes it on over another one.
 
     Returns:
         The share of the narrower line that was used, and the most bytes that waited at the relay,
         both in the second half.
     """
-    step, holding = 0.001, Holding(Room(), 0.0)
+    seconds, step, holding = 8.0, 0.001, Holding(Room(), 0.0)
     coming = deque([0.0] * max(1, round(trip_s / 2 / step)))
     credit = deque([0] * len(coming))
     window, waits, passed, most = float(WINDOW_BYTES), 0.0, 0.0, 0.0

@@ -22,7 +22,6 @@ def run(
     circuits: dict[PeerId, int],
     size_of: Callable[[PeerId], int],
     seconds: float,
-    rate: float = RATE,
     prefix_of: Callable[[PeerId], str] = lambda _: "",
 ) -> Counter[PeerId]:
     """Let each circuit have one piece waiting at any time, as the driver does."""
@@ -30,7 +29,7 @@ def run(
     def ask(member: PeerId, number: int) -> int:
         return shares.ask(member, number, size_of(member), prefix_of(member))
 
-    shares, now, got = Shares(rate, 0.0), 0.0, Counter[PeerId]()
+    shares, now, got = Shares(RATE, 0.0), 0.0, Counter[PeerId]()
     waiting = {}
     for member, count in circuits.items():
         for number in range(count):

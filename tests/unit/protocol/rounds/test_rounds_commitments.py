@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from protocol.effects import Penalise, Send
+from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ContributeTask, DecodeTask, Outcome, PayloadKey, ReduceTask
 from protocol.pipeline.place import Place
@@ -12,7 +12,8 @@ from protocol.rounds.member import Progress, RoundMember
 from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import Commitment, Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
-from tests.support.rounds import Audits
+from tests.support.effects import sent
+from tests.support.rounds import Audits, Summed, member_of
 
 ME, OTHER, THIRD = (PeerId(name) for name in ("me", "other", "third"))
 BOUNDS = [0, 128, 256, 384]
@@ -99,36 +100,10 @@ def test_so_is_one_to_something_else_than_was_contributed() -> None:
     assert kept.false(PLAN) == [THIRD]
 
 
-class Accumulator:
-    accumulating = False
-
-    def done(self) -> set[int]:
-        return {0}
-
-    def drop(self, microbatch: int) -> list[Send]:
-        return []
-
-    def loss_sum(self, ids: frozenset[int]) -> float:
-        return 1.0
-
-    def close(self) -> None:
-        pass
-
-
 def exchanging(kept: Commitments) -> RoundMember:
     """A member that holds every sum of the plan."""
     place = Place(ME, 0, 1, 3)
-    member = RoundMember(
-        place,
-        384,
-        0,
-        accumulator=Accumulator(),
-        loaded=True,
-        promise=(0, 0),
-        audits=Audits(kept),
-        rate=lambda _plan: None,
-        sign=lambda ready: ready,
-    )
+    member = member_of(place, 384, 0, summed=Summed({0}), audits=Audits(kept))
     member.plan(OTHER, PLAN)
     member.computed(ContributeTask(0, 1, tuple(BOUNDS)), Outcome())
     for peer in (OTHER, THIRD):
@@ -145,16 +120,8 @@ def part(peer: PeerId) -> PayloadKey:
 
 
 def decoded(member: RoundMember) -> list[object]:
-    effects: list[object] = []
-    for i, peer in ((1, OTHER), (2, THIRD)):
-        key = part(peer)
-        effects += member.computed(DecodeTask(0, 1, i, key, 1.0), Outcome())
-    return effects
-
-
-def readies(effects: list[object]) -> list[Ready]:
-    sent = [effect.message for effect in effects if isinstance(effect, Send)]
-    return [message for message in sent if isinstance(message, Ready)]
+    tasks = [DecodeTask(0, 1, i, part(peer), 1.0) for i, peer in ((1, OTHER), (2, THIRD))]
+    return [effect for task in tasks for effect in member.computed(task, Outcome())]
 
 
 def test_a_member_is_ready_only_with_every_commitment() -> None:
@@ -162,11 +129,11 @@ def test_a_member_is_ready_only_with_every_commitment() -> None:
     for peer in (ME, OTHER):
         kept.take(peer, said(peer))
     member = exchanging(kept)
-    assert not readies(decoded(member))
+    assert not sent(decoded(member), Ready)
     waits = member.awaited((), OTHER)
     assert waits == [("contribution", THIRD)], "so it can be seen who holds us up"
     kept.take(THIRD, said(THIRD))
-    [ready] = readies(member.committed_to())
+    [(_, ready)] = sent(member.committed_to(), Ready)
     assert ready.digest != REFUSED
     assert member.progress is Progress.READY
 
@@ -176,7 +143,7 @@ def test_who_contributes_something_else_than_it_signed_is_refused_once() -> None
     kept.came(THIRD, Segment(0, 0, 1, 0), b"x" * 32)
     member = exchanging(kept)
     effects = decoded(member)
-    assert [ready.digest for ready in readies(effects)] == [REFUSED]
+    assert [ready.digest for _, ready in sent(effects, Ready)] == [REFUSED]
     assert [e.peer for e in effects if isinstance(e, Penalise)] == [THIRD]
     assert member.committed_to() == []
     assert member.progress is Progress.EXCHANGING

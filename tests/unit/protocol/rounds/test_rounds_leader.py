@@ -19,11 +19,7 @@ from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pace import ANSWER_S, FORGET_S, HEARD_S, LOOK_S, LOST_S
 from protocol.pipeline.ledger import from_bitmap, to_bitmap
 from protocol.pipeline.place import Place
-from protocol.rounds.leader import (
-    MAX_REFUSALS,
-    MAX_REPORTS,
-    RoundLeader,
-)
+from protocol.rounds.leader import MAX_REFUSALS, MAX_REPORTS, RoundLeader
 from protocol.rounds.plans import REFUSED
 from protocol.rounds.proposer import State
 from protocol.rounds.quorum import Quorum
@@ -43,6 +39,7 @@ from protocol.wire.messages import (
     encode_message,
 )
 from protocol.wire.parts import Decree
+from tests.support.effects import sent
 from tests.support.rounds import OwnReplica, leader_of, parts_of_leader
 
 ME, B, C, NEW = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -121,23 +118,15 @@ def report(
 
 
 def plans(effects: list[object]) -> dict[PeerId, Plan]:
-    return {
-        effect.peer: effect.message
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, Plan)
-    }
+    return dict(sent(effects, Plan))
 
 
 def proposals(effects: list[object]) -> dict[PeerId, Propose]:
-    return {
-        effect.peer: effect.message
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, Propose)
-    }
+    return dict(sent(effects, Propose))
 
 
 def commits(effects: list[object]) -> list[PeerId]:
-    return [e.peer for e in effects if isinstance(e, Send) and isinstance(e.message, Commit)]
+    return [peer for peer, _ in sent(effects, Commit)]
 
 
 def planned(
@@ -624,22 +613,6 @@ def test_the_first_step_of_a_lineage_waits_a_moment_for_those_who_take_the_stage
 # --- newcomers ---------------------------------------------------------------------------------
 
 
-def admits(effects: list[object]) -> list[tuple[PeerId, Admit]]:
-    return [
-        (effect.peer, effect.message)
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, Admit)
-    ]
-
-
-def test_an_admission_says_what_state_the_donors_give() -> None:
-    place = Place(ME, STAGE, 2, PER_STEP)
-    made = leader_of(place, SIZE, STEP, member=OwnReplica(state=state_digest("ab")))
-    made.update_view(view(ME, B), True, 0.0)
-    for _, admit in admits(made.join(NEW, 0.0)):
-        assert admit.state == state_digest("ab")
-
-
 def test_an_admitted_peer_observes_the_next_round() -> None:
     made = leader(ME)
     made.join(NEW, 0.0)
@@ -651,10 +624,10 @@ def test_an_admitted_peer_observes_the_next_round() -> None:
 
 def test_nobody_is_admitted_while_a_plan_is_out() -> None:
     made, _ = planned(*HALVES)
-    assert admits(made.join(NEW, 1.0)) == []
+    assert sent(made.join(NEW, 1.0), Admit) == []
     made.update_view(view(ME, B, version=STEP + 1), True, 2.0)
-    assert admits(made.start_step(STEP + 1, 2.0)) == []
-    assert admits(made.tick(2.5))
+    assert sent(made.start_step(STEP + 1, 2.0), Admit) == []
+    assert sent(made.tick(2.5), Admit)
 
 
 def test_a_request_is_not_kept_for_ever() -> None:
@@ -662,17 +635,18 @@ def test_a_request_is_not_kept_for_ever() -> None:
     made.join(NEW, 0.0)
     made.update_view(view(ME, B, version=STEP + 1), True, 100.0)
     made.start_step(STEP + 1, 100.0)
-    assert admits(made.tick(100.0)) == []
+    assert sent(made.tick(100.0), Admit) == []
 
 
 def test_who_is_still_applying_becomes_a_donor_too() -> None:
     made = leader()
+    made.own.state = state_digest("ab")
     made.update_view(view(ME, B, B=STEP - 1), True, 0.0)
-    assert admits(made.join(NEW, 0.0)) == []
-    admitted = admits(made.update_view(view(ME, B), True, 0.5))
+    assert sent(made.join(NEW, 0.0), Admit) == []
+    admitted = sent(made.update_view(view(ME, B), True, 0.5), Admit)
     assert {peer for peer, _ in admitted} == {ME, B, NEW}, "everybody hears of it"
     assert set(admitted[0][1].donors) == {ME, B}
-    assert admitted[0][1].version == STEP
+    assert (admitted[0][1].version, admitted[0][1].state) == (STEP, made.own.state)
 
 
 def test_a_crowd_does_not_make_a_plan_that_nobody_can_read() -> None:
@@ -693,15 +667,15 @@ def test_a_crowd_does_not_make_a_plan_that_nobody_can_read() -> None:
 def test_only_so_many_are_let_in_as_a_round_may_have() -> None:
     joiners = [peer_id_from_key(n.to_bytes(32, "big")) for n in range(1000, 1040)]
     made = leader(ME, B)
-    admitted = [peer for peer in joiners if admits(made.join(peer, 0.0))]
+    admitted = [peer for peer in joiners if sent(made.join(peer, 0.0), Admit)]
     assert admitted == joiners[: MAX_REPLICAS_IN_ROUND - 2]
-    assert admits(made.tick(FORGET_S)) == []
-    assert admits(made.join(joiners[-1], FORGET_S + 0.1))
+    assert sent(made.tick(FORGET_S), Admit) == []
+    assert sent(made.join(joiners[-1], FORGET_S + 0.1), Admit)
 
 
 def test_who_serves_already_is_not_admitted() -> None:
     made = leader(ME, B)
-    assert admits(made.join(B, 0.0)) == []
+    assert sent(made.join(B, 0.0), Admit) == []
 
 
 # --- a leader that takes over ------------------------------------------------------------------
@@ -730,18 +704,6 @@ class TestTakingOver:
         sent = plans(made.vote(C, vote(2), 1.0))
         assert set(sent) == {ME, B}
         assert sent[B].attempt == 2
-
-    def test_what_an_elector_has_voted_for_is_completed(self) -> None:
-        made = successor()
-        effects = made.vote(C, vote(2, voted=1, decree=EARLIER), 1.0)
-        assert not plans(effects)
-        asked = proposals(effects)
-        assert set(asked) == {ME, B, C}
-        assert {said.decree for said in asked.values()} == {EARLIER}
-        assert [promise.voted for promise in asked[B].promises] == [0, 1]
-        assert any(isinstance(effect, Explain) for effect in effects)
-        told = made.vote(B, vote(2, voted=2), 1.1)
-        assert set(commits(told)) == {ME, B, C}
 
     def test_of_several_votes_the_latest_binds(self) -> None:
         fifth = peer_id_from_key(bytes(31) + b"5")

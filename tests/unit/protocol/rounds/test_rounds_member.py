@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 from msgspec.structs import replace
 
-from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import (
     ApplyTask,
@@ -21,8 +19,6 @@ from protocol.pipeline.effects import (
     PassTask,
     PayloadKey,
     ReduceTask,
-    SendPayload,
-    Task,
 )
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
@@ -32,7 +28,8 @@ from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
 from protocol.rounds.shards import ENOUGH
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
-from tests.support.rounds import Audits
+from tests.support.effects import blamed, sent, tasks
+from tests.support.rounds import Summed, member_of
 
 ME, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, PER_STEP, SIZE, STAGE = 2, 4, 512, 1
@@ -45,16 +42,9 @@ class Table:
 
     def __init__(self, *done: int, loaded: bool = True, promise: tuple[int, int] = (0, 0)) -> None:
         self.worker = Summed(set(done))
-        self.member = RoundMember(
-            Place(ME, STAGE, 2, PER_STEP),
-            SIZE,
-            STEP,
-            accumulator=self.worker,
-            loaded=loaded,
-            promise=promise,
-            audits=Audits(),
-            rate=lambda _plan: None,
-            sign=lambda ready: ready,
+        place = Place(ME, STAGE, 2, PER_STEP)
+        self.member = member_of(
+            place, SIZE, STEP, summed=self.worker, loaded=loaded, promise=promise
         )
 
     @property
@@ -64,27 +54,6 @@ class Table:
     @done.setter
     def done(self, ids: set[int]) -> None:
         self.worker.ids = ids
-
-
-@dataclass
-class Summed:
-    """The worker's sum, as set by a test."""
-
-    ids: set[int]
-    accumulating: bool = False
-
-    def done(self) -> set[int]:
-        return set(self.ids)
-
-    def drop(self, microbatch: int) -> list[Send]:
-        self.ids.discard(microbatch)
-        return []
-
-    def loss_sum(self, ids: frozenset[int]) -> float:
-        return float(sum(ids))
-
-    def close(self) -> None:
-        pass
 
 
 def bitmap(ids: object) -> bytes:
@@ -104,24 +73,8 @@ def plan(
     return Plan(STAGE, STEP, attempt, members, bounds or [*cuts, SIZE], list[str](observers or []))
 
 
-def tasks(effects: list[object]) -> list[Task]:
-    return [effect.task for effect in effects if isinstance(effect, Compute)]
-
-
-def blamed(effects: list[object]) -> list[tuple[PeerId, str]]:
-    return [(e.peer, e.reason) for e in effects if isinstance(e, Penalise)]
-
-
 def kept(effects: list[object]) -> list[PayloadKey]:
     return [key for effect in effects if isinstance(effect, Keep) for key in effect.keys]
-
-
-def sent(effects: list[object], kind: type) -> list[tuple[PeerId, object]]:
-    return [
-        (effect.peer, effect.message)
-        for effect in effects
-        if isinstance(effect, Send | SendPayload) and isinstance(effect.message, kind)
-    ]
 
 
 def decoded(member: RoundMember, effects: list[object]) -> list[object]:
@@ -508,14 +461,6 @@ class TestFailures:
 
 
 class TestAMemberIsExpelled:
-    def test_its_attempt_is_given_up_and_only_a_later_one_is_followed(self) -> None:
-        table, order = exchanging()
-        assert table.member.expelled(B)
-        assert table.member.progress is Progress.WAITING
-        assert not list(table.member.plan(LEADER, order)), "the promise stays"
-        assert tasks(table.member.plan(LEADER, plan({ME: set(IDS)}, attempt=2))) == []
-        assert table.member.promised == 2
-
     def test_whoever_is_ready_stays_so(self) -> None:
         """A leader may have decided the attempt: another one would be a second version."""
         table, _, agreed = ready()

@@ -13,7 +13,6 @@ from protocol.pipeline.effects import ApplyTask, Compute, Outcome
 from protocol.pipeline.place import Place
 from protocol.seat.effects import AgreedOn, SeatEffect
 from protocol.seat.seat import Seat
-from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Plan
 from protocol.wire.parts import PlanMember
 from tests.support.amended_runs import Run, amendment
@@ -40,8 +39,7 @@ def seat(book: Amendments) -> Seat:
     made.allow_training(0.0)
     made.quorum.settle([ME, LEADER], [ME, LEADER], STEP, 0.0)
     made.agreeing._sure = True  # it has closed steps
-    ours = [Replica(member, STEP, True) for member in (ME, LEADER)]
-    made.update_view(SwarmView.of([[Replica(BEFORE, STEP, True, returned=True)], ours]), 0.0)
+    made.update_view(view_of(STEP, [BEFORE], [ME, LEADER], returned=[BEFORE]), 0.0)
     return made
 
 

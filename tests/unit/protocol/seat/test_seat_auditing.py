@@ -47,6 +47,7 @@ from protocol.wire.messages import (
     Statements,
 )
 from protocol.wire.parts import PlanMember, VotedOut
+from tests.support.effects import sent
 from tests.support.protocol_examples import SWARM, peer, signer
 
 STAGE, STEP, ATTEMPT = 1, 7, 2
@@ -246,8 +247,7 @@ def committed(parts: Parts, shown: bytes) -> None:
 
 
 def asked(effects: list[object]) -> list[tuple[str, int]]:
-    messages = [effect.message for effect in effects if isinstance(effect, Send)]
-    return [(m.name, m.item) for m in messages if isinstance(m, AuditRequest)]
+    return [(request.name, request.item) for _, request in sent(effects, AuditRequest)]
 
 
 def test_a_judge_asks_for_the_list_and_then_for_what_it_names(parts: Parts) -> None:

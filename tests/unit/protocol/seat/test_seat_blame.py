@@ -10,10 +10,10 @@ from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.obstruction import FIRST_S, TIMES
 from protocol.rounds.quorum import Quorum
-from protocol.view import Replica, SwarmView, leader
+from protocol.view import SwarmView, leader
 from protocol.wire.messages import LedgerReport, Plan, Reduced
 from protocol.wire.parts import PlanMember
-from tests.support.seats import seat_of
+from tests.support.seats import seat_of, view_of
 
 ME, SIBLING, *BEFORE = (peer_id_from_key(bytes([n]) * 32) for n in range(5))
 STEP = 7
@@ -30,9 +30,7 @@ class TestWithoutAMajority:
         self.contacts = Contacts()
         self.seat = seat_of(Place(ME, 1, 2, 4), STEP, quorum=Quorum(ME, 1, self.contacts))
         self.seat.quorum.settle([ME, SIBLING], [ME, SIBLING, *BEFORE], STEP, 0.0)
-        before = [Replica(peer, STEP, True) for peer in BEFORE]
-        ours = [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]
-        self.view = SwarmView.of([before, ours])
+        self.view = view_of(STEP, BEFORE, [ME, SIBLING])
 
     def wait(self, since: float, until: float, there: list[PeerId]) -> bool:
         """Hear these until then; return whether the sibling, which says nothing of the step, is
@@ -64,8 +62,7 @@ def test_a_leader_whose_plan_we_follow_is_not_named_for_what_it_has_not_reported
     third = BEFORE[0]
 
     def view(step: int) -> SwarmView:
-        ours = [Replica(peer, step, True) for peer in (ME, SIBLING, third)]
-        return SwarmView.of([ours, [Replica(BEFORE[1], step, True)]])
+        return view_of(step, [ME, SIBLING, third], [BEFORE[1]])
 
     step = next(n for n in range(1, 99) if leader(view(n), 0, n) == SIBLING)
     place = Place(ME, 0, 2, 4)

@@ -15,24 +15,18 @@ from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pace import FORGET_S, LOOK_S, LOST_S
-from protocol.pipeline.effects import ApplyTask, Compute, Fault, Outcome, Task
+from protocol.pipeline.effects import ApplyTask, Fault, Outcome
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
 from protocol.seat.catching_up import ASKED, CatchingUp
 from protocol.seat.effects import SeatEffect, Serving
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView, leader
-from protocol.wire.messages import (
-    Commit,
-    Message,
-    Plan,
-    Propose,
-    Reduced,
-    Vote,
-)
+from protocol.wire.messages import Commit, Message, Plan, Propose, Reduced, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.decrees import commit_of, elector, signature
+from tests.support.effects import tasks
 from tests.support.seats import seat_of
 
 STAGE, STEP = 1, 7
@@ -156,8 +150,8 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
     return made
 
 
-def siblings(version: int, *, step: int = STEP) -> SwarmView:
-    stage = [Replica(ME, step, True), Replica(SIBLING, version, True)]
+def siblings(version: int) -> SwarmView:
+    stage = [Replica(ME, STEP, True), Replica(SIBLING, version, True)]
     return SwarmView.of([[Replica(OTHER, STEP, True, returned=True)], stage])
 
 
@@ -170,10 +164,6 @@ def commit(*by: PeerId, value: bytes = DIGEST, step: int = STEP) -> Commit:
     body = encode_ballot(Ballot(STAGE, 0, step, 1, SIBLING, 1, digest_of(decree)))
     votes = tuple((peer, signature(peer, VOTE, body)) for peer in by)
     return Commit(STAGE, step, 1, SIBLING, decree, votes)
-
-
-def tasks(effects: list[SeatEffect]) -> list[Task]:
-    return [effect.task for effect in effects if isinstance(effect, Compute)]
 
 
 def sent(effects: list[SeatEffect], kind: type[Message]) -> dict[PeerId, Message]:

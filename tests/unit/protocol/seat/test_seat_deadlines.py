@@ -6,15 +6,15 @@ import pytest
 
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
-from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Plan
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import promised_by
 from tests.support.protocol_examples import peer
-from tests.support.seats import seat_of
+from tests.support.seats import seat_of, view_of
 
 ME, LEADER, NEXT, BEFORE = (peer(n) for n in (1, 2, 3, 4))
 STAGE, STEP = 1, 3
+OURS = (ME, LEADER, NEXT)
 
 
 @pytest.fixture
@@ -22,13 +22,8 @@ def seat() -> Seat:
     place = Place(ME, STAGE, 2, 4)
     made = seat_of(place, STEP, size=384)
     made.allow_training(0.0)
-    made.update_view(view(returned=False), 0.0)
+    made.update_view(view_of(STEP, [BEFORE], OURS), 0.0)
     return made
-
-
-def view(*, returned: bool) -> SwarmView:
-    ours = [Replica(member, STEP, True) for member in (ME, LEADER, NEXT)]
-    return SwarmView.of([[Replica(BEFORE, STEP, True, returned=returned)], ours])
 
 
 def plan(attempt: int) -> Plan:
@@ -43,5 +38,5 @@ def test_an_older_plan_that_comes_late_does_not_displace_a_newer_one(seat: Seat,
     for attempt in (5 - late, late):
         seat.receive(LEADER if attempt == 2 else NEXT, plan(attempt), 0.1)
     assert seat.member.plan_followed is None
-    seat.update_view(view(returned=True), 0.2)
+    seat.update_view(view_of(STEP, [BEFORE], OURS, returned=[BEFORE]), 0.2)
     assert seat.member.plan_followed == plan(3)

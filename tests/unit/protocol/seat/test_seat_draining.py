@@ -8,15 +8,10 @@ from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import (
-    Forward,
-    Have,
-    Lease,
-    LeaseRequest,
-    Receipt,
-)
+from protocol.wire.messages import Forward, Have, Lease, LeaseRequest, Receipt
+from tests.support.effects import sent
 from tests.support.protocol_examples import peer
-from tests.support.seats import seat_of
+from tests.support.seats import seat_of, view_of
 
 ME, SIBLING, BEFORE, AFTER = peer(1), peer(2), peer(3), peer(4)
 PER_STEP = 4
@@ -25,11 +20,10 @@ PER_STEP = 4
 def make_seat(stage: int = 1, *, alone: bool = False, step: int = 3) -> Seat:
     """A replica in the middle of three stages, everybody at the same version."""
     seat = seat_of(Place(ME, stage, 3, PER_STEP), step)
-    stages = [[Replica(BEFORE, step, True)], [Replica(AFTER, step, True)]]
-    own = [Replica(ME, step, True)] + ([] if alone else [Replica(SIBLING, step, True)])
-    stages.insert(stage, own)
+    stages = [[BEFORE], [AFTER]]
+    stages.insert(stage, [ME] if alone else [ME, SIBLING])
     seat.allow_training(0.0)
-    seat.update_view(SwarmView.of(stages), 0.0)
+    seat.update_view(view_of(step, *stages), 0.0)
     return seat
 
 
@@ -41,8 +35,7 @@ def offer(seat: Seat, microbatch: int) -> str:
 
 
 def verdicts(effects: list[SeatEffect]) -> dict[int, str]:
-    receipts = [e.message for e in effects if isinstance(e, Send)]
-    return {r.microbatch: r.verdict for r in receipts if isinstance(r, Receipt)}
+    return {receipt.microbatch: receipt.verdict for _, receipt in sent(effects, Receipt)}
 
 
 def test_a_seat_without_work_has_left_at_once() -> None:
@@ -122,17 +115,17 @@ def test_a_leaving_seat_asks_for_no_work() -> None:
 def test_messages_to_our_other_seats_leave_this_one() -> None:
     """We hold all three stages: they ask and answer each other by messages."""
     seat = make_seat()
-    seat.update_view(SwarmView.of([[Replica(ME, 3, True)]] * 3), 0.0)
+    seat.update_view(view_of(3, *[[ME]] * 3), 0.0)
     effects = seat.receive(ME, Forward(1, 3, 12, 1, 8, again=True), 0.0)
     assert verdicts(effects) == {12: "accepted"}
     effects = seat.computed(ForwardTask(3, 12), Outcome(), 0.0)
     assert [e.message for e in effects if isinstance(e, Send)] == [Have(2, 3, 12, 1)]
 
 
-def with_sibling_leaving(seat: Seat, step: int = 3) -> None:
+def with_sibling_leaving(seat: Seat) -> None:
     """The swarm sees that the sibling is going, too."""
-    own = [Replica(ME, step, True, leaving=True), Replica(SIBLING, step, True, leaving=True)]
-    stages = [[Replica(BEFORE, step, True)], own, [Replica(AFTER, step, True)]]
+    own = [Replica(ME, 3, True, leaving=True), Replica(SIBLING, 3, True, leaving=True)]
+    stages = [[Replica(BEFORE, 3, True)], own, [Replica(AFTER, 3, True)]]
     seat.update_view(SwarmView.of(stages), 0.0)
 
 

@@ -30,8 +30,8 @@ def reduced(step: int, attempt: int = 1, segment: int = 0) -> Reduced:
     return Reduced(0, step, attempt, segment, 1.0)
 
 
-def plan(step: int, attempt: int = 1) -> Plan:
-    return Plan(0, step, attempt, [PlanMember(B, b"")], [0, 256], [ME])
+def plan(step: int) -> Plan:
+    return Plan(0, step, 1, [PlanMember(B, b"")], [0, 256], [ME])
 
 
 def commit(step: int, attempt: int = 1) -> Commit:

@@ -7,8 +7,8 @@ from protocol.ids import peer_id_from_key
 from protocol.pipeline.effects import Keep, SendPayload
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
-from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Forward, LedgerReport, Receipt
+from tests.support.effects import sent
 from tests.support.seats import seat_of, view_of
 
 ME, UPSTREAM = (peer_id_from_key(bytes([n]) * 32) for n in range(2))
@@ -26,7 +26,7 @@ def forward(era: int) -> Forward:
 
 
 def receipts(effects: list[object]) -> list[Receipt]:
-    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Receipt)]
+    return [receipt for _, receipt in sent(effects, Receipt)]
 
 
 def test_a_forward_of_another_era_is_not_run() -> None:
@@ -58,7 +58,6 @@ def test_whatever_a_seat_says_bears_its_era() -> None:
 def test_a_report_of_another_era_does_not_reach_the_leader() -> None:
     made = seat()
     sibling = LedgerReport(1, 3, 5, b"\x0f", b"\0", 0, era=0)
-    view = [[Replica(UPSTREAM, 3, True)], [Replica(ME, 3, True), Replica(UPSTREAM, 3, True)]]
-    made.update_view(SwarmView.of(view), 1.0)
+    made.update_view(view_of(3, [UPSTREAM], [ME, UPSTREAM]), 1.0)
     assert made.receive(UPSTREAM, sibling, 1.0) == []
     assert UPSTREAM not in made.leader.reports

@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from protocol.ids import PeerId
 from protocol.limits import MAX_HELD_OUT, MAX_PATHS
 from protocol.manifest import Evaluation
-from protocol.pipeline.effects import (
-    Keep,
-    Outcome,
-    PassTask,
-    PayloadKey,
-    SendPayload,
-)
+from protocol.pipeline.effects import Keep, Outcome, PassTask, PayloadKey, SendPayload
 from protocol.pipeline.place import Place
 from protocol.seat.effects import HeldOutLoss
 from protocol.seat.evaluating import Evaluating, on_path

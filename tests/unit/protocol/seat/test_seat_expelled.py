@@ -10,17 +10,17 @@ from protocol.audit.charges import CHARGE, KIND, Charge, Charges
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain
 from protocol.pace import LOST_S
-from protocol.pipeline.effects import Compute, ContributeTask, DropStep
+from protocol.pipeline.effects import ContributeTask, DropStep
 from protocol.pipeline.place import Place
 from protocol.rounds.member import Progress
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
-from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Charged, Plan
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import promised_by
+from tests.support.effects import tasks
 from tests.support.protocol_examples import SWARM, peer, signer
-from tests.support.seats import seat_of
+from tests.support.seats import seat_of, view_of
 
 ME, SIBLING, LIAR, UPSTREAM = (peer(n) for n in (1, 2, 3, 4))
 NUMBER = {ME: 1, SIBLING: 2, LIAR: 3}
@@ -32,8 +32,7 @@ def seat() -> Seat:
     sign = partial(signer(1).sign, context=SWARM)
     audits = AuditTerms(0.1, bytes(32), sign, charges=Charges(SWARM))
     made = seat_of(Place(ME, STAGE, 2, 4), STEP, size=384, audits=audits)
-    ours = [Replica(member, STEP, True) for member in NUMBER]
-    made.update_view(SwarmView.of([[Replica(UPSTREAM, STEP, True, returned=True)], ours]), 0.0)
+    made.update_view(view_of(STEP, [UPSTREAM], NUMBER, returned=[UPSTREAM]), 0.0)
     made.quorum.settle(tuple(NUMBER), tuple(NUMBER), STEP, 0.0)
     made.allow_training(0.0)
     return made
@@ -62,8 +61,7 @@ def expel(seat: Seat) -> list[object]:
 
 
 def contributes(effects: list[object]) -> list[int]:
-    tasks = [effect.task for effect in effects if isinstance(effect, Compute)]
-    return [task.attempt for task in tasks if isinstance(task, ContributeTask)]
+    return [task.attempt for task in tasks(effects, ContributeTask)]
 
 
 def test_the_open_attempt_is_given_up_and_one_without_it_is_followed(seat: Seat) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from protocol.effects import Send
-from protocol.ids import PeerId, peer_id_from_key
+from protocol.ids import peer_id_from_key
 from protocol.pace import FORGET_S, LOST_S
-from protocol.pipeline.effects import ApplyTask, Committed, Compute, Fault, HashTask, Outcome, Task
+from protocol.pipeline.effects import ApplyTask, Committed, Fault, HashTask, Outcome
 from protocol.pipeline.place import Place
 from protocol.rounds.reports import state_digest
 from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Forward, JoinStage, LedgerReport, Receipt
-from tests.support.seats import seat_of
+from tests.support.effects import sent, tasks
+from tests.support.seats import seat_of, view_of
 
 BEFORE, ME, SIBLING, NEW = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, SIZE = 3, 512
@@ -31,17 +31,7 @@ def made_version() -> tuple[Seat, list[SeatEffect]]:
 
 
 def view(step: int) -> SwarmView:
-    stage = [Replica(ME, step, True), Replica(SIBLING, step, True)]
-    return SwarmView.of([[Replica(BEFORE, step, True)], stage])
-
-
-def tasks(effects: list[SeatEffect]) -> list[Task]:
-    return [effect.task for effect in effects if isinstance(effect, Compute)]
-
-
-def sent(effects: list[SeatEffect], kind: type) -> list[tuple[PeerId, object]]:
-    found = [e for e in effects if isinstance(e, Send) and isinstance(e.message, kind)]
-    return [(effect.peer, effect.message) for effect in found]
+    return view_of(step, [BEFORE], [ME, SIBLING])
 
 
 def test_it_is_asked_for_and_nothing_is_said_before() -> None:
@@ -70,12 +60,11 @@ def test_microbatches_are_taken_meanwhile() -> None:
 
 def test_newcomers_are_admitted_when_the_digest_can_be_said() -> None:
     seat, _ = made_version()
-    admits = sent(seat.receive(NEW, JoinStage(1), 2.0), Admit)
-    assert admits == []
-    later = seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 3.0)
-    if seat.leader.leading:
-        assert all(m.state == state_digest("ab") for _, m in sent(later, Admit))
-        assert sent(later, Admit)
+    seat.update_view(view_of(STEP + 1, [BEFORE], [ME]), 1.5)
+    assert seat.leader.leading
+    assert sent(seat.receive(NEW, JoinStage(1), 2.0), Admit) == []
+    admits = sent(seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 3.0), Admit)
+    assert {admit.state for _, admit in admits} == {state_digest("ab")}
 
 
 def test_who_is_slow_to_hash_is_not_left_behind() -> None:

@@ -20,14 +20,7 @@ from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import (
-    Backward,
-    Forward,
-    Message,
-    Plan,
-    Reduced,
-    Segment,
-)
+from protocol.wire.messages import Backward, Forward, Message, Plan, Reduced, Segment
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import commit_of
 from tests.support.protocol_examples import any_message
@@ -45,9 +38,9 @@ SIGNED = b"s" * 64
 """A signature that holds."""
 
 
-def seat(stage: int = 1, stages: int = 2) -> Seat:
+def seat(stage: int = 1) -> Seat:
     made = seat_of(
-        Place(ME, stage, stages, PER_STEP),
+        Place(ME, stage, 2, PER_STEP),
         3,
         size=SIZE,
         elector=Elector(

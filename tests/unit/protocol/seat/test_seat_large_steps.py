@@ -22,15 +22,7 @@ from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import (
-    Backward,
-    Forward,
-    Have,
-    LedgerReport,
-    Message,
-    Plan,
-    Receipt,
-)
+from protocol.wire.messages import Backward, Forward, Have, LedgerReport, Message, Plan, Receipt
 from protocol.wire.parts import PlanMember
 from tests.support.seats import seat_of
 

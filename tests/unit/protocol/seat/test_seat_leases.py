@@ -17,6 +17,7 @@ from protocol.pipeline.timing import Timing
 from protocol.seat import leases as leases_module
 from protocol.seat.leases import Leases
 from protocol.wire.messages import Lease, LeaseRequest
+from tests.support.effects import sent
 
 A, B, C = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 PER_STEP = 8
@@ -38,8 +39,7 @@ def report(done: Iterable[int] = (), held: Iterable[int] = ()) -> Report:
 
 def leases_of(effects: Iterable[Send | Explain]) -> list[tuple[PeerId, bool, list[int]]]:
     """Return who gets what, and whether it was leased before."""
-    sent = [(e.peer, e.message) for e in effects if isinstance(e, Send)]
-    return [(to, m.again, m.ids) for to, m in sent if isinstance(m, Lease)]
+    return [(to, lease.again, lease.ids) for to, lease in sent(effects, Lease)]
 
 
 class Desk:

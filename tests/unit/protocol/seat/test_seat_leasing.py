@@ -1,18 +1,23 @@
-"""Leases of a seat: one step at a time, and nothing twice when another one leads."""
+"""Leases of a seat: one step at a time, its share of what keeps the swarm busy, and nothing twice
+when another one leads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, Outcome
 from protocol.pipeline.ledger import to_bitmap
+from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
+from protocol.seat.leasing import Leasing
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import Lease, LeaseRequest, LedgerReport, Message
 from tests.support.protocol_examples import peer
-from tests.support.seats import seat_of
+from tests.support.seats import seat_of, view_of
 
 ME, SIBLING, THIRD, AFTER = peer(1), peer(2), peer(3), peer(4)
 FIRST = (ME, SIBLING, THIRD)
@@ -22,8 +27,7 @@ STEPS = 1000
 
 def view(version: int, *first: PeerId) -> SwarmView:
     """Two stages, everybody at one version."""
-    replicas = [Replica(each, version, True) for each in first or FIRST]
-    return SwarmView.of([replicas, [Replica(AFTER, version, True)]])
+    return view_of(version, first or FIRST, [AFTER])
 
 
 def step_led_by(now: PeerId, following: PeerId) -> int:
@@ -132,3 +136,33 @@ class TestTakingOver:
         assert to == SIBLING
         assert leased
         assert not set(leased) & set(ids(step)[:10])
+
+
+def desk_of(peer: PeerId) -> Leasing:
+    place = Place(peer, 0, 3, 64)
+    return Leasing(place, Pipeline(place, 0))
+
+
+def rated(mine: float, theirs: float) -> SwarmView:
+    first = [Replica(ME, 0, True, rate=mine), Replica(SIBLING, 0, True, rate=theirs)]
+    return SwarmView.of([first, [Replica(AFTER, 0, True)], [Replica(AFTER, 0, True)]])
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "cap"),
+    [
+        (0.0, 0.0, 5),  # 1.25 x (3 stages x 2 replicas) / 2, rounded up, and one
+        (1.0, 0.0, 5),  # one has not said: equal shares
+        (1.0, 1.0, 5),
+        (3.0, 1.0, 7),
+        (1.0, 3.0, 3),
+        (1.0, 1e30, 3),  # a boast counts as four times the usual
+        (1e30, 1.0, 7),
+    ],
+)
+def test_shares_follow_speed_within_bounds(mine: float, theirs: float, cap: int) -> None:
+    assert desk_of(ME).in_flight_cap(rated(mine, theirs)) == cap
+
+
+def test_who_is_not_in_the_view_yet_takes_an_equal_share() -> None:
+    assert desk_of(THIRD).in_flight_cap(rated(1.0, 1.0)) == 5

@@ -18,9 +18,8 @@ PER_STEP, STEP = 4, 3
 IDS = range(12, 16)
 
 
-def make_seat(*, serving: bool = True, steps: int = 100, step: int = STEP) -> Seat:
-    place = Place(ME, 1, 2, PER_STEP)
-    return seat_of(place, step, steps=steps, serving=serving)
+def make_seat(*, serving: bool = True, steps: int = 100) -> Seat:
+    return seat_of(Place(ME, 1, 2, PER_STEP), STEP, steps=steps, serving=serving)
 
 
 def view(*ours: Replica) -> SwarmView:
@@ -65,8 +64,8 @@ def test_who_does_not_lead_waits_for_the_leaders_plan() -> None:
     seat.allow_training(0.0)
     seat.update_view(view(HERE, THERE), 0.0)
     led_by = seat.current_leader()
-    if led_by != ME:
-        assert seat.may_close().reason == f"waiting for the plan of {short(led_by)}"
+    assert led_by != ME
+    assert seat.may_close().reason == f"waiting for the plan of {short(led_by)}"
     assert seat.why().endswith(f"led by {short(led_by)}")
     assert seat.may_close().reason in seat.why()
 

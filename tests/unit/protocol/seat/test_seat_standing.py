@@ -10,8 +10,10 @@ import pytest
 from client.lab.simulate.electing import UnsplitQuorum
 from protocol.effects import Explain
 from protocol.ids import PeerId, rank
+from protocol.membership.contacts import Contacts
 from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S, LOST_S
 from protocol.pipeline.place import Place
+from protocol.rounds.quorum import Quorum
 from protocol.seat.standing import FORGIVEN_AFTER, Standing
 from protocol.verdicts import Verdict, Verdicts
 from protocol.view import Replica, SwarmView
@@ -34,7 +36,7 @@ class Needing(UnsplitQuorum):
 
 
 def standing_of(needs: Needs = lambda *_: False, **how: Any) -> Standing:
-    return Standing(place(), Needing(needs), Verdicts(), **how)
+    return Standing(Place(ME, 0, 2, 8), Needing(needs), Verdicts(), **how)
 
 
 def observe(
@@ -42,10 +44,6 @@ def observe(
 ) -> None:
     standing.update(seen, now)
     standing.observe(claims, now, **how)
-
-
-def place(stage: int = 0) -> Place:
-    return Place(ME, stage, 2, 8)
 
 
 def view(
@@ -185,41 +183,35 @@ def test_who_has_brought_nothing_lately_goes_whatever_its_rank(once: bool) -> No
 
 
 @pytest.mark.parametrize("named", [ONE, TWO])
-def test_all_go_by_the_first_judge_that_has_decided(named: PeerId) -> None:
-    made = standing_of()
-    observe(made, view(), (), 0.0)
-    judged(made, {ONE: (TWO,), TWO: (ONE,)})
-    (own,) = made.beside()
-    observe(made, view({SIBLING: (named,)}), (), 2.0)
-    assert made.aside() == {own if first_judge() == ME else named}
-    assert set(made.beside()) <= made.aside(), "what is followed is not said"
+def test_all_go_by_the_first_judge_that_has_decided(standing: Standing, named: PeerId) -> None:
+    judged(standing, {ONE: (TWO,), TWO: (ONE,)})
+    (own,) = standing.beside()
+    observe(standing, view({SIBLING: (named,)}), (), 2.0)
+    assert standing.aside() == {own if first_judge() == ME else named}
+    assert set(standing.beside()) <= standing.aside(), "what is followed is not said"
 
 
-def test_a_time_aside_that_was_wrong_does_not_count_the_next_time() -> None:
-    made = standing_of()
-    observe(made, view(), (), 0.0)
-    judged(made, {ONE: (TWO,)})
-    (wrong,) = made.beside()
+def test_a_time_aside_that_was_wrong_does_not_count_the_next_time(standing: Standing) -> None:
+    judged(standing, {ONE: (TWO,)})
+    (wrong,) = standing.beside()
     back = ANSWER_S + LOST_S
-    made.tick(back)
+    standing.tick(back)
     again = back + ASIDE_S + 1.0
-    made.tick(again)
-    assert made.beside() == [], "both are back"
-    set_aside(made, wrong, again)
-    assert made.is_aside(wrong)
-    made.tick(again + ASIDE_S)
-    assert not made.is_aside(wrong)
+    standing.tick(again)
+    assert standing.beside() == [], "both are back"
+    set_aside(standing, wrong, again)
+    assert standing.is_aside(wrong)
+    standing.tick(again + ASIDE_S)
+    assert not standing.is_aside(wrong)
 
 
-def test_what_goes_on_without_one_stays_so() -> None:
-    made = standing_of()
-    observe(made, view(), (), 0.0)
-    judged(made, {ONE: (TWO,)})
-    (right,) = made.beside()
+def test_what_goes_on_without_one_stays_so(standing: Standing) -> None:
+    judged(standing, {ONE: (TWO,)})
+    (right,) = standing.beside()
     (other,) = {ONE, TWO} - {right}
-    observe(made, view(versions={other: 6}), (), 5.0)
-    made.tick(ANSWER_S + LOST_S)
-    assert made.beside() == [right]
+    observe(standing, view(versions={other: 6}), (), 5.0)
+    standing.tick(ANSWER_S + LOST_S)
+    assert standing.beside() == [right]
 
 
 def test_a_swap_lasts_though_the_one_let_back_is_not_heard_at_once() -> None:
@@ -345,3 +337,66 @@ def test_what_others_say_of_peers_that_are_not_there_opens_no_dispute(standing: 
         assert standing.next_deadline() is None, said
     observe(standing, view({ONE: (TWO,)}), (), 0.0)
     assert standing.next_deadline() == ANSWER_S
+
+
+# --- where volunteers hold two stages ---------------------------------------------------------
+
+
+OTHER, THIRD, FOURTH = map(PeerId, ("other", "third", "fourth"))
+
+
+def held_by(*stages: tuple[PeerId, ...], missing: Missing | None = None) -> SwarmView:
+    said = missing or {}
+    return SwarmView.of(
+        [[Replica(peer, 5, True, missing=said.get(peer, ())) for peer in there] for there in stages]
+    )
+
+
+def test_what_a_seat_decides_holds_in_that_seat() -> None:
+    """A peer that obstructs one stage that we hold may do its work in the other one."""
+    both, contacts = held_by((ME, OTHER), (ME, OTHER)), Contacts()
+    quorums = [Quorum(ME, stage, contacts, electors=(ME, OTHER, THIRD)) for stage in (0, 1)]
+    first, second = (
+        Standing(Place(ME, stage, 2, 8), quorum, Verdicts(), spoilers=lambda: {OTHER})
+        for stage, quorum in enumerate(quorums)
+    )
+    contacts.said(1, 0.5)
+    contacts.heard(OTHER, (0, 1), 1, 1.0)
+    for standing in (first, second):
+        observe(standing, both, (), 0.0)
+    first._decide(OTHER, ME, 0, "it lies", 1.0)
+    first.tick(1.0)
+    for standing in (first, second):
+        observe(standing, both, (), 2.0)
+    assert (first.is_aside(OTHER), second.is_aside(OTHER)) == (True, False)
+    assert not quorums[0].holds(2.0)
+    assert quorums[1].holds(2.0)
+    assert contacts.lost(2.0) == {OTHER}, "whoever votes for the first stage goes by that"
+    contacts.vacated(0)
+    assert contacts.lost(2.0) == frozenset()
+
+
+def test_two_that_serve_beside_their_own_stage_do_not_judge_their_dispute() -> None:
+    """``OTHER`` and ``THIRD`` hold both stages; each names the other one in both."""
+    seen = held_by(
+        (ME, OTHER, THIRD, FOURTH),
+        (OTHER, THIRD),
+        missing={OTHER: (THIRD,), THIRD: (OTHER,), FOURTH: ()},
+    )
+    made = Standing(Place(ME, 0, 2, 8), UnsplitQuorum(ME, 0), Verdicts())
+    observe(made, seen, (), 0.0)
+    observe(made, seen, (), ANSWER_S)
+    (loser,) = made.aside()
+    for now in range(2, 8):
+        observe(made, seen, (), float(now))
+        assert made.aside() == {loser}, "neither of the two overrules us"
+
+
+def test_a_judge_that_shares_one_of_their_stages_decides_for_the_other_at_once() -> None:
+    """``OTHER`` and ``THIRD`` hold both stages, and dispute in the first."""
+    first = held_by((OTHER, THIRD, FOURTH), (), missing={OTHER: (THIRD,)}).stages[0]
+    seen = SwarmView.of([first, held_by((), (ME, OTHER, THIRD)).stages[1]])
+    made = Standing(Place(ME, 1, 2, 8), UnsplitQuorum(ME, 1), Verdicts())
+    observe(made, seen, (), 0.0)
+    observe(made, seen, (), ANSWER_S)
+    assert len(made.beside()) == 1, "those of the first stage follow"

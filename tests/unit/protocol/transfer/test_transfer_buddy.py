@@ -7,13 +7,10 @@ from protocol.transfer.buddy import buddy, kept_by
 from protocol.view import Replica, SwarmView
 
 
-def view(*stages: str, version: int = 0, fetching: str = "") -> SwarmView:
+def view(*stages: str, fetching: str = "") -> SwarmView:
     """A letter per replica: ``view("ab", "c")`` has two in stage 0."""
     return SwarmView.of(
-        [
-            [Replica(PeerId(name), version, name not in fetching) for name in names]
-            for names in stages
-        ]
+        [[Replica(PeerId(name), 0, name not in fetching) for name in names] for names in stages]
     )
 
 

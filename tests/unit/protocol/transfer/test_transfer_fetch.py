@@ -14,13 +14,9 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import CHUNK_BYTES, MAX_BLOB_BYTES
 from protocol.pace import FORGET_S, LOOK_S
 from protocol.transfer.blob import Blob, root_of
-from protocol.transfer.fetch import (
-    WINDOW,
-    Fetch,
-    FetchEffect,
-    StoreChunk,
-)
+from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
+from tests.support.effects import sent
 
 A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 QUERY = BlobQuery("state", 1, 7)
@@ -83,11 +79,7 @@ def chunk(index: int, version: int = 7) -> Chunk:
 
 def asked(effects: list[object]) -> list[tuple[PeerId, int]]:
     """The donor of each chunk."""
-    return [
-        (effect.peer, effect.message.index)
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, ChunkRequest)
-    ]
+    return [(peer, request.index) for peer, request in sent(effects, ChunkRequest)]
 
 
 def stored(effects: list[object]) -> list[int]:
@@ -104,12 +96,12 @@ def begin(*donors: PeerId) -> Fetch:
     return fetch
 
 
-def serve_all(fetch: Fetch, requests: list[tuple[PeerId, int]], flavour: int = 0) -> list[int]:
+def serve_all(fetch: Fetch, requests: list[tuple[PeerId, int]]) -> list[int]:
     """Answer requests and what follows from them; the chunks that were stored."""
     result: list[int] = []
     while requests:
         donor, index = requests.pop(0)
-        effects = list(fetch.chunk(donor, chunk(index), digest(index, flavour), 1.0))
+        effects = list(fetch.chunk(donor, chunk(index), digest(index), 1.0))
         result += stored(effects)
         requests += asked(effects)
     return result

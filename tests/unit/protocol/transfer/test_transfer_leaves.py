@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from protocol.effects import Penalise, Send
+from protocol.effects import Penalise
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import FORGET_S, LOST_S
 from protocol.transfer.fetch import StoreChunk
@@ -20,6 +20,7 @@ from protocol.transfer.leaves import (
     LeafFetch,
 )
 from protocol.wire.messages import Chunk, ChunkRequest
+from tests.support.effects import sent
 
 A, B = (peer_id_from_key(bytes([n]) * 32) for n in range(2))
 
@@ -29,11 +30,7 @@ def leaf(index: int) -> Chunk:
 
 
 def asked(effects: Sequence[LeafEffect]) -> list[tuple[PeerId, int]]:
-    return [
-        (effect.peer, effect.message.index)
-        for effect in effects
-        if isinstance(effect, Send) and isinstance(effect.message, ChunkRequest)
-    ]
+    return [(peer, request.index) for peer, request in sent(effects, ChunkRequest)]
 
 
 def begin(*donors: PeerId) -> LeafFetch:
