@@ -27,20 +27,9 @@ from tests.support.arrivals import backward
 
 
 class Lane:
-    """A carrier that reads one lane without a connection: the test is the peer.
+    """A carrier that reads one lane without a connection: the test is the peer."""
 
-    Args:
-        deliver_takes_s: how long the rest of the client takes for each message.
-    """
-
-    def __init__(
-        self,
-        nursery: trio.Nursery,
-        name: str,
-        *,
-        download_bytes_per_s: int = 0,
-        deliver_takes_s: float = 0.0,
-    ) -> None:
+    def __init__(self, nursery: trio.Nursery, name: str) -> None:
         session = SimpleNamespace(
             closed=False,
             trip_s=0.1,
@@ -49,11 +38,13 @@ class Lane:
             measure_trip=lambda: None,
         )
         self.stream = YamuxStream(cast(Session, session), 1)
-        self.deliver_takes_s = deliver_takes_s
+        self.deliver_takes_s = 0.0
+        """How long the rest of the client takes for each message."""
         self.delivered: list[bytes] = []
         """Payloads."""
         self.refused: RemoteProtocolError | None = None
         self.ended_at: float | None = None
+        self.pacing = Pacing(Rates())
         queue = BoundedQueue[Outgoing](1000, 10**6, lambda frame: frame.size_bytes)
         self._carrier = Carrier(
             cast(Connection, SimpleNamespace()),
@@ -67,7 +58,7 @@ class Lane:
                 relay=_no_circuits,
                 moving=lambda answer: None,
             ),
-            Pacing(Rates(download_bytes_per_s=download_bytes_per_s)),
+            self.pacing,
             UnfinishedFrames(),
         )
         nursery.start_soon(self._run, name)
@@ -94,6 +85,11 @@ async def _no_circuits(connection: Connection, stream: YamuxStream) -> None:
     """Nothing is asked of a relay."""
 
 
+@pytest.fixture
+def lane(nursery: trio.Nursery) -> Lane:
+    return Lane(nursery, "bulk")
+
+
 KIB = 1024
 
 
@@ -103,9 +99,9 @@ def wire(size: int) -> bytes:
 
 @pytest.mark.parametrize("cut", [1, 7, 9, 30, 1000, -1])
 async def test_a_frame_that_is_never_ended_is_given_up(
-    nursery: trio.Nursery, autojump_clock: MockClock, cut: int
+    lane: Lane, autojump_clock: MockClock, cut: int
 ) -> None:
-    lane, began = Lane(nursery, "bulk"), trio.current_time()
+    began = trio.current_time()
     await lane.send(wire(500 * KIB)[:cut])
     await trio.sleep(2 * PATIENCE_S)
     assert lane.refused.reason == "frame-too-slow"
@@ -114,9 +110,9 @@ async def test_a_frame_that_is_never_ended_is_given_up(
 
 @pytest.mark.parametrize("rate", [1, FLOOR_BYTES_PER_S // 2])
 async def test_nor_does_a_trickle_keep_it_alive(
-    nursery: trio.Nursery, autojump_clock: MockClock, rate: int
+    lane: Lane, autojump_clock: MockClock, rate: int
 ) -> None:
-    lane, data, began = Lane(nursery, "bulk"), wire(8192 * KIB), trio.current_time()
+    data, began = wire(8192 * KIB), trio.current_time()
     await lane.send(data[: 4096 * KIB])  # a fast beginning gives no unlimited credit
     position = 4096 * KIB
     while lane.refused is None and trio.current_time() < began + 1000:
@@ -127,10 +123,8 @@ async def test_nor_does_a_trickle_keep_it_alive(
     assert lane.ended_at - began < 2 * PATIENCE_S + 2
 
 
-async def test_a_slow_line_with_pauses_is_waited_for(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    lane, data = Lane(nursery, "bulk"), wire(2048 * KIB)
+async def test_a_slow_line_with_pauses_is_waited_for(lane: Lane, autojump_clock: MockClock) -> None:
+    data = wire(2048 * KIB)
     piece = 2 * FLOOR_BYTES_PER_S
     for number, start in enumerate(range(0, len(data), piece)):
         await trio.sleep(1 if number % 100 else PATIENCE_S - 5)
@@ -138,20 +132,16 @@ async def test_a_slow_line_with_pauses_is_waited_for(
     assert [len(payload) for payload in lane.delivered] == [2048 * KIB]
 
 
-async def test_between_frames_it_waits_for_ever(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    lane = Lane(nursery, "bulk")
+async def test_between_frames_it_waits_for_ever(lane: Lane, autojump_clock: MockClock) -> None:
     for _ in range(3):
         await trio.sleep(10_000)
         await lane.send(wire(5))
     assert len(lane.delivered) == 3
 
 
-async def test_our_own_pacing_does_not_count(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    lane, data = Lane(nursery, "bulk", download_bytes_per_s=1000), wire(1024 * KIB)
+async def test_our_own_pacing_does_not_count(lane: Lane, autojump_clock: MockClock) -> None:
+    lane.pacing.limit(Rates(download_bytes_per_s=1000))
+    data = wire(1024 * KIB)
     for start in range(0, len(data), 64 * KIB):
         await lane.send(data[start : start + 64 * KIB])
         paced_s = 66 if start >= 256 * KIB else 0  # of what may be caught up nothing is left
@@ -163,9 +153,8 @@ async def test_our_own_pacing_does_not_count(
 
 
 async def test_nor_does_the_time_that_delivering_takes(
-    nursery: trio.Nursery, autojump_clock: MockClock
+    lane: Lane, autojump_clock: MockClock
 ) -> None:
-    lane = Lane(nursery, "bulk")
     lane.deliver_takes_s = 1000.0
     one = wire(100 * KIB)
     await lane.send(one + one[:1000])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.cli_process import apart
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "packaging" / "docker" / "Dockerfile"
@@ -19,13 +20,7 @@ HADOLINT = shutil.which("hadolint", path=str(Path(sys.executable).parent)) or sh
 
 @pytest.mark.skipif(HADOLINT is None, reason="hadolint is not installed")
 def test_hadolint_has_nothing_to_say() -> None:
-    verdict = subprocess.run(
-        [str(HADOLINT), "--no-color", str(FILE)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    verdict = apart(str(HADOLINT), "--no-color", str(FILE))
     assert (verdict.returncode, verdict.stdout) == (0, "")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -32,12 +31,6 @@ def test_the_readme_is_a_page() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= MAX_README_LINES
     assert len(text.split()) <= MAX_README_WORDS
-
-
-def test_the_licence_is_named_and_there() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
-    assert "Version 2.0, January 2004" in (ROOT / "LICENSE").read_text()
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -10,19 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cli_process import apart
+
 PACKAGING = Path(__file__).parents[2] / "packaging"
 COMPLETIONS = {"bash": "volunteer.bash", "zsh": "_volunteer", "fish": "volunteer.fish"}
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(PACKAGING.parent)},
-    )
+    return apart(*command, PYTHONPATH=str(PACKAGING.parent))
 
 
 @pytest.fixture(scope="module")

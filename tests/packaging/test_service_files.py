@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import plistlib
 import re
 import shlex
@@ -18,6 +17,7 @@ import pytest
 
 from client import packaging_data
 from client.packaging_data import COMMANDS, FILES, Kind, service_file
+from tests.support.cli_process import apart
 
 ROOT = Path(__file__).parents[2]
 EXPOSURE_AT_MOST = 3.0
@@ -39,14 +39,8 @@ def unit_of(kind: Kind, name: str, folder: Path) -> Path:
 
 
 def analyze(*arguments: str, runtime: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["systemd-analyze", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "XDG_RUNTIME_DIR": str(runtime), "SYSTEMD_LOG_LEVEL": "warning"},
-    )
+    variables = {"XDG_RUNTIME_DIR": str(runtime), "SYSTEMD_LOG_LEVEL": "warning"}
+    return apart("systemd-analyze", *arguments, **variables)
 
 
 @needs_systemd

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.packaging.stand_ins import StandIns
+from tests.support.cli_process import apart
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "packaging" / "slurm" / "volunteer.sbatch"
@@ -120,7 +121,5 @@ def test_a_job_does_not_come_back_for_ever(tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
 @pytest.mark.parametrize("script", ["packaging/slurm/volunteer.sbatch", ".ci/run"])
 def test_shellcheck_has_nothing_to_say(script: str) -> None:
-    verdict = subprocess.run(
-        ["shellcheck", str(ROOT / script)], capture_output=True, text=True, timeout=60, check=False
-    )
+    verdict = apart("shellcheck", script)
     assert (verdict.returncode, verdict.stdout) == (0, "")

@@ -152,7 +152,9 @@ def test_without_a_compiler_the_wheel_is_pure(sources: Path, tmp_path: Path) -> 
 
 def test_the_licence_is_carried_and_named(installed: Installed) -> None:
     (info,) = installed.environment.glob("lib/python*/site-packages/volunteer-*.dist-info")
-    assert (info / "licenses" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    licence = (info / "licenses" / "LICENSE").read_bytes()
+    assert licence == (ROOT / "LICENSE").read_bytes()
+    assert b"Version 2.0, January 2004" in licence
     assert "License-Expression: Apache-2.0\n" in (info / "METADATA").read_text()
 
 

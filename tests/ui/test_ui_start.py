@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
 from client.cli.screen import speaks_unicode
 from client.ui.themes import prefers_light
+from tests.support.cli_process import apart
 
 CODE = """
 import sys
@@ -22,10 +22,8 @@ print(*sorted((heavy | ours) & set(sys.modules)))
 
 
 def test_neither_torch_nor_libp2p_is_imported() -> None:
-    found = subprocess.run(
-        [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert found.stdout.split() == []
+    found = apart(sys.executable, "-c", CODE)
+    assert (found.returncode, found.stdout) == (0, "\n"), found.stderr
 
 
 @pytest.mark.parametrize(

@@ -57,15 +57,6 @@ def test_every_stage_says_why_it_is_as_it_is() -> None:
     ]
 
 
-def test_the_map_marks_ourselves_and_fits() -> None:
-    record = _with_matching()
-    for width in (30, 60, 80, 120):
-        lines = stage_map(record, Box(width, 5))
-        assert len(lines) == 2
-        assert all(line_width(line) <= width for line in lines)
-    assert "◆●" in plain(lines)
-
-
 def test_where_room_is_short_those_in_need_come_first() -> None:
     stages = [stage(n, replica(BORIS)) for n in range(40)]
     stages[31] = stage(31)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from tests.support.budgets import EXPECTED_SKIPS, MUST_RUN
+from tests.support.cli_process import apart
 
-REPOSITORY = Path(__file__).parents[3]
 BUDGET = "from tests.support import budgets\nbudgets.MOST_S = 0.1\n"
 SPENDING = """
 import subprocess, sys, time
@@ -62,17 +61,10 @@ def failed(folder: Path, tests: str, *, must_run: bool = False) -> set[str]:
     """Run the tests of a file; what failed."""
     (folder / "conftest.py").write_text(BUDGET)
     (folder / "test_it.py").write_text(tests)
-    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    environment[MUST_RUN] = "1" if must_run else ""
+    variables = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", MUST_RUN: "1" if must_run else ""}
     plugins = ["-p", "tests.support.budgets", "-p", "no:cacheprovider", "-W", "ignore"]
     options = ["-q", "-rfE", "--rootdir", str(folder), "-c", os.devnull]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", *plugins, *options, str(folder)],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    run = apart(sys.executable, "-m", "pytest", *plugins, *options, str(folder), **variables)
     lines = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR "))]
     assert bool(lines) == bool(run.returncode), run.stdout
     return {line.split(" - ")[0].rpartition("::")[2].split("/")[-1] for line in lines}

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-REPOSITORY = Path(__file__).parents[3]
+from tests.support.cli_process import apart
+
 MODULE = """
 import os
 import pytest
@@ -33,14 +34,8 @@ def run(folder: Path, *modules: str) -> subprocess.CompletedProcess[str]:
     for number, text in enumerate(modules):
         (folder / f"test_{number}.py").write_text(text)
     plugins = ["-p", "tests.support.cores", "--cores", "2", "-p", "no:cacheprovider"]
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *plugins, "-c", os.devnull, str(folder)],
-        cwd=REPOSITORY,
-        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [sys.executable, "-m", "pytest", "-q", *plugins, "-c", os.devnull, str(folder)]
+    return apart(*command, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
 
 
 def test_every_test_runs_once_and_what_failed_is_told(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +20,7 @@ from tests.mutants import (
     mutants,
     nearest_tests,
 )
+from tests.support.cli_process import apart
 
 SOURCE = """def first(given, limit):
     if given.size < limit and limit is not None:  # näher
@@ -140,12 +139,7 @@ def test_every_process_imports_the_mutant_and_no_file_is_changed() -> None:
     file = REPOSITORY / "protocol" / "names.py"
     sound = file.read_bytes()
     mutant = at_the_end(file, "raise KeyError('mutant')")
-    done = subprocess.run(
-        [sys.executable, "-c", "import protocol.names"],
-        env=os.environ | mutant.environment(),
-        capture_output=True,
-        text=True,
-    )
+    done = apart(sys.executable, "-c", "import protocol.names", **mutant.environment())
     assert "KeyError: 'mutant'" in done.stderr
     assert file.read_bytes() == sound
 

@@ -6,8 +6,6 @@ I2: after the broadcast every replica ends with the same bits, however many thre
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from client.compute.process import open_worker
 from client.compute.requests import SetThreads
 from model_zoo.optimizers.adamw import FlatAdamW
 from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.threads import limited_threads
 from protocol.pipeline.effects import ApplyTask
 from tests.support.compute_rounds import (
     accumulate,
@@ -30,16 +29,6 @@ from tests.support.compute_rounds import (
 from tests.support.compute_stages import opened
 
 TIMEOUT_S = 60
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +48,7 @@ def test_no_more_threads_than_are_of_use(timed: dict[int, float], threads: int) 
 
 @pytest.mark.parametrize("chosen", [True, False])
 def test_a_stage_of_tiny_tensors_finds_out_how_many_are_of_use(chosen: bool) -> None:
-    with threads(1):
+    with limited_threads(1):
         worker = opened(0, [4], threads=4, choose_threads=chosen)
         found = torch.get_num_threads()
         assert found in ((1, 2, 4) if chosen else (4,))
@@ -72,7 +61,7 @@ def test_a_stage_of_tiny_tensors_finds_out_how_many_are_of_use(chosen: bool) -> 
 
 @pytest.mark.parametrize("codec", ["fp32", "s8"])
 def test_replicas_with_other_numbers_of_threads_have_the_same_bits(codec: str) -> None:
-    with threads(1):
+    with limited_threads(1):
         members = replicas(3, codec)
         for step in range(2):
             accumulate(members, step)
@@ -96,7 +85,7 @@ def test_an_update_of_many_parameters_is_the_same_with_any_number_of_threads() -
     config = OptimizerSpec(lr=1e-2, min_lr=1e-3, warmup_steps=1, decay_steps=9, beta2=0.95)
     ends = []
     for count in (1, 2, 3, 5):
-        with threads(count):
+        with limited_threads(count):
             optimizer = FlatAdamW(start.clone(), size // 2, config)
             for _ in range(3):
                 optimizer.step(gradient, 1e-2, 0.37)

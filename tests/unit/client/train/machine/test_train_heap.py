@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import sys
 
 import pytest
 import trio
 
 from client.train.machine.heap import GROWN_BYTES, LOOK_S, keep_heap_small
+from tests.support.cli_process import apart
 
 PINNED = """
 import psutil
@@ -30,10 +30,7 @@ print(held >> 20, kept >> 20, (resident_bytes() - before) >> 20)
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can give it back")
 def test_what_the_allocator_keeps_is_given_back() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PINNED], capture_output=True, text=True, check=True, timeout=60
-    )
-    held, kept, left = map(int, done.stdout.split())
+    held, kept, left = map(int, apart(sys.executable, "-c", PINNED).stdout.split())
     assert held > 200
     assert kept > held // 2  # otherwise this module is not needed any more
     assert left < 20

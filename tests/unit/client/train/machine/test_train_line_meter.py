@@ -28,14 +28,6 @@ def transfer(
         meter.arrived(name, 2 * MIB, now)
 
 
-def test_our_own_best_is_kept() -> None:
-    meter = LineMeter()
-    transfer(meter, FAST, 20 * MIB, 0.0)
-    assert meter.own_bytes_per_s == pytest.approx(20 * MIB, rel=0.01)
-    transfer(meter, SLOW, 4 * MIB, 100.0)
-    assert meter.own_bytes_per_s == pytest.approx(20 * MIB, rel=0.01)
-
-
 def test_waiting_between_transfers_is_no_slowness() -> None:
     meter = LineMeter()
     for start in (100.0, 1000.0, 5000.0):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 import trio
 
@@ -38,6 +35,7 @@ class World:
         self.blamed: list[Penalise] = []
         self.outer: list[str] = []
         self.members: set[PeerId] = set()
+        self.homes = [HOME]
         self.reach: Reach
 
     def meet(self, number: int, host: str | None = None) -> PeerId:
@@ -76,16 +74,14 @@ class World:
             self.told.append(effect)
 
 
-@asynccontextmanager
-async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: [HOME])
+@pytest.fixture
+async def made(monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery) -> World:
     made = World()
-    async with trio.open_nursery() as nursery:
-        made.reach = Reach(made, made, lambda peer: peer in made.members, nursery)  # type: ignore[arg-type]
-        nursery.start_soon(made.reach.run)
-        await trio.testing.wait_all_tasks_blocked()
-        yield made
-        nursery.cancel_scope.cancel()
+    monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: made.homes)
+    made.reach = Reach(made, made, lambda peer: peer in made.members, nursery)  # type: ignore[arg-type]
+    nursery.start_soon(made.reach.run)
+    await trio.testing.wait_all_tasks_blocked()
+    return made
 
 
 async def _answered(made: World, peers: list[PeerId], reached: bool) -> None:
@@ -96,130 +92,114 @@ async def _answered(made: World, peers: list[PeerId], reached: bool) -> None:
             made.reach.probed(peer, Probed(message.number, reached))
 
 
-async def test_a_linked_peer_is_told_where_we_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as made:
-        peer = made.meet(1)
-        assert made.sent == [(peer, Observed("11.0.2.2", PORT))]
-        made.reach.linked(PeerId("behind a relay"))
-        assert len(made.sent) == 1
+async def test_a_linked_peer_is_told_where_we_see_it(made: World) -> None:
+    peer = made.meet(1)
+    assert made.sent == [(peer, Observed("11.0.2.2", PORT))]
+    made.reach.linked(PeerId("behind a relay"))
+    assert len(made.sent) == 1
 
 
-async def test_members_are_dialled_back_within_a_budget_and_others_are_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch) as made:
-        peer = made.meet(1)
-        stranger = made.meet(2)
-        made.members.discard(stranger)
-        made.sent.clear()
-        made.reach.requested(stranger, ProbeRequest(1, 22, FILLER))
-        made.reach.requested(PeerId("behind a relay"), ProbeRequest(2, 22, FILLER))
-        at_home = made.meet(3, host="192.168.1.9")
-        made.reach.requested(at_home, ProbeRequest(3, 22, FILLER))
-        for number in range(50):
-            made.reach.requested(peer, ProbeRequest(number, 4000 + number, FILLER))
-        await trio.testing.wait_all_tasks_blocked()
-        assert sorted(made.dialled) == [
-            (peer, 4000 + number) for number in range(int(DIALS_OF_PREFIX.burst))
-        ]
-        answers = [message for _, message in made.sent if isinstance(message, Probed)]
-        assert sum(answer.reached is True for answer in answers) == DIALS_OF_PREFIX.burst
-        assert sum(answer.reached is None for answer in answers) == 53 - DIALS_OF_PREFIX.burst
+async def test_members_are_dialled_back_within_a_budget_and_others_are_not(made: World) -> None:
+    peer = made.meet(1)
+    stranger = made.meet(2)
+    made.members.discard(stranger)
+    made.sent.clear()
+    made.reach.requested(stranger, ProbeRequest(1, 22, FILLER))
+    made.reach.requested(PeerId("behind a relay"), ProbeRequest(2, 22, FILLER))
+    at_home = made.meet(3, host="192.168.1.9")
+    made.reach.requested(at_home, ProbeRequest(3, 22, FILLER))
+    for number in range(50):
+        made.reach.requested(peer, ProbeRequest(number, 4000 + number, FILLER))
+    await trio.testing.wait_all_tasks_blocked()
+    assert sorted(made.dialled) == [
+        (peer, 4000 + number) for number in range(int(DIALS_OF_PREFIX.burst))
+    ]
+    answers = [message for _, message in made.sent if isinstance(message, Probed)]
+    assert sum(answer.reached is True for answer in answers) == DIALS_OF_PREFIX.burst
+    assert sum(answer.reached is None for answer in answers) == 53 - DIALS_OF_PREFIX.burst
 
 
-async def test_what_was_reached_is_advertised_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as made:
-        moved: list[None] = []
-        made.reach.moved = lambda: moved.append(None)
-        own = [f"/ip4/{HOME}/tcp/{PORT}/p2p/{ME}", "/some/other/grammar"]
-        assert made.reach.advertised(own) == own
-        await _answered(made, [made.meet(number) for number in range(3)], reached=True)
-        assert made.reach.advertised(own) == [f"/ip4/{US}/tcp/{PORT}/p2p/{ME}", *own]
-        assert made.reach.summary().state == "reachable"
-        assert made.reach.reachable
-        assert not made.reach.summary().next_step
-        assert made.outer == [US]
-        assert moved
-        assert [effect.level for effect in made.told] == ["info"]
+async def test_what_was_reached_is_advertised_first(made: World) -> None:
+    moved: list[None] = []
+    made.reach.moved = lambda: moved.append(None)
+    own = [f"/ip4/{HOME}/tcp/{PORT}/p2p/{ME}", "/some/other/grammar"]
+    assert made.reach.advertised(own) == own
+    await _answered(made, [made.meet(number) for number in range(3)], reached=True)
+    assert made.reach.advertised(own) == [f"/ip4/{US}/tcp/{PORT}/p2p/{ME}", *own]
+    assert made.reach.summary().state == "reachable"
+    assert made.reach.reachable
+    assert not made.reach.summary().next_step
+    assert made.outer == [US]
+    assert moved
+    assert [effect.level for effect in made.told] == ["info"]
 
 
-async def test_who_is_not_reached_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as made:
-        assert made.reach.summary().state == "unknown"
-        await _answered(made, [made.meet(number) for number in range(3)], reached=False)
-        found = made.reach.summary()
-        assert found.state == "unreachable"
-        assert not made.reach.reachable
-        assert f"forward TCP port {PORT} of the router to {HOME}" in found.next_step
-        assert made.reach.advertised([]) == []
-        made.reach.map("ip4", Mapped("100.64.0.7", PORT, 3600))
-        assert "shares one IPv4 address" in made.reach.summary().next_step
-        made.reach.map("ip4", Mapped("11.9.9.9", PORT, 3600))
-        assert "shares one IPv4 address" in made.reach.summary().next_step
+async def test_who_is_not_reached_is_told_what_to_do(made: World) -> None:
+    assert made.reach.summary().state == "unknown"
+    await _answered(made, [made.meet(number) for number in range(3)], reached=False)
+    found = made.reach.summary()
+    assert found.state == "unreachable"
+    assert not made.reach.reachable
+    assert f"forward TCP port {PORT} of the router to {HOME}" in found.next_step
+    assert made.reach.advertised([]) == []
+    made.reach.map("ip4", Mapped("100.64.0.7", PORT, 3600))
+    assert "shares one IPv4 address" in made.reach.summary().next_step
+    made.reach.map("ip4", Mapped("11.9.9.9", PORT, 3600))
+    assert "shares one IPv4 address" in made.reach.summary().next_step
 
 
-async def test_an_announced_address_that_nobody_reaches_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch) as made:
-        made.reach.announced = [Address("ip4", US, 9000)]
-        made.reach.map("ip4", None)
-        peers = [made.meet(number) for number in range(3)]
-        await _answered(made, peers, reached=False)
-        warned = [effect.words for effect in made.told if effect.level == "warning"]
-        assert len(warned) == 1
-        assert "port 9000, which it announces" in warned[0]
+async def test_an_announced_address_that_nobody_reaches_is_a_warning(made: World) -> None:
+    made.reach.announced = [Address("ip4", US, 9000)]
+    made.reach.map("ip4", None)
+    peers = [made.meet(number) for number in range(3)]
+    await _answered(made, peers, reached=False)
+    warned = [effect.words for effect in made.told if effect.level == "warning"]
+    assert len(warned) == 1
+    assert "port 9000, which it announces" in warned[0]
 
 
-async def test_an_address_announced_later_is_probed_at_the_next_look(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with world(monkeypatch) as made:
-        made.reach.announced = [Address("ip4", US, 9000)]
-        for number in range(3):
-            made.reach.observed(made.meet(number), Observed(US, 50_000))
-        await trio.sleep(LOOK_S + 1.0)
-        probes = [message for _, message in made.sent if isinstance(message, ProbeRequest)]
-        assert 9000 in {probe.port for probe in probes}
+async def test_an_address_announced_later_is_probed_at_the_next_look(made: World) -> None:
+    made.reach.announced = [Address("ip4", US, 9000)]
+    for number in range(3):
+        made.reach.observed(made.meet(number), Observed(US, 50_000))
+    await trio.sleep(LOOK_S + 1.0)
+    probes = [message for _, message in made.sent if isinstance(message, ProbeRequest)]
+    assert 9000 in {probe.port for probe in probes}
 
 
-async def test_a_mapping_is_wanted_behind_a_router_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with world(monkeypatch) as made:
-        assert made.reach.wants_mapping() == PORT
-        monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: [HOME, US])
-        assert made.reach.wants_mapping() is made.reach.wants_pinhole() is None
-        made.listening = [Address("ip4", "127.0.0.1", PORT)]
-        monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: [host])
-        assert made.reach.wants_mapping() is None
-        assert made.reach.summary().state == "local"
-        made.listening = [Address("ip6", "::", PORT)]
-        monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: ["2a11::1"])
-        assert made.reach.wants_mapping() is None
-        assert made.reach.wants_pinhole() == PORT
+async def test_a_mapping_is_wanted_behind_a_router_only(made: World) -> None:
+    assert made.reach.wants_mapping() == PORT
+    made.homes = [HOME, US]
+    assert made.reach.wants_mapping() is made.reach.wants_pinhole() is None
+    made.listening = [Address("ip4", "127.0.0.1", PORT)]
+    made.homes = ["127.0.0.1"]
+    assert made.reach.wants_mapping() is None
+    assert made.reach.summary().state == "local"
+    made.listening = [Address("ip6", "::", PORT)]
+    made.homes = ["2a11::1"]
+    assert made.reach.wants_mapping() is None
+    assert made.reach.wants_pinhole() == PORT
 
 
 @pytest.mark.parametrize(
     "message", [Observed("11.9.9.9", 7), ProbeRequest(1, PORT, FILLER), Probed(1, True)]
 )
-async def test_who_floods_is_blamed_and_costs_no_more(
-    monkeypatch: pytest.MonkeyPatch, message: Message
-) -> None:
-    async with world(monkeypatch) as made:
-        liar, honest = made.meet(0), made.meet(1)
-        made.sent.clear()
-        for _ in range(1000):
-            match message:
-                case Observed():
-                    made.reach.observed(liar, message)
-                case ProbeRequest():
-                    made.reach.requested(liar, message)
-                case Probed():
-                    made.reach.probed(liar, message)
-        assert {blame.peer for blame in made.blamed} == {liar}
-        assert len(made.blamed) == 1000 - MESSAGES.burst
-        assert len(made.sent) <= MESSAGES.burst
-        made.reach.observed(honest, Observed(US, 7))
-        assert made.reach.machine.outer_hosts()[-1] == US
+async def test_who_floods_is_blamed_and_costs_no_more(made: World, message: Message) -> None:
+    liar, honest = made.meet(0), made.meet(1)
+    made.sent.clear()
+    for _ in range(1000):
+        match message:
+            case Observed():
+                made.reach.observed(liar, message)
+            case ProbeRequest():
+                made.reach.requested(liar, message)
+            case Probed():
+                made.reach.probed(liar, message)
+    assert {blame.peer for blame in made.blamed} == {liar}
+    assert len(made.blamed) == 1000 - MESSAGES.burst
+    assert len(made.sent) <= MESSAGES.burst
+    made.reach.observed(honest, Observed(US, 7))
+    assert made.reach.machine.outer_hosts()[-1] == US
 
 
 def standing(verdict: Verdict, probers: int, source: Source = "seen", host: str = US) -> Standing:
@@ -227,51 +207,47 @@ def standing(verdict: Verdict, probers: int, source: Source = "seen", host: str 
 
 
 async def test_a_port_that_the_router_maps_is_said_to_be_mapped(
-    monkeypatch: pytest.MonkeyPatch,
+    made: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with world(monkeypatch) as made:
-        known = [standing(Verdict.PRIVATE, 2), standing(Verdict.PUBLIC, 2, "mapped")]
-        monkeypatch.setattr(made.reach.machine, "standings", lambda: known)
-        assert made.reach.summary().state == "mapped"
-        assert made.reach.reachable
+    known = [standing(Verdict.PRIVATE, 2), standing(Verdict.PUBLIC, 2, "mapped")]
+    monkeypatch.setattr(made.reach.machine, "standings", lambda: known)
+    assert made.reach.summary().state == "mapped"
+    assert made.reach.reachable
 
 
 async def test_a_machine_without_a_private_address_opens_its_firewall(
-    monkeypatch: pytest.MonkeyPatch,
+    made: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with world(monkeypatch) as made:
-        private = [standing(Verdict.PRIVATE, 2)]
-        monkeypatch.setattr(made.reach.machine, "standings", lambda: private)
-        monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: [US, "fd00::1"])
-        made.reach.renew()
-        advice = made.reach.summary().next_step
-        assert advice == (f"open TCP port {PORT} in the firewall of this machine and of its router")
+    private = [standing(Verdict.PRIVATE, 2)]
+    monkeypatch.setattr(made.reach.machine, "standings", lambda: private)
+    made.homes = [US, "fd00::1"]
+    made.reach.renew()
+    advice = made.reach.summary().next_step
+    assert advice == (f"open TCP port {PORT} in the firewall of this machine and of its router")
 
 
 async def test_addresses_that_nobody_reached_are_advertised_last(
-    monkeypatch: pytest.MonkeyPatch,
+    made: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with world(monkeypatch) as made:
-        known = [standing(Verdict.PRIVATE, 2, host=HOME), standing(Verdict.PUBLIC, 2)]
-        monkeypatch.setattr(made.reach.machine, "standings", lambda: known)
-        private, other = f"/ip4/{HOME}/tcp/{PORT}", "/ip4/11.7.7.7/tcp/9"
-        public = f"/ip4/{US}/tcp/{PORT}/p2p/{ME}"
-        assert made.reach.advertised([private, other, public]) == [public, other, private]
+    known = [standing(Verdict.PRIVATE, 2, host=HOME), standing(Verdict.PUBLIC, 2)]
+    monkeypatch.setattr(made.reach.machine, "standings", lambda: known)
+    private, other = f"/ip4/{HOME}/tcp/{PORT}", "/ip4/11.7.7.7/tcp/9"
+    public = f"/ip4/{US}/tcp/{PORT}/p2p/{ME}"
+    assert made.reach.advertised([private, other, public]) == [public, other, private]
 
 
 async def test_what_a_router_maps_is_said_and_counts_until_it_ends(
-    monkeypatch: pytest.MonkeyPatch,
+    made: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with world(monkeypatch) as made:
-        given = list[dict[object, str]]()
-        monkeypatch.setattr(made.reach.machine, "give", lambda all_, now: given.append(all_))
-        made.reach.announced = [Address("ip4", US, 9000)]
-        made.reach.map("ip4", Mapped(US, 9000, 3600))
-        made.reach.map("ip6", Mapped("2a11::1", PORT, 3600))
-        made.reach.map("ip6", None)
-        announced = {(US, 9000): "announced"}
-        assert given == [announced, announced | {("2a11::1", PORT): "mapped"}, announced]
-        assert [effect.words for effect in made.told] == [
-            f"the router passes {host} port {port} on to this volunteer, as it was asked to"
-            for host, port in ((US, 9000), ("2a11::1", PORT))
-        ]
+    given = list[dict[object, str]]()
+    monkeypatch.setattr(made.reach.machine, "give", lambda all_, now: given.append(all_))
+    made.reach.announced = [Address("ip4", US, 9000)]
+    made.reach.map("ip4", Mapped(US, 9000, 3600))
+    made.reach.map("ip6", Mapped("2a11::1", PORT, 3600))
+    made.reach.map("ip6", None)
+    announced = {(US, 9000): "announced"}
+    assert given == [announced, announced | {("2a11::1", PORT): "mapped"}, announced]
+    assert [effect.words for effect in made.told] == [
+        f"the router passes {host} port {port} on to this volunteer, as it was asked to"
+        for host, port in ((US, 9000), ("2a11::1", PORT))
+    ]

@@ -23,14 +23,34 @@ from tests.support.recording_ports import RecordingPorts
 ASKER = peer(1)
 
 
-@pytest.fixture
-def ports() -> RecordingPorts:
-    return RecordingPorts()
+class AskedShelf(Shelf):
+    """A shelf that a peer asks, and what it answers."""
+
+    def __init__(self) -> None:
+        self.ports = RecordingPorts()
+        super().__init__(self.ports)
+
+    def offers(self, path: Path, version: int = 5, *, temporary: bool = False) -> BlobOffer:
+        blob = blob_of_file("state", 0, version, path)
+        self.put(blob, path, temporary=temporary)
+        return blob.offer
+
+    async def replies(self, index: int, version: int = 5) -> list[str]:
+        """Ask for a chunk; the kinds of the answers."""
+        self.ports.forget()
+        await self.request(ASKER, ChunkRequest("state", 0, version, index))
+        return [type(message).__name__ for message in self.ports.messages()]
+
+    def answers(self, *query: object) -> list[Message]:
+        """What is answered to a query for a kind, a stage and a version."""
+        self.ports.forget()
+        self.query(ASKER, BlobQuery(*query))  # type: ignore[arg-type]
+        return self.ports.messages()
 
 
 @pytest.fixture
-def shelf(ports: RecordingPorts) -> Shelf:
-    return Shelf(ports)
+def shelf() -> AskedShelf:
+    return AskedShelf()
 
 
 @pytest.fixture
@@ -41,67 +61,52 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-def put(shelf: Shelf, path: Path, *, temporary: bool, version: int = 5) -> BlobOffer:
-    blob = blob_of_file("state", 0, version, path)
-    shelf.put(blob, path, temporary=temporary)
-    return blob.offer
-
-
-async def replies(ports: RecordingPorts, shelf: Shelf, index: int, version: int = 5) -> list[str]:
-    """Ask for a chunk; the kinds of the answers."""
-    ports.forget()
-    await shelf.request(ASKER, ChunkRequest("state", 0, version, index))
-    return [type(message).__name__ for message in ports.messages()]
-
-
 async def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(
-    path: Path, ports: RecordingPorts, shelf: Shelf
+    path: Path, shelf: AskedShelf
 ) -> None:
-    offer = put(shelf, path, temporary=False)
+    offer = shelf.offers(path)
     for reason in ("the quota", ""):
-        ports.forget()
+        shelf.ports.forget()
         shelf.closed_because = lambda: reason  # noqa: B023
         shelf.query(ASKER, BlobQuery("state", 0, None))
         await shelf.request(ASKER, ChunkRequest("state", 0, 5, 0))
         refused = [NoBlob("state", 0, version) for version in (None, 5)]
         given = [offer, Chunk("state", 0, 5, 0)]
-        assert ports.messages() == (refused if reason else given)
-        assert ports.payloads[1] == (b"" if reason else b"weights")
+        assert shelf.ports.messages() == (refused if reason else given)
+        assert shelf.ports.payloads[1] == (b"" if reason else b"weights")
         assert bool(shelf.served_bytes) is not bool(reason)
 
 
-async def test_a_chunk_that_does_not_exist_delists_nothing(
-    path: Path, ports: RecordingPorts, shelf: Shelf
-) -> None:
-    put(shelf, path, temporary=False)
+async def test_a_chunk_that_does_not_exist_delists_nothing(path: Path, shelf: AskedShelf) -> None:
+    shelf.offers(path)
     for index in (1, MAX_CHUNKS - 1):
-        assert await replies(ports, shelf, index) == ["NoBlob"]
-    assert await replies(ports, shelf, 0) == ["Chunk"]
+        assert await shelf.replies(index) == ["NoBlob"]
+    assert await shelf.replies(0) == ["Chunk"]
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
 async def test_a_file_that_cannot_be_read_now_is_served_later(
-    path: Path, ports: RecordingPorts, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, number: int
+    path: Path, shelf: AskedShelf, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    put(shelf, path, temporary=False)
+    shelf.offers(path)
 
     def fails(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", fails)
-        assert await replies(ports, shelf, 0) == ["NoBlob"]
-    assert await replies(ports, shelf, 0) == ["Chunk"]
+        assert await shelf.replies(0) == ["NoBlob"]
+    assert await shelf.replies(0) == ["Chunk"]
 
 
 @pytest.mark.parametrize("gone", [True, False])
 async def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
-    tmp_path: Path, ports: RecordingPorts, shelf: Shelf, *, gone: bool
+    tmp_path: Path, shelf: AskedShelf, *, gone: bool
 ) -> None:
     def snapshot(version: int) -> Path:
         path = tmp_path / f"snapshot-{version}"
         path.write_bytes(b"weights")
-        put(shelf, path, temporary=True, version=version)
+        shelf.offers(path, version, temporary=True)
         return path
 
     for version in (2, 3, 4):
@@ -111,21 +116,19 @@ async def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
         path.unlink()
     else:
         path.write_bytes(b"weight")
-    assert await replies(ports, shelf, 0) == ["NoBlob"]
+    assert await shelf.replies(0) == ["NoBlob"]
     assert shelf.offer(0, 5) is None
     snapshot(6)
-    assert await replies(ports, shelf, 0, version=2) == ["Chunk"], (
-        "four are kept, and it was none of them"
-    )
+    assert await shelf.replies(0, 2) == ["Chunk"], "four are kept, and it was none of them"
     shelf.close()
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("gone", [False, True])
 async def test_everything_else_goes_on_while_a_chunk_is_read(
-    path: Path, ports: RecordingPorts, shelf: Shelf, monkeypatch: pytest.MonkeyPatch, *, gone: bool
+    path: Path, shelf: AskedShelf, monkeypatch: pytest.MonkeyPatch, *, gone: bool
 ) -> None:
-    put(shelf, path, temporary=False)
+    shelf.offers(path)
     disk = threading.Event()
 
     def reads(*_: object) -> bytes:
@@ -138,35 +141,35 @@ async def test_everything_else_goes_on_while_a_chunk_is_read(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(shelf.request, ASKER, ChunkRequest("state", 0, 5, 0))
         await wait_all_tasks_blocked()
-        assert ports.sent == []
+        assert shelf.ports.sent == []
         path.write_bytes(b"others")
-        other = put(shelf, path, temporary=False)
+        other = shelf.offers(path)
         disk.set()
-    assert isinstance(ports.messages()[0], NoBlob if gone else Chunk)
+    assert isinstance(shelf.ports.messages()[0], NoBlob if gone else Chunk)
     assert shelf.offer(0, 5) == other, "what was read was withdrawn meanwhile"
 
 
 async def test_a_snapshot_of_what_is_served_already_goes_at_once(
-    tmp_path: Path, ports: RecordingPorts, shelf: Shelf
+    tmp_path: Path, shelf: AskedShelf
 ) -> None:
     lasting, snapshot = tmp_path / "state", tmp_path / "snapshot"
     for path in (lasting, snapshot):
         path.write_bytes(b"weights")
-    put(shelf, lasting, temporary=False)
-    put(shelf, snapshot, temporary=True)
+    shelf.offers(lasting)
+    shelf.offers(snapshot, temporary=True)
     assert list(tmp_path.iterdir()) == [lasting]
-    put(shelf, lasting, temporary=False)
-    assert await replies(ports, shelf, 0) == ["Chunk"]
+    shelf.offers(lasting)
+    assert await shelf.replies(0) == ["Chunk"]
 
 
 async def test_a_snapshot_made_twice_under_one_name_stays(
-    tmp_path: Path, ports: RecordingPorts, shelf: Shelf
+    tmp_path: Path, shelf: AskedShelf
 ) -> None:
     path = tmp_path / "snapshot"
     for bytes_ in (b"weights", b"weights", b"others"):
         path.write_bytes(bytes_)
-        put(shelf, path, temporary=True)
-        assert await replies(ports, shelf, 0) == ["Chunk"]
+        shelf.offers(path, temporary=True)
+        assert await shelf.replies(0) == ["Chunk"]
     shelf.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -192,55 +195,44 @@ def test_copies_that_a_killed_process_left_are_swept_but_begun_downloads_are_not
     assert [path.name for path in tmp_path.iterdir()] == ["a folder"], "nobody goes on with it"
 
 
-def test_who_waits_for_a_state_that_is_not_written_is_told(
-    path: Path, ports: RecordingPorts, shelf: Shelf
-) -> None:
+def test_who_waits_for_a_state_that_is_not_written_is_told(path: Path, shelf: AskedShelf) -> None:
     shelf.query(ASKER, BlobQuery("state", 0, 7))
-    assert ports.sent == []  # it may be on its way
+    assert shelf.ports.sent == []  # it may be on its way
     shelf.skip(0, 7)
     shelf.query(ASKER, BlobQuery("state", 0, 7))
     shelf.query(ASKER, BlobQuery("state", 0, 8))
-    [answer] = ports.messages()
+    [answer] = shelf.ports.messages()
     assert answer == NoBlob("state", 0, 7)
     shelf.put(blob_of_file("state", 0, 7, path), path, temporary=False)
     shelf.query(ASKER, BlobQuery("state", 0, 7))
-    assert isinstance(ports.messages()[-1], BlobOffer)
-
-
-def asked(ports: RecordingPorts, shelf: Shelf, *query: object) -> list[Message]:
-    """What is answered to a query for a kind, a stage and a version."""
-    ports.forget()
-    shelf.query(ASKER, BlobQuery(*query))  # type: ignore[arg-type]
-    return ports.messages()
+    assert isinstance(shelf.ports.messages()[-1], BlobOffer)
 
 
 def test_of_several_versions_the_newest_is_offered_unless_one_is_named(
-    path: Path, ports: RecordingPorts, shelf: Shelf
+    path: Path, shelf: AskedShelf
 ) -> None:
-    offers = {v: put(shelf, path, temporary=False, version=v) for v in (3, 9, 5)}
+    offers = {v: shelf.offers(path, v) for v in (3, 9, 5)}
     shelf.put(blob_of_file("state", 1, 20, path), path, temporary=False)
-    assert asked(ports, shelf, "state", 0, None) == [offers[9]]
-    assert asked(ports, shelf, "state", 0, 5) == [offers[5]]
+    assert shelf.answers("state", 0, None) == [offers[9]]
+    assert shelf.answers("state", 0, 5) == [offers[5]]
     gone = NoBlob("state", 0, 4)
-    assert asked(ports, shelf, "state", 0, 4) == [gone]
-    assert asked(ports, shelf, "state", 0, 10) == [], "it may be on its way"
-    assert asked(ports, shelf, "state", 2, None) == []
+    assert shelf.answers("state", 0, 4) == [gone]
+    assert shelf.answers("state", 0, 10) == [], "it may be on its way"
+    assert shelf.answers("state", 2, None) == []
     shelf.withdraw_above(5)
-    assert asked(ports, shelf, "state", 0, None) == [offers[5]]
+    assert shelf.answers("state", 0, None) == [offers[5]]
     shelf.withdraw(0, 5)
-    assert asked(ports, shelf, "state", 0, None) == [offers[3]]
+    assert shelf.answers("state", 0, None) == [offers[3]]
     assert shelf.offer(1, 20) is None
 
 
-def test_what_is_no_state_is_here_or_is_not(
-    path: Path, ports: RecordingPorts, shelf: Shelf
-) -> None:
+def test_what_is_no_state_is_here_or_is_not(path: Path, shelf: AskedShelf) -> None:
     for version in (None, 0):
         answer = NoBlob("data", 0, version)
-        assert asked(ports, shelf, "data", 0, version) == [answer]
+        assert shelf.answers("data", 0, version) == [answer]
     blob = blob_of_file("data", 0, 0, path)
     shelf.put(blob, path, temporary=False)
-    assert asked(ports, shelf, "data", 0, 0) == [blob.offer]
+    assert shelf.answers("data", 0, 0) == [blob.offer]
 
 
 class Leaves:
@@ -256,24 +248,24 @@ class Leaves:
         return b"leaf" if index == 1 else b""
 
 
-async def test_leaves_are_given_one_by_one(ports: RecordingPorts, shelf: Shelf) -> None:
+async def test_leaves_are_given_one_by_one(shelf: AskedShelf) -> None:
     none = NoBlob("data", 0, LEAVES)
-    assert asked(ports, shelf, "data", 0, LEAVES) == [none]
+    assert shelf.answers("data", 0, LEAVES) == [none]
     offer = BlobOffer("data", 0, LEAVES, 8, [b"d" * 32])
     for offered, answer in ((None, none), (offer, offer)):
         shelf.leaves = Leaves(offered)
-        assert asked(ports, shelf, "data", 0, LEAVES) == [answer]
-    ports.forget()
+        assert shelf.answers("data", 0, LEAVES) == [answer]
+    shelf.ports.forget()
     for index in (1, 0, None):
         await shelf.request(ASKER, ChunkRequest("data", 0, LEAVES, index))
     given = [Chunk("data", 0, LEAVES, 1), Chunk("data", 0, LEAVES, 0)]
-    assert ports.messages() == [*given, NoBlob("data", 0, LEAVES)]
-    assert ports.payloads == [b"leaf", b"", b""]
+    assert shelf.ports.messages() == [*given, NoBlob("data", 0, LEAVES)]
+    assert shelf.ports.payloads == [b"leaf", b"", b""]
     assert shelf.served_bytes == 4
 
 
 async def test_a_large_file_is_served_in_chunks_after_the_list_of_their_digests(
-    tmp_path: Path, ports: RecordingPorts, shelf: Shelf
+    tmp_path: Path, shelf: AskedShelf
 ) -> None:
     path, rest = tmp_path / "state", b"the rest"
     path.write_bytes(bytes(CHUNK_BYTES) + rest)
@@ -281,12 +273,12 @@ async def test_a_large_file_is_served_in_chunks_after_the_list_of_their_digests(
     shelf.put(blob, path, temporary=False)
     for index in (None, 0, 1, 2):
         await shelf.request(ASKER, ChunkRequest("state", 0, 5, index))
-    assert ports.payloads == [blob.listed, bytes(CHUNK_BYTES), rest, b""]
-    assert ports.messages()[3] == NoBlob("state", 0, 5)
+    assert shelf.ports.payloads == [blob.listed, bytes(CHUNK_BYTES), rest, b""]
+    assert shelf.ports.messages()[3] == NoBlob("state", 0, 5)
     assert shelf.served_bytes == len(blob.listed) + CHUNK_BYTES + len(rest)
-    ports.forget()
+    shelf.ports.forget()
     await shelf.request(ASKER, ChunkRequest("state", 0, 6, 0))
-    assert isinstance(ports.messages()[0], NoBlob)
+    assert isinstance(shelf.ports.messages()[0], NoBlob)
 
 
 def test_a_file_that_is_larger_than_any_blob_is_none(
