@@ -186,7 +186,7 @@ class TestSwarm:
         self.manifest, self.volunteers = manifest, list[Volunteer]()
         self.dead: list[Volunteer] = []
         self.cache_bytes = 2**30
-        self._folder, self.hub, self._nursery = folder, hub, nursery
+        self.folder, self.hub, self._nursery = folder, hub, nursery
         self._groups = groups
 
     async def add(
@@ -225,7 +225,7 @@ class TestSwarm:
         if ahead_s is not None:
             engine.own_clock = engine.handshake.clock = partial(_virtual_clock, ahead_s)
         workers: list[LocalWorker] = []
-        disk = self._folder / str(number) / "checkpoints"
+        disk = self.folder / str(number) / "checkpoints"
         if copies is not None:
             shutil.copytree(copies, disk)
         if starts:
@@ -360,7 +360,7 @@ class TestSwarm:
         settings: Settings,
         source: Path | None,
     ) -> Terms:
-        home = self._folder / str(number)
+        home = self.folder / str(number)
         starts = self.manifest.start
         capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
         folders, texts = [source] if source else [], TextStore(home / "texts")

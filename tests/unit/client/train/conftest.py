@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         waits = inspect.iscoroutinefunction(getattr(item, "function", None))
         if here and waits and not item.get_closest_marker("trio"):
             item.add_marker(pytest.mark.trio(run=run_on_virtual_time))
+
+
+@pytest.fixture
+async def swarm(tmp_path: Path) -> AsyncIterator[Any]:
+    """A swarm of two stages, without volunteers."""
+    from tests.support.train_swarm import open_swarm  # has torch, which few tests need
+
+    async with open_swarm(tmp_path) as opened:
+        yield opened

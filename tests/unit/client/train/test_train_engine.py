@@ -37,7 +37,7 @@ from tests.support.train_swarm import ADVERT, TestSwarm, open_swarm
 
 
 async def test_who_enters_late_hears_what_stewards_said_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swarm: TestSwarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker takes seconds to start; a posting is repeated every twenty. Without it, it would
     take the stage for vacant and itself for the steward."""
@@ -50,16 +50,15 @@ async def test_who_enters_late_hears_what_stewards_said_before(
         return []
 
     monkeypatch.setattr(Matching, "receive_record", receive)
-    async with open_swarm(tmp_path) as swarm:
-        steward, late = await swarm.add(), await swarm.add()
-        peer = steward.peer
-        for name, body in (("0", b"poison"), ("1", b"words")):
-            steward.engine.perform(Publish(POSTING, name, 7, body))
-        await swarm.until(lambda: len(late.engine.membership.heard_before()) == 2)
-        assert not heard
-        late.engine.describe(ADVERT, has_data=True)
-        assert sorted(heard) == [(peer, POSTING, b"poison"), (peer, POSTING, b"words")]
-        assert late.engine.internal_errors == 1
+    steward, late = await swarm.add(), await swarm.add()
+    peer = steward.peer
+    for name, body in (("0", b"poison"), ("1", b"words")):
+        steward.engine.perform(Publish(POSTING, name, 7, body))
+    await swarm.until(lambda: len(late.engine.membership.heard_before()) == 2)
+    assert not heard
+    late.engine.describe(ADVERT, has_data=True)
+    assert sorted(heard) == [(peer, POSTING, b"poison"), (peer, POSTING, b"words")]
+    assert late.engine.internal_errors == 1
 
 
 async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(tmp_path: Path) -> None:
@@ -91,16 +90,15 @@ async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(tmp_p
 
 @pytest.mark.parametrize("shift_s", [3600.0, -3600.0])
 async def test_the_matching_follows_the_clock_when_it_is_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shift_s: float
+    swarm: TestSwarm, monkeypatch: pytest.MonkeyPatch, shift_s: float
 ) -> None:
     """After a suspend the monotonic clock lags behind; every posting of others looked stale."""
-    async with open_swarm(tmp_path) as swarm:
-        engine = (await swarm.add()).engine
-        engine.describe(ADVERT, has_data=True)
-        wall = engine.wall() + shift_s
-        monkeypatch.setattr(engine, "wall", lambda: wall)
-        engine._tick()
-        assert engine.matching._context.wall_s(engine.now()) == pytest.approx(wall, abs=1)
+    engine = (await swarm.add()).engine
+    engine.describe(ADVERT, has_data=True)
+    wall = engine.wall() + shift_s
+    monkeypatch.setattr(engine, "wall", lambda: wall)
+    engine._tick()
+    assert engine.matching._context.wall_s(engine.now()) == pytest.approx(wall, abs=1)
 
 
 def watched(engine: Engine, *methods: str) -> Mock:
@@ -124,7 +122,8 @@ def calls(told: Mock) -> dict[str, list[tuple[Any, ...]]]:
     return found
 
 
-async def at_rest(swarm: TestSwarm) -> Engine:
+@pytest.fixture
+async def engine(swarm: TestSwarm) -> Engine:
     """An engine of which nothing runs by itself."""
     volunteer = await swarm.add()
     volunteer.life.cancel()
@@ -139,85 +138,79 @@ GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
 GOES += ["_slow_news.gone"]
 
 
-async def test_every_part_hears_of_a_link_and_of_its_end(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        one = await swarm.add()
-        told = watched(one.engine, *COMES, *GOES)
-        other = await swarm.add()
-        peer = other.peer
-        await swarm.until(lambda: peer in one.engine.handshake.admitted)
-        come = calls(told)
-        for method in COMES:
-            assert [of[0] for of in come[method.replace(".", "_").lstrip("_")]] == [peer], method
-        told.reset_mock()
-        swarm.vanish(other)
-        await swarm.until(lambda: told.membership_link_down.called)
-        gone = calls(told)
-        for method in GOES:
-            assert peer in [of[0] for of in gone[method.replace(".", "_").lstrip("_")]], method
-        assert one.engine.internal_errors == 0
+async def test_every_part_hears_of_a_link_and_of_its_end(swarm: TestSwarm) -> None:
+    one = await swarm.add()
+    told = watched(one.engine, *COMES, *GOES)
+    other = await swarm.add()
+    peer = other.peer
+    await swarm.until(lambda: peer in one.engine.handshake.admitted)
+    come = calls(told)
+    for method in COMES:
+        assert [of[0] for of in come[method.replace(".", "_").lstrip("_")]] == [peer], method
+    told.reset_mock()
+    swarm.vanish(other)
+    await swarm.until(lambda: told.membership_link_down.called)
+    gone = calls(told)
+    for method in GOES:
+        assert peer in [of[0] for of in gone[method.replace(".", "_").lstrip("_")]], method
+    assert one.engine.internal_errors == 0
 
 
-async def test_the_end_of_a_strangers_link_is_no_members(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        engine = await at_rest(swarm)
-        told = watched(engine, *GOES)
-        engine._peer_down(PeerId("stranger"), "gone", by_peer=False)
-        gone = calls(told)
-        assert "reach_gone" in gone
-        for method in ("membership_link_down", "waypoints_link_down"):
-            assert method not in gone
+async def test_the_end_of_a_strangers_link_is_no_members(engine: Engine) -> None:
+    told = watched(engine, *GOES)
+    engine._peer_down(PeerId("stranger"), "gone", by_peer=False)
+    gone = calls(told)
+    assert "reach_gone" in gone
+    for method in ("membership_link_down", "waypoints_link_down"):
+        assert method not in gone
 
 
-async def test_who_leaves_in_order_is_not_missed_by_the_matching(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        stayer, leaver, victim = await swarm.add(), await swarm.add(), await swarm.add()
-        engine = stayer.engine
-        engine.describe(ADVERT, has_data=True)
-        told = watched(engine, "matching.member_left", "downloads.lost")
-        await swarm.until(lambda: len(engine.membership.roster.live()) == 3)
-        leaver.engine.leave()
-        swarm.vanish(victim)
-        await swarm.until(lambda: len(engine.membership.roster.live()) == 1)
-        assert calls(told)["matching_member_left"] == [(leaver.peer,)]
-        assert (victim.peer,) in calls(told)["downloads_lost"]
+async def test_who_leaves_in_order_is_not_missed_by_the_matching(swarm: TestSwarm) -> None:
+    stayer, leaver, victim = await swarm.add(), await swarm.add(), await swarm.add()
+    engine = stayer.engine
+    engine.describe(ADVERT, has_data=True)
+    told = watched(engine, "matching.member_left", "downloads.lost")
+    await swarm.until(lambda: len(engine.membership.roster.live()) == 3)
+    leaver.engine.leave()
+    swarm.vanish(victim)
+    await swarm.until(lambda: len(engine.membership.roster.live()) == 1)
+    assert calls(told)["matching_member_left"] == [(leaver.peer,)]
+    assert (victim.peer,) in calls(told)["downloads_lost"]
 
 
 async def test_what_is_due_is_done_by_every_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     always = ["expulsions.tick", "data_search.tick", "held_stages.tick"]
     when_due = ["membership.tick", "matching.tick", "history.tick"]
-    async with open_swarm(tmp_path) as swarm:
-        engine = await at_rest(swarm)
-        engine.describe(ADVERT, has_data=True)
-        told = watched(engine, *always, *when_due, "measuring.tick", "contributions.tick")
-        await trio.sleep(5)
-        now = engine.now()
-        for due, done in ((now + 1, False), (now, True)):
-            for part in (engine.membership, engine.matching, engine.history):
-                monkeypatch.setattr(part, "next_deadline", lambda *_, at=due: at)
-            told.reset_mock()
-            engine._tick()
-            ticked = calls(told)
-            for method in when_due:
-                assert (method.replace(".", "_") in ticked) is done, method
-            for method in always:
-                assert ticked[method.replace(".", "_")] == [(now,)], method
-            assert ticked["measuring_tick"][0][1] == now
-            assert ticked["contributions_tick"] == [(now,)]
-        looked = watched(engine, "held_stages.update_view", "waypoints.update", "network.want")
-        monkeypatch.setattr(engine.membership, "next_deadline", lambda *_: now + 1)
-        for due, seen in ((now + 1, False), (now, True)):
-            engine._view_dirty = False
-            engine._view_at, engine._look_due, engine._look_again_at = due, seen, now
-            engine._tick()
-            views = "held_stages_update_view", "waypoints_update", "network_want"
-            assert [name in calls(looked) for name in views] == [seen] * 3
-        engine._look_due, engine._look_again_at = True, now + 1
-        looked.reset_mock()
+    engine.describe(ADVERT, has_data=True)
+    told = watched(engine, *always, *when_due, "measuring.tick", "contributions.tick")
+    await trio.sleep(5)
+    now = engine.now()
+    for due, done in ((now + 1, False), (now, True)):
+        for part in (engine.membership, engine.matching, engine.history):
+            monkeypatch.setattr(part, "next_deadline", lambda *_, at=due: at)
+        told.reset_mock()
         engine._tick()
-        assert "network_want" not in calls(looked), "it rests after a look"
+        ticked = calls(told)
+        for method in when_due:
+            assert (method.replace(".", "_") in ticked) is done, method
+        for method in always:
+            assert ticked[method.replace(".", "_")] == [(now,)], method
+        assert ticked["measuring_tick"][0][1] == now
+        assert ticked["contributions_tick"] == [(now,)]
+    looked = watched(engine, "held_stages.update_view", "waypoints.update", "network.want")
+    monkeypatch.setattr(engine.membership, "next_deadline", lambda *_: now + 1)
+    for due, seen in ((now + 1, False), (now, True)):
+        engine._view_dirty = False
+        engine._view_at, engine._look_due, engine._look_again_at = due, seen, now
+        engine._tick()
+        views = "held_stages_update_view", "waypoints_update", "network_want"
+        assert [name in calls(looked) for name in views] == [seen] * 3
+    engine._look_due, engine._look_again_at = True, now + 1
+    looked.reset_mock()
+    engine._tick()
+    assert "network_want" not in calls(looked), "it rests after a look"
 
 
 READERS = {STORED: "history", WAYPOINT: "waypoints"}
@@ -225,151 +218,143 @@ READERS |= {"measured": "measuring"}
 
 
 async def test_each_record_goes_to_the_part_that_reads_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        engine = await at_rest(swarm)
-        told, by = Mock(), PeerId("author")
-        for part in READERS.values():
-            monkeypatch.setattr(getattr(engine, part), "record", getattr(told, part))
-        monkeypatch.setattr(engine._loss_reports, "heard", told.losses)
-        for kind, part in READERS.items():
-            told.reset_mock()
-            records = [RecordChanged(kind, by, by, b""), RecordGone(kind, by)]
-            engine._members(list(records))
-            assert calls(told) == {part: [(record,) for record in records]}, kind
+    told, by = Mock(), PeerId("author")
+    for part in READERS.values():
+        monkeypatch.setattr(getattr(engine, part), "record", getattr(told, part))
+    monkeypatch.setattr(engine._loss_reports, "heard", told.losses)
+    for kind, part in READERS.items():
         told.reset_mock()
-        for kind in ("progress", "held-out"):
-            engine._members([RecordChanged(kind, by, by, b"")])
-        assert calls(told) == {"losses": [("progress",), ("held-out",)]}
+        records = [RecordChanged(kind, by, by, b""), RecordGone(kind, by)]
+        engine._members(list(records))
+        assert calls(told) == {part: [(record,) for record in records]}, kind
+    told.reset_mock()
+    for kind in ("progress", "held-out"):
+        engine._members([RecordChanged(kind, by, by, b"")])
+    assert calls(told) == {"losses": [("progress",), ("held-out",)]}
 
 
-async def test_the_matchings_decisions_are_carried_out_and_told(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        engine, held = await at_rest(swarm), Mock()
-        held.seats.return_value = []
-        engine.held_stages = held
-        told = watched(engine, "_clock.settle")
-        engine.matched([Assign(Stage(1), "it lacks replicas"), Unassign(Stage(0), "it has many")])
-        held.assign.assert_called_once_with(1)
-        held.drain.assert_called_once_with(0, "it has many")
-        assert not engine.started
-        engine.matched([GangStart((1, 1))])
-        assert engine.started
-        held.allow_training.assert_called_once_with()
-        assert calls(told) == {"clock_settle": [()]}
-        events = [entry.event for entry in engine.event_sink.log.since(0).entries]
-        changes = [(e.stage, e.state) for e in events if isinstance(e, StageAssigned)]
-        assert changes == [(1, "held"), (0, "left")]
+async def test_the_matchings_decisions_are_carried_out_and_told(engine: Engine) -> None:
+    held = Mock()
+    held.seats.return_value = []
+    engine.held_stages = held
+    told = watched(engine, "_clock.settle")
+    engine.matched([Assign(Stage(1), "it lacks replicas"), Unassign(Stage(0), "it has many")])
+    held.assign.assert_called_once_with(1)
+    held.drain.assert_called_once_with(0, "it has many")
+    assert not engine.started
+    engine.matched([GangStart((1, 1))])
+    assert engine.started
+    held.allow_training.assert_called_once_with()
+    assert calls(told) == {"clock_settle": [()]}
+    events = [entry.event for entry in engine.event_sink.log.since(0).entries]
+    changes = [(e.stage, e.state) for e in events if isinstance(e, StageAssigned)]
+    assert changes == [(1, "held"), (0, "left")]
 
 
 async def test_effects_go_to_the_network_or_to_people(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        engine, told = await at_rest(swarm), Mock()
-        monkeypatch.setattr(engine.network, "post", told.post)
-        monkeypatch.setattr(engine.network, "penalise", told.penalise)
-        other = PeerId("other")
-        engine.perform(Send(other, Goodbye("")))
-        engine.perform(Send(other, Letter("kind", b"body")))
-        sent = [(other, Goodbye(""), b""), (other, Letter("kind", b"body"), b"")]
-        assert calls(told)["post"] == sent
-        for peer in (other, engine.signer.peer):
-            engine.perform(Penalise(peer, "a lie", 20))
-        assert calls(told)["penalise"] == [(other, 20, "a lie")], "nobody penalises itself"
-        assert engine.penalties == {"a lie": 2}
-        engine.perform(Explain("swarm", "something for people"))
-        events = [entry.event for entry in engine.event_sink.log.since(0).entries]
-        assert [e for e in events if isinstance(e, LogLine)][-1].words == "something for people"
+    told = Mock()
+    monkeypatch.setattr(engine.network, "post", told.post)
+    monkeypatch.setattr(engine.network, "penalise", told.penalise)
+    other = PeerId("other")
+    engine.perform(Send(other, Goodbye("")))
+    engine.perform(Send(other, Letter("kind", b"body")))
+    sent = [(other, Goodbye(""), b""), (other, Letter("kind", b"body"), b"")]
+    assert calls(told)["post"] == sent
+    for peer in (other, engine.signer.peer):
+        engine.perform(Penalise(peer, "a lie", 20))
+    assert calls(told)["penalise"] == [(other, 20, "a lie")], "nobody penalises itself"
+    assert engine.penalties == {"a lie": 2}
+    engine.perform(Explain("swarm", "something for people"))
+    events = [entry.event for entry in engine.event_sink.log.since(0).entries]
+    assert [e for e in events if isinstance(e, LogLine)][-1].words == "something for people"
 
 
 async def test_a_newcomer_is_not_blamed_for_what_it_sends_before_our_seats_see_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """News of who has done no work waits a second, and its reports do not."""
-    async with open_swarm(tmp_path) as swarm:
-        engine, told, other = await at_rest(swarm), Mock(), PeerId("other")
-        monkeypatch.setattr(engine.network, "penalise", told.penalise)
-        monkeypatch.setattr(engine, "_is_new", {other}.__contains__)
-        engine._view_of(other)
-        engine.perform(Penalise(other, "not-from-a-neighbour", 1))
-        engine.perform(Penalise(other, "a lie", 20))
-        engine._view_changed()
-        engine.perform(Penalise(other, "not-from-a-neighbour", 1))
-        said = [(other, 20, "a lie"), (other, 1, "not-from-a-neighbour")]
-        assert calls(told)["penalise"] == said
+    told, other = Mock(), PeerId("other")
+    monkeypatch.setattr(engine.network, "penalise", told.penalise)
+    monkeypatch.setattr(engine, "_is_new", {other}.__contains__)
+    engine._view_of(other)
+    engine.perform(Penalise(other, "not-from-a-neighbour", 1))
+    engine.perform(Penalise(other, "a lie", 20))
+    engine._view_changed()
+    engine.perform(Penalise(other, "not-from-a-neighbour", 1))
+    said = [(other, 20, "a lie"), (other, 1, "not-from-a-neighbour")]
+    assert calls(told)["penalise"] == said
 
 
 async def test_messages_to_ourselves_come_in_order_and_never_within_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        engine, heard, within = await at_rest(swarm), list[tuple[int, bytes]](), [False]
-        me = engine.signer.peer
+    heard, within = list[tuple[int, bytes]](), [False]
+    me = engine.signer.peer
 
-        def take(event: NetEvent) -> None:
-            assert isinstance(event, Inbound)
-            assert isinstance(event.message, JoinStage)
-            assert not within[0]
-            within[0] = True
-            heard.append((event.message.stage, event.payload))
-            if event.message.stage < 3:
-                engine.send(me, JoinStage(event.message.stage + 2), b"answer")
-            within[0] = False
+    def take(event: NetEvent) -> None:
+        assert isinstance(event, Inbound)
+        assert isinstance(event.message, JoinStage)
+        assert not within[0]
+        within[0] = True
+        heard.append((event.message.stage, event.payload))
+        if event.message.stage < 3:
+            engine.send(me, JoinStage(event.message.stage + 2), b"answer")
+        within[0] = False
 
-        monkeypatch.setattr(engine, "take", take)
-        engine.send(me, JoinStage(1), b"a")
-        engine.send(me, JoinStage(2), b"b")
-        assert heard == []
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(engine._deliver)
-            await trio.testing.wait_all_tasks_blocked()
-            nursery.cancel_scope.cancel()
-        assert heard == [(1, b"a"), (2, b"b"), (3, b"answer"), (4, b"answer")]
+    monkeypatch.setattr(engine, "take", take)
+    engine.send(me, JoinStage(1), b"a")
+    engine.send(me, JoinStage(2), b"b")
+    assert heard == []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(engine._deliver)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert heard == [(1, b"a"), (2, b"b"), (3, b"answer"), (4, b"answer")]
 
 
 async def test_a_strangers_message_that_only_members_send_is_ignored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        engine, receive = await at_rest(swarm), Mock(return_value=[])
-        engine.describe(ADVERT, has_data=True)
-        monkeypatch.setattr(engine.matching, "receive", receive)
-        letter, member = Letter("propose", b""), PeerId("member")
-        engine.take(Inbound(member, letter, b""))
-        assert not receive.called
-        engine.handshake.admitted.add(member)
-        engine.take(Inbound(member, letter, b""))
-        receive.assert_called_once_with(member, "propose", b"", engine.now())
+    receive = Mock(return_value=[])
+    engine.describe(ADVERT, has_data=True)
+    monkeypatch.setattr(engine.matching, "receive", receive)
+    letter, member = Letter("propose", b""), PeerId("member")
+    engine.take(Inbound(member, letter, b""))
+    assert not receive.called
+    engine.handshake.admitted.add(member)
+    engine.take(Inbound(member, letter, b""))
+    receive.assert_called_once_with(member, "propose", b"", engine.now())
 
 
 @pytest.mark.parametrize("stage", [0, 1])
 async def test_our_elector_hears_of_every_stage_and_answers_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: int
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, stage: int
 ) -> None:
     """We hold no stage: those beside ours name us as an elector, too."""
     sent: list[tuple[PeerId, Message]] = []
-    async with open_swarm(tmp_path) as swarm:
-        engine, leader = await at_rest(swarm), PeerId("member")
-        engine.handshake.admitted.add(leader)
-        elector, me = engine.elector, engine.signer.peer
-        monkeypatch.setattr(engine, "send", lambda to, message: sent.append((to, message)))
-        monkeypatch.setattr(elector, "verify", lambda *_: True)
-        show(elector, may_be=lambda *_: True)
-        decree = Decree(2, bytes(32), (leader,), (me,), 0.0)
-        closed = Commit(stage, 7, 2, leader, decree, ((leader, bytes(64)),), era=5)
-        engine.take(Inbound(leader, closed, b""))
-        assert elector.commit(stage, 5, 7) is None, "no work has proven who has voted"
-        monkeypatch.setattr(engine.history, "proves", {leader}.__contains__)
-        engine.take(Inbound(leader, closed, b""))
-        assert elector.commit(stage, 5, 7) == closed
-        engine.take(Inbound(leader, Propose(stage, 7, 0, era=5), b""))
-        engine.take(Inbound(leader, Propose(stage, 8, 2, era=5), b""))
-        (_, found), (to, promise) = sent
-        assert found == closed
-        assert to == leader
-        assert isinstance(promise, Vote)
-        assert (promise.stage, promise.step, promise.promised) == (stage, 8, 2)
-        assert promise.signature
-        assert engine.internal_errors == 0
+    leader = PeerId("member")
+    engine.handshake.admitted.add(leader)
+    elector, me = engine.elector, engine.signer.peer
+    monkeypatch.setattr(engine, "send", lambda to, message: sent.append((to, message)))
+    monkeypatch.setattr(elector, "verify", lambda *_: True)
+    show(elector, may_be=lambda *_: True)
+    decree = Decree(2, bytes(32), (leader,), (me,), 0.0)
+    closed = Commit(stage, 7, 2, leader, decree, ((leader, bytes(64)),), era=5)
+    engine.take(Inbound(leader, closed, b""))
+    assert elector.commit(stage, 5, 7) is None, "no work has proven who has voted"
+    monkeypatch.setattr(engine.history, "proves", {leader}.__contains__)
+    engine.take(Inbound(leader, closed, b""))
+    assert elector.commit(stage, 5, 7) == closed
+    engine.take(Inbound(leader, Propose(stage, 7, 0, era=5), b""))
+    engine.take(Inbound(leader, Propose(stage, 8, 2, era=5), b""))
+    (_, found), (to, promise) = sent
+    assert found == closed
+    assert to == leader
+    assert isinstance(promise, Vote)
+    assert (promise.stage, promise.step, promise.promised) == (stage, 8, 2)
+    assert promise.signature
+    assert engine.internal_errors == 0

@@ -100,49 +100,45 @@ async def test_charges_that_have_expelled_a_member_outlast_a_pause(tmp_path: Pat
         assert [(one.culprit, one.stage) for one in audits.verdicts] == [(liar.peer, 1)]
 
 
-async def test_a_pause_says_why_and_what_ends_it(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        pauses = Pauses(tmp_path, lambda said: None)
-        _, training, _ = await _pausable(swarm, tmp_path, pauses)
-        training.held_stages.pause(NoRoom("the disk is full", tmp_path, 1))
-        assert pauses.now.reason == "the disk is full; training goes on when there is room"
-        pauses.release("disk")
-        training.held_stages.pause(Diverged("training diverged", "resume to try again"))
-        assert pauses.now.reason == "training diverged; resume to try again"
+async def test_a_pause_says_why_and_what_ends_it(swarm: TestSwarm) -> None:
+    pauses = Pauses(swarm.folder, lambda said: None)
+    _, training, _ = await _pausable(swarm, swarm.folder, pauses)
+    training.held_stages.pause(NoRoom("the disk is full", swarm.folder, 1))
+    assert pauses.now.reason == "the disk is full; training goes on when there is room"
+    pauses.release("disk")
+    training.held_stages.pause(Diverged("training diverged", "resume to try again"))
+    assert pauses.now.reason == "training diverged; resume to try again"
 
 
-async def test_who_starts_paused_holds_nothing(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        pauses = Pauses(tmp_path, lambda said: None)
-        pauses.pause(None, "since yesterday")
-        _, training, workers = await _pausable(swarm, tmp_path, pauses)
-        await trio.sleep(60)
-        assert training.held_stages.closed
-        assert workers == []
-        pauses.resume()
-        await swarm.until(lambda: workers)
+async def test_who_starts_paused_holds_nothing(swarm: TestSwarm) -> None:
+    pauses = Pauses(swarm.folder, lambda said: None)
+    pauses.pause(None, "since yesterday")
+    _, training, workers = await _pausable(swarm, swarm.folder, pauses)
+    await trio.sleep(60)
+    assert training.held_stages.closed
+    assert workers == []
+    pauses.resume()
+    await swarm.until(lambda: workers)
 
 
-async def test_who_leaves_for_good_does_not_come_back(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        pauses = Pauses(tmp_path, lambda said: None)
-        _, training, _ = await _pausable(swarm, tmp_path, pauses)
-        await trio.sleep(1)
-        pauses.pause(None, "")
-        await swarm.until(lambda: training.held_stages.closed)
-        await training.drain(for_good=True)
-        pauses.resume()
-        await trio.sleep(60)
-        assert training.held_stages.closed
+async def test_who_leaves_for_good_does_not_come_back(swarm: TestSwarm) -> None:
+    pauses = Pauses(swarm.folder, lambda said: None)
+    _, training, _ = await _pausable(swarm, swarm.folder, pauses)
+    await trio.sleep(1)
+    pauses.pause(None, "")
+    await swarm.until(lambda: training.held_stages.closed)
+    await training.drain(for_good=True)
+    pauses.resume()
+    await trio.sleep(60)
+    assert training.held_stages.closed
 
 
-async def test_who_starts_removes_the_copies_of_a_process_that_was_killed(tmp_path: Path) -> None:
-    left = tmp_path / "pausable" / "snapshots" / "snapshot-0-v7.safetensors"
+async def test_who_starts_removes_the_copies_of_a_process_that_was_killed(swarm: TestSwarm) -> None:
+    left = swarm.folder / "pausable" / "snapshots" / "snapshot-0-v7.safetensors"
     left.parent.mkdir(parents=True)
     left.write_bytes(b"weights")
-    async with open_swarm(tmp_path) as swarm:
-        await _pausable(swarm, tmp_path, Pauses(tmp_path, lambda said: None))
-        await swarm.until(lambda: not left.exists())
+    await _pausable(swarm, swarm.folder, Pauses(swarm.folder, lambda said: None))
+    await swarm.until(lambda: not left.exists())
 
 
 async def _measuring(
@@ -166,29 +162,27 @@ async def _has_begun_or_failed(swarm: TestSwarm, training: Training) -> None:
     await swarm.until(lambda: training.held_stages.failure or training._engine.matching is not None)
 
 
-async def test_a_device_that_is_not_there_is_said_to_the_user(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        training, _ = await _measuring(swarm, tmp_path, device="cuda:99")
-        await _has_begun_or_failed(swarm, training)
-        failure = training.held_stages.failure
-        assert "no device 'cuda:99'" in str(failure)
-        assert "--device" in failure.next_step
-        assert failure.exit_code == ExitCode.CONFIG
+async def test_a_device_that_is_not_there_is_said_to_the_user(swarm: TestSwarm) -> None:
+    training, _ = await _measuring(swarm, swarm.folder, device="cuda:99")
+    await _has_begun_or_failed(swarm, training)
+    failure = training.held_stages.failure
+    assert "no device 'cuda:99'" in str(failure)
+    assert "--device" in failure.next_step
+    assert failure.exit_code == ExitCode.CONFIG
 
 
 @pytest.mark.parametrize("deaths", [1, MEASURING_WORKERS])
 async def test_a_worker_that_dies_while_it_measures_is_replaced_a_few_times(
-    tmp_path: Path, deaths: int
+    swarm: TestSwarm, deaths: int
 ) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        training, workers = await _measuring(swarm, tmp_path)
-        for died in range(deaths):
-            await swarm.until(lambda: len(workers) > died)  # noqa: B023
-            workers[died].die()
-        await _has_begun_or_failed(swarm, training)
-        assert training.held_stages.counters.worker_restarts == deaths
-        if deaths < MEASURING_WORKERS:
-            assert training.held_stages.failure is None
-            assert training._engine.matching is not None, "it has entered the swarm"
-        else:
-            assert f"died {deaths} times" in str(training.held_stages.failure)
+    training, workers = await _measuring(swarm, swarm.folder)
+    for died in range(deaths):
+        await swarm.until(lambda: len(workers) > died)  # noqa: B023
+        workers[died].die()
+    await _has_begun_or_failed(swarm, training)
+    assert training.held_stages.counters.worker_restarts == deaths
+    if deaths < MEASURING_WORKERS:
+        assert training.held_stages.failure is None
+        assert training._engine.matching is not None, "it has entered the swarm"
+    else:
+        assert f"died {deaths} times" in str(training.held_stages.failure)

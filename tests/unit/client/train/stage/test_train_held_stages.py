@@ -123,28 +123,26 @@ async def test_a_move_while_training_loses_nothing(tmp_path: Path, old: int, new
         swarm.assert_exact()
 
 
-async def test_a_second_stage_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        room = int(stage_need(swarm.manifest, 1).total_bytes / 0.85) + 1
-        small, first = await swarm.add(1, memory_bytes=room), await swarm.add(0)
-        swarm.start()
-        await swarm.until(lambda: small.step(1) >= 1)
-        small.assign(0)
-        await swarm.until(lambda: small.engine.given_up)
-        assert "of memory" in small.engine.given_up[0]
-        assert list(small.held_stages.held) == [1]
-        await swarm.until_done()
-        assert first.held_stages.failure is None
-        swarm.assert_exact()
+async def test_a_second_stage_that_does_not_fit_is_refused(swarm: TestSwarm) -> None:
+    room = int(stage_need(swarm.manifest, 1).total_bytes / 0.85) + 1
+    small, first = await swarm.add(1, memory_bytes=room), await swarm.add(0)
+    swarm.start()
+    await swarm.until(lambda: small.step(1) >= 1)
+    small.assign(0)
+    await swarm.until(lambda: small.engine.given_up)
+    assert "of memory" in small.engine.given_up[0]
+    assert list(small.held_stages.held) == [1]
+    await swarm.until_done()
+    assert first.held_stages.failure is None
+    swarm.assert_exact()
 
 
-async def test_a_first_stage_that_does_not_fit_ends_the_node(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        small = await swarm.add(memory_bytes=1000)
-        small.assign(0)
-        with pytest.raises(AssertionError, match="of memory"):
-            await swarm.until(lambda: small.serves(0))
-        assert small.engine.given_up == {}
+async def test_a_first_stage_that_does_not_fit_ends_the_node(swarm: TestSwarm) -> None:
+    small = await swarm.add(memory_bytes=1000)
+    small.assign(0)
+    with pytest.raises(AssertionError, match="of memory"):
+        await swarm.until(lambda: small.serves(0))
+    assert small.engine.given_up == {}
 
 
 async def test_unassigned_while_fetching_nothing_is_left(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from client.store.checkpoints import CheckpointFolder
 from client.train.machine.pausing import Pauses
 from client.train.recovery.history import History
 from client.train.training import Site, Training
-from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
+from tests.support.train_swarm import TestSwarm, Volunteer
 
 
 def training_of(volunteer: Volunteer, folder: Path) -> Training:
@@ -34,31 +34,29 @@ async def linked(swarm: TestSwarm, a: Volunteer, b: Volunteer) -> None:
     await swarm.until(lambda: a.peer in b.engine.handshake.admitted)
 
 
-async def test_a_clock_that_is_ten_minutes_ahead_waits_until_it_is_set(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        member = await swarm.add(ahead_s=0.0)
-        wrong = await swarm.add(ahead_s=600.0)
-        training = training_of(wrong, tmp_path)
-        await linked(swarm, member, wrong)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(training.clock_agrees)
-            await trio.sleep(20)
-            assert "clock is 600 s ahead of that of the only member" in training.phase
-            assert "timedatectl" in training.phase
-            assert said_by(wrong).count("error this machine's clock is 600 s ahead") == 1
-            assert "warning our clock is 600 s behind" in said_by(member)
-            wrong.engine.own_clock = member.engine.own_clock
-        assert "the clocks agree now" in said_by(wrong)
+async def test_a_clock_that_is_ten_minutes_ahead_waits_until_it_is_set(swarm: TestSwarm) -> None:
+    member = await swarm.add(ahead_s=0.0)
+    wrong = await swarm.add(ahead_s=600.0)
+    training = training_of(wrong, swarm.folder)
+    await linked(swarm, member, wrong)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(training.clock_agrees)
+        await trio.sleep(20)
+        assert "clock is 600 s ahead of that of the only member" in training.phase
+        assert "timedatectl" in training.phase
+        assert said_by(wrong).count("error this machine's clock is 600 s ahead") == 1
+        assert "warning our clock is 600 s behind" in said_by(member)
+        wrong.engine.own_clock = member.engine.own_clock
+    assert "the clocks agree now" in said_by(wrong)
 
 
-async def test_a_clock_that_is_a_little_off_goes_by_the_members(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        member = await swarm.add(ahead_s=0.0)
-        other = await swarm.add(ahead_s=30.0)
-        await linked(swarm, member, other)
-        await training_of(other, tmp_path).clock_agrees()
-        assert abs(other.engine.wall() - member.engine.own_clock()) < 1
-        swarm.start()
-        swarm.vanish(member)
-        await trio.sleep(10)
-        assert abs(other.engine.wall() - member.engine.own_clock()) < 1, "for as long as it runs"
+async def test_a_clock_that_is_a_little_off_goes_by_the_members(swarm: TestSwarm) -> None:
+    member = await swarm.add(ahead_s=0.0)
+    other = await swarm.add(ahead_s=30.0)
+    await linked(swarm, member, other)
+    await training_of(other, swarm.folder).clock_agrees()
+    assert abs(other.engine.wall() - member.engine.own_clock()) < 1
+    swarm.start()
+    swarm.vanish(member)
+    await trio.sleep(10)
+    assert abs(other.engine.wall() - member.engine.own_clock()) < 1, "for as long as it runs"

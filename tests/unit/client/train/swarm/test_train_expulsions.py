@@ -48,44 +48,42 @@ def two_faced(swarm: TestSwarm, liar: Volunteer, where: str | None = None) -> Pr
     return contradiction(one, two)  # type: ignore[return-value]
 
 
-async def test_the_author_of_two_adverts_is_out_everywhere(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        honest = [await swarm.add() for _ in range(3)]
-        liar = await swarm.add()
-        me, file = liar.peer, tmp_path / "proofs"
-        honest[0].engine.keep_evidence(file, tmp_path / "numbers", tmp_path / "marks")
-        await swarm.until(
-            lambda: all(h.engine.membership.roster.member(me) is not None for h in honest)
-        )
-        proof = two_faced(swarm, liar)
-        liar.engine.send(honest[0].peer, Records([proof.first]))
-        liar.engine.send(honest[1].peer, Records([proof.second]))
-        await swarm.until(lambda: all(me in h.engine.membership.verdicts for h in honest))
-        await swarm.until(lambda: not swarm.hub.linked(me))
-        assert all(h.engine.membership.roster.member(me) is None for h in honest)
-        with pytest.raises(DialError):
-            await liar.engine.network.connect(honest[2].engine.network.addresses[0])
+async def test_the_author_of_two_adverts_is_out_everywhere(swarm: TestSwarm) -> None:
+    honest = [await swarm.add() for _ in range(3)]
+    liar = await swarm.add()
+    me, file = liar.peer, swarm.folder / "proofs"
+    honest[0].engine.keep_evidence(file, swarm.folder / "numbers", swarm.folder / "marks")
+    await swarm.until(
+        lambda: all(h.engine.membership.roster.member(me) is not None for h in honest)
+    )
+    proof = two_faced(swarm, liar)
+    liar.engine.send(honest[0].peer, Records([proof.first]))
+    liar.engine.send(honest[1].peer, Records([proof.second]))
+    await swarm.until(lambda: all(me in h.engine.membership.verdicts for h in honest))
+    await swarm.until(lambda: not swarm.hub.linked(me))
+    assert all(h.engine.membership.roster.member(me) is None for h in honest)
+    with pytest.raises(DialError):
+        await liar.engine.network.connect(honest[2].engine.network.addresses[0])
 
-        late = await swarm.add()  # links with everybody, the liar included
-        await swarm.until(lambda: me in late.engine.membership.verdicts)
-        assert Persisted(file, KeptEvidence).read() == KeptEvidence((proof,))
-        now = late.shown()
-        assert [out.peer for out in now.expelled] == [me]
-        assert "two different adverts" in now.expelled[0].reason
-        assert late.engine.internal_errors == 0
+    late = await swarm.add()  # links with everybody, the liar included
+    await swarm.until(lambda: me in late.engine.membership.verdicts)
+    assert Persisted(file, KeptEvidence).read() == KeptEvidence((proof,))
+    now = late.shown()
+    assert [out.peer for out in now.expelled] == [me]
+    assert "two different adverts" in now.expelled[0].reason
+    assert late.engine.internal_errors == 0
 
 
-async def test_who_relays_evidence_of_another_run_is_banned(tmp_path: Path) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        one, framed, framer = [await swarm.add() for _ in range(3)]
-        await swarm.until(lambda: len(swarm.hub.linked(one.peer)) == 2)
-        await swarm.until(lambda: len(one.engine.handshake.admitted) == 2)
-        proof = two_faced(swarm, framed, OTHER_SWARM)
-        for _ in range(2):
-            framer.engine.send(one.peer, Statements("proof", proof.envelopes))
-        await swarm.until(lambda: len(swarm.hub.linked(one.peer)) == 1)
-        assert swarm.hub.linked(one.peer) == (framed.peer,)
-        assert len(one.engine.membership.verdicts) == 0
+async def test_who_relays_evidence_of_another_run_is_banned(swarm: TestSwarm) -> None:
+    one, framed, framer = [await swarm.add() for _ in range(3)]
+    await swarm.until(lambda: len(swarm.hub.linked(one.peer)) == 2)
+    await swarm.until(lambda: len(one.engine.handshake.admitted) == 2)
+    proof = two_faced(swarm, framed, OTHER_SWARM)
+    for _ in range(2):
+        framer.engine.send(one.peer, Statements("proof", proof.envelopes))
+    await swarm.until(lambda: len(swarm.hub.linked(one.peer)) == 1)
+    assert swarm.hub.linked(one.peer) == (framed.peer,)
+    assert len(one.engine.membership.verdicts) == 0
 
 
 async def test_our_own_adverts_rise_although_the_clock_is_set_back(tmp_path: Path) -> None:

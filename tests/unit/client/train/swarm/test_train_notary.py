@@ -20,7 +20,7 @@ from protocol.wire.messages import Commit, Message, Plan, Propose, Ready, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.protocol_examples import SWARM, peer, signer
-from tests.support.train_swarm import open_swarm
+from tests.support.train_swarm import TestSwarm
 
 PLAN = Plan(1, 7, 2, [PlanMember(peer(1), b"\xff")], [0, 8], [], electors=[peer(1)], era=5)
 OTHER = replace(PLAN, electors=[peer(2)])
@@ -190,33 +190,32 @@ def test_an_elector_whose_file_is_damaged_stays_out_too(tmp_path: Path) -> None:
     assert isinstance(other.elector.answer(SECOND, QUESTION), Vote)
 
 
-async def test_a_leader_that_tells_its_members_two_things_is_out(tmp_path: Path) -> None:
+async def test_a_leader_that_tells_its_members_two_things_is_out(swarm: TestSwarm) -> None:
     """Three replicas of one stage: the leader tells the other two something else each."""
-    async with open_swarm(tmp_path) as swarm:
-        *replicas, _ = await swarm.staffed(1, 1, 1, 0, steps=2)
-        liar, *honest = replicas
-        me, other = liar.peer, honest[1].peer
-        truth = liar.engine.notary.signed
-        lies = Notary(liar.engine.signer, swarm.file.swarm, sight(), lambda _: None)
-        send = liar.engine.send
+    *replicas, _ = await swarm.staffed(1, 1, 1, 0, steps=2)
+    liar, *honest = replicas
+    me, other = liar.peer, honest[1].peer
+    truth = liar.engine.notary.signed
+    lies = Notary(liar.engine.signer, swarm.file.swarm, sight(), lambda _: None)
+    send = liar.engine.send
 
-        def two_faced(to: PeerId, message: Message, payload: bytes = b"") -> None:
-            if not isinstance(message, Plan) or to != other:
-                send(to, message, payload)
-                return
-            first, *others = message.electors
-            false = lies.signed(replace(message, electors=[*others, first]))
-            if false is not None:
-                liar.engine.network.post(to, false)
+    def two_faced(to: PeerId, message: Message, payload: bytes = b"") -> None:
+        if not isinstance(message, Plan) or to != other:
+            send(to, message, payload)
+            return
+        first, *others = message.electors
+        false = lies.signed(replace(message, electors=[*others, first]))
+        if false is not None:
+            liar.engine.network.post(to, false)
 
-        liar.engine.send = two_faced  # type: ignore[method-assign]
-        await swarm.until(lambda: all(me in one.engine.membership.verdicts for one in honest))
-        assert liar.engine.notary.signed == truth
-        newest = max(one.step(1) for one in honest)
-        with trio.fail_after(DEAD_AFTER_S - 1):  # no round waits until its silence is noticed
-            await swarm.until(lambda: all(one.step(1) > newest + 2 for one in honest))
-        assert all(len(one.engine.membership.verdicts) == 1 for one in honest)
-        assert all(one.engine.internal_errors == 0 for one in honest)
+    liar.engine.send = two_faced  # type: ignore[method-assign]
+    await swarm.until(lambda: all(me in one.engine.membership.verdicts for one in honest))
+    assert liar.engine.notary.signed == truth
+    newest = max(one.step(1) for one in honest)
+    with trio.fail_after(DEAD_AFTER_S - 1):  # no round waits until its silence is noticed
+        await swarm.until(lambda: all(one.step(1) > newest + 2 for one in honest))
+    assert all(len(one.engine.membership.verdicts) == 1 for one in honest)
+    assert all(one.engine.internal_errors == 0 for one in honest)
 
 
 def test_a_refusal_needs_no_signature(tmp_path: Path) -> None:
