@@ -124,14 +124,22 @@ class Trouble:
         return ""
 
     def stands_still(self) -> bool:
-        """Whether nothing moves though every stage is served, or nobody has its state: nobody has
-        the commit of the step before, or those who elect are silent."""
+        """Whether nothing moves though every stage is served, or nobody has its state, or it is
+        served in another lineage: nobody has the commit of the step before, or those who elect are
+        silent, or two have begun and neither has all stages."""
         known, lost = self._known, self._known.lost_stages()
         serves = any(known.me in there for there in known.context.serving)
         awaited = any(v is None and s not in lost for s, v in enumerate(known.context.versions))
-        if known.newest >= known.steps or not serves or awaited:
+        if known.newest >= known.steps or not serves or (awaited and not self._others_begin()):
             return False
         return known.now >= self._still_since + self._vain_s()
+
+    def _others_begin(self) -> bool:
+        """Whether others have begun another lineage beside ours, of which we know no step: the
+        stages that are awaited here may be theirs."""
+        known, ours = self._known, self._known.lineage.era
+        eras = (known.context.eras.get(peer, ()) for peer in known.linked())
+        return not known.has_begun() and any(era != ours for of in eras for era in of)
 
     def is_alone(self) -> bool:
         """Whether the electors that are left close no step any more, and have been waited for: who

@@ -541,6 +541,20 @@ class TestStandstill:
             assert now >= IN_VAIN_S or adopted(effects) is None
         assert begun_at(effects) == 10
 
+    @pytest.mark.parametrize("apart", [True, False])
+    def test_it_ends_where_the_stage_that_is_missing_was_begun_apart(self, apart: bool) -> None:
+        """Two lineages without a step wait for each other's stages; a volunteer that comes is
+        waited for as long as it takes."""
+        me = first(PEERS)
+        made, effects = machine(me, lineage=Lineage(electors=(me,))), list[RecoveryEffect]()
+        others = [peer for peer in PEERS if peer != me]
+        for now in range(0, int(IN_VAIN_S + PATIENCE_S), 2):
+            eras = {me: (FIRST.era,)} | dict.fromkeys(others, (5,) if apart else (FIRST.era,))
+            seen = replace(context(0, None), serving=(frozenset({me}), frozenset()), eras=eras)
+            effects += made.update(seen, float(now))
+            assert now >= IN_VAIN_S or adopted(effects) is None
+        assert (begun_at(effects) == 0) is apart
+
 
 class TestEnded:
     """The processes of so many electors have ended that nobody closes the step."""
