@@ -546,7 +546,8 @@ class TestStandstill:
         """Two lineages without a step wait for each other's stages; a volunteer that comes is
         waited for as long as it takes."""
         me = first(PEERS)
-        made, effects = machine(me, lineage=Lineage(electors=(me,))), list[RecoveryEffect]()
+        made = machine(me, lineage=Lineage(FIRST.era, electors=(me,)))
+        effects = list[RecoveryEffect]()
         others = [peer for peer in PEERS if peer != me]
         for now in range(0, int(IN_VAIN_S + PATIENCE_S), 2):
             eras = {me: (FIRST.era,)} | dict.fromkeys(others, (5,) if apart else (FIRST.era,))
