@@ -63,8 +63,7 @@ def finish(
     else:
         print(printable(words))
     if ending is not None and ending.failed:
-        code = next((code for code in ExitCode if code == ending.exit_code), ExitCode.RUNTIME)
-        raise UserError(ending.words, ending.next_step, code)
+        raise UserError(ending.words, ending.next_step, ExitCode(ending.exit_code))
     if wait_s and not left:
         raise UserError(
             f"it has not drained after {wait_s:g} s",
