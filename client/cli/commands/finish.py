@@ -63,7 +63,8 @@ def finish(
     else:
         print(printable(words))
     if ending is not None and ending.failed:
-        raise UserError(ending.words, ending.next_step, ExitCode(ending.exit_code))
+        code = ExitCode(ending.exit_code or ExitCode.RUNTIME)
+        raise UserError(ending.words, ending.next_step, code)
     if wait_s and not left:
         raise UserError(
             f"it has not drained after {wait_s:g} s",
