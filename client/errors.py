@@ -27,6 +27,11 @@ class ExitCode(IntEnum):
     CONFIG = 78
     INTERRUPTED = 130
 
+    @classmethod
+    def _missing_(cls, value: object) -> ExitCode:
+        """Return the code for a process that ended with none of ours, or by a signal."""
+        return cls.RUNTIME
+
 
 class UserError(Exception):
     """A problem that the user can solve: one sentence on the fault, one on what to do next.

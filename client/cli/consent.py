@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,8 +41,6 @@ class Consent(Struct, frozen=True):
     """The agreements of this home's owner."""
 
     terms: int
-    at: float
-    """Unix seconds."""
     swarms: list[str] = []
     """Ids of the agreed swarms, the newest last."""
 
@@ -77,7 +74,7 @@ def agrees(folder: Path, settings: Settings, swarm: SwarmFile) -> bool:
 def remember(folder: Path, swarm: SwarmId) -> None:
     """Save the owner's agreement to a swarm."""
     swarms = [known for known in _remembered(folder) if known != swarm]
-    consent = Consent(TERMS, time.time(), [*swarms, swarm][-MAX_SWARMS:])
+    consent = Consent(TERMS, [*swarms, swarm][-MAX_SWARMS:])
     try:
         Persisted(make_private(folder) / FILE_NAME, Consent).save(consent)
     except OSError as error:

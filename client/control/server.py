@@ -21,7 +21,7 @@ import trio
 
 from client.control import methods, rpc
 from client.control.methods import ControlApi
-from client.control.sockets import prepare_folder, remove_stale
+from client.control.sockets import remove_stale
 from client.control.updates import EVERY_S, MATCHES_EVERY_S, UPDATE_METHOD, Update
 
 
@@ -44,13 +44,13 @@ async def serve_control(
     """Serve the control interface at ``path`` while the block runs.
 
     Args:
+        path: in a folder that nobody else can enter.
         node: what is asked.
         limits: bounds on local programs; None: the defaults.
 
     Raises:
-        UserError: the folder is open to others, or another node listens on ``path``.
+        UserError: another node listens on ``path``, or something else is there.
     """
-    prepare_folder(path.parent)
     remove_stale(path)
     listener = await _listen(path)
     server = _Server(node, limits or ServerLimits())

@@ -6,7 +6,6 @@ node died refuses connections; that, and nothing about its age, makes it stale.
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import stat
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from client.errors import ExitCode, UserError, system_errors
+from client.errors import ExitCode, UserError
 
 SUFFIX = ".sock"
 MAX_SOCKET_PATH_BYTES = 103
@@ -31,7 +30,6 @@ _KERNEL_LIST: Final = Path("/proc/net/unix")
 _LISTENS: Final = 1 << 16  # __SO_ACCEPTCON
 _NAME: Final = re.compile(r"[0-9a-f]{8}-[0-9A-Za-z]{8}\.sock")
 MAX_LISTENING: Final = 256
-ANOTHER: Final = "set XDG_RUNTIME_DIR or VOLUNTEER_HOME to another folder of yours"
 
 
 def socket_path(folder: Path, swarm: str, peer: str) -> Path:
@@ -43,25 +41,9 @@ def socket_path(folder: Path, swarm: str, peer: str) -> Path:
     path = folder / f"{swarm[:8]}-{peer[-8:]}{SUFFIX}"
     if len(str(path).encode()) > MAX_SOCKET_PATH_BYTES:
         words = f"{path} is longer than the {MAX_SOCKET_PATH_BYTES} bytes that a socket may have"
-        raise UserError(words, ANOTHER, ExitCode.CONFIG)
+        next_step = "set XDG_RUNTIME_DIR or VOLUNTEER_HOME to a shorter folder"
+        raise UserError(words, next_step, ExitCode.CONFIG)
     return path
-
-
-def prepare_folder(folder: Path) -> None:
-    """Create the folder with mode 0700 or check that nobody else can enter it.
-
-    Raises:
-        UserError: others may enter it, or it is not a folder.
-    """
-    with system_errors(f"cannot use {folder} for sockets", ANOTHER, ExitCode.CONFIG):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        words = f"{folder} is not a folder that you own"
-        raise UserError(words, f"remove it, or {ANOTHER}", ExitCode.REFUSED)
-    if status.st_mode & 0o077:
-        words = f"other users can enter {folder}"
-        raise UserError(words, f"run: chmod 700 {folder}, or {ANOTHER}", ExitCode.REFUSED)
 
 
 def is_alive(path: Path) -> bool:

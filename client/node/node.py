@@ -142,6 +142,7 @@ async def run_node(
     """
     data_dir = options.settings.data_dir
     folders = find_folders(data=Path(data_dir).absolute() if data_dir else None)
+    make_private(folders.runtime)
     with identity_lock(make_private(folders.data)):
         signer = ensure_identity(folders.data)
         seed = load_identity(folders.data)

@@ -21,12 +21,12 @@ from msgspec import Meta, Struct
 from client.store.atomic import write_atomic
 from client.store.boot import this_boot
 from client.store.paths import Entry
+from client.store.persisted import Persisted
 
 if TYPE_CHECKING:
     import psutil
 
 FILE_NAME: Final = Entry.LAST_RUN
-MAX_FILE_BYTES: Final = 16 * 1024
 RESERVED_BYTES: Final = 8 * 1024
 """Of the file, from the beginning on: the end of a node on a full disk has room in it."""
 MAX_CHARS: Final = 1000
@@ -144,11 +144,7 @@ class RunRecord:
 
     def load(self) -> LastRun | None:
         """Return the newest run, None if none is known."""
-        try:
-            with self._path.open("rb") as file:
-                return msgspec.json.decode(file.read(MAX_FILE_BYTES), type=LastRun)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return None
+        return Persisted(self._path, LastRun).peek()
 
     def ending(self, pid: int | None = None) -> Ending | None:
         """Return the end of the newest run, if it is that of process ``pid`` (None: of any).

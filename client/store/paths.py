@@ -19,12 +19,11 @@ from typing import Final
 
 import platformdirs
 
+from client.control.sockets import MAX_SOCKET_PATH_BYTES
 from client.errors import ExitCode, UserError, system_errors
 
 APP: Final = "volunteer"
 HOME_VARIABLE: Final = "VOLUNTEER_HOME"
-MAX_SOCKET_PATH_BYTES: Final = 103
-"""The smallest ``sun_path`` in use (macOS: 104 with its terminating zero; Linux has 108)."""
 SYSTEM_HOME: Final = Path("/var/lib/volunteer")
 """``VOLUNTEER_HOME`` of the system service."""
 SYSTEM_CONFIG_FILE: Final = Path("/etc/volunteer/config.toml")

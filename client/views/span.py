@@ -112,9 +112,9 @@ def head_of(columns: Sequence[Column]) -> Line:
     return cells_of(columns, [Span(column.title, "muted") for column in columns])
 
 
-def pair(label: str, value: Line | str, tone: Tone = "plain", labels: int = 10) -> Line:
+def pair(label: str, value: Line | str, labels: int = 10) -> Line:
     """Return ``label   value``."""
-    shown = (Span(clean(value), tone),) if isinstance(value, str) else value
+    shown = (Span(clean(value)),) if isinstance(value, str) else value
     return (Span(fit(label, labels), "muted"), *shown)
 
 

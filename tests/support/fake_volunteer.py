@@ -16,12 +16,12 @@ import trio
 
 from client.control.server import serve_control
 from client.control.sockets import socket_path
-from client.store.paths import runtime_folder
+from client.store.paths import make_private, runtime_folder
 from tests.support.control_fakes import FakeProvider
 
 
 async def _serve(home: Path) -> None:
-    path = socket_path(runtime_folder(home), "ab" * 32, f"peer of {home.name}")
+    path = socket_path(make_private(runtime_folder(home)), "ab" * 32, f"peer of {home.name}")
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with serve_control(path, FakeProvider()):
             async for _ in signals:

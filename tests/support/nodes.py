@@ -11,7 +11,7 @@ import trio
 
 from client.control.server import serve_control
 from client.control.sockets import socket_path
-from client.store.paths import runtime_folder
+from client.store.paths import make_private, runtime_folder
 from tests.support.control_fakes import FakeProvider
 
 
@@ -20,7 +20,7 @@ def node_of(
     home: Path, provider: FakeProvider, ended: Callable[[], bool] = lambda: False
 ) -> Iterator[Path]:
     """A node of this home until the block or the node has ended; yields its control socket."""
-    path = socket_path(runtime_folder(home), "ab" * 32, "12D3KooWexamplepeer")
+    path = socket_path(make_private(runtime_folder(home)), "ab" * 32, "12D3KooWexamplepeer")
     up, stop = threading.Event(), threading.Event()
 
     async def serve() -> None:

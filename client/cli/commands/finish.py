@@ -63,7 +63,7 @@ def finish(
     else:
         print(printable(words))
     if ending is not None and ending.failed:
-        code = next((code for code in ExitCode if code == ending.exit_code), ExitCode.RUNTIME)
+        code = ExitCode(ending.exit_code or ExitCode.RUNTIME)
         raise UserError(ending.words, ending.next_step, code)
     if wait_s and not left:
         raise UserError(

@@ -13,12 +13,13 @@ from pathlib import Path
 from client.cli.diagnosis.checks import Check
 from client.compute.checkpoint import read_info
 from client.compute.errors import CheckpointError, CheckpointUnreadable
-from client.control.sockets import SUFFIX, is_alive, prepare_folder
+from client.control.sockets import SUFFIX, is_alive
 from client.errors import UserError
 from client.quantities import plural
 from client.store.checkpoints import DAMAGED, Checkpoint, CheckpointFolder
 from client.store.identity import KEY_FILE, LOCK_FILE, holder, load_identity
 from client.store.last_run import RunRecord
+from client.store.paths import make_private
 from client.store.swarms import SUFFIX as SWARM_SUFFIX
 from client.train.transfer.inventory import checked
 from protocol.errors import ProtocolError, RemoteProtocolError
@@ -61,7 +62,7 @@ def check_lock(data: Path) -> Iterator[Check]:
 def check_runtime_folder(folder: Path) -> Check:
     """The control socket can be made where only this user may connect."""
     try:
-        prepare_folder(folder)
+        make_private(folder)
         stale = [path for path in folder.glob(f"*{SUFFIX}") if not is_alive(path)]
     except UserError as error:
         return Check("control socket", "fail", error.message, error.next_step)

@@ -165,20 +165,13 @@ def _status(socket: Path) -> Snapshot | None:
 
 def _ended(code: int, errors: Errors) -> UserError:
     """Return the process's own error: its last message and its exit code."""
-    said = errors.lines()
+    said, exit_code = errors.lines(), ExitCode(code) if code else ExitCode.TEMPORARY
     start = next((i for i in reversed(range(len(said))) if said[i].startswith("volunteer: ")), None)
     if start is None:
         for line in said[-5:]:
             say(line)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
         next_step = f"read {errors.path}" if said else SILENT
-        return UserError(f"the volunteer {how}", next_step, _exit_code(code))
+        return UserError(f"the volunteer {how}", next_step, exit_code)
     next_step = " ".join(line.strip() for line in said[start + 1 :])
-    return UserError(said[start].removeprefix("volunteer: "), next_step, _exit_code(code))
-
-
-def _exit_code(code: int) -> ExitCode:
-    try:
-        return ExitCode(code) if code else ExitCode.TEMPORARY
-    except ValueError:
-        return ExitCode.RUNTIME
+    return UserError(said[start].removeprefix("volunteer: "), next_step, exit_code)

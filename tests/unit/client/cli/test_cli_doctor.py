@@ -174,7 +174,7 @@ def disk_too_small_for_what_is_kept(scene: Scene) -> None:
     scene.patch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=2_900_000))
 
 
-@case("control socket", "fail", "other users can enter", "another folder of yours")
+@case("control socket", "fail", "other users can enter", "chmod 700")
 def open_folder_of_sockets(scene: Scene) -> None:
     folder = home_folders(scene.home).runtime
     folder.mkdir()

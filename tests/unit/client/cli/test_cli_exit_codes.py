@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from client.cli.main import run
-from client.control.sockets import prepare_folder, socket_path
-from client.store.paths import runtime_folder
+from client.control.sockets import socket_path
+from client.store.paths import make_private, runtime_folder
 from tests.support.cli_process import Volunteer, Within, apart
 
 SWARM_ID = "ab" * 32
@@ -87,8 +87,7 @@ def test_a_volunteer_that_hangs_is_not_taken_for_none(
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="vol") as name, socket.socket(socket.AF_UNIX) as mute:
         monkeypatch.setenv("VOLUNTEER_HOME", name)
-        path = socket_path(runtime_folder(Path(name)), SWARM_ID, PEER)
-        prepare_folder(path.parent)
+        path = socket_path(make_private(runtime_folder(Path(name))), SWARM_ID, PEER)
         mute.bind(str(path))
         mute.listen(8)
         done = within.ends(75, "status")

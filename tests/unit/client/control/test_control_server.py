@@ -16,8 +16,8 @@ import trio
 from client.control import rpc
 from client.control.client import ControlClient, ControlError, NotRunning, running_nodes
 from client.control.server import ServerLimits, serve_control
-from client.control.sockets import is_alive, live_sockets, prepare_folder, socket_path
-from client.errors import ExitCode, UserError
+from client.control.sockets import is_alive, live_sockets, socket_path
+from client.errors import UserError
 from tests.support.control_fakes import FakeProvider
 
 STATUS = rpc.encode_request("status", {}, 1)
@@ -27,7 +27,7 @@ STATUS = rpc.encode_request("status", {}, 1)
 def folder() -> Iterator[Path]:
     # pytest's own folders are too deep for the path of a socket
     with tempfile.TemporaryDirectory(prefix="vol") as name:
-        yield Path(name) / "run"
+        yield Path(name)
 
 
 @pytest.fixture
@@ -162,7 +162,6 @@ async def test_the_socket_goes_away_with_the_server(path: Path) -> None:
 
 
 async def test_a_stale_socket_is_replaced(path: Path) -> None:
-    prepare_folder(path.parent)
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(path))
     dead.close()  # leaves the file, as a killed node does
@@ -180,22 +179,11 @@ async def test_a_live_socket_is_not_taken_over(path: Path) -> None:
 
 
 async def test_a_file_in_the_way_is_left_alone(path: Path) -> None:
-    prepare_folder(path.parent)
     path.write_text("mine")
     with pytest.raises(UserError, match="no socket"):
         async with serve_control(path, FakeProvider()):
             pass
     assert path.read_text() == "mine"
-
-
-async def test_a_folder_open_to_others_is_refused(path: Path) -> None:
-    path.parent.mkdir(mode=0o755)
-    path.parent.chmod(0o755)
-    with pytest.raises(UserError, match="other users can enter") as caught:
-        async with serve_control(path, FakeProvider()):
-            pass
-    assert "chmod 700" in caught.value.next_step
-    assert caught.value.exit_code == ExitCode.REFUSED, "a service need not try again"
 
 
 def test_a_path_that_does_not_fit_says_so() -> None:
@@ -230,7 +218,6 @@ def test_no_node_is_said_as_such(path: Path) -> None:
 
 
 def test_a_node_that_never_answers_is_given_up(path: Path) -> None:
-    prepare_folder(path.parent)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(path))
         silent.listen(1)

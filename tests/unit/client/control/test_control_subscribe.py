@@ -26,7 +26,7 @@ CYCLES = 1000
 @pytest.fixture
 def path() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="vol") as name:  # a socket's path must be short
-        yield socket_path(Path(name) / "run", "ab" * 32, "12D3KooWabcdefgh")
+        yield socket_path(Path(name), "ab" * 32, "12D3KooWabcdefgh")
 
 
 class CountingProvider(FakeProvider):

@@ -12,11 +12,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from client.control.sockets import MAX_SOCKET_PATH_BYTES
 from client.errors import UserError
 from client.store.atomic import is_temporary, replacing, write_atomic
 from client.store.checkpoints import CheckpointFolder
 from client.store.paths import (
-    MAX_SOCKET_PATH_BYTES,
     SOCKET_NAME_BYTES,
     find_folders,
     make_own,
