@@ -19,6 +19,10 @@ from protocol.pipeline.microbatches import StepWork
 AGAIN_S: Final = 0.75
 """After which what was told is told again: it may have been lost."""
 
+TOLD_WHOLE: Final = 3
+"""So many are told a ledger once nothing is in flight: two of them are honest, and say to the stage
+after when the step is whole (``returned.py``)."""
+
 
 class Reporting:
     """See the module's docstring."""
@@ -31,8 +35,8 @@ class Reporting:
         """Of our last report."""
 
     def due(self, line: Sequence[PeerId], step: int, of: StepWork, now: float) -> list[PeerId]:
-        """Return who is told our ledger now, and take it for told: the first in line, one more
-        after a while, and more as time goes on. Who is not named is forgotten.
+        """Return who is told our ledger now, and take it for told: the first in line, two more once
+        nothing is in flight, and more as time goes on. Who is not named is forgotten.
 
         Args:
             line: the leaders of the step, in order; nobody, if it is not to be told.
@@ -45,7 +49,8 @@ class Reporting:
         more = int(math.log2(max(1.0, (now - self._since) / LOOK_S)))
         soon = now + (AGAIN_S if of.in_flight else 0.0)
         due = dict[PeerId, tuple[int, float]]()
-        for peer in line[: 1 + more]:
+        whole = TOLD_WHOLE if of.done and not of.in_flight else 1
+        for peer in line[: max(whole, 1 + more)]:
             revision, at = self._told.get(peer, (of.revision, now))
             due[peer] = revision, at if revision == of.revision else min(at, soon)
         told = [peer for peer, (_, at) in due.items() if at <= now]

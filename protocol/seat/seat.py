@@ -177,7 +177,8 @@ class Seat:
         self._compose_audits(audits)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
         self._compose_round(promise, longest_s(size, number_bytes))
-        self._returned, self._early = ReturnedSteps(place.stage), EarlyMessages(most_segments(size))
+        self._returned = ReturnedSteps(place.stage, self.standing.is_proven)
+        self._early = EarlyMessages(most_segments(size))
         self._reporting = Reporting()
         self._told = self._news()
         """What our neighbours were told of us at once."""
@@ -854,6 +855,8 @@ class Seat:
         of, member = self.pipeline.work, self.member
         unfit = self._is_over or member.hashing or member.applying
         line = [] if unfit else self._succession.of(self.step)
+        others = [r.peer for r in self._view.serving(self.place.stage) if r.peer not in line]
+        line = [*line, *others] if line else []
         if not (told := self._reporting.due(line, self.step, of, now)):
             return []
         report = LedgerReport(

@@ -252,6 +252,26 @@ def test_who_does_not_lead_overtakes_nobody(leap: int, begins: float) -> None:
     assert made.set_aside() <= {short(liar.peer)}
 
 
+def test_who_says_that_all_has_returned_does_not_stop_its_stage() -> None:
+    """A friend in the next stage counts what it gets, and returns no gradient."""
+    made = world(3, seed=1)
+    liar, friend = made.of_stage(0)[-1], made.of_stage(1)[-1]
+
+    def lie(volunteer: Volunteer) -> None:
+        seat = volunteer.seat
+        assert seat is not None
+        status = seat.status
+        seat.status = lambda rate: msgspec.structs.replace(  # type: ignore[method-assign]
+            status(rate), returned=True
+        )
+
+    def begin() -> None:
+        made.mislead(liar, lie)
+        made.liars[friend.peer] = swallow(Backward)
+
+    goes_on(made, begin)
+
+
 @pytest.mark.parametrize("seed", usual(1, [1, 2, 3]))
 def test_a_stage_goes_on_where_all_that_some_have_out_is_kept(seed: int) -> None:
     """With three replicas and few microbatches some have nothing out but what the liar keeps."""

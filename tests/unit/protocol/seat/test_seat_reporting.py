@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.pace import LOOK_S
-from protocol.pipeline.microbatches import StepWork
+from protocol.pipeline.microbatches import Phase, StepWork
 from protocol.seat.reporting import AGAIN_S, Reporting
 from tests.support.protocol_examples import peer
 
@@ -12,8 +12,9 @@ LINE = [FIRST, SECOND, THIRD]
 STEP = 3
 
 
-def work(revision: int = 1, *, in_flight: bool = False) -> StepWork:
+def work(revision: int = 1, *, in_flight: bool = False, done: bool = False) -> StepWork:
     made = StepWork(8)
+    made.phases[Phase.DONE] = {0} if done else set()
     made.revision = revision
     made.in_flight = {1} if in_flight else set()
     return made
@@ -37,6 +38,13 @@ def test_the_next_in_line_are_told_as_time_goes_on() -> None:
         expected = 1 + (tenth / 10 >= 2 * LOOK_S) + (tenth / 10 >= 4 * LOOK_S)
         assert told == set(LINE[:expected])
     assert made.due(LINE, STEP + 1, work(), 10.0) == [FIRST], "of the next step only the leader"
+
+
+def test_once_nothing_is_in_flight_two_more_are_told() -> None:
+    """So that two of them that are honest know when the whole step is counted."""
+    made = Reporting()
+    assert made.due([*LINE, peer(3)], STEP, work(1, in_flight=True, done=True), 0.0) == [FIRST]
+    assert made.due([*LINE, peer(3)], STEP, work(2, done=True), 0.1) == LINE
 
 
 def test_what_is_new_is_told_at_once_or_while_work_is_in_flight_soon() -> None:

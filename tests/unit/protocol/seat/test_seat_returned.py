@@ -24,8 +24,8 @@ def view(*before: int, stage: int = 1, returned: bool = False) -> SwarmView:
     return SwarmView.of([*[there] * stage, [Replica(ME, STEP, True)]])
 
 
-def steps(*told: int, stage: int = 1) -> ReturnedSteps:
-    made = ReturnedSteps(stage)
+def steps(*told: int, stage: int = 1, proven: bool = True) -> ReturnedSteps:
+    made = ReturnedSteps(stage, lambda _peer: proven)
     for step in told:
         made.observe(view(step, returned=True), STEP)
     return made
@@ -37,6 +37,16 @@ class TestReturnedSteps:
         assert refused.reason == "the stage before has not got all gradients of the step yet"
         assert steps(STEP).has(view(STEP), STEP)
         assert steps(STEP, STEP - 1).has(view(STEP), STEP), "it was so"
+
+    def test_where_more_are_proven_two_tell(self) -> None:
+        """One of them alone may lie, and a friend behind it return no gradient."""
+        of_three = view(STEP, STEP, STEP)
+        assert not steps(STEP).has(of_three, STEP)
+        assert steps(STEP, proven=False).has(of_three, STEP), "or newcomers would stop it"
+        made = steps(STEP)
+        both = [Replica(p, STEP, True, returned=p != THIRD) for p in (BEFORE, OTHER, THIRD)]
+        made.observe(SwarmView.of([both, []]), STEP)
+        assert made.has(of_three, STEP)
 
     def test_most_have_closed_the_step(self) -> None:
         past = STEP + 1
