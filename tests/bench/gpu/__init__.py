@@ -1,1 +1,1 @@
-"""A GPU's worker: its speed, its codec, its memory, and a swarm on it."""
+"""A GPU's worker, measured: its speed, its memory, and a swarm on it."""

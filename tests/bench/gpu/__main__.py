@@ -1,101 +1,70 @@
-"""A GPU's worker: its speed beside one PyTorch process, its codec, its memory, and a swarm on it.
+"""A GPU's worker: its speed beside one PyTorch process, its memory, and a swarm on it.
 
-    python -m tests.bench.gpu PART... [--device cuda] [--small] [--limit SECONDS] [--json FILE]
-                               [--model gpt2|llama] [--compile on] [--reference whole|blocks|eager]
-                               [--data FOLDER]
+    python -m tests.bench.gpu quick [--deadline 600] [--device cuda] [--json FILE] [--cache FOLDER]
+    python -m tests.bench.gpu PART... [the same flags]
+    python -m tests.bench.gpu wheels FOLDER
 
-- ``rates``: what `probe` finds: products of matrices by type, copies on the device and to the host.
-- ``repeats``: whether a recomputed microbatch has the bits of one whose graph was kept, whether two
-  replicas make the same version, and what the codec's bytes are beside the processor's.
-- ``codec``: s8 of a boundary on the device against copying the same numbers, and to the host.
-- ``alone``: steps of a worker (microbatches, update) beside one PyTorch process that does the
-  same in the same precision with a compiled model, in turns; MFU of both. ``--model``: gpt2
-  (124M, all of it) or llama (a body stage of 1B parameters).
+``quick`` is all parts in the order below, for a card that is there for a quarter of an hour. Every
+part is a process of its own, and its rows are kept as they come. ``wheels`` downloads what a
+machine with torch and numpy lacks. ``--device cpu --small`` tries the command itself.
+
+- ``rates``: what is missing; builds the C kernel where there is a compiler. Then what `probe`
+  finds: products of matrices by type, copies on the device.
+- ``alone-gpt2``, ``alone-llama``: steps of a worker (microbatches, update) beside one PyTorch
+  process that does the same in the same precision, in turns, as they are and compiled; MFU of both;
+  where the worker's time goes. gpt2: 124M, all of it; llama: a body stage of 1B parameters.
 - ``exposed``: what encoding, copying and sealing boundaries adds to a middle stage's microbatches:
   done at once, and beside the next task; the share of it that is hidden.
+- ``swarm``: two volunteers, a stage each, on the one device.
 - ``memory``: bytes a parameter of the stage, by the device's allocator, with and without
-  `--offload`, and what a step takes with it by what it takes without.
-- ``swarm``: two volunteers, a stage each, on the one device, beside one process. Then both pause,
-  and the driver says how much memory they have given back.
-- ``faults``: devices that do not exist, repeats, memory that is too small, a worker that dies.
-
-Every part is a process of its own. ``--small`` and ``--device cpu`` try the command itself.
+  `--offload`, and seconds of a round.
+- ``repeats``: whether a recomputed microbatch has the bits of one whose graph was kept, whether two
+  replicas make the same version, and what the codec's bytes are beside the processor's.
+- ``tests``: the unit tests of the compute worker, on the device.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
-import time
-from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
-from tests.bench.gpu.alone import alone
-from tests.bench.gpu.codec import codec
-from tests.bench.gpu.exposed import exposed
-from tests.bench.gpu.faults import faults
-from tests.bench.gpu.memory import memory
-from tests.bench.gpu.rates import rates
-from tests.bench.gpu.repeats import repeats
-from tests.bench.gpu.swarm import swarm
-from tests.bench.gpu.work import Found, tell
-
-PARTS: dict[str, Callable[[argparse.Namespace], Found]] = {
-    "rates": rates,
-    "repeats": repeats,
-    "codec": codec,
-    "alone": alone,
-    "exposed": exposed,
-    "memory": memory,
-    "swarm": swarm,
-    "faults": faults,
-}
+from client.lab.local_swarm import terminate_as_interrupt
+from tests.bench.gpu.running import OUT, SHARES_S, Rows, run_all, tell
 
 
 def main() -> int:
-    """Run the parts, each in a process."""
+    """Run the parts, or the one that this process is for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("parts", nargs="+", help="of: " + ", ".join(PARTS))
+    parser.add_argument("parts", nargs="+", help="quick; some of: " + ", ".join(SHARES_S))
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--model", choices=("gpt2", "llama"), default="gpt2")
-    parser.add_argument("--compile", choices=("auto", "on", "off"), default="on")
-    parser.add_argument("--reference", choices=("whole", "blocks", "eager"), default="whole")
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--microbatches", type=int, default=16)
-    parser.add_argument("--data", help="of `swarm`: a folder of volunteer data build")
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--limit", type=float, default=150.0, help="seconds of a part")
-    parser.add_argument("--json", type=Path, help="to which results are appended")
+    parser.add_argument("--deadline", type=float, default=600.0, help="seconds of all parts")
+    parser.add_argument("--json", type=Path, default=OUT / "rows.jsonl", help="rows go there")
+    parser.add_argument("--cache", type=Path, help="of what is compiled; default: beside the rows")
+    parser.add_argument("--peak", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.child:
-        tell({"part": asked.parts[0], **PARTS[asked.parts[0]](asked)})
-        return 0
-    failed = 0
-    for part in asked.parts:
-        flags = [flag for flag in sys.argv[1:] if flag not in asked.parts]
-        command = [sys.executable, "-m", "tests.bench.gpu", part, *flags, "--child"]
-        began, lines = time.monotonic(), b""
+    if asked.parts[0] == "wheels" and len(asked.parts) == 2:
+        from tests.bench.gpu.wheels import download
+
+        return download(Path(asked.parts[1]))
+    asked.cache = (asked.cache or asked.json.parent / "compiled").absolute()
+    parts = list(SHARES_S) if asked.parts == ["quick"] else asked.parts
+    if unknown := [part for part in parts if part not in SHARES_S]:
+        parser.error(f"no such part: {', '.join(unknown)}")
+    if not asked.child:
         try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, timeout=asked.limit, check=False)
-            lines, problem = done.stdout, f"status {done.returncode}" if done.returncode else ""
-        except subprocess.TimeoutExpired as late:
-            lines, problem = late.stdout or b"", f"not done within {asked.limit:.0f} s"
-        taken = time.monotonic() - began
-        text = lines.decode()
-        if problem:
-            failed += 1
-            text += json.dumps({"part": part, "failed": problem}) + "\n"
-        print(f"{text}# {part}: {taken:.0f} s", flush=True)
-        if asked.json:
-            with asked.json.open("a") as file:
-                file.write(text)
-    return 1 if failed else 0
+            with terminate_as_interrupt():
+                return run_all(parts, asked, Rows(asked.json))
+        except KeyboardInterrupt:
+            return 130
+    name, _, asked.model = parts[0].partition("-")
+    tell(getattr(import_module(f"tests.bench.gpu.{name}"), name)(asked))
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,103 +17,96 @@ from client.cli.founding.presets import PRESETS
 from model_zoo.specs.operations import flops_per_token
 from model_zoo.stages import Stage, build_stage
 from tests.bench.gpu.breakdown import breakdown
-from tests.bench.gpu.steps import worker_step
-from tests.bench.gpu.work import (
-    CALL_S,
-    H100_FLOPS,
-    Found,
-    Work,
-    peak_gb,
-    seeded,
-    sync,
-    tell,
-    timed,
-    work,
-)
+from tests.bench.gpu.running import Found, cores, tell
+from tests.bench.gpu.work import CALL_S, Work, mfu, precision, timed, work, worker_step
 from tests.support.compute_stages import LocalWorker
+
+TURNS = 5
+Step = Callable[[], None]
 
 
 def alone(asked: argparse.Namespace) -> Found:
-    """Time a worker and a process in turns, first as they are and then compiled."""
+    """Time a worker and a process in turns, as they are and compiled.
+
+    The worker's blocks are compiled as the product does it, the process's model as a whole.
+    """
+    if asked.small:  # what torch makes of C++ on a processor takes minutes, and tells nothing
+        torch.compile = partial(torch.compile, backend="aot_eager")  # type: ignore[assignment]
     one = work(asked.model, small=asked.small)
-    named = {
-        "model": asked.model,
-        "microbatch": f"{one.sequences} x {one.spec.context}, {one.microbatches} a step",
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        worker = LocalWorker(limit_s=CALL_S)
-        worker.call(one.opening(asked.device))
-        plain = compared(worker, one, "eager", asked)
-        tell({"part": "alone", **named, **plain, "ms": breakdown(worker, one, asked)})
-        if asked.compile == "off":
-            return named
-        began = time.perf_counter()
-        compiling = one.opening(asked.device, compile=asked.compile, compile_folder=folder)
-        reply, _ = worker.call(compiling)
-        seconds = time.perf_counter() - began
-        tell({"part": "alone", **named, "compile": f"{reply.compiled} after {seconds:.1f} s"})
-        return {**named, **compared(worker, one, asked.reference, asked)}
+    worker = LocalWorker(limit_s=CALL_S)
+    worker.call(one.opening(asked.device))
+    tell({"parameters": worker.replica.size, "microbatch": [one.sequences, one.spec.context]})
+    step = worker_step(worker, one, asked.device)
+    ways = {"worker": step, "process": process_step(one, asked.device, compiled=False)}
+    tell({"as they are": compared(ways, one, asked)})
+    del ways
+    began = time.perf_counter()
+    compiling = one.opening(
+        asked.device,
+        compile="on",
+        compile_folder=str(asked.cache),
+        compile_threads=cores(),
+    )
+    reply, _ = worker.call(compiling)
+    tell({"worker": reply.compiled, "compiled_s": time.perf_counter() - began})
+    tell({"worker compiled": compared({"worker": step}, one, asked)})
+    tell({"worker's step of one microbatch": breakdown(worker, one, asked)})
+    ways = {"worker": step, "process": process_step(one, asked.device, compiled=True)}
+    return {"compiled": compared(ways, one, asked)}
 
 
-def compared(worker: LocalWorker, one: Work, reference: str, asked: argparse.Namespace) -> Found:
-    """Time steps of a worker, and of one PyTorch process that is compiled as named."""
-    ways = {"worker": worker_step(worker, one), "process": process_step(one, reference, asked)}
+def compared(ways: Mapping[str, Step], one: Work, asked: argparse.Namespace) -> Found:
+    """Time steps in turns."""
     first, taken = dict[str, float](), dict[str, list[float]]()
     for way, step in ways.items():
-        began = time.perf_counter()
-        step()
-        sync(asked.device)
-        first[way], taken[way] = time.perf_counter() - began, []
-    for _ in range(asked.turns):
+        first[way] = timed(asked.device, step, 1, warm=0)
+        timed(asked.device, step, 1, warm=0)
+        taken[way] = []
+    for _ in range(TURNS):
         for way, step in ways.items():
-            taken[way].append(timed(asked.device, step, 1))
+            taken[way].append(timed(asked.device, step, 1, warm=0))
     tokens = one.microbatches * one.tokens
     flop = flops_per_token(one.spec, one.part) * tokens
-    middle = {way: statistics.median(seconds) for way, seconds in taken.items()}
-    return {
-        "parameters": worker.replica.size,
-        "process is": reference,
-        "first_s": first,
-        "all_ms": {way: [1e3 * each for each in seconds] for way, seconds in taken.items()},
-        "ratio": middle["process"] / middle["worker"],
-        "tokens_s": {way: tokens / seconds for way, seconds in middle.items()},
-        "mfu_of_989": {way: flop / seconds / H100_FLOPS for way, seconds in middle.items()},
-        "allocated_gb": peak_gb(asked.device),
-    }
+    found: Found = {}
+    for way, seconds in taken.items():
+        middle = statistics.median(seconds)
+        found[way] = {
+            "first_s": first[way],
+            "all_ms": [1e3 * each for each in seconds],
+            "tokens_s": tokens / middle,
+            **mfu(flop / middle, asked),
+        }
+    if "process" in ways:
+        found["ratio"] = found["worker"]["tokens_s"] / found["process"]["tokens_s"]
+    return {**found, "allocated_gb": torch.cuda.max_memory_allocated() / 1e9}
 
 
-def process_step(one: Work, reference: str, asked: argparse.Namespace) -> Callable[[], None]:
-    """Return a step of one PyTorch process, compiled as named, in the same precision, with fused
-    AdamW."""
-    stage = build_stage(one.spec, one.part, 1).to(asked.device)
-    low = asked.device != "cpu"
+def process_step(one: Work, device: str, *, compiled: bool) -> Step:
+    """Return a step of one PyTorch process in the same precision, with fused AdamW."""
+    stage = build_stage(one.spec, one.part, 1).to(device)
+    low = precision(device) == "bf16"
     spec = PRESETS["gpt2-124m"].optimizer
     optimizer = torch.optim.AdamW(
         stage.parameters(), lr=1e-4, betas=(spec.beta1, spec.beta2), fused=True
     )
-    drawn = torch.randn(one.sequences, one.spec.context, one.spec.width, generator=seeded(3))
-    x, out = drawn.to(asked.device), (drawn / 1000).to(asked.device)
-    samples = [_tokens(one, number, asked.device) for number in range(one.microbatches)]
+    x = torch.randn(one.sequences, one.spec.context, one.spec.width, device=device)
+    out = x / 1000
+    samples = [_tokens(one, number, device) for number in range(one.microbatches)]
 
     def passes(stage: Stage, given: Tensor, targets: Tensor) -> Tensor:
         with torch.autocast(x.device.type, torch.bfloat16, enabled=low):
             hidden = stage.hidden(given)
-            if stage.head is None:
+            if not one.part.has_head:
                 return hidden
             logits = stage.project(hidden)
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
 
-    run = passes
-    if reference == "blocks":
-        runner = torch.compile(lambda block, x: block(x, None), dynamic=False)
-        stage.runner = lambda block, x, documents: runner(block, x)
-    elif reference == "whole":
-        run = torch.compile(passes, dynamic=False)
+    run = torch.compile(passes, dynamic=False) if compiled else passes
     total = one.microbatches * one.tokens
 
     def step() -> None:
         for inputs, targets in samples:
-            if stage.head is not None:
+            if one.part.has_head:
                 loss = run(stage, inputs, targets)
                 (loss / total).backward()
                 loss.item()  # as somebody who logs it, and as the worker answers

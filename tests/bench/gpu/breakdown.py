@@ -1,58 +1,56 @@
-"""Milliseconds of the parts of a microbatch."""
+"""Where a worker's time goes, and how it is without sending: all that reaches into the worker."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from unittest.mock import patch
 
-import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
-from client.compute.payload import Buffer
-from tests.bench.gpu.work import Work, timed
+from client.compute import wire
+from tests.bench.gpu.running import Found
+from tests.bench.gpu.work import Work, timed, worker_step
 from tests.support.compute_stages import LocalWorker
 
+SHOWN = 12
 
-def breakdown(worker: LocalWorker, one: Work, asked: argparse.Namespace) -> dict[str, float]:
-    """Return milliseconds of the parts of a microbatch, each waited for."""
-    from client.compute.passes import run_forward, stage_input
 
-    replica, part = worker.replica, one.part
-    slot = replica.at(replica.version)
-    tokens = one.sample(0)
-    told: dict[str, float] = {}
-    if part.embeds:
-        told["tokens in"] = timed(asked.device, lambda: replica.wire.tokens_in(tokens))
-    sent: list[Buffer] = [tokens]
-    if not (part.embeds and part.has_head):
-        there = torch.randn(replica.wire.boundary_shape, device=asked.device)
-        payload = replica.wire.boundary_out(there, "forward")
-        told["boundary in"] = timed(
-            asked.device, lambda: replica.wire.boundary_in(payload, "forward", 0)
-        )
-        told["boundary out"] = timed(
-            asked.device, lambda: replica.wire.boundary_out(there, "forward")
-        )
-        sent = [tokens] if part.embeds else [payload, tokens][: 1 + part.has_head]
-    given, _ = stage_input(replica, 0, sent)
+def breakdown(worker: LocalWorker, one: Work, asked: argparse.Namespace) -> Found:
+    """Return what a step of one microbatch spends on the device, by kernel, and how often the
+    driver is called: an idle device waits for what starts its kernels, or for a copy."""
+    step = worker_step(worker, replace(one, microbatches=1), asked.device)
+    wall_s = timed(asked.device, step, 3)
+    there = asked.device.startswith("cuda")
+    activity = ProfilerActivity.CUDA if there else ProfilerActivity.CPU
+    with profile(activities=[activity]) as profiled:
+        timed(asked.device, step, 1, warm=0)
+    ms, runs, calls = Counter[str](), Counter[str](), Counter[str]()
+    for event in profiled.events() or []:
+        if there and event.device_type == DeviceType.CPU:
+            calls[event.name] += 1
+            continue
+        ms[event.name[:90]] += event.time_range.elapsed_us() / 1e3
+        runs[event.name[:90]] += 1
+    return {
+        "step_ms": 1e3 * wall_s,
+        "busy_ms": sum(ms.values()),
+        "kernels": sum(runs.values()),
+        "driver calls": dict(calls.most_common(SHOWN)),
+        "longest, ms and times": {n: [each, runs[n]] for n, each in ms.most_common(SHOWN)},
+    }
 
-    def forth() -> Any:
-        with replica.module.computing(given.x.device):
-            leaf = given.x.detach()
-            if leaf.is_floating_point():
-                leaf.requires_grad_()
-            return replica.module.hidden(leaf, None)
 
-    ones = torch.ones_like(forth())
-    told["blocks forward, graph"] = timed(asked.device, forth, 10)
-    told["blocks forward and back"] = timed(
-        asked.device, lambda: torch.autograd.backward(forth(), ones), 10
-    )
-    if not part.has_head:
-        told["run_forward"] = timed(
-            asked.device, lambda: run_forward(slot, given, with_graph=True), 10
-        )
-    told["zero gradients"] = timed(asked.device, slot.zero_gradients, 10)
-    told["gradients within"] = timed(asked.device, lambda: slot.gradients_within(1e30), 10)
-    told["count"] = timed(asked.device, lambda: slot.count(-1), 10)
-    slot.clear()
-    return {name: 1e3 * seconds for name, seconds in told.items()}
+@contextmanager
+def silenced(made: Mapping[str, memoryview]) -> Iterator[None]:
+    """Have workers of this process send what is ``made``, by direction, and encode nothing."""
+
+    def encode(*_: object, direction: str, **__: object) -> memoryview:
+        return made[direction]
+
+    with patch.object(wire, "encode", encode), patch.object(wire, "seal", lambda payload: None):
+        yield

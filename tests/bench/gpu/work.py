@@ -1,8 +1,8 @@
-"""What is measured: stages with their microbatches; and seconds and memory of a device."""
+"""What is measured: stages with their microbatches and steps; seconds and memory of a device."""
 
 from __future__ import annotations
 
-import json
+import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -14,16 +14,21 @@ import numpy as np
 import torch
 
 from client.cli.founding.presets import PRESETS
+from client.compute.codec import encode
+from client.compute.payload import seal
 from client.compute.requests import OpenStage
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.precision import Precision
 from model_zoo.specs.slices import StageSlice, slices
+from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask, LossTask
+from tests.bench.gpu.running import Found
+from tests.support.compute_stages import LocalWorker
 
-H100_FLOPS = 989e12
-"""Dense bf16 products a second by its maker; MFU is by this and by what `rates` measures."""
+MAKERS_FLOP_PER_S = {"H100": 989e12, "H200": 989e12}
+"""Dense products in bf16, by the maker."""
 WARM = 2
 CALL_S = 900.0
 """A call of a large stage takes minutes."""
-Found = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,6 @@ class Work:
 
     def opening(self, device: str, **changes: Any) -> OpenStage:
         """Return the request that opens the stage."""
-        low = device != "cpu"
         request = OpenStage(
             swarm="ab" * 32,
             model=self.spec,
@@ -56,7 +60,7 @@ class Work:
             stage=self.stage,
             seed=1,
             optimizer=PRESETS["gpt2-124m"].optimizer,
-            precision="bf16" if low else "fp32",
+            precision=precision(device),
             boundary_codec="s8",
             averaging_codec="s8",
             sequences=self.sequences,
@@ -64,7 +68,7 @@ class Work:
             microbatches=self.microbatches,
             graphs_kept=2,
             device=device,
-            threads=8 if low else 1,
+            threads=1 if device == "cpu" else 8,
         )
         return msgspec.structs.replace(request, **changes)
 
@@ -99,37 +103,59 @@ def sync(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def timed(device: str, run: Callable[[], object], repeats: int = 20) -> float:
+def timed(device: str, run: Callable[[], object], repeats: int = 20, *, warm: int = WARM) -> float:
     """Return the median seconds of a run, the device's work included."""
     taken = []
-    for _ in range(repeats + WARM):
+    for _ in range(repeats + warm):
         sync(device)
         began = time.perf_counter()
         run()
         sync(device)
         taken.append(time.perf_counter() - began)
-    return statistics.median(taken[WARM:])
+    return statistics.median(taken[warm:])
 
 
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def precision(device: str) -> Precision:
+    """Return in which numbers is computed."""
+    return "fp32" if device == "cpu" else "bf16"
 
 
-def tell(found: Found) -> None:
-    """Print what is known already: a part may take too long."""
-    print(json.dumps(found), flush=True)
+def mfu(flop_per_s: float, asked: argparse.Namespace) -> Found:
+    """Return the share of the products that `rates` has measured, or else of the maker's."""
+    if asked.peak:
+        return {"mfu": flop_per_s / asked.peak, "of": f"{asked.peak / 1e12:.4g} TFLOP/s, measured"}
+    name = torch.cuda.get_device_name() if asked.device.startswith("cuda") else ""
+    for card, peak in MAKERS_FLOP_PER_S.items():
+        if card in name:
+            return {"mfu": flop_per_s / peak, "of": f"{peak / 1e12:.4g} TFLOP/s, the maker's"}
+    return {"tflops": flop_per_s / 1e12}
 
 
-def peak_gb(device: str) -> float:
-    """Return the most that the device's allocator has given out."""
-    return torch.cuda.max_memory_allocated() / 1e9 if device.startswith("cuda") else 0.0
+def payloads(one: Work, device: str) -> tuple[bytes, bytes]:
+    """Return a boundary (B, T, C) as a stage in between gets it, and a gradient of its output."""
+    there = torch.randn(one.sequences, one.spec.context, one.spec.width, device=device)
+    hidden = encode(there, "s8", direction="forward")
+    gradient = encode(there / 1000, "s8", direction="backward")
+    seal(hidden)
+    seal(gradient)
+    return bytes(hidden), bytes(gradient)
 
 
-def allocated(*, anew: bool = False) -> int:
-    """Return what the device's allocator has given out; ``anew``: the most counts from here."""
-    if not torch.cuda.is_available():
-        return 0
-    if anew:
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    return torch.cuda.memory_allocated()
+def worker_step(worker: LocalWorker, one: Work, device: str) -> Callable[[], None]:
+    """Return a step of the stage's only replica, which is of the whole model or in between."""
+    samples = [one.sample(number) for number in range(one.microbatches)]
+    whole = one.part.embeds and one.part.has_head
+    hidden, gradient = payloads(one, device)
+
+    def step() -> None:
+        version = worker.replica.version
+        for number, tokens in enumerate(samples):
+            named: Any = {"step": version, "microbatch": version * len(samples) + number}
+            if whole:
+                worker.call(LossTask(**named), tokens)
+            else:
+                worker.call(ForwardTask(**named), hidden)
+                worker.call(BackwardTask(**named), gradient, hidden)
+        worker.call(ApplyTask(step=version))
+
+    return step
