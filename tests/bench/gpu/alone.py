@@ -21,7 +21,8 @@ from tests.bench.gpu.running import Found, cores, tell
 from tests.bench.gpu.work import CALL_S, Work, mfu, precision, timed, work, worker_step
 from tests.support.compute_stages import LocalWorker
 
-TURNS = 5
+TURNS, TURNS_S = 5, 20.0
+"""At most, and so long at most."""
 Step = Callable[[], None]
 
 
@@ -37,7 +38,8 @@ def alone(asked: argparse.Namespace) -> Found:
     worker.call(one.opening(asked.device))
     tell({"parameters": worker.replica.size, "microbatch": [one.sequences, one.spec.context]})
     step = worker_step(worker, one, asked.device)
-    ways = {"worker": step, "process": process_step(one, asked.device, compiled=False)}
+    stage = build_stage(one.spec, one.part, 1).to(asked.device)
+    ways = {"worker": step, "process": process_step(stage, one, asked.device, compiled=False)}
     tell({"as they are": compared(ways, one, asked)})
     del ways
     began = time.perf_counter()
@@ -51,7 +53,7 @@ def alone(asked: argparse.Namespace) -> Found:
     tell({"worker": reply.compiled, "compiled_s": time.perf_counter() - began})
     tell({"worker compiled": compared({"worker": step}, one, asked)})
     tell({"worker's step of one microbatch": breakdown(worker, one, asked)})
-    ways = {"worker": step, "process": process_step(one, asked.device, compiled=True)}
+    ways = {"worker": step, "process": process_step(stage, one, asked.device, compiled=True)}
     return {"compiled": compared(ways, one, asked)}
 
 
@@ -60,9 +62,9 @@ def compared(ways: Mapping[str, Step], one: Work, asked: argparse.Namespace) -> 
     first, taken = dict[str, float](), dict[str, list[float]]()
     for way, step in ways.items():
         first[way] = timed(asked.device, step, 1, warm=0)
-        timed(asked.device, step, 1, warm=0)
-        taken[way] = []
-    for _ in range(TURNS):
+        taken[way] = [timed(asked.device, step, 1, warm=0)]
+    turn_s = sum(seconds.pop() for seconds in taken.values())
+    for _ in range(max(1, min(TURNS, round(TURNS_S / turn_s)))):
         for way, step in ways.items():
             taken[way].append(timed(asked.device, step, 1, warm=0))
     tokens = one.microbatches * one.tokens
@@ -81,9 +83,8 @@ def compared(ways: Mapping[str, Step], one: Work, asked: argparse.Namespace) -> 
     return {**found, "allocated_gb": torch.cuda.max_memory_allocated() / 1e9}
 
 
-def process_step(one: Work, device: str, *, compiled: bool) -> Step:
+def process_step(stage: Stage, one: Work, device: str, *, compiled: bool) -> Step:
     """Return a step of one PyTorch process in the same precision, with fused AdamW."""
-    stage = build_stage(one.spec, one.part, 1).to(device)
     low = precision(device) == "bf16"
     spec = PRESETS["gpt2-124m"].optimizer
     optimizer = torch.optim.AdamW(

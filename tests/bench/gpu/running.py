@@ -114,7 +114,8 @@ def run(part: str, asked: argparse.Namespace, rows: Rows, due: float) -> str:
     told: list[Found] = []
 
     def keep(until: float) -> None:
-        for found in rows_of(lines, until):
+        assert process is not None
+        for found in rows_of(process, lines, until):
             rows.write({"part": part, **found})
             told.append(found)
             asked.peak = found.get("peak_flop_per_s", asked.peak)
@@ -136,14 +137,13 @@ def run(part: str, asked: argparse.Namespace, rows: Rows, due: float) -> str:
             keep(due)
             status = process.wait(max(0.0, due - time.monotonic()))
             problem = f"status {status}" if status else "" if told else "it printed nothing"
-        except (queue.Empty, subprocess.TimeoutExpired):
+        except subprocess.TimeoutExpired:
             problem = f"not done within {limit:.0f} s"
         finally:
             if process is not None:
                 end(process)
         if problem:
-            with suppress(queue.Empty):
-                keep(time.monotonic() + 1)  # what it said when it was ended
+            keep(time.monotonic() + 1)  # what it said when it was ended
             said.seek(0)
             problem += ": " + "\n".join(said.read().splitlines()[-12:])
     return problem
@@ -158,13 +158,26 @@ def compiler(cache: Path) -> dict[str, str]:
     }
 
 
-def rows_of(lines: queue.SimpleQueue[str], until: float) -> Iterator[Found]:
-    """Yield rows as they are printed, up to an empty line; what is no row goes to stderr.
+def rows_of(
+    process: subprocess.Popen[str], lines: queue.SimpleQueue[str], until: float
+) -> Iterator[Found]:
+    """Yield rows as a process prints them, until it has ended: what it has started may hold its
+    output open for longer. What is no row goes to stderr.
 
     Raises:
-        queue.Empty: more may come when the time (monotonic seconds) is over.
+        TimeoutExpired: it still runs when the time (monotonic seconds) is over.
     """
-    while line := lines.get(timeout=max(0.0, until - time.monotonic())):
+    while True:
+        try:
+            line = lines.get(timeout=min(1.0, max(0.0, until - time.monotonic())))
+        except queue.Empty:
+            if process.poll() is not None:
+                return
+            if time.monotonic() >= until:
+                raise subprocess.TimeoutExpired(process.args, until) from None
+            continue
+        if not line:
+            return
         try:
             yield dict(json.loads(line))
         except (TypeError, ValueError):
