@@ -19,7 +19,7 @@ from client.store.paths import Entry
 from model_zoo.datasets.build import build
 from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.slices import StageSlice
-from tests.bench.gpu.running import Found, cores
+from tests.bench.gpu.running import Found, cores, tell
 from tests.bench.gpu.work import mfu, precision
 
 NAMES = ("volunteer-1", "volunteer-2")
@@ -59,7 +59,9 @@ def swarm(asked: argparse.Namespace) -> Found:
                 whole = StageSlice(0, 1, 0, manifest.model.layers, embeds=True, has_head=True)
                 flop = flops_per_token(manifest.model, whole) * tokens
                 told |= {"tokens_s": tokens / seconds, **mfu(flop / seconds, asked)}
-            return told
+            tell(told)
+            began = time.monotonic()
+    return {"stopped_s": time.monotonic() - began}
 
 
 def trained(
