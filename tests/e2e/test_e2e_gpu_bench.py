@@ -73,5 +73,5 @@ def test_what_has_no_time_says_so_and_an_interrupted_part_leaves_rows_and_no_pro
         assert json.loads(last)["failed"] == "interrupted"
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
         kill_all(children)

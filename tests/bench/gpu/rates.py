@@ -21,8 +21,11 @@ NEEDED = (
     "miniupnpc",
     "pynvml",
     "tokenizers",
+    "docstring_parser",
     "hypothesis",
+    "packaging",
     "pytest_trio.plugin",
+    "rich.markdown",
 )
 """What the parts run, or their volunteers, or the tests: it imports the rest."""
 BUILD_S = 20.0
