@@ -31,7 +31,7 @@ from importlib import import_module
 from pathlib import Path
 
 from client.lab.local_swarm import terminate_as_interrupt
-from tests.bench.gpu.running import OUT, SHARES_S, Rows, run_all, tell
+from tests.bench.gpu.running import OUT, SHARES_S, run_all, tell
 
 
 def main() -> int:
@@ -52,18 +52,19 @@ def main() -> int:
         from tests.bench.gpu.wheels import download
 
         return download(Path(asked.parts[1]))
+    asked.json = asked.json.absolute()
     asked.cache = (asked.cache or asked.json.parent / "compiled").absolute()
-    parts = list(SHARES_S) if asked.parts == ["quick"] else asked.parts
-    if unknown := [part for part in parts if part not in SHARES_S]:
+    asked.parts = list(SHARES_S) if asked.parts == ["quick"] else asked.parts
+    if unknown := [part for part in asked.parts if part not in SHARES_S]:
         parser.error(f"no such part: {', '.join(unknown)}")
     if not asked.child:
         try:
             with terminate_as_interrupt():
-                return run_all(parts, asked, Rows(asked.json))
+                return run_all(asked)
         except KeyboardInterrupt:
             return 130
-    name, _, asked.model = parts[0].partition("-")
-    tell(getattr(import_module(f"tests.bench.gpu.{name}"), name)(asked))
+    name, _, asked.model = asked.parts[0].partition("-")
+    tell(asked, getattr(import_module(f"tests.bench.gpu.{name}"), name)(asked))
     return 0
 
 

@@ -36,11 +36,12 @@ def alone(asked: argparse.Namespace) -> Found:
     one = work(asked.model, small=asked.small)
     worker = LocalWorker(limit_s=CALL_S)
     worker.call(one.opening(asked.device))
-    tell({"parameters": worker.replica.size, "microbatch": [one.sequences, one.spec.context]})
+    shape = [one.microbatches, one.sequences, one.spec.context]
+    tell(asked, {"parameters": worker.replica.size, "tokens of a step": shape})
     step = worker_step(worker, one, asked.device)
     stage = build_stage(one.spec, one.part, 1).to(asked.device)
     ways = {"worker": step, "process": process_step(stage, one, asked.device, compiled=False)}
-    tell({"as they are": compared(ways, one, asked)})
+    tell(asked, {"as they are": compared(ways, one, asked)})
     del ways
     began = time.perf_counter()
     compiling = one.opening(
@@ -50,9 +51,9 @@ def alone(asked: argparse.Namespace) -> Found:
         compile_threads=cores(),
     )
     reply, _ = worker.call(compiling)
-    tell({"worker": reply.compiled, "compiled_s": time.perf_counter() - began})
-    tell({"worker compiled": compared({"worker": step}, one, asked)})
-    tell({"worker's step of one microbatch": breakdown(worker, one, asked)})
+    tell(asked, {"worker": reply.compiled, "compiled_s": time.perf_counter() - began})
+    tell(asked, {"worker compiled": compared({"worker": step}, one, asked)})
+    tell(asked, {"worker's step of one microbatch": breakdown(worker, one, asked)})
     ways = {"worker": step, "process": process_step(stage, one, asked.device, compiled=True)}
     return {"compiled": compared(ways, one, asked)}
 

@@ -42,11 +42,12 @@ def exposed(asked: argparse.Namespace) -> Found:
     middle = {way: statistics.median(turns[1:]) for way, turns in seconds.items()}
     sending = middle["at once"] - middle["nothing sent"]
     tell(
+        asked,
         {
             "ms": {way: 1e3 * each for way, each in middle.items()},
             "all_ms": {way: [1e3 * each for each in turns] for way, turns in seconds.items()},
             "hidden": 1 - (middle["beside"] - middle["nothing sent"]) / sending,
-        }
+        },
     )
     return {"step of one microbatch": breakdown(workers["at once"], one, asked)}
 

@@ -21,7 +21,7 @@ def memory(asked: argparse.Namespace) -> Found:
     """Count the allocator's bytes a parameter, and time rounds."""
     spec = msgspec.structs.replace(work("llama", small=asked.small).spec, layers=8, context=64)
     one = Work(spec, (1, 6, 1), 1, 1, 2)
-    tell({"on the device": held(one, asked.device, offload=False)})
+    tell(asked, {"on the device": held(one, asked.device, offload=False)})
     return {"offloaded": held(one, asked.device, offload=True)}
 
 

@@ -39,12 +39,12 @@ def rates(asked: argparse.Namespace) -> Found:
             import_module(name)
         except ImportError as error:
             missing[name] = str(error)
-    tell({"missing": missing, "python": platform.python_version(), "cores": cores()})
+    tell(asked, {"missing": missing, "python": platform.python_version(), "cores": cores()})
     from client.compute.device import probe
     from client.compute.native import VARIANTS
     from client.compute.requests import Probe
 
-    tell({"kernel": VARIANTS or built()})
+    tell(asked, {"kernel": VARIANTS or built()})
     reply = probe(Probe(sizes=[256, 512], device=asked.device, threads=8))
     best: dict[str, float] = {}
     for rate in reply.rates:

@@ -8,17 +8,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 
@@ -43,9 +41,14 @@ GRACE_S = 5.0
 """Between SIGTERM and SIGKILL."""
 
 
-def tell(found: Found) -> None:
-    """Print a row of this process's part: it is kept also if the part takes too long."""
-    print(json.dumps(found), flush=True)
+def tell(asked: argparse.Namespace, found: Found) -> None:
+    """Print a row of a part and add it to the file, from which no crash takes it."""
+    line = json.dumps({"part": asked.parts[0], **found}) + "\n"
+    print(line, end="", flush=True)
+    with asked.json.open("a") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def cores() -> int:
@@ -53,40 +56,26 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-class Rows:
-    """Prints rows and adds them to a file, from which a crash takes none."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a")
-
-    def write(self, row: Found) -> None:
-        """Keep a row."""
-        line = json.dumps(row)
-        print(line, flush=True)
-        self._file.write(line + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-
-def run_all(parts: Sequence[str], asked: argparse.Namespace, rows: Rows) -> int:
+def run_all(asked: argparse.Namespace) -> int:
     """Run parts; what one does not use of its seconds is left for the later ones.
 
     Returns:
         an exit status: 0 if each part has printed a row and ended well.
     """
+    asked.json.parent.mkdir(parents=True, exist_ok=True)
+    asked.json.touch()
     due = time.monotonic()
-    shares = shared_out(parts, asked.deadline)
     failed = False
-    for part in parts:
-        due += shares[part]
+    for part, share_s in shared_out(asked.parts, asked.deadline).items():
+        asked.parts = [part]
+        due += share_s
         began = time.monotonic()
         problem = "interrupted"
         try:
-            problem = run(part, asked, rows, due)
+            problem = run(asked, due)
         finally:
             ended = {"failed": problem} if problem else {"ended": "well"}
-            rows.write({"part": part, **ended, "seconds": round(time.monotonic() - began, 1)})
+            tell(asked, {**ended, "seconds": round(time.monotonic() - began, 1)})
         failed = failed or bool(problem)
     return int(failed)
 
@@ -101,52 +90,42 @@ def shared_out(parts: Sequence[str], deadline_s: float) -> dict[str, float]:
     return {part: scale * SHARES_S[part] or left for part in parts}
 
 
-def run(part: str, asked: argparse.Namespace, rows: Rows, due: float) -> str:
+def run(asked: argparse.Namespace, due: float) -> str:
     """Run a part until ``due`` (monotonic seconds) at most; return what went wrong, or nothing."""
     limit = due - time.monotonic()
     if limit < LEAST_S:
         return "no time is left for it"
-    flags = ["--device", asked.device, "--cache", str(asked.cache), "--deadline", str(limit)]
+    flags = ["--device", asked.device, "--deadline", str(limit)]
+    flags += ["--json", str(asked.json), "--cache", str(asked.cache)]
     flags += ["--small"] * asked.small
     flags += ["--peak", str(asked.peak)] if asked.peak else []
-    command = [sys.executable, "-m", "tests.bench.gpu", part, "--child", *flags]
-    lines = queue.SimpleQueue[str]()
-    told: list[Found] = []
-
-    def keep(until: float) -> None:
-        assert process is not None
-        for found in rows_of(process, lines, until):
-            rows.write({"part": part, **found})
-            told.append(found)
-            asked.peak = found.get("peak_flop_per_s", asked.peak)
-
+    command = [sys.executable, "-m", "tests.bench.gpu", *asked.parts, "--child", *flags]
+    before = len(asked.json.read_text())
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         process = None
         try:
             with interrupts_wait():
                 process = subprocess.Popen(
                     command,
-                    stdout=subprocess.PIPE,
                     stderr=said,
                     cwd=REPOSITORY,
                     env={**os.environ, **compiler(asked.cache)},
                     start_new_session=True,
-                    text=True,
                 )
-            threading.Thread(target=feed, args=(process.stdout, lines), daemon=True).start()
-            keep(due)
-            status = process.wait(max(0.0, due - time.monotonic()))
-            problem = f"status {status}" if status else "" if told else "it printed nothing"
+            status = process.wait(limit)
+            problem = f"status {status}" if status else ""
         except subprocess.TimeoutExpired:
             problem = f"not done within {limit:.0f} s"
         finally:
             if process is not None:
                 end(process)
         if problem:
-            keep(time.monotonic() + 1)  # what it said when it was ended
             said.seek(0)
             problem += ": " + "\n".join(said.read().splitlines()[-12:])
-    return problem
+    told = [json.loads(line) for line in asked.json.read_text()[before:].splitlines()]
+    for row in told:
+        asked.peak = row.get("peak_flop_per_s", asked.peak)
+    return problem if told else problem or "it printed nothing"
 
 
 def compiler(cache: Path) -> dict[str, str]:
@@ -158,41 +137,7 @@ def compiler(cache: Path) -> dict[str, str]:
     }
 
 
-def rows_of(
-    process: subprocess.Popen[str], lines: queue.SimpleQueue[str], until: float
-) -> Iterator[Found]:
-    """Yield rows as a process prints them, until it has ended: what it has started may hold its
-    output open for longer. What is no row goes to stderr.
-
-    Raises:
-        TimeoutExpired: it still runs when the time (monotonic seconds) is over.
-    """
-    while True:
-        try:
-            line = lines.get(timeout=min(1.0, max(0.0, until - time.monotonic())))
-        except queue.Empty:
-            if process.poll() is not None:
-                return
-            if time.monotonic() >= until:
-                raise subprocess.TimeoutExpired(process.args, until) from None
-            continue
-        if not line:
-            return
-        try:
-            yield dict(json.loads(line))
-        except (TypeError, ValueError):
-            print(line, end="", file=sys.stderr, flush=True)
-
-
-def feed(stdout: IO[str], lines: queue.SimpleQueue[str]) -> None:
-    """Pass on what a process prints, and that it has ended."""
-    with suppress(OSError, ValueError):
-        for line in stdout:
-            lines.put(line)
-    lines.put("")
-
-
-def end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     """End a part with all that it has started, also in sessions of their own."""
     with suppress(psutil.NoSuchProcess):
         below = psutil.Process(process.pid).children(recursive=True)

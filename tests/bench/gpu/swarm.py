@@ -59,7 +59,7 @@ def swarm(asked: argparse.Namespace) -> Found:
                 whole = StageSlice(0, 1, 0, manifest.model.layers, embeds=True, has_head=True)
                 flop = flops_per_token(manifest.model, whole) * tokens
                 told |= {"tokens_s": tokens / seconds, **mfu(flop / seconds, asked)}
-            tell(told)
+            tell(asked, told)
             began = time.monotonic()
     return {"stopped_s": time.monotonic() - began}
 
