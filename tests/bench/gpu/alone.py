@@ -65,7 +65,8 @@ def compared(ways: Mapping[str, Step], one: Work, asked: argparse.Namespace) -> 
         first[way] = timed(asked.device, step, 1, warm=0)
         taken[way] = [timed(asked.device, step, 1, warm=0)]
     turn_s = sum(seconds.pop() for seconds in taken.values())
-    for _ in range(max(1, min(TURNS, round(TURNS_S / turn_s)))):
+    most = 1 if asked.small else TURNS
+    for _ in range(max(1, min(most, round(TURNS_S / turn_s)))):
         for way, step in ways.items():
             taken[way].append(timed(asked.device, step, 1, warm=0))
     tokens = one.microbatches * one.tokens
