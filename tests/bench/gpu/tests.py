@@ -23,9 +23,11 @@ def tests(asked: argparse.Namespace) -> Found:
     chosen = ["-m", "not slow and not long", OF_A_REHEARSAL if asked.small else COMPUTE]
     several = ["-p", "tests.support.cores", "--cores", str(min(MOST_PROCESSES, cores()))]
     command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-p", "no:cacheprovider"]
+    # Who asks whether there is a card must not open it before the processes are forked.
+    how = {"TEST_DEVICE": asked.device, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     process = subprocess.Popen(
         [*command, *several, *chosen],
-        env={**os.environ, "TEST_DEVICE": asked.device},
+        env={**os.environ, **how},
         stdout=subprocess.PIPE,
         text=True,
     )
