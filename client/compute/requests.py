@@ -176,6 +176,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """Whether blocks are compiled when the stage is opened; `auto`: on an NVIDIA or AMD GPU."""
     compile_folder: str = ""
     """Of what was compiled, now and in earlier sessions."""
+    compile_threads: Positive = 1
+    """How many kernels are compiled at once, where nobody else needs the cores."""
     corpus: str = ""
     """Folder of the training data, or of leaves of them, for the first stage."""
     token_data: DataSpec | None = None

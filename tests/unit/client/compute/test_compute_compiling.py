@@ -46,7 +46,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[Compile], list[int]]:
             return counting
 
         monkeypatch.setattr(compiling, "compiled", compiled)
-        monkeypatch.setattr(compiling, "_prepare", lambda folder: None)
+        monkeypatch.setattr(compiling, "_prepare", lambda folder, threads: None)
         return calls
 
     return use
@@ -134,6 +134,21 @@ def test_a_folder_that_cannot_be_made_is_the_reason_and_torch_is_not_told_of_it(
     (tmp_path / "file").touch()
     assert "uncompiled: " in compiling_worker(tmp_path / "file" / "compiled")[1]
     assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
+def test_a_volunteer_compiles_in_one_process_unless_it_is_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setattr(config, "compile_threads", config.compile_threads)
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS"):
+        monkeypatch.setenv(name, "")
+    for threads in (open_request(0, [4]).compile_threads, 3):
+        compiling._prepare(str(tmp_path), threads)
+        assert config.compile_threads == threads
+        assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == str(threads)
+    assert open_request(0, [4]).compile_threads == 1
 
 
 def test_other_shapes_and_documents_run_as_they_are(compiler: Any) -> None:

@@ -1,0 +1,83 @@
+"""What boundaries add to a middle stage's microbatches."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from contextlib import nullcontext
+from typing import Any
+
+import msgspec
+
+from client.compute.payload import Buffer
+from client.compute.requests import Failed, Probe
+from client.compute.worker import copy_beside
+from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask
+from tests.bench.gpu.breakdown import breakdown, silenced
+from tests.bench.gpu.running import Found, tell
+from tests.bench.gpu.work import CALL_S, Work, payloads, sync, work
+from tests.support.compute_stages import LocalWorker
+
+TURNS = 6
+
+
+def exposed(asked: argparse.Namespace) -> Found:
+    """Time microbatches of a middle stage: nothing sent, sent at once, and beside the next task."""
+    spec = work("gpt2", small=asked.small)
+    third = max(1, spec.spec.layers // 3)
+    deep = msgspec.structs.replace(spec.spec, layers=3 * third)
+    one = Work(deep, (third, third, third), 1, spec.sequences, 4 if asked.small else 16)
+    seconds: dict[str, list[float]] = {"nothing sent": [], "at once": [], "beside": []}
+    workers = {}
+    for way in seconds:
+        worker = workers[way] = LocalWorker(departs=way == "beside", limit_s=CALL_S)
+        worker.call(one.opening(asked.device))
+    given, gradient = payloads(one, asked.device)
+    made = {"forward": memoryview(given), "backward": memoryview(gradient)}
+    for _ in range(TURNS):
+        for way, worker in workers.items():
+            with silenced(made) if way == "nothing sent" else nullcontext():
+                seconds[way].append(pipelined(worker, one, asked.device, given, gradient))
+    middle = {way: statistics.median(turns[1:]) for way, turns in seconds.items()}
+    sending = middle["at once"] - middle["nothing sent"]
+    tell(
+        asked,
+        {
+            "ms": {way: 1e3 * each for way, each in middle.items()},
+            "all_ms": {way: [1e3 * each for each in turns] for way, turns in seconds.items()},
+            "hidden": 1 - (middle["beside"] - middle["nothing sent"]) / sending,
+        },
+    )
+    return {"step of one microbatch": breakdown(workers["at once"], one, asked)}
+
+
+def pipelined(
+    worker: LocalWorker, one: Work, device: str, given: Buffer, gradient: Buffer
+) -> float:
+    """Return seconds of a microbatch where requests do not wait for answers."""
+    answers: list[int] = []
+    ring = memoryview(bytearray(64 << 20))
+
+    def answer(reply: Any, sent: Any) -> None:
+        if isinstance(reply, Failed):
+            raise SystemExit(reply.message)
+        for payload in sent:  # as to the memory that is shared with the node
+            copy_beside(ring[: len(payload)], payload)
+        answers.append(len(sent))
+
+    version = worker.replica.version
+    sync(device)
+    began = time.perf_counter()
+    for number in range(one.microbatches):
+        named: Any = {"step": version, "microbatch": version * one.microbatches + number}
+        worker.executor.execute(ForwardTask(**named), [given], answer)
+        worker.executor.execute(BackwardTask(**named), [gradient, given], answer)
+    # Answered after all others:
+    worker.executor.execute(Probe(sizes=[], device=device), [], answer)
+    sync(device)
+    taken = time.perf_counter() - began
+    if len(answers) != 2 * one.microbatches + 1:
+        raise SystemExit(f"{len(answers)} answers")
+    worker.call(ApplyTask(step=version))
+    return taken / one.microbatches
