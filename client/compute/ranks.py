@@ -22,13 +22,7 @@ import torch.distributed as dist
 from client.compute.device import select_device
 from client.compute.errors import LedgerError, ShapeError, StaleRequest
 from client.compute.replica import Replica, host_bytes
-from client.compute.requests import (
-    Done,
-    GatherSum,
-    JoinGroup,
-    ShareVersion,
-    VersionShared,
-)
+from client.compute.requests import Done, GatherSum, JoinGroup, ShareVersion, VersionShared
 from client.compute.slot import Slot
 
 _LEADER = 0

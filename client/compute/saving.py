@@ -30,12 +30,7 @@ import torch
 from torch import Tensor
 
 from client import faults
-from client.compute.checkpoint import (
-    CHUNK_BYTES,
-    CheckpointInfo,
-    build_header,
-    verified,
-)
+from client.compute.checkpoint import CHUNK_BYTES, CheckpointInfo, build_header, verified
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.replica import Replica, hash_tensors, host_bytes
 from client.compute.requests import Load, Loaded, Save, Saved

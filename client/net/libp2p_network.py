@@ -22,13 +22,7 @@ from client.net.calling import MAX_ADDRESSES, Calls
 from client.net.carrier import Carrier, CarrierHooks, outgoing
 from client.net.connection_limiter import HostLimits
 from client.net.connectivity import Watch
-from client.net.errors import (
-    AddressError,
-    DialError,
-    NetworkError,
-    PeerUnreachable,
-    TurnedAway,
-)
+from client.net.errors import AddressError, DialError, NetworkError, PeerUnreachable, TurnedAway
 from client.net.host import Connection, Host, open_host
 from client.net.links import Link
 from client.net.network import Inbound, LinkEnds, NetEvent, NetworkStatistics, PeerDown, PeerUp

@@ -5,12 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from client.control.matches import (
-    MatchesSnapshot,
-    PayingMove,
-    SeatMatch,
-    StageMatch,
-)
+from client.control.matches import MatchesSnapshot, PayingMove, SeatMatch, StageMatch
 from client.train.engine import Engine
 from protocol.matching.machine import Matching
 from protocol.matching.overview import StageOverview

@@ -51,11 +51,7 @@ from client.net.port_mapper import PortMapper
 from client.node.leaving import Leaving
 from client.node.matches import describe_matching
 from client.node.relaying import Relaying
-from client.node.status import (
-    drain_costs_of,
-    limits_view,
-    take_snapshot,
-)
+from client.node.status import drain_costs_of, limits_view, take_snapshot
 from client.node.trust import describe_members
 from client.quantities import plural
 from client.store.checkpoints import CheckpointFolder

@@ -23,12 +23,7 @@ from client.store.checkpoints import CheckpointFolder
 from client.store.paths import Entry
 from client.store.texts import TextStore
 from client.train.engine import Engine
-from client.train.machine.capacity import (
-    Capacity,
-    advert,
-    kept_line,
-    measured_capacity,
-)
+from client.train.machine.capacity import Capacity, advert, kept_line, measured_capacity
 from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
 from client.train.recovery.buddies import Buddies

@@ -11,18 +11,7 @@ from client.views import status, trust, words
 from client.views.dashboard import event_line
 from client.views.plot import bar
 from client.views.record import Record
-from client.views.span import (
-    Box,
-    Column,
-    Line,
-    Row,
-    Span,
-    Tone,
-    cells_of,
-    cut,
-    head_of,
-    line,
-)
+from client.views.span import Box, Column, Line, Row, Span, Tone, cells_of, cut, head_of, line
 from client.views.text import clean, width
 
 _ORDER = {"you": 0, "connected": 1, "known": 2, "gone": 3}

@@ -35,11 +35,7 @@ from protocol.membership.record import Record, seal
 from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.roster import Roster
 from protocol.membership.rules import MAX_ADVERTS, POSTING, record_kinds, ttl_s
-from protocol.membership.view import (
-    MembershipEffect,
-    RecordChanged,
-    RecordGone,
-)
+from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
 from protocol.pace import RENEWALS, TICK_S
 from protocol.recovery.stored import STORED
 from protocol.token_bucket import Rate, TokenBucket

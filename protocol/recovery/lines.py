@@ -28,12 +28,7 @@ from protocol.pace import ASIDE_S, FETCH_S, FORGET_S
 from protocol.recovery.choice import order
 from protocol.recovery.effects import FetchLine, GivenUp
 from protocol.recovery.evidence import AHEAD_STEPS
-from protocol.recovery.knowledge import (
-    MANY_CHECKPOINTS,
-    PATIENCE_S,
-    Knowledge,
-    since,
-)
+from protocol.recovery.knowledge import MANY_CHECKPOINTS, PATIENCE_S, Knowledge, since
 from protocol.recovery.stored import Copy, Lineage
 
 MANY: Final = 3

@@ -23,16 +23,7 @@ from typing import Final
 
 from protocol.effects import Penalise
 from protocol.ids import PeerId
-from protocol.relay.messages import (
-    Code,
-    Connect,
-    Drain,
-    Reserve,
-    Reserved,
-    Status,
-    Stop,
-    WhereIs,
-)
+from protocol.relay.messages import Code, Connect, Drain, Reserve, Reserved, Status, Stop, WhereIs
 from protocol.token_bucket import Rate, TokenBuckets
 
 ASKS: Final = Rate(2.0, 64)

@@ -30,14 +30,7 @@ from protocol.effects import Explain, Send
 from protocol.ids import PeerId, sample, short
 from protocol.membership.view import Contradicted
 from protocol.pace import ANSWER_S
-from protocol.pipeline.effects import (
-    AuditTask,
-    Compute,
-    Keep,
-    KeepVersionTask,
-    Outcome,
-    PayloadKey,
-)
+from protocol.pipeline.effects import AuditTask, Compute, Keep, KeepVersionTask, Outcome, PayloadKey
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments

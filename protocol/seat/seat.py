@@ -73,13 +73,7 @@ from protocol.seat.leases import Leases
 from protocol.seat.leasing import Leasing
 from protocol.seat.reporting import Reporting
 from protocol.seat.returned import ReturnedSteps
-from protocol.seat.routing import (
-    era_of,
-    is_for,
-    may_send,
-    stamped,
-    turned_away,
-)
+from protocol.seat.routing import era_of, is_for, may_send, stamped, turned_away
 from protocol.seat.showing import Showing
 from protocol.seat.standing import Proves, Standing
 from protocol.seat.succession import Succession

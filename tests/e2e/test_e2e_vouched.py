@@ -11,14 +11,7 @@ import pytest
 
 from client.cli.reach.home import free_port
 from client.errors import ExitCode
-from tests.support.e2e_local import (
-    HOST,
-    environment,
-    parsed,
-    snapshot_of,
-    volunteer,
-    wait_for,
-)
+from tests.support.e2e_local import HOST, environment, parsed, snapshot_of, volunteer, wait_for
 
 pytestmark = pytest.mark.long
 SMALL = ("--layers", "2", "--width", "32", "--heads", "2", "--context", "16", "--no-measure")

@@ -23,12 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from msgspec import Struct
 
-from client.cli.founding.options import (
-    RUN,
-    ModelChoices,
-    OptimizerChoices,
-    RunChoices,
-)
+from client.cli.founding.options import RUN, ModelChoices, OptimizerChoices, RunChoices
 from client.cli.founding.outlook import outlook
 from client.cli.founding.tokenizing import tokenized
 from client.cli.reach.home import find_home, founder_addresses

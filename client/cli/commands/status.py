@@ -17,12 +17,7 @@ from functools import partial
 from typing import Literal
 
 from client.cli.reach.home import running_home
-from client.cli.reach.running import (
-    connect,
-    ending_words,
-    find_socket,
-    wait_for_ending,
-)
+from client.cli.reach.running import connect, ending_words, find_socket, wait_for_ending
 from client.cli.screen import follow
 from client.cli.terminal.output import print_moment, printable, say
 from client.cli.terminal.parameters import RunningSwarm

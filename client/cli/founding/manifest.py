@@ -69,12 +69,7 @@ from model_zoo.specs.slices import StageSlice, narrow_layers, slices, stage_para
 from model_zoo.specs.tokens import BYTE_VOCAB, token_bytes
 from protocol.ids import PeerId
 from protocol.limits import LEAST_TO_CONVICT
-from protocol.manifest import (
-    Manifest,
-    Policy,
-    StageCost,
-    inconsistency,
-)
+from protocol.manifest import Manifest, Policy, StageCost, inconsistency
 from protocol.names import normal
 
 if TYPE_CHECKING:

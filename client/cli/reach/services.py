@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from client.errors import UserError
-from client.store.paths import (
-    HOME_VARIABLE,
-    SYSTEM_HOME,
-    find_folders,
-    runtime_folder,
-    user_home,
-)
+from client.store.paths import HOME_VARIABLE, SYSTEM_HOME, find_folders, runtime_folder, user_home
 
 LABEL: Final = "org.volunteer.client"
 """Of the agent of a Mac."""

@@ -11,12 +11,7 @@ from pathlib import Path
 import msgspec
 
 from client.cli.founding.options import RunChoices
-from client.cli.models.model_source import (
-    Trained,
-    find_places,
-    load_newest,
-    needed_model,
-)
+from client.cli.models.model_source import Trained, find_places, load_newest, needed_model
 from client.cli.models.newest import file_tokenizer
 from client.cli.terminal.swarm_text import introduction
 from client.lab.demo.report import DemoReport, check_invariants, loss_plot

@@ -29,14 +29,7 @@ from protocol.pipeline.effects import (
     Task,
 )
 from protocol.seat.effects import SeatEffect, Serving, Snapshot, StatusChanged
-from protocol.wire.messages import (
-    AuditReply,
-    Commit,
-    Message,
-    Propose,
-    Reduced,
-    Segment,
-)
+from protocol.wire.messages import AuditReply, Commit, Message, Propose, Reduced, Segment
 
 Parts = tuple[bytes, ...]
 """A message's payload, as the pieces that were sent."""

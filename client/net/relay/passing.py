@@ -31,14 +31,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.relay.holding import Holding, Room
-from protocol.relay.messages import (
-    Connect,
-    Drain,
-    Reserve,
-    Reserved,
-    Status,
-    WhereIs,
-)
+from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, WhereIs
 from protocol.relay.server import (
     Answer,
     Asked,

@@ -14,13 +14,7 @@ from typing import Final, NamedTuple
 from model_zoo.specs.operations import flops_per_token, forward_flops_per_token
 from model_zoo.specs.slices import slices
 from protocol.manifest import Manifest
-from protocol.pipeline.effects import (
-    BackwardTask,
-    ForwardTask,
-    LossTask,
-    PassTask,
-    Task,
-)
+from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask, PassTask, Task
 
 WINDOW_S: Final = 60.0
 

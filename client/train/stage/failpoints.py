@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from client import faults
-from protocol.pipeline.effects import (
-    ApplyTask,
-    BackwardTask,
-    LossTask,
-    ReduceTask,
-    Task,
-)
+from protocol.pipeline.effects import ApplyTask, BackwardTask, LossTask, ReduceTask, Task
 from protocol.wire.messages import Backward, Forward, Message, Segment
 
 

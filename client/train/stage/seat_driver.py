@@ -54,24 +54,11 @@ from protocol.pipeline.effects import (
 from protocol.rounds.effects import CommitTo
 from protocol.rounds.shards import largest_segment
 from protocol.seat.drain_cost import is_ending
-from protocol.seat.effects import (
-    AgreedOn,
-    HeldOutLoss,
-    SeatEffect,
-    Snapshot,
-    StatusChanged,
-)
+from protocol.seat.effects import AgreedOn, HeldOutLoss, SeatEffect, Snapshot, StatusChanged
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
-from protocol.wire.messages import (
-    AuditReply,
-    Forward,
-    HeldOut,
-    Message,
-    Reduced,
-    Segment,
-)
+from protocol.wire.messages import AuditReply, Forward, HeldOut, Message, Reduced, Segment
 
 SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""

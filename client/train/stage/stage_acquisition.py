@@ -21,13 +21,7 @@ from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.stage import failpoints
 from client.train.stage.stage_context import StageContext, Terms
-from client.train.transfer.blobs import (
-    IDLE_S,
-    DiskFailed,
-    DownloadFailed,
-    blob_of_file,
-    unlink,
-)
+from client.train.transfer.blobs import IDLE_S, DiskFailed, DownloadFailed, blob_of_file, unlink
 from client.train.transfer.data_search import ASK_AGAIN_S, TOKENIZER
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.state_size import data_bytes

@@ -22,11 +22,7 @@ from protocol.decree.decree import READY
 from protocol.decree.elector import Elector, Sight
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
-from protocol.evidence.statement import (
-    Decisive,
-    body_of,
-    statement_of,
-)
+from protocol.evidence.statement import Decisive, body_of, statement_of
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId, SwarmId
 from protocol.wire.envelope import Signer, verify

@@ -13,6 +13,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from client.compute import wire
+from client.compute.readings import Check, known
 from tests.bench.gpu.running import Found
 from tests.bench.gpu.work import Work, timed, worker_step
 from tests.support.compute_stages import LocalWorker
@@ -49,8 +50,9 @@ def breakdown(worker: LocalWorker, one: Work, asked: argparse.Namespace) -> Foun
 def silenced(made: Mapping[str, memoryview]) -> Iterator[None]:
     """Have workers of this process send what is ``made``, by direction, and encode nothing."""
 
-    def encode(*_: object, direction: str, **__: object) -> memoryview:
-        return made[direction]
+    def encode(*_: object, direction: str, **__: object) -> Check[memoryview]:
+        return known(made[direction])
 
-    with patch.object(wire, "encode", encode), patch.object(wire, "seal", lambda payload: None):
+    unsealed = patch.object(wire, "seal", lambda payload: None)
+    with patch.object(wire, "begin_encoding", encode), unsealed:
         yield

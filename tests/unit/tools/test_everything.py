@@ -8,16 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.everything import (
-    ALL,
-    CHECK,
-    IDLE_PRIORITY,
-    REPOSITORY,
-    SWARMS,
-    Lane,
-    give_way,
-    started,
-)
+from tests.everything import ALL, CHECK, IDLE_PRIORITY, REPOSITORY, SWARMS, Lane, give_way, started
 
 
 def files(lane: Lane) -> list[Path]:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.hostile.attack import (
-    MIB,
-    Attack,
-    Distorter,
-)
+from tests.hostile.attack import MIB, Attack, Distorter
 from tests.hostile.scene import Result
 
 ATTACK = Attack(name="x", issue="B0", what="Nothing.", member=Distorter)

@@ -12,14 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutant_hook.sitecustomize import changed
-from tests.mutants import (
-    PACKAGES,
-    REPOSITORY,
-    Mutant,
-    Trials,
-    mutants,
-    nearest_tests,
-)
+from tests.mutants import PACKAGES, REPOSITORY, Mutant, Trials, mutants, nearest_tests
 from tests.support.cli_process import apart
 
 SOURCE = """def first(given, limit):

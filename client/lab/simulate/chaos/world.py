@@ -41,9 +41,7 @@ from protocol.pipeline.effects import (
     Outcome,
     Task,
 )
-from protocol.pipeline.effects import (
-    Fault as SeatFault,
-)
+from protocol.pipeline.effects import Fault as SeatFault
 from protocol.pipeline.place import Place
 from protocol.rounds.effects import CommitTo
 from protocol.rounds.quorum import Quorum
@@ -51,15 +49,7 @@ from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import (
-    Admit,
-    Commitment,
-    Message,
-    Propose,
-    Ready,
-    Segment,
-    Statements,
-)
+from protocol.wire.messages import Admit, Commitment, Message, Propose, Ready, Segment, Statements
 from protocol.wire.parts import Decree, SeatStatus
 from protocol.wire.statement import Statement, encode_statement
 

@@ -22,15 +22,7 @@ from protocol.membership.rules import POSTING
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.recovery.stored import STORED
 from protocol.waypoints.part import WAYPOINT
-from protocol.wire.messages import (
-    Commit,
-    Goodbye,
-    JoinStage,
-    Letter,
-    Message,
-    Propose,
-    Vote,
-)
+from protocol.wire.messages import Commit, Goodbye, JoinStage, Letter, Message, Propose, Vote
 from protocol.wire.parts import Decree
 from tests.support.decrees import show
 from tests.support.train_swarm import ADVERT, TestSwarm, open_swarm
