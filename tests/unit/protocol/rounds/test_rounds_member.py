@@ -225,11 +225,6 @@ class TestTheLedger:
 
 
 class TestAttempts:
-    def test_a_higher_attempt_starts_over(self) -> None:
-        table, _, _ = ready()
-        [task] = tasks(table.member.plan(C, plan(attempt=2)))
-        assert task == ContributeTask(STEP, 2, (0, 256, SIZE))
-
     @pytest.mark.parametrize("attempt", [0, 3, 4])
     def test_no_attempt_is_followed_back(self, attempt: int) -> None:
         table, _ = exchanging(attempt=4)
@@ -287,12 +282,6 @@ class TestCommits:
         assert table.member.committed(1, agreed) == []
         assert table.member.plan(C, plan({ME: {8, 9}, C: {10, 11}}, attempt=2)) == []
         assert table.member.promised == 1
-
-    def test_the_plan_of_a_commit_that_came_first_is_followed(self) -> None:
-        table, _ = exchanging()
-        table.member.committed(2, digest(9))
-        [task] = tasks(table.member.plan(LEADER, plan(attempt=2)))
-        assert isinstance(task, ContributeTask)
 
     def test_who_does_not_hold_what_is_committed_is_left_out(self) -> None:
         table, _, agreed = ready()
@@ -366,11 +355,6 @@ class TestObservers:
         assert tasks(table.member.plan(LEADER, plan({ME: set(), B: {8, 9, 10, 11}}))) == []
         [task] = tasks(table.member.state_loaded())
         assert isinstance(task, ContributeTask)
-
-    def test_it_applies_nothing_uncommitted(self) -> None:
-        table, _ = self.observer()
-        table.member.loaded = True
-        assert table.member.try_apply() == []
 
 
 class TestFailures:
