@@ -321,11 +321,6 @@ def test_a_sum_is_judged_by_its_distance_from_ours(deviation, grade):
     assert graded(done(audit, [task], deviation), grade)
 
 
-def test_a_part_that_nobody_contributed_is_no_part():
-    audit, _ = collecting()
-    assert graded(audit.shown(part(MEMBER), b"x" * 32, 1.0), Grade.REFUSED)
-
-
 def test_no_part_is_taken_but_those_that_were_asked_for():
     audit, _ = collecting()
     for foreign in (part(ME), part(PeerId("stranger")), part(MEMBER, 0)):
@@ -349,9 +344,3 @@ def test_what_comes_of_a_sum_too_early_or_late_changes_nothing():
     assert finished.next_deadline() is None, "the worker takes its time"
     assert graded(done(finished, [task], 0.0), Grade.AGREES)
     assert done(finished, [task], 11.0) == []
-
-
-@pytest.mark.parametrize(("error", "grade"), [("codec", Grade.REFUSED), ("oom", None)])
-def test_only_what_the_owner_shows_of_its_sum_is_its_fault(error, grade):
-    audit, task = summing()
-    assert graded(audit.computed(task, Outcome(error=error), 2.0), grade)

@@ -160,10 +160,6 @@ def posted_by_the_successor(of: Posting) -> Posting:
     return posting
 
 
-def test_a_successor_continues_with_the_next_term() -> None:
-    assert posted_by_the_successor(POSTING).mandate == Mandate(BEACON, 6)
-
-
 def test_a_successor_does_not_follow_a_liar_to_the_end_of_the_numbers() -> None:
     """The epoch after the last one does not decode: the successor would be taken for hostile."""
     posting = posted_by_the_successor(msgspec.structs.replace(POSTING, epoch=2**31 - 1))

@@ -67,10 +67,6 @@ def test_a_served_stage_calls_within_a_minute() -> None:
     assert called(low, NOW + LOOK_S - 1) is not None
 
 
-def test_an_empty_stage_calls_at_once() -> None:
-    assert called(at_once(), NOW + NEXT_CALL_S) is not None
-
-
 def test_a_stage_does_not_call_while_somebody_comes_whom_the_view_does_not_show() -> None:
     low = at_once()
     low.tick({peer(77)}, NOW + NEXT_CALL_S)

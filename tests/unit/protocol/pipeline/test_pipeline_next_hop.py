@@ -38,13 +38,6 @@ def choices(hops: NextHop, count: int) -> Counter[PeerId]:
     return Counter(choice for choice in chosen if choice)
 
 
-def test_nobody_to_choose() -> None:
-    hops = NextHop()
-    assert hops.choose(0.0) is None
-    hops.update({A: 0.0})
-    assert hops.choose(0.0, exclude={A}) is None
-
-
 @given(st.lists(st.floats(0.05, 5.0), min_size=2, max_size=5))
 def test_shares_follow_speed(seconds: list[float]) -> None:
     hop_s = dict(zip(PEERS, seconds, strict=False))
@@ -144,12 +137,6 @@ def test_an_absurd_rate_spoils_no_account(rate: float) -> None:
         hops[choice].release()
     hops.update({A: 1.0, B: 1.0})
     assert choices(hops, 4) == {A: 2, B: 2}
-
-
-def test_a_lost_replica_is_forgotten() -> None:
-    hops = taught({A: 0.001, B: 1.0})
-    hops.update({B: 0.0})
-    assert choices(hops, 5) == {B: 5}
 
 
 def test_who_leaves_gets_nothing_while_somebody_stays() -> None:

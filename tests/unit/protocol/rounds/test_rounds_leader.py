@@ -159,13 +159,6 @@ def vote(
 
 
 class TestPlanning:
-    def test_nothing_is_planned_before_the_step_is_complete(self) -> None:
-        made = leader(ME, B)
-        assert not plans(made.report(ME, report(range(16, 20)), 0.0))
-        assert not plans(made.report(B, report(range(20, 23)), 0.0))
-        sent = plans(made.report(B, report(range(20, 24), seq=2), 0.0))
-        assert set(sent) == {ME, B}
-
     def test_a_complete_union_without_every_report_is_not_enough(self) -> None:
         """The silent one may hold doubles that it has to take out."""
         made = leader(ME, B)
@@ -348,10 +341,6 @@ class TestDecree:
         assert decode_message(encode_message(commit)) == commit
         assert made.vote(NEW, vote(voted=1), 2.1) == []
 
-    def test_alone_it_commits_at_once(self) -> None:
-        made, _ = planned((ME, IDS))
-        assert commits(made.ready(ME, ready(), 1.0)) == [ME]
-
     def test_what_a_lost_member_had_counted_is_not_planned_with(self) -> None:
         made = leader(ME, B, C)
         made.report(ME, report(range(16, 20)), 0.0)
@@ -455,13 +444,6 @@ class TestHostileReports:
 
 
 class TestRefusal:
-    def test_a_refused_round_is_made_anew_at_once(self) -> None:
-        made, order = planned(*HALVES)
-        made.ready(ME, ready(), 1.0)
-        again = plans(made.ready(B, ready(digest=REFUSED), 1.1))
-        assert {plan.attempt for plan in again.values()} == {order.attempt + 1}
-        assert set(again) == {ME, B}
-
     def test_not_for_ever(self) -> None:
         made, _ = planned(*HALVES)
         for attempt in range(1, MAX_REFUSALS + 1):
@@ -698,13 +680,6 @@ def successor(*electors: PeerId) -> Led:
 
 
 class TestTakingOver:
-    def test_it_plans_once_a_majority_has_voted_for_nothing(self) -> None:
-        made = successor()
-        assert made.may_plan.reason.startswith("waiting for what")
-        sent = plans(made.vote(C, vote(2), 1.0))
-        assert set(sent) == {ME, B}
-        assert sent[B].attempt == 2
-
     def test_of_several_votes_the_latest_binds(self) -> None:
         fifth = peer_id_from_key(bytes(31) + b"5")
         made = successor(ME, B, C, NEW, fifth)

@@ -132,12 +132,6 @@ class TestTheUsualRound:
         assert [key.peer for key in reduce.parts] == [B, C, ME]
         assert reduce.microbatches == (1, 2, 1)
 
-    def test_alone_it_applies_its_own_sum(self) -> None:
-        table = Table(*IDS)
-        order = plan({ME: set(IDS)})
-        assert len(sent(table.member.plan(LEADER, order), Ready)) == 1
-        assert tasks(table.member.committed(1, table.member.ready)) == [ApplyTask(STEP)]
-
     def test_alone_with_an_observer_it_broadcasts(self) -> None:
         table = Table(*IDS)
         [task] = tasks(table.member.plan(LEADER, plan({ME: set(IDS)}, observers=[C])))
@@ -176,16 +170,6 @@ class TestSegments:
         order = plan(bounds=list(self.BOUNDS))
         [task] = tasks(table.member.plan(LEADER, order))
         return table, order, sent(table.member.computed(task, Outcome()), Segment)
-
-    def test_one_is_summed_while_the_next_one_comes(self) -> None:
-        table, _, said = self.exchanging()
-        assert [(to, m.segment) for to, m in said] == [(B, 2), (B, 3)]
-        [first] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
-        assert first.segment == 0
-        done = table.member.computed(first, Outcome(sq_norm=1.0, digests=(digest(0),)))
-        assert [(to, m.segment) for to, m in sent(done, Reduced)] == [(B, 0)]
-        [second] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 1)))
-        assert second.segment == 1
 
     def test_ready_once_all_are_here_in_whatever_order(self) -> None:
         table, order, _ = self.exchanging()
@@ -227,16 +211,6 @@ class TestTheLedger:
         assert tasks(effects) == []
         assert table.member.progress is Progress.SETTLING
 
-    def test_it_waits_for_the_worker(self) -> None:
-        table = Table(8)
-        table.worker.accumulating = True
-        assert table.member.plan(LEADER, plan()) == []
-        table.worker.accumulating = False
-        assert table.member.advance() == []
-        table.done.add(9)
-        [task] = tasks(table.member.advance())
-        assert isinstance(task, ContributeTask)
-
     def test_doubles_are_subtracted_first(self) -> None:
         """The leader could not know of this one: the worker was at it."""
         table = Table(8, 9)
@@ -251,22 +225,12 @@ class TestTheLedger:
 
 
 class TestAttempts:
-    def test_a_higher_attempt_starts_over(self) -> None:
-        table, _, _ = ready()
-        [task] = tasks(table.member.plan(C, plan(attempt=2)))
-        assert task == ContributeTask(STEP, 2, (0, 256, SIZE))
-
     @pytest.mark.parametrize("attempt", [0, 3, 4])
     def test_no_attempt_is_followed_back(self, attempt: int) -> None:
         table, _ = exchanging(attempt=4)
         old = plan({ME: {8}, B: {9, 10, 11}}, attempt=attempt)
         assert table.member.plan(C, old) == []
         assert table.member.promised == 4
-
-    def test_the_commit_of_an_attempt_given_up_is_not_applied(self) -> None:
-        table, _, agreed = ready()
-        table.member.plan(C, plan(attempt=2))
-        assert table.member.committed(1, agreed) == []
 
     def test_outcomes_of_an_attempt_given_up_are_void(self) -> None:
         table, order = exchanging()
@@ -318,12 +282,6 @@ class TestCommits:
         assert table.member.committed(1, agreed) == []
         assert table.member.plan(C, plan({ME: {8, 9}, C: {10, 11}}, attempt=2)) == []
         assert table.member.promised == 1
-
-    def test_the_plan_of_a_commit_that_came_first_is_followed(self) -> None:
-        table, _ = exchanging()
-        table.member.committed(2, digest(9))
-        [task] = tasks(table.member.plan(LEADER, plan(attempt=2)))
-        assert isinstance(task, ContributeTask)
 
     def test_who_does_not_hold_what_is_committed_is_left_out(self) -> None:
         table, _, agreed = ready()
@@ -397,11 +355,6 @@ class TestObservers:
         assert tasks(table.member.plan(LEADER, plan({ME: set(), B: {8, 9, 10, 11}}))) == []
         [task] = tasks(table.member.state_loaded())
         assert isinstance(task, ContributeTask)
-
-    def test_it_applies_nothing_uncommitted(self) -> None:
-        table, _ = self.observer()
-        table.member.loaded = True
-        assert table.member.try_apply() == []
 
 
 class TestFailures:

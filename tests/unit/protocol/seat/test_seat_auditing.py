@@ -191,9 +191,6 @@ class TestWhoIsSuspected:
             parts.charging.on_charged(SIBLING, said, 2.0 * step)
         return any(record.suspected for record in terms.records.values())
 
-    def test_whom_another_member_charges(self, parts: Parts) -> None:
-        assert self.suspected(parts, "lies")
-
     def test_once_for_each_that_charges_it(self, parts: Parts) -> None:
         assert self.suspected(parts, "fails")
         parts.terms.record(STAGE, THIRD).note(Grade.AGREES)

@@ -38,13 +38,6 @@ def verdicts(effects: list[SeatEffect]) -> dict[int, str]:
     return {receipt.microbatch: receipt.verdict for _, receipt in sent(effects, Receipt)}
 
 
-def test_a_seat_without_work_has_left_at_once() -> None:
-    seat = make_seat()
-    assert not seat.draining.complete
-    seat.drain(0.0)
-    assert seat.draining.complete
-
-
 def test_nothing_new_is_taken_and_what_waits_is_given_back() -> None:
     seat = make_seat()
     assert [offer(seat, 12 + m) for m in range(4)] == ["accepted"] * 4

@@ -145,17 +145,6 @@ class TestLosses:
         desk.ask(A, 1)
         assert desk.granted(3.0) == [(A, True, [16])]
 
-    def test_given_up_when_the_other_is_dead_already(self) -> None:
-        desk = Desk()
-        desk.ask(A, 1)
-        desk.grant(0.0)
-        desk.reports[A] = report(done={16})
-        desk.grant(1.0)
-        desk.reports[A] = report()
-        desk.grant(2.0)
-        desk.ask(A, 1)
-        assert desk.granted(2.0) == [(A, True, [16])]
-
     @given(st.integers(0, 2**32))
     def test_every_id_has_one_holder_or_is_free(self, seed: int) -> None:
         """Any requests, reports, losses and takeovers; then one replica has the whole step."""
@@ -191,15 +180,6 @@ class TestLosses:
 
 
 class TestTakingOver:
-    def test_a_successor_goes_by_reports_and_waits_for_them(self) -> None:
-        desk = Desk()
-        desk.leases.take_over()
-        desk.ask(A, PER_STEP)
-        desk.reports[A] = report()
-        assert desk.grant(0.0) == []
-        desk.reports = {A: report(done={16}), B: report(held={17, 18})}
-        assert desk.granted(0.1) == [(A, True, list(range(19, 24)))]
-
     def test_not_for_long(self) -> None:
         """One that serves and says nothing must not stop the step."""
         desk = Desk(live=[A, B, C])

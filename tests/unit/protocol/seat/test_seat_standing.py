@@ -95,17 +95,6 @@ def test_the_last_one_of_a_stage_is_expelled_once_there_is_another(standing: Sta
     assert standing.is_aside(ONE), "for good"
 
 
-def test_what_we_have_decided_is_named_and_ends_by_itself(standing: Standing) -> None:
-    set_aside(standing, ONE, 0.0)
-    assert standing.is_aside(ONE)
-    assert standing.beside() == [ONE]
-    assert [r.peer for r in standing.view.serving(1)] == [TWO]
-    standing.tick(ASIDE_S - 0.1)
-    assert standing.is_aside(ONE)
-    standing.tick(ASIDE_S)
-    assert not standing.is_aside(ONE)
-
-
 @pytest.mark.parametrize("forgiven", [False, True])
 def test_who_is_among_us_for_long_begins_anew(standing: Standing, forgiven: bool) -> None:
     set_aside(standing, ONE, 0.0)
@@ -160,14 +149,6 @@ def test_who_is_expelled_does_not_come_back_to_a_stage_with_no_others(standing: 
     set_aside(standing, b, 1.0)
     observe(standing, view(second=[a, b]), (), 2.0)
     assert standing.aside() == {a}
-
-
-def test_of_two_siblings_one_goes_when_a_claim_has_stood_for_a_while(standing: Standing) -> None:
-    said = {ONE: (TWO,)}
-    judged(standing, said, ANSWER_S / 2)
-    assert not standing.beside()
-    judged(standing, said)
-    assert len(standing.beside()) == 1
 
 
 @pytest.mark.parametrize("once", [True, False])
