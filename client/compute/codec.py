@@ -93,7 +93,9 @@ def begin_encoding(
     if codec == "s8":
         return _begin_s8(numbers, direction, like)
     header, chunk = Header(codec, direction, tuple(tensor.shape)), s8.chunk_of(tensor.device)
-    payload = lane_to(tensor.device).host_bytes(header.size_bytes).numpy().data
+    lane = lane_to(tensor.device)
+    memory = lane.host_bytes(header.size_bytes)
+    payload = memory.numpy().data
     write_header(payload, header)
     largest = s8.LARGEST_SCALE
     if codec in VECTORS:
@@ -101,6 +103,10 @@ def begin_encoding(
     elif codec == "s4":
         by_chance = direction == "backward"
         rows = numbers.view(-1, numbers.shape[-1])
+        if header.centred:
+            means = conditioning.channel_means(rows)
+            lane.to_host(means.view(torch.uint8), memory[HEADER.size : header.body_start])
+            rows = rows - means[: rows.shape[1]].float()
         pieces = s4.encode(rows, key if by_chance else None, chunk)
     else:
         pieces, largest = _plain(numbers.view(-1), _PLAIN_DTYPES[codec], chunk), _LARGEST
@@ -174,6 +180,8 @@ def begin_decoding(
         good = s8.decode(there, rows, factors, rotated=header.rotated, chunk=chunk)
     elif header.codec == "s4":
         good, refuse = s4.decode(lane.to_device(body), rows, chunk), s4.refuse
+        if header.centred:
+            rows += _checked_means(buffer, header).to(rows.device)
     elif header.codec in VECTORS:
         quantiser = VECTORS[header.codec]
         good, refuse = quantiser.decode(lane.to_device(body), flat, chunk), quantiser.refuse
@@ -302,6 +310,13 @@ def _checked_factors(buffer: Buffer, header: Header) -> Tensor:
     if not _sane_product(memoryview(buffer)[header.body_start :], factors, header.codec):
         raise CodecError("prescale and scales make an absurd magnitude")
     return factors
+
+
+def _checked_means(buffer: Buffer, header: Header) -> Tensor:
+    """Return the means of channels in a payload from outside, fp32 (C,) on the CPU."""
+    means = _factors_of(buffer, header).float()[: header.shape[-1]]
+    s8.check_scales(means, -_LARGEST, _LARGEST)
+    return means
 
 
 def _sane_product(body: memoryview, factors: Tensor, codec: Codec) -> bool:

@@ -71,14 +71,19 @@ class Header:
         return bool(self.flags & ROTATED)
 
     @property
-    def prescale_bytes(self) -> int:
-        """Size of the prescale vector."""
-        return SCALE_BYTES * padded_width(self.shape) if self.prescaled else 0
+    def centred(self) -> bool:
+        """Whether a bf16 vector with the mean of each (padded) channel precedes the body."""
+        return self.codec == "s4" and self.direction == "forward" and len(self.shape) > 1
+
+    @property
+    def channel_bytes(self) -> int:
+        """Size of the vector that precedes the body."""
+        return SCALE_BYTES * padded_width(self.shape) * (self.prescaled or self.centred)
 
     @property
     def body_start(self) -> int:
         """Offset of the body in the payload."""
-        return HEADER.size + self.prescale_bytes
+        return HEADER.size + self.channel_bytes
 
     @property
     def size_bytes(self) -> int:

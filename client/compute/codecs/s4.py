@@ -1,10 +1,12 @@
 """S4: tensors between stages in four bits a number, with a bf16 scale for every 128.
 
-Groups of 64 are always rotated (`conditioning.rotate`), so that blocks are nearly Gaussian whatever
-was in them; then they are quantised as in `s8`, to -7..7. Activations are rounded to the nearest
-value. Gradients are rounded at random, so that on average nothing is lost, over microbatches that
-are summed. Chance is a hash of a key and of the number's place, all of it integers, so who
-computes the same again makes the same bytes, on any processor.
+Activations are sent less the mean of their channel over the tensor, which goes before the body:
+what all tokens have in common would be a part of what is rounded. Groups of 64 are always rotated
+(`conditioning.rotate`), so that blocks are nearly Gaussian whatever was in them; then they are
+quantised as in `s8`, to -7..7. Activations are rounded to the nearest value. Gradients are rounded
+at random, so that on average nothing is lost, over microbatches that are summed. Chance is a hash
+of a key and of the number's place, all of it integers, so who computes the same again makes the
+same bytes, on any processor.
 
 The body is block after block: the scale, and then 128 numbers of four bits, eight added to each.
 Nothing waits for a device. Holds no state.

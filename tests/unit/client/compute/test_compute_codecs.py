@@ -49,7 +49,7 @@ PINNED = {
     ("s8", "forward"): ("f5a19ac460f0e903", "519d76ccabf62921"),
     ("s8", "backward"): ("23b409206f3a3ba8", "5f91156aaec0d2ee"),
     ("s8", "average"): ("e221a9fcdbdea7df", "0dfec983236c9faf"),
-    ("s4", "forward"): ("2b440643cbacf4b8", "62b09d05682fdba7"),
+    ("s4", "forward"): ("5a787ac9a8eb80ee", "169414e700eff48a"),
     ("s4", "backward"): ("c5c26f19a42e53b2", "617fbed0fc1adf89"),
     ("q2", "average"): ("d3e8b46401fd6b07", "d829afb42b283ab7"),
     ("q3", "average"): ("d0235745df0359d5", "b064d4eb3c83656e"),

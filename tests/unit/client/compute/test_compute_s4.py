@@ -60,8 +60,23 @@ def test_the_error_is_below_the_bound_whatever_the_numbers(
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("times", [1.0, 2.0**-30, 2.0**30])
 def test_numbers_between_which_nothing_lies_stay(direction: Direction, times: float) -> None:
-    tensor = representable(700) * times
+    half = representable(350) * times
+    tensor = torch.cat([half, -half])  # with nothing in common
     assert torch.equal(arrived(tensor, direction), tensor)
+
+
+def test_what_all_rows_have_in_common_is_not_rounded_with_the_rest() -> None:
+    rest, common = gaussian((700, 256)), gaussian((256,), seed=4) * 100
+    assert relative_error(arrived(rest + common, "forward") - common, rest) < 0.35
+    assert relative_error(arrived(rest + common, "backward") - common, rest) > 10
+
+
+@pytest.mark.parametrize("mean", [math.nan, math.inf, -(2.0**50)])
+def test_hostile_means_are_refused(mean: float) -> None:
+    payload = bytearray(sent(gaussian((3, 130)), "forward"))
+    payload[HEADER.size + 2 * 7 : HEADER.size + 2 * 8] = bf16(mean)
+    with pytest.raises(CodecError, match="reach"):
+        decode(payload, (3, 130))
 
 
 def test_rounding_by_chance_loses_nothing_on_average() -> None:
