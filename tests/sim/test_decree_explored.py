@@ -81,7 +81,7 @@ def proposer(index: int) -> Proposer:
 def thaw(index: int, state: Known) -> Proposer:
     """Return a leader in a state."""
     made = proposer(index)
-    made.start_step(STEP)
+    made.start_step(STEP, 0.0)
     made._say_at = 0.0
     for name, value in zip(NAMES, state, strict=True):
         setattr(made, name, dict(value) if name in DICTS else value)  # type: ignore[call-overload]
@@ -106,7 +106,7 @@ NAMES = (
 )
 DICTS = ("_promised", "_refused", "_named")
 FIXED = ("_me", "_stage", "_quorum", "_verify", "_left_out", "_step", "_era")
-APART = ("_votes", "_say_at")
+APART = ("_votes", "_say_at", "_said_at", "_since")
 """A decree is in force whether its leader hears of it or not, and any time may have passed."""
 QUORUMS = tuple(map(quorum, LEADERS))
 
@@ -116,7 +116,7 @@ def begin() -> World:
     term = Term(0, 0, STEP, 1, LEADERS[0], members=LEADERS, electors=ELECTORS)
     states = []
     for leader in map(proposer, range(len(LEADERS))):
-        leader.start_step(STEP)
+        leader.start_step(STEP, 0.0)
         states.append(frozen(leader))
     return World((term,) * len(ELECTORS), tuple(states), (0, 0), frozenset())
 
