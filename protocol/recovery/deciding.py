@@ -31,11 +31,12 @@ class Deciding:
 
     def may_begin_again(self) -> bool:
         """Whether we may begin a run at its seed that others have trained: only if we have a part
-        in it, or are its founder, or else one liar could keep a run from beginning."""
+        in it, were there when its lineage began, or are its founder, or else one liar could keep a
+        run from beginning."""
         known = self._known
         served = any(known.me in there for there in known.context.serving)
-        part = known.evidence.worked or served or known.me == known.founder
-        return part or not known.was_trained()
+        began = known.me in known.lineage.electors or known.me == known.founder
+        return known.evidence.worked or served or began or not known.was_trained()
 
     def patience_s(self, lost: int, version: int) -> float:
         """Return how long to wait for copies that would save ``lost`` steps beyond ``version``.
