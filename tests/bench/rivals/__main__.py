@@ -32,6 +32,7 @@ def main() -> None:
     with terminate_as_interrupt():
         turns = list(pipeline.measured(work, asked.repeats, say))
     lines = (msgspec.json.encode(turn) + b"\n" for turn in turns)
+    asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "rivals.jsonl").write_bytes(b"".join(lines))
     (asked.out / "rivals.md").write_text(report.markdown(str(work), turns))
     print(report.summary(turns))

@@ -151,7 +151,8 @@ def one_f_one_b(work: Work, folder: Path) -> Rates:
 def bound(work: Work, folder: Path) -> Rates:
     """Return what the efficiency model allows at most: the slowest stage never waits."""
     prediction = expected(_manifest(work, folder)[0])
-    return [round(prediction.tokens_per_s / prediction.efficiency, 1)], []
+    steady_s = prediction.parts_s["compute"] + prediction.parts_s["link"]
+    return [round(prediction.tokens_per_s * prediction.step_s / steady_s, 1)], []
 
 
 def rates(manifest: Manifest, ends: Sequence[float]) -> list[float]:
