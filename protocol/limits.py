@@ -32,7 +32,7 @@ LEAST_TO_CONVICT = 3
 MAX_ATTEMPT = 2**31 - 1
 """Attempts to close one step, or to deliver one microbatch."""
 MAX_ATTEMPTS_PER_S = 4096
-"""So fast do the attempts of a step rise at most, whatever a leader asks for or an elector refuses:
+"""The attempts of a step rise no faster, whatever a leader asks for or an elector refuses:
 a lie neither exhausts the range nor takes them where others need long to follow."""
 MAX_SEGMENTS = 512
 """Parts of a round's gradient. A plan has their offsets and a Ready 32 bytes of each."""

@@ -39,7 +39,7 @@ _LARGEST = s8.LARGEST_VALUE * s8.LARGEST_SCALE
 _PLAIN_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _HOST = torch.device("cpu")
 ROUNDED_UP = 1 + 2**-7
-"""Most by which a scale that is sent is above the number that it was."""
+"""Rounding raises a scale by this factor at most."""
 POISON = "tensor holds NaN, infinity or an absurd magnitude"
 
 

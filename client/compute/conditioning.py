@@ -9,7 +9,6 @@ Shapes: R rows, C channels, P channels padded to whole blocks of 128.
 """
 
 import math
-from collections.abc import Callable
 from functools import cache
 from typing import TypeAlias
 
@@ -116,7 +115,7 @@ def channel_factors(rows: Tensor) -> Tensor:
         sums = rows.new_empty(rows.shape[1])
         native.channel_sums(rows, sums)
     else:
-        sums = channel_sums(rows, torch.abs)
+        sums = channel_sums(rows.abs())
     means = sums.div_(len(rows)).clamp_(SMALLEST_FACTOR, LARGEST_FACTOR).to(torch.bfloat16)
     lacking = -len(means) % BLOCK
     return pad(means, (0, lacking), value=SMALLEST_FACTOR) if lacking else means
@@ -136,13 +135,13 @@ def nearest_factors(ours: Tensor, theirs: Tensor) -> Tensor:
     return torch.where(apart.abs() <= 1, theirs, ours)
 
 
-def channel_sums(rows: Tensor, of: Callable[[Tensor], Tensor] = torch.clone) -> Tensor:
-    """Sum of each channel of (R, C), or ``of`` its magnitudes; where sums are exact, added up as a
-    tree of neighbouring rows."""
+def channel_sums(rows: Tensor) -> Tensor:
+    """Sum of each channel of (R, C); where sums are exact, added up as a tree of neighbouring
+    rows."""
     if not is_exact(rows):
-        return of(rows).sum(dim=0)
+        return rows.sum(dim=0)
     height = 1 << max(1, _CACHED // rows.shape[1]).bit_length() - 1  # whole branches of the tree
-    return _tree(torch.stack([_tree(of(branch)) for branch in torch.split(rows, height)]))
+    return _tree(torch.stack([_tree(branch) for branch in torch.split(rows, height)]))
 
 
 def _tree(rows: Tensor) -> Tensor:

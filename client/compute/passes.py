@@ -18,7 +18,7 @@ from torch import Tensor
 
 from client.compute.errors import GraphGone, PoisonedTensor, ShapeError, StaleRequest
 from client.compute.payload import Buffer
-from client.compute.readings import Check, Noted, Readings
+from client.compute.readings import Check, Readings
 from client.compute.replica import Replica
 from client.compute.slicing import parts_of
 from client.compute.slot import Graph, Slot
@@ -284,7 +284,7 @@ def run_back(
     of: Of,
     readings: Readings,
     like: Buffer | None = None,
-) -> list[Noted[memoryview]]:
+) -> list[Check[memoryview]]:
     """Fill `flat.gradients` with the gradient of this pass alone, and note whether it is finite and
     of sane magnitude; return the encoded input gradient, if there is one.
 
@@ -352,7 +352,7 @@ def _forward_and_back(
     of: Of,
     readings: Readings,
     claimed: Payloads = (),
-) -> list[Noted[memoryview]]:
+) -> list[Check[memoryview]]:
     """Run a stage that is not the last forward and back from its input; as `run_again`."""
     outputs: list[Tensor] = []
 
@@ -396,7 +396,7 @@ def loss_and_gradient(
     targets = replica.wire.tokens_in(tokens)[1]  # (B, T)
     if isinstance(task, LossTask) and not replica.part.embeds:
         readings.note(replica.outliers.check(given.x, "forward", task.microbatch))
-    found: list[Noted[float]] = []
+    found: list[Check[float]] = []
 
     def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
         for part in parts_of(replica):

@@ -8,6 +8,7 @@ its checks while it is computed, and reads them together before it counts or ans
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +20,7 @@ from client.compute.errors import blame
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Check(Generic[T]):
     """Numbers that are not read yet, and what follows from them.
 
@@ -32,16 +33,23 @@ class Check(Generic[T]):
     numbers: Tensor
     judge: Callable[[Sequence[float]], T]
     part: int | None = None
+    _found: T | None = None
 
     def now(self) -> T:
         """Read the numbers and judge them."""
-        return self._judged(self.numbers.tolist())
+        return self.judged(self.numbers.tolist())
 
-    def _judged(self, numbers: Sequence[float]) -> T:
-        if self.part is None:
-            return self.judge(numbers)
-        with blame(self.part):
-            return self.judge(numbers)
+    def judged(self, numbers: Sequence[float]) -> T:
+        """Judge the numbers, which were read; return what follows."""
+        with nullcontext() if self.part is None else blame(self.part):
+            self._found = found = self.judge(numbers)
+        return found
+
+    @property
+    def found(self) -> T:
+        """What followed from it, once it was read."""
+        assert self._found is not None
+        return self._found
 
 
 def known(value: T) -> Check[T]:
@@ -49,31 +57,16 @@ def known(value: T) -> Check[T]:
     return Check(torch.empty(0), lambda _: value)
 
 
-@dataclass(slots=True)
-class Noted(Generic[T]):
-    """A check that is read with others."""
-
-    check: Check[T]
-    value: T | None = None
-
-    @property
-    def found(self) -> T:
-        """What followed from it, once it was read."""
-        assert self.value is not None
-        return self.value
-
-
 class Readings:
     """The checks of a pass, in the order in which they are judged."""
 
     def __init__(self) -> None:
-        self._noted: list[Noted[Any]] = []
+        self._noted: list[Check[Any]] = []
 
-    def note(self, check: Check[T]) -> Noted[T]:
+    def note(self, check: Check[T]) -> Check[T]:
         """Take a check to be read."""
-        noted = Noted(check)
-        self._noted.append(noted)
-        return noted
+        self._noted.append(check)
+        return check
 
     def read(self) -> None:
         """Read and judge what was noted since the last time.
@@ -82,10 +75,10 @@ class Readings:
             ComputeError: of the first check that fails.
         """
         noted, self._noted = self._noted, []
-        unread = [each.check.numbers for each in noted if each.check.numbers.numel()]
+        unread = [check.numbers for check in noted if check.numbers.numel()]
         numbers = torch.cat(unread).tolist() if unread else []
         at = 0
-        for each in noted:
-            end = at + each.check.numbers.numel()
-            each.value = each.check._judged(numbers[at:end])
+        for check in noted:
+            end = at + check.numbers.numel()
+            check.judged(numbers[at:end])
             at = end

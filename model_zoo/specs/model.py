@@ -15,10 +15,10 @@ from model_zoo.specs.family import OUTPUT, Family, Tensors, linear, prefixed
 from model_zoo.specs.narrow import Narrow, end_tensors
 
 LOGITS_AT_ONCE = 1 << 25
-"""Numbers of logits that a head makes at a time, unless there is memory for more: 128 MiB in fp32,
-which stay in no cache, but are few beside what a stage takes."""
+"""Numbers of logits that a head makes at a time, unless there is memory for more: 128 MiB in
+fp32."""
 MOST_LOGITS = 1 << 29
-"""From so many on a GPU's products become no faster."""
+"""More at a time makes a GPU's products no faster."""
 
 
 class ModelSpec(Shape, frozen=True):

@@ -20,7 +20,7 @@ AGAIN_S: Final = 0.75
 """After which what was told is told again: it may have been lost."""
 
 TOLD_WHOLE: Final = 3
-"""So many are told a ledger once nothing is in flight: two of them are honest, and say to the stage
+"""A ledger is told to so many once nothing is in flight: two of them are honest, and tell the stage
 after when the step is whole (``returned.py``)."""
 
 

@@ -21,7 +21,7 @@ STEPS: Final = 3
 
 
 WITNESSES: Final = 2
-"""Of two that say so one is honest."""
+"""One of two that say so is honest."""
 
 
 class ReturnedSteps:
