@@ -135,13 +135,31 @@ class Auditor:
         directions += ["backward"] * (not part.embeds)
         given = payloads[: len(payloads) - len(directions)]
         claimed = exactly(payloads[len(given) :], len(directions))
+        given = self._needed(task.microbatch, given)
         loss_sum, ours = run_again(self._replica, slot, task, given, claimed)
         apart = {"forward": 0.0, "backward": 0.0}
         for place, direction in enumerate(directions):
-            there = len(given) + place
+            there = len(payloads) - len(directions) + place
             apart[direction] = self._apart(claimed[place], ours[place], direction, there)
         slot.count(task.microbatch)
         return Outcome(loss_sum=loss_sum, apart=(apart["forward"], apart["backward"]))
+
+    def _needed(self, microbatch: int, given: Payloads) -> Payloads:
+        """Return what the stage computes with, of the inputs that a member shows. The first stage
+        has its own samples: what it gave as their tokens must be these.
+
+        Raises:
+            CodecError: it gave others.
+        """
+        part, wire, samples = self._replica.part, self._replica.wire, self._replica.samples
+        if part.has_head:
+            return given
+        if not part.embeds:
+            return given if wire.packed or wire.narrow else given[:-1]
+        gradient, tokens = exactly(given, 2)
+        if samples is not None and bytes(tokens) != bytes(samples.read(microbatch)):
+            raise CodecError("the tokens are not those of the samples", 1)
+        return [gradient]
 
     def compare(self, task: CompareTask, payloads: Payloads) -> Outcome:
         """Compare the contribution with the sum; the audit is over, unless a payload is bad."""

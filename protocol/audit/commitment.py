@@ -83,19 +83,17 @@ def root_of(encoded: bytes) -> bytes:
     return blake2b(encoded, digest_size=32).digest()
 
 
-def tensors_of(
-    *, first: bool, last: bool, tokens_everywhere: bool = False
-) -> tuple[PayloadName, ...]:
-    """Return the payloads of a microbatch by which it can be computed again and compared.
+def tensors_of(*, first: bool, last: bool) -> tuple[PayloadName, ...]:
+    """Return the payloads of a microbatch by which it can be computed again and compared, and what
+    it gave to the stages beside it.
 
-    The stage's inputs come before its outputs. The first stage's inputs are not listed: its samples
-    follow from the microbatch's number. Tokens are an input of the last stage, and of every other
-    one where they are needed everywhere.
+    The stage's inputs come before its outputs. Those of the first stage are its samples, which
+    follow from the microbatch's number; it gives the tokens of them to the next one.
     """
-    got: tuple[PayloadName, ...] = () if first else ("input",)
+    if first and last:
+        return ()
+    got: tuple[PayloadName, ...] = ("tokens",) if first else ("input", "tokens")
     gave: tuple[PayloadName, ...] = () if first else ("grad_out",)
-    if (last or tokens_everywhere) and not first:
-        got = (*got, "tokens")
     return (*got, *gave) if last else ("grad_in", *got, "output", *gave)
 
 

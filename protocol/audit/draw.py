@@ -59,7 +59,7 @@ def drawn(
         budget: share of all contributions that the run wants to be audited.
     """
     shares = {peer: rate(budget, record) / len(others) for peer, record in others.items()}
-    draws = {peer: _uniform(secret, closed, stage, step, peer) for peer in others}
+    draws = {peer: uniform(secret, closed, stage, step, peer) for peer in others}
     hit = [peer for peer in others if draws[peer] < shares[peer]]
     return min(hit, key=lambda peer: draws[peer] / shares[peer], default=None)
 
@@ -70,11 +70,11 @@ def segment_drawn(
     """Return the one of a drawn member's segments whose sum is made again; None: it owns none."""
     if not segments:
         return None
-    which = _uniform(secret, closed + b"segment", stage, step, "")
+    which = uniform(secret, closed + b"segment", stage, step, "")
     return segments[int(which * len(segments))]
 
 
-def _uniform(secret: bytes, closed: bytes, stage: int, step: int, what: str) -> float:
+def uniform(secret: bytes, closed: bytes, stage: int, step: int, what: str) -> float:
     """Return a number from 0 to 1 that cannot be foreseen without the secret."""
     text = closed + f"|{stage}|{step}|{what}".encode()
     return int.from_bytes(blake2b(text, digest_size=8, key=secret).digest(), "big") / 2**64

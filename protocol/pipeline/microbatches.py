@@ -51,6 +51,10 @@ class MicrobatchState:
     which reads its own samples."""
     source: PeerId | None = None
     """The sender of the boundary; None at stage 0."""
+    came: bytes = b""
+    """Digests of its tokens and boundary; empty if nobody gave them to us."""
+    came_back: bytes = b""
+    """Digest of its gradient."""
     again: bool = False
     tokens_bytes: int = 0
     loss_sum: float = 0.0

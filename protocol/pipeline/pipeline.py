@@ -98,6 +98,20 @@ class Pipeline:
         done = [state for state in self._microbatches.of(self.step) if state.phase is Phase.DONE]
         return {peer for state in done for peer in (state.source, state.giver) if peer is not None}
 
+    def given(self) -> dict[tuple[int, PeerId], dict[int, bytes]]:
+        """Return the digests of what was given to us of the microbatches counted in the current
+        step, by the giver's stage and itself, and by microbatch."""
+        found = dict[tuple[int, PeerId], dict[int, bytes]]()
+        stage = self._place.stage
+        for state in self._microbatches.of(self.step):
+            if state.phase is not Phase.DONE:
+                continue
+            if state.source is not None and state.came:
+                found.setdefault((stage - 1, state.source), {})[state.microbatch] = state.came
+            if state.giver is not None and state.came_back:
+                found.setdefault((stage + 1, state.giver), {})[state.microbatch] = state.came_back
+        return found
+
     @property
     def accumulating(self) -> bool:
         """Whether the worker has a task that will add to the gradient of this step."""
@@ -223,9 +237,11 @@ class Pipeline:
 
     # --- messages --------------------------------------------------------------------------
 
-    def forward(self, sender: PeerId, message: Forward, now: float) -> list[PipelineEffect]:
-        """Take ``sender``'s boundary activation (``message``) at ``now``; its payload is kept only
-        on request."""
+    def forward(
+        self, sender: PeerId, message: Forward, digest: bytes, now: float
+    ) -> list[PipelineEffect]:
+        """Take ``sender``'s boundary activation (``message``) at ``now``; its payload, of this
+        ``digest``, is kept only on request."""
         state = self._microbatches.get(message.microbatch)
         if state is not None and state.step == message.step:
             return [
@@ -246,6 +262,7 @@ class Pipeline:
             upstreams={sender: message.attempt},
             giver=sender,
             source=sender,
+            came=digest,
             again=message.again,
             tokens_bytes=message.tokens_bytes,
         )
@@ -268,14 +285,17 @@ class Pipeline:
         """Take ``sender``'s receipt (``message``) at ``now`` for a boundary that we sent."""
         return self._deliveries.receipt(sender, message, now)
 
-    def backward(self, sender: PeerId, message: Backward, now: float) -> list[PipelineEffect]:
-        """Take ``sender``'s boundary gradient (``message``) at ``now``; a repetition is ignored."""
+    def backward(
+        self, sender: PeerId, message: Backward, digest: bytes, now: float
+    ) -> list[PipelineEffect]:
+        """Take ``sender``'s boundary gradient (``message``) of this ``digest`` at ``now``; a
+        repetition is ignored."""
         if not self._deliveries.gradient(sender, message.step, message.microbatch, now):
             return [Penalise(sender, "gradient-not-asked-for", points=2)]
         state = self._microbatches.get(message.microbatch)
         if state is None or state.phase is not Phase.SENT or state.step != self.step:
             return []
-        state.giver = sender
+        state.giver, state.came_back = sender, digest
         self._microbatches.move(state, Phase.RETURNED)
         accepted = GradientAccepted(
             state.step, state.microbatch, self._deliveries.was_rerouted(state.microbatch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocol.agreed import AgreedList
+from protocol.ids import PeerId
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import Committed, PipelineEffect
 from protocol.rounds.effects import RoundEffect
@@ -47,8 +48,18 @@ class AgreedOn:
     amended: AgreedList
 
 
+@dataclass(frozen=True, slots=True)
+class Unborne:
+    """A replica beside us has not committed to what it gave us: it is set aside. It stays within
+    the seat."""
+
+    stage: int
+    peer: PeerId
+    words: str
+
+
 SeatNews = Committed | HeldOutLoss | Verdict | Contradicted | AgreedOn
 """What concerns more than the stage: a step that it has closed, a loss on held-out text, who is
 expelled or contradicts itself, and amendments of the founder."""
 
-SeatEffect = PipelineEffect | RoundEffect | SeatNews | Snapshot | Serving | StatusChanged
+SeatEffect = PipelineEffect | RoundEffect | SeatNews | Snapshot | Serving | StatusChanged | Unborne

@@ -39,6 +39,8 @@ def may_send(route: Route, view: SwarmView, stage: int, sender: PeerId) -> bool:
             return _holds(view, stage + 1, sender)
         case "stage":
             return _holds(view, stage, sender)
+        case "near":
+            return any(_holds(view, near, sender) for near in (stage - 1, stage, stage + 1))
         case "serves stage":  # who leads serves, and has said so before it was taken for leader
             return any(replica.peer == sender for replica in view.serving(stage))
         case _:

@@ -67,8 +67,16 @@ from protocol.seat.catching_up import CatchingUp
 from protocol.seat.charging import Charging
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import MAX_STEPS_AHEAD, SERVING_STEPS_AHEAD, EarlyMessages
-from protocol.seat.effects import AgreedOn, SeatEffect, Serving, Snapshot, StatusChanged
+from protocol.seat.effects import (
+    AgreedOn,
+    SeatEffect,
+    Serving,
+    Snapshot,
+    StatusChanged,
+    Unborne,
+)
 from protocol.seat.evaluating import Evaluating
+from protocol.seat.givers import Givers
 from protocol.seat.leases import Leases
 from protocol.seat.leasing import Leasing
 from protocol.seat.reporting import Reporting
@@ -81,6 +89,7 @@ from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.wire.messages import (
     Admit,
+    AuditReply,
     Commit,
     Commitment,
     JoinStage,
@@ -184,6 +193,7 @@ class Seat:
         self.showing = Showing(self.place, self.era, commitments, terms.sign)
         self.charging = Charging(self.place, terms, self._judges_of)
         self.auditing = Auditing(self.place, terms, commitments, self.showing, self.charging)
+        self.givers = Givers(self.place, self.era, terms, self.elector.verify)
 
     def _compose_round(self, promise: tuple[int, int], round_s: float) -> None:
         """Make what closes a step; the bytes of a round take ``round_s`` at most."""
@@ -301,7 +311,7 @@ class Seat:
         """Return when ``tick`` has something to do."""
         leads = self.leader.leading and bool(self.may_train())
         leases = self.leases.next_deadline() if leads else None
-        audits = self.auditing, self.showing, self.charging
+        audits = self.auditing, self.showing, self.charging, self.givers
         of = self.pipeline, self.leader, self._catching_up, *audits
         parts = (part.next_deadline() for part in of)
         look = self._obstruction.look_at if self.serving and not self._is_over else None
@@ -327,6 +337,7 @@ class Seat:
         effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
         effects += self.auditing.update_view(view, now)
         effects += self.charging.update_view(self.standing.seen, self.standing.whole, now)
+        effects += self.givers.update_view(view, now)
         self.evaluating.update_view(view)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
@@ -443,7 +454,7 @@ class Seat:
             effects += self._watch(now)
         if self.standing.view != self._view:
             effects += self._take_view(now)
-        effects += [*self.auditing.tick(now), *self.charging.tick(now)]
+        effects += [*self.auditing.tick(now), *self.charging.tick(now), *self.givers.tick(now)]
         effects += self.showing.tick(self.auditing.step, now)
         effects += self._follow_siblings(now)
         return self._settle(effects, now)
@@ -551,6 +562,14 @@ class Seat:
         if not self.auditing.active:
             return []
         return [*self.auditing.on_commitment(sender, message), *self.member.committed_to()]
+
+    def on_shown(
+        self, sender: PeerId, message: AuditReply, digest: bytes, now: float
+    ) -> list[SeatEffect]:
+        """Take what a member shows of what it has committed to: a sibling, or a giver of ours."""
+        if message.said is not None:
+            return [*self.givers.on_list(sender, message, digest, now)]
+        return [*self.auditing.on_reply(sender, message, digest, now)]
 
     def on_join(self, sender: PeerId, message: JoinStage, now: float) -> list[SeatEffect]:
         """Note a newcomer that asks for admission, unless it is set aside."""
@@ -707,6 +726,7 @@ class Seat:
         if commit is not None:
             self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
         self.standing.closed_with(committed.with_whom)
+        self.givers.closed(self.step, self.pipeline.given())
         self.made_by = self.member.applied
         agreed = list[SeatEffect]()
         if plan is not None:
@@ -816,6 +836,9 @@ class Seat:
                     pending += self._take(self.place.me, message, now)
                 case Unsigned(plan, member):
                     pending += self.auditing.unsigned(plan, member, now)
+                case Unborne(stage, peer, words):
+                    pending += self.standing.set_aside(peer, stage, words, now)
+                    pending += self._take_view(now)
                 case Verdict():
                     outward.append(effect)
                     pending += self._expel(effect, now)

@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from protocol.audit.commitment import SEGMENT, piece_of, tensors_of
+from protocol.audit.commitment import SEGMENT, envelope_of, piece_of, tensors_of
 from protocol.audit.terms import Sign
 from protocol.ids import PeerId
 from protocol.pace import LOST_S
@@ -57,8 +57,7 @@ class Showing:
 
     def __init__(self, place: Place, era: int, commitments: Commitments, sign: Sign) -> None:
         self._place, self._era, self._commitments, self._sign = place, era, commitments, sign
-        everywhere = place.tokens_everywhere
-        self.tensors = tensors_of(first=place.first, last=place.last, tokens_everywhere=everywhere)
+        self.tensors = tensors_of(first=place.first, last=place.last)
         """What is shown of a microbatch."""
         self._contributed: dict[tuple[int, int], tuple[Plan, frozenset[int]]] = {}
         """By step and attempt: the plan, and what it counts for us."""
@@ -104,6 +103,8 @@ class Showing:
         if kept is not None:
             kept.until = max(kept.until, now + LOST_S)
             kept.asked |= sum(one.asked for one in self._kept.values()) < KEPT_STEPS
+        if of.beside is not None:
+            return self._shown_beside(sender, of.beside, of.step)
         if not self.shows(sender, of):
             return []
         key = PayloadKey(of.step, of.name, of.item)
@@ -112,16 +113,34 @@ class Showing:
         reply = AuditReply(of.stage, of.step, of.attempt, of.name, of.item, of.of)
         return [SendPayload(sender, reply, (key,))]
 
+    def _shown_beside(self, asker: PeerId, stage: int, step: int) -> list[SeatEffect]:
+        """Show a replica of a ``stage`` beside ours the list of the last attempt that we have
+        contributed to, and our commitment to it."""
+        place = self._place
+        attempt = max((a for s, a in self._contributed if s == step), default=None)
+        said = None if attempt is None else self._commitments.of(place.me, step, attempt)
+        envelope = None if said is None else envelope_of(place.me, said)
+        if attempt is None or envelope is None or not self._takes(asker, step, 2 + AGAIN):
+            return []
+        reply = AuditReply(stage, step, attempt, "list", 0, said=envelope)
+        return [SendPayload(asker, reply, (PayloadKey(step, "list", 0, attempt, place.me),))]
+
+    def _takes(self, asker: PeerId, step: int, most: int) -> bool:
+        """Whether an asker may be shown one more payload of a step; that is noted."""
+        return self._shown.take({(asker, step): Rate(0.0, most)}, 0.0)
+
     def shows(self, asker: PeerId, asked: AuditRequest) -> bool:
         """Whether an asker is shown this now; that is noted."""
         plan, counted = self._contributed.get((asked.step, asked.attempt), (None, frozenset[int]()))
         if plan is None or not self._has(asked, plan, counted):
             return False
+        if all(member.peer != asker for member in plan.members):
+            return False
         segments = active(plan)
         owned = sum(owner(plan, i) == self._place.me for i in segments)
         tensors, parts = len(self.tensors) * len(counted), owned * len(plan.members)
         most = 2 * (1 + tensors + len(segments) + parts) + AGAIN
-        return self._shown.take({(asker, asked.step): Rate(0.0, most)}, 0.0)
+        return self._takes(asker, asked.step, most)
 
     def _has(self, asked: AuditRequest, plan: Plan, counted: frozenset[int]) -> bool:
         if asked.name == "segment":

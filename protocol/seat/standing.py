@@ -283,6 +283,12 @@ class Standing:
         """A peer of a stage beside ours gave us something of use."""
         self._record(peer).worked_at = now
 
+    def set_aside(self, peer: PeerId, stage: int, why: str, now: float) -> list[Explain]:
+        """Set a replica aside whose fault we have seen ourselves, for a while."""
+        if peer not in self._decisions:
+            self._decide(peer, self._place.me, stage, why, now)
+        return self.tick(now)
+
     def closed_with(self, peers: Collection[PeerId]) -> None:
         """A step was closed with the work of these: if one was on probation, others are tried; and
         who comes from now on is a newcomer."""

@@ -239,7 +239,9 @@ class Lease(SeatMessage, frozen=True):
 class Forward(SeatMessage, frozen=True):
     """Boundary activation into ``stage``. Payload: ``tokens_bytes`` of tokens, then the tensor."""
 
-    route = Route("seat", "pipeline.forward", sender="stage before", lane="bulk", work=True)
+    route = Route(
+        "seat", "pipeline.forward", sender="stage before", lane="bulk", sealed=True, work=True
+    )
 
     stage: StageIndex
     step: StepIndex
@@ -253,7 +255,9 @@ class Forward(SeatMessage, frozen=True):
 class Backward(SeatMessage, frozen=True):
     """Gradient of the boundary, back to ``stage``, which sent the activation."""
 
-    route = Route("seat", "pipeline.backward", sender="stage after", lane="bulk", work=True)
+    route = Route(
+        "seat", "pipeline.backward", sender="stage after", lane="bulk", sealed=True, work=True
+    )
 
     stage: StageIndex
     step: StepIndex
@@ -455,24 +459,28 @@ class AuditNotice(RoundMessage, frozen=True):
 
 class AuditRequest(RoundMessage, frozen=True):
     """An auditor asks a member of its stage to show what it has committed to: the list, then what
-    that names (``item``: the microbatch or the segment)."""
+    that names (``item``: the microbatch or the segment). A replica of the stage ``beside`` asks for
+    the list alone, of the attempt that the member contributed to last."""
 
-    route = Route("seat", "showing.on_request", sender="stage", aside=True)
+    route = Route("seat", "showing.on_request", sender="near", aside=True)
 
     name: Shown
     item: MicrobatchId
     of: PeerText | None = None
     """Whose segment, of those that the asked member has summed; None: its own."""
+    beside: StageIndex | None = None
 
 
 class AuditReply(RoundMessage, frozen=True):
     """Payload: what was asked for."""
 
-    route = Route("seat", "auditing.on_reply", sender="stage", lane="bulk", sealed=True)
+    route = Route("seat", "on_shown", sender="near", lane="bulk", sealed=True)
 
     name: Shown
     item: MicrobatchId
     of: PeerText | None = None
+    said: Envelope | None = None
+    """To a replica beside: the commitment to the list."""
 
 
 class Charged(Message, frozen=True):

@@ -16,12 +16,15 @@ from protocol import limits
 Taker = Literal["link", "newcomer", "node", "elector", "seat"]
 """The taker of a message: the link's carrier, whoever asks for a manifest to join, the engine of a
 node, the volunteer's elector, or the seat in a stage."""
-Sender = Literal["anyone", "peer", "member", "stage before", "stage after", "stage", "serves stage"]
+Sender = Literal[
+    "anyone", "peer", "member", "stage before", "stage after", "near", "stage", "serves stage"
+]
 """Senders from which a message counts.
 
 anyone: before its Hello is accepted, too. peer: another member, once admitted. member: an admitted
 peer, or another stage of our own. The others are members that hold a seat, by the receiver's view:
-in the stage before, the one after, or the same one, or that serve it.
+in the stage before, the one after, any of these and the same one, or the same one, or that serve
+it.
 """
 Address = Literal["stage", "stage before", "first"]
 """The stage whose seat a message is for: the one it names, the one before that, or stage 0."""

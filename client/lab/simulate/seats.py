@@ -29,7 +29,16 @@ from protocol.pipeline.effects import (
     Task,
 )
 from protocol.seat.effects import SeatEffect, Serving, Snapshot, StatusChanged
-from protocol.wire.messages import AuditReply, Commit, Message, Propose, Reduced, Segment
+from protocol.wire.messages import (
+    AuditReply,
+    Backward,
+    Commit,
+    Forward,
+    Message,
+    Propose,
+    Reduced,
+    Segment,
+)
 
 Parts = tuple[bytes, ...]
 """A message's payload, as the pieces that were sent."""
@@ -135,8 +144,8 @@ class SeatWorld(ABC, Generic[SomePeer]):
             peer.elector.take(message)
             return
         if peer.seat is not None:
-            named = isinstance(message, Reduced | Segment | AuditReply)
-            digest = payload_digest(parts[0]) if named else b""
+            named = isinstance(message, Forward | Backward | Reduced | Segment | AuditReply)
+            digest = b"".join(map(payload_digest, parts)) if named else b""
             if isinstance(message, AuditReply) and message.name == "list":
                 digest = parts[0]
             effects = peer.seat.receive(sender, message, self.now_of(peer), digest)

@@ -58,7 +58,15 @@ from protocol.seat.effects import AgreedOn, HeldOutLoss, SeatEffect, Snapshot, S
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
-from protocol.wire.messages import AuditReply, Forward, HeldOut, Message, Reduced, Segment
+from protocol.wire.messages import (
+    AuditReply,
+    Backward,
+    Forward,
+    HeldOut,
+    Message,
+    Reduced,
+    Segment,
+)
 
 SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""
@@ -167,8 +175,12 @@ class SeatDriver:
                 self._ports.perform(Penalise(sender, "malformed-held-out", 20))
                 return
             parts = (payload[: self._tokens_bytes], payload[self._tokens_bytes :])
-        # the worker holds the bytes against their seal before we are Ready for them
-        digest = sealed_digest(payload) if isinstance(message, Reduced | Segment) else b""
+        # the worker holds the bytes against their seal before we are Ready for them, or compute
+        digest = b""
+        if isinstance(message, Backward | Reduced | Segment):
+            digest = sealed_digest(payload)
+        if isinstance(message, Forward):
+            digest = root_of(parts[0]) + sealed_digest(parts[1])
         if isinstance(message, AuditReply):
             digest = payload if message.name == "list" else _digest_of(message.name, payload)
         now = self._ports.now()

@@ -107,6 +107,12 @@ ATTACKS = (
         member=partial(ScaledBoundary, 2.0**30),
     ),
     Attack(
+        name="turned-boundary",
+        issue="17",
+        what="A replica turns every boundary tensor that it sends round, and lists the right one.",
+        member=partial(ScaledBoundary, -1.0),
+    ),
+    Attack(
         name="huge-contribution",
         issue="B4",
         what="A replica contributes numbers of 1e13 to every sum of its stage.",

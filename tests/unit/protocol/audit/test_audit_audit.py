@@ -250,25 +250,17 @@ def test_a_list_is_as_long_as_said_before_at_most(count):
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "names", "where_packed"),
+    ("first", "last", "names"),
     [
-        (True, False, ("grad_in", "output"), ("grad_in", "output")),
-        (
-            False,
-            False,
-            ("grad_in", "input", "output", "grad_out"),
-            ("grad_in", "input", "tokens", "output", "grad_out"),
-        ),
-        (False, True, ("input", "tokens", "grad_out"), ("input", "tokens", "grad_out")),
-        (True, True, (), ()),
+        (True, False, ("grad_in", "tokens", "output")),
+        (False, False, ("grad_in", "input", "tokens", "output", "grad_out")),
+        (False, True, ("input", "tokens", "grad_out")),
+        (True, True, ()),
     ],
 )
-def test_what_is_shown_of_a_microbatch_and_borders_where_data_is_packed(
-    first, last, names, where_packed
-):
+def test_what_is_shown_of_a_microbatch(first, last, names):
     assert tensors_of(first=first, last=last) == names
-    assert tensors_of(first=first, last=last, tokens_everywhere=True) == where_packed
-    assert len(where_packed) <= MAX_TENSORS
+    assert len(names) <= MAX_TENSORS
 
 
 def part(peer, segment=2):

@@ -465,7 +465,7 @@ class TestGettingAnotherGradient:
 
 def test_a_question_brings_no_tensors_without_end() -> None:
     made = Pipeline(Place(STRANGER, 1, 2, 4), 0)
-    made.forward(A, Forward(1, 0, 0, 1, 8, False), 0.0)
+    made.forward(A, Forward(1, 0, 0, 1, 8, False), b"", 0.0)
     made.computed(LossTask(0, 0), Outcome(), 0.1)
 
     def brought(asker: PeerId, *times: float) -> list[float]:
@@ -487,13 +487,13 @@ class TestBlame:
     def pipeline(*behind: PeerId) -> Pipeline:
         made = Pipeline(Place(STRANGER, 1, 3, 4), 0)
         made.update_view(view_of(0, [A], [STRANGER], behind), 0.0)
-        made.forward(A, Forward(1, 0, 0, 1, 8, False), 0.0)
+        made.forward(A, Forward(1, 0, 0, 1, 8, False), b"", 0.0)
         return made
 
     @staticmethod
     def failed(made: Pipeline, giver: PeerId, now: float, part: int = 0) -> list[object]:
         """A gradient comes, and the worker refuses a payload of its pass."""
-        taken = made.backward(giver, Backward(1, 0, 0, 1), now)
+        taken = made.backward(giver, Backward(1, 0, 0, 1), b"", now)
         assert [e.task for e in taken if isinstance(e, Compute)] == [BackwardTask(0, 0)]
         return list(made.computed(BackwardTask(0, 0), Outcome(error="codec", part=part), now))
 
@@ -521,7 +521,7 @@ class TestBlame:
         absent = Receipt(2, 0, 0, attempt, "absent")
         [(to, _)] = offers(made.receipt(other, absent, 0.3))
         assert to == other
-        made.backward(other, Backward(1, 0, 0, 1), 0.4)
+        made.backward(other, Backward(1, 0, 0, 1), b"", 0.4)
         made.computed(BackwardTask(0, 0), Outcome(), 0.5)
         assert made.done() == {0}
 

@@ -12,9 +12,10 @@ from protocol.audit.commitment import contents, root_of
 from protocol.audit.record import Grade
 from protocol.audit.terms import AuditTerms
 from protocol.ids import PeerId
-from protocol.pipeline.effects import Outcome
+from protocol.pipeline.effects import Outcome, PayloadKey
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
+from protocol.seat.effects import SeatEffect
 from protocol.seat.showing import AGAIN, MAX_ASKERS, Showing
 from protocol.wire.messages import AuditRequest, Commitment, Plan
 from protocol.wire.parts import PlanMember
@@ -70,7 +71,7 @@ def test_a_greedy_asker_is_shown_twice_as_much_and_a_little(showing: Showing, or
         random.Random(7).shuffle(asks)
     shown = sum(showing.shows(ASKER, asked) for asked in asks)
     assert shown == BOUND
-    assert showing.shows(OTHER, EVERYTHING[0]), "another asker has a bound of its own"
+    assert not showing.shows(OTHER, EVERYTHING[0]), "who is in no plan with us audits nothing"
 
 
 def test_nobody_is_shown_more_by_asking_under_other_attempts(showing: Showing) -> None:
@@ -104,9 +105,26 @@ def test_what_was_not_contributed_is_not_shown_and_earns_nothing(
     assert not showing._shown
 
 
-def test_what_is_remembered_is_bounded(showing: Showing) -> None:
+def beside(showing: Showing, asker: PeerId, *, step: int = STEP) -> list[SeatEffect]:
+    """What a replica of the next stage is shown that asks for our list."""
+    asked = AuditRequest(STAGE, step, 0, "list", 0, beside=STAGE + 1)
+    return showing.on_request(asker, asked, 0.0)
+
+
+def test_a_replica_beside_is_shown_the_list_alone_with_our_word_and_not_without_end() -> None:
+    commitments = Commitments(ME)
+    showing = Showing(PLACE, ERA, commitments, AuditTerms().sign)
+    said = Commitment(STAGE, STEP, ATTEMPT, bytes(32), SEGMENTS, signature=bytes(64))
+    showing.contributed(PLAN, frozenset(IDS))
+    assert not beside(showing, OTHER), "it is not signed yet"
+    commitments.take(ME, said)
+    [shown] = beside(showing, OTHER)
+    assert shown.keys == (PayloadKey(STEP, "list", 0, ATTEMPT, ME),)
+    assert (shown.message.stage, shown.message.said.signer) == (STAGE + 1, ME)
+    assert not beside(showing, OTHER, step=STEP + 1)
+    assert sum(bool(beside(showing, OTHER)) for _ in range(100)) == 1 + AGAIN
     for number in range(3 * MAX_ASKERS):
-        showing.shows(PeerId(f"asker {number}"), EVERYTHING[0])
+        beside(showing, PeerId(f"asker {number}"))
     assert len(showing._shown) <= MAX_ASKERS
 
 

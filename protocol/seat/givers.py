@@ -1,0 +1,194 @@
+"""What replicas beside us gave us is what they have committed to.
+
+An audit shows that a member has computed what it committed to, and not what it has sent to the
+stages beside its own. So of the tensors that we counted in a step we compare those of one giver,
+drawn with our secret, with its list of that step, by their digests. One is compared at a time.
+
+- The list must have the root that its author has signed. Whoever signs another commitment for us
+  than for its siblings is convicted: one of them gets ours.
+- A giver that lists another tensor than it gave us has lied to us. It is set aside.
+- A giver may count less than it gave: another replica has counted the same microbatch, or a leader
+  has left it out. It is set aside if most of what it gave was not borne out in ``MOST_UNBORNE`` of
+  the newest ``NEWEST`` lists, or they did not come.
+
+What we find is proof to us alone, so each replica decides for itself. A stage of one commits to
+nothing.
+
+State: the comparison under way, and the newest results by giver. ``now`` is monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S
+from protocol.audit.commitment import (
+    CONTENTS,
+    KIND,
+    SIGNED,
+    Contents,
+    root_of,
+    tensors_of,
+)
+from protocol.audit.draw import uniform
+from protocol.audit.terms import AuditTerms
+from protocol.decree.decree import Verify
+from protocol.effects import Send
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId, rank
+from protocol.pipeline.effects import PayloadName
+from protocol.pipeline.place import Place
+from protocol.seat.effects import Unborne
+from protocol.view import SwarmView
+from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Statements
+
+NEWEST: Final = 8
+MOST_UNBORNE: Final = 4
+MAX_GIVERS: Final = 256
+
+Giver = tuple[int, PeerId]
+"""A replica of a stage."""
+Given = Mapping[Giver, Mapping[int, bytes]]
+"""Digests of what was given, by giver and microbatch: of the tokens and the boundary by the stage
+before, of the gradient by the stage after."""
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """What one giver gave us of a step, and when it is asked again; None: it has not closed the
+    step yet."""
+
+    giver: Giver
+    step: int
+    given: Mapping[int, bytes]
+    until: float | None = None
+    ask_at: float = field(default=0.0)
+
+
+class Givers:
+    """See the module's docstring.
+
+    Args:
+        place: where this replica stands.
+        era: of the seat.
+        terms: what audits go by.
+        verify: checks a signature.
+    """
+
+    def __init__(self, place: Place, era: int, terms: AuditTerms, verify: Verify) -> None:
+        self._place, self._era, self._terms, self._verify = place, era, terms, verify
+        self._view = SwarmView(((),) * place.stages)
+        self._open: _Comparison | None = None
+        self._results: dict[Giver, deque[bool]] = {}
+        """Of the newest comparisons of each, which did not bear it out."""
+
+    def closed(self, step: int, given: Given) -> None:
+        """A step is closed with what these gave: draw one of those that have siblings."""
+        if self._open is not None or not self._terms.budget:
+            return
+        secret = self._terms.secret
+        drawn = [giver for giver in given if giver[1] != self._place.me and self._siblings(giver)]
+        if drawn:
+            giver = min(drawn, key=lambda of: uniform(secret, b"giver", of[0], step, of[1]))
+            self._open = _Comparison(giver, step, given[giver])
+
+    def update_view(self, view: SwarmView, now: float) -> list[Send]:
+        """Ask as soon as the giver has closed the step; forget it if it has gone."""
+        self._view, of = view, self._open
+        if of is None or of.until is not None:
+            return []
+        stage, peer = of.giver
+        there = next((r for r in view.stages[stage] if r.peer == peer), None)
+        if there is None or not self._siblings(of.giver):
+            self._open = None
+        elif there.version > of.step:
+            of.until = now + PATIENCE_S
+            return self._ask(of, now)
+        return []
+
+    def on_list(
+        self, sender: PeerId, message: AuditReply, encoded: bytes, now: float
+    ) -> list[Send | Unborne]:
+        """Take the list of a giver, with its signed commitment."""
+        of, said = self._open, message.said
+        if of is None or said is None or (of.giver[1], of.step) != (sender, message.step):
+            return []
+        commitment = self._commitment(of, said.signature, said.body)
+        if commitment is None:
+            return []
+        listed = _listed(encoded) if root_of(encoded) == commitment.root else None
+        found = self._judge(of, {} if listed is None else self._rows(of.giver[0], listed))
+        siblings = sorted(self._siblings(of.giver), key=lambda p: rank(sender, message.step, p))
+        return [*found, *(Send(peer, Statements("decision", (said,))) for peer in siblings[:1])]
+
+    def tick(self, now: float) -> list[Send | Unborne]:
+        """Ask again, and lose patience in the end."""
+        of = self._open
+        if of is None or of.until is None or now < of.ask_at:
+            return []
+        return [*self._ask(of, now)] if now < of.until else self._judge(of, {})
+
+    def next_deadline(self) -> float | None:
+        """Return when ``tick`` has something to do."""
+        of = self._open
+        return None if of is None or of.until is None else of.ask_at
+
+    # --- within ---------------------------------------------------------------------------------
+
+    def _ask(self, of: _Comparison, now: float) -> list[Send]:
+        of.ask_at = now + ASK_AGAIN_S
+        stage, peer = of.giver
+        return [Send(peer, AuditRequest(stage, of.step, 0, "list", 0, beside=self._place.stage))]
+
+    def _siblings(self, giver: Giver) -> list[PeerId]:
+        """Return who serves a giver's stage beside it, ourselves left out."""
+        others = (r.peer for r in self._view.serving(giver[0]))
+        return [peer for peer in others if peer not in (giver[1], self._place.me)]
+
+    def _commitment(self, of: _Comparison, signature: bytes, body: bytes) -> Commitment | None:
+        """Return what a giver has committed to in the step; None: it has not signed this."""
+        stage, peer = of.giver
+        if not self._verify(peer, KIND, body, signature):
+            return None
+        try:
+            said = SIGNED.parse(body)
+        except RemoteProtocolError:
+            return None
+        return said if (said.stage, said.step, said.era) == (stage, of.step, self._era) else None
+
+    def _rows(self, stage: int, listed: Contents) -> dict[int, bytes]:
+        """Return what a list says was given to us, as ``Given`` has it."""
+        names = tensors_of(first=stage == 0, last=stage == self._place.stages - 1)
+        wanted: Sequence[PayloadName] = ("tokens", "output")
+        if stage > self._place.stage:
+            wanted = ("grad_out",)
+        at = [names.index(name) for name in wanted]
+        whole = [row for row in listed.microbatches if len(row.digests) == len(names)]
+        return {row.microbatch: b"".join(row.digests[i] for i in at) for row in whole}
+
+    def _judge(self, of: _Comparison, rows: Mapping[int, bytes]) -> list[Send | Unborne]:
+        """The comparison is over: draw the conclusions."""
+        self._open = None
+        borne = [m for m in of.given if m in rows]
+        wrong = [m for m in borne if rows[m] != of.given[m]]
+        newest = self._results.pop(of.giver, None) or deque(maxlen=NEWEST)
+        newest.append(2 * len(borne) < len(of.given))
+        if wrong:
+            words = f"it gave us another tensor of microbatch {wrong[0]} than it has committed to"
+            return [Unborne(*of.giver, words)]
+        if sum(newest) > MOST_UNBORNE:
+            return [Unborne(*of.giver, "it does not count most of what it gave us")]
+        self._results[of.giver] = newest
+        while len(self._results) > MAX_GIVERS:
+            del self._results[next(iter(self._results))]
+        return []
+
+
+def _listed(encoded: bytes) -> Contents | None:
+    try:
+        return CONTENTS.parse(encoded)
+    except RemoteProtocolError:
+        return None

@@ -1,0 +1,169 @@
+"""What replicas beside us gave us is compared with what they have committed to."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S
+from protocol.audit.commitment import KIND, SIGNED, contents, root_of
+from protocol.audit.terms import AuditTerms
+from protocol.effects import Send
+from protocol.errors import RemoteProtocolError
+from protocol.ids import PeerId
+from protocol.pipeline.place import Place
+from protocol.seat.effects import Unborne
+from protocol.seat.givers import MOST_UNBORNE, NEWEST, Givers
+from protocol.view import Replica, SwarmView
+from protocol.wire.envelope import verify
+from protocol.wire.fields import Envelope
+from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Statements
+from tests.support.protocol_examples import SWARM, peer, signer
+
+ME, GIVER, SIBLING, AFTER, LAST = (peer(n) for n in (1, 2, 3, 4, 5))
+STAGE, STAGES, STEP = 1, 3, 7
+IDS = (28, 29, 30, 31)
+
+
+def is_signed(author: PeerId, kind: str, body: bytes, signature: bytes) -> bool:
+    try:
+        verify(Envelope(author, kind, body, signature), SWARM)
+    except RemoteProtocolError:
+        return False
+    return True
+
+
+def digest(*of: object) -> bytes:
+    return root_of(repr(of).encode())
+
+
+def view(*, step: int = STEP + 1, alone: bool = False) -> SwarmView:
+    before = [] if alone else [Replica(SIBLING, step, serving=True)]
+    return SwarmView(
+        (
+            (Replica(GIVER, step, serving=True), *before),
+            (Replica(ME, step, serving=True),),
+            (Replica(AFTER, step, serving=True), Replica(LAST, step, serving=True)),
+        )
+    )
+
+
+class Line:
+    """A replica of the middle stage, and one beside it that gives it tensors."""
+
+    def __init__(self, giver: tuple[int, PeerId] = (0, GIVER), budget: float = 0.1) -> None:
+        terms = AuditTerms(budget, bytes(32))
+        self.givers = Givers(Place(ME, STAGE, STAGES, 4), 0, terms, is_signed)
+        self.givers.update_view(view(), 0.0)
+        self.giver, self.step, self.now = giver, STEP, 0.0
+
+    def given(self, ids: tuple[int, ...] = IDS) -> dict[int, bytes]:
+        if self.giver[0] > STAGE:
+            return {m: digest("grad_out", m) for m in ids}
+        return {m: digest("tokens", m) + digest("output", m) for m in ids}
+
+    def close(self, ids: tuple[int, ...] = IDS) -> list[Send]:
+        """A step is closed with what the giver gave, and the giver has closed it."""
+        self.givers.closed(self.step, {self.giver: self.given(ids)})
+        return self.givers.update_view(view(step=self.step + 1), self.now)
+
+    def listed(self, ids: tuple[int, ...] = IDS, changed: str = "") -> bytes:
+        names = ("grad_in", "tokens", "output")
+        if self.giver[0] > STAGE:
+            names = ("input", "tokens", "grad_out")
+        rows = {
+            m: tuple(digest(name, m, *(["other"] if name == changed else [])) for name in names)
+            for m in ids
+        }
+        return contents(rows)
+
+    def reply(
+        self, encoded: bytes, *, root: bytes = b"", author: int | None = None
+    ) -> list[Send | Unborne]:
+        stage, of = self.giver
+        said = Commitment(stage, self.step, 3, root or root_of(encoded))
+        number = author or (2 if of == GIVER else 4)
+        envelope = signer(number).sign(KIND, SIGNED.encode(said), SWARM)
+        message = AuditReply(STAGE, self.step, 3, "list", 0, said=envelope)
+        return self.givers.on_list(of, message, encoded, self.now)
+
+    def compare(self, encoded: bytes, ids: tuple[int, ...] = IDS) -> list[Unborne]:
+        """Close the next step, and compare what was given with a list; return what is found."""
+        self.step += 1
+        assert self.close(ids)
+        return [found for found in self.reply(encoded) if isinstance(found, Unborne)]
+
+
+@pytest.mark.parametrize("giver", [(0, GIVER), (2, AFTER)])
+def test_an_honest_giver_is_asked_and_borne_out(giver: tuple[int, PeerId]) -> None:
+    line = Line(giver)
+    [ask] = line.close()
+    assert ask == Send(giver[1], AuditRequest(giver[0], STEP, 0, "list", 0, beside=STAGE))
+    [told] = line.reply(line.listed())
+    assert told.peer == (SIBLING if giver[1] == GIVER else LAST), "a sibling compares, too"
+    assert isinstance(told.message, Statements)
+    assert line.givers.next_deadline() is None
+
+
+@pytest.mark.parametrize(
+    ("giver", "changed"),
+    [((0, GIVER), "output"), ((0, GIVER), "tokens"), ((2, AFTER), "grad_out")],
+)
+def test_who_gave_another_tensor_than_it_lists_is_set_aside(
+    giver: tuple[int, PeerId], changed: str
+) -> None:
+    line = Line(giver)
+    assert not line.compare(line.listed())
+    [found] = line.compare(line.listed(changed=changed))
+    assert (found.stage, found.peer) == giver
+
+
+def test_what_is_not_listed_counts_against_a_giver_only_if_it_is_most_of_it_and_often() -> None:
+    line = Line()
+    for _ in range(NEWEST):
+        assert not line.compare(line.listed(IDS[:2])), "half of it is counted elsewhere"
+    for _ in range(MOST_UNBORNE):
+        assert not line.compare(line.listed(IDS[:1]))
+    assert line.compare(line.listed(IDS[:1]))
+
+
+@pytest.mark.parametrize("fault", ["another list", "unsigned", "malformed"])
+def test_a_list_counts_only_as_its_author_has_signed_it(fault: str) -> None:
+    line = Line()
+    line.close()
+    if fault == "unsigned":
+        assert not line.reply(line.listed(), author=3)
+        assert line.givers.next_deadline() is not None, "it is still awaited"
+        return
+    for _ in range(MOST_UNBORNE + 1):
+        encoded = b"\xc1" if fault == "malformed" else line.listed()
+        found = line.reply(encoded, root=b"" if fault == "malformed" else digest("else"))
+        line.step += 1
+        line.close()
+    assert any(isinstance(each, Unborne) for each in found)
+
+
+def test_a_silent_giver_is_asked_again_and_then_counts_as_one_that_lists_nothing() -> None:
+    line, asked = Line(), 0
+    for _ in range(MOST_UNBORNE + 1):
+        asked += len(line.close())
+        end = line.now + PATIENCE_S
+        while (due := line.givers.next_deadline()) is not None:
+            line.now = due
+            found = line.givers.tick(line.now)
+            asked += sum(isinstance(each, Send) for each in found)
+        assert line.now < end + ASK_AGAIN_S
+        line.step += 1
+    assert [isinstance(each, Unborne) for each in found] == [True]
+    assert asked == (MOST_UNBORNE + 1) * 4
+
+
+def test_nobody_is_asked_before_it_has_closed_the_step_nor_once_it_has_gone() -> None:
+    line = Line()
+    line.givers.closed(STEP, {line.giver: line.given()})
+    assert not line.givers.update_view(view(step=STEP), 0.0)
+    assert line.givers.update_view(view(step=STEP + 1), 0.1)
+    line.reply(line.listed())
+    line.givers.closed(STEP + 1, {line.giver: line.given()})
+    assert not line.givers.update_view(view(alone=True), 0.2), "one alone commits to nothing"
+    assert line.givers.next_deadline() is None
+    assert not Line(budget=0.0).close(), "the run has no audits"
