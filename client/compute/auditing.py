@@ -152,14 +152,12 @@ class Auditor:
             CodecError: it gave others.
         """
         part, wire, samples = self._replica.part, self._replica.wire, self._replica.samples
-        if part.has_head:
-            return given
-        if not part.embeds:
-            return given if wire.packed or wire.narrow else given[:-1]
-        gradient, tokens = exactly(given, 2)
-        if samples is not None and bytes(tokens) != bytes(samples.read(microbatch)):
-            raise CodecError("the tokens are not those of the samples", 1)
-        return [gradient]
+        if part.embeds and not part.has_head and samples is not None:
+            tokens = exactly(given, 2)[1]
+            if bytes(tokens) != bytes(samples.read(microbatch)):
+                raise CodecError("the tokens are not those of the samples", 1)
+        unused = not (part.embeds or part.has_head or wire.packed or wire.narrow)
+        return given[:-1] if unused else given
 
     def compare(self, task: CompareTask, payloads: Payloads) -> Outcome:
         """Compare the contribution with the sum; the audit is over, unless a payload is bad."""

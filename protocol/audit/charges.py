@@ -96,7 +96,7 @@ class Charges:
     """See the module's docstring; ``swarm`` is where the signatures hold."""
 
     def __init__(self, swarm: SwarmId) -> None:
-        self._swarm = swarm
+        self.swarm = swarm
         self._kept: dict[tuple[int, PeerId, PeerId], Kept] = {}
         """By stage, member and author, the oldest first."""
         self._verified = TokenBuckets[PeerId](MAX_CHARGES)
@@ -114,7 +114,7 @@ class Charges:
             return None
         if envelope.kind != KIND or not self._verified.has(author, VERIFIED, now):
             return None
-        verify(envelope, self._swarm)
+        verify(envelope, self.swarm)
         self._put(charge, envelope, now)
         self._verified.take({author: VERIFIED}, now)
         return charge

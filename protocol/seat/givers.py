@@ -35,7 +35,6 @@ from protocol.audit.commitment import (
 )
 from protocol.audit.draw import uniform
 from protocol.audit.terms import AuditTerms
-from protocol.decree.decree import Verify
 from protocol.effects import Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
@@ -43,6 +42,8 @@ from protocol.pipeline.effects import PayloadName
 from protocol.pipeline.place import Place
 from protocol.seat.effects import Unborne
 from protocol.view import SwarmView
+from protocol.wire.envelope import verify
+from protocol.wire.fields import Envelope
 from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Statements
 
 NEWEST: Final = 8
@@ -75,11 +76,10 @@ class Givers:
         place: where this replica stands.
         era: of the seat.
         terms: what audits go by.
-        verify: checks a signature.
     """
 
-    def __init__(self, place: Place, era: int, terms: AuditTerms, verify: Verify) -> None:
-        self._place, self._era, self._terms, self._verify = place, era, terms, verify
+    def __init__(self, place: Place, era: int, terms: AuditTerms) -> None:
+        self._place, self._era, self._terms = place, era, terms
         self._view = SwarmView(((),) * place.stages)
         self._open: _Comparison | None = None
         self._results: dict[Giver, deque[bool]] = {}
@@ -116,7 +116,7 @@ class Givers:
         of, said = self._open, message.said
         if of is None or said is None or (of.giver[1], of.step) != (sender, message.step):
             return []
-        commitment = self._commitment(of, said.signature, said.body)
+        commitment = self._commitment(of, said)
         if commitment is None:
             return []
         listed = _listed(encoded) if root_of(encoded) == commitment.root else None
@@ -148,16 +148,16 @@ class Givers:
         others = (r.peer for r in self._view.serving(giver[0]))
         return [peer for peer in others if peer not in (giver[1], self._place.me)]
 
-    def _commitment(self, of: _Comparison, signature: bytes, body: bytes) -> Commitment | None:
+    def _commitment(self, of: _Comparison, said: Envelope) -> Commitment | None:
         """Return what a giver has committed to in the step; None: it has not signed this."""
         stage, peer = of.giver
-        if not self._verify(peer, KIND, body, signature):
-            return None
         try:
-            said = SIGNED.parse(body)
+            verify(said, self._terms.charges.swarm)
+            found = SIGNED.parse(said.body)
         except RemoteProtocolError:
             return None
-        return said if (said.stage, said.step, said.era) == (stage, of.step, self._era) else None
+        whose = said.signer, said.kind, found.stage, found.step, found.era
+        return found if whose == (peer, KIND, stage, of.step, self._era) else None
 
     def _rows(self, stage: int, listed: Contents) -> dict[int, bytes]:
         """Return what a list says was given to us, as ``Given`` has it."""

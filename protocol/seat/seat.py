@@ -193,7 +193,7 @@ class Seat:
         self.showing = Showing(self.place, self.era, commitments, terms.sign)
         self.charging = Charging(self.place, terms, self._judges_of)
         self.auditing = Auditing(self.place, terms, commitments, self.showing, self.charging)
-        self.givers = Givers(self.place, self.era, terms, self.elector.verify)
+        self.givers = Givers(self.place, self.era, terms)
 
     def _compose_round(self, promise: tuple[int, int], round_s: float) -> None:
         """Make what closes a step; the bytes of a round take ``round_s`` at most."""

@@ -107,6 +107,8 @@ class Attack:
     """Name of the swarm's aggregation rule."""
     microbatches: int = 8
     """Per step."""
+    audit: int | None = None
+    """Percent of all contributions that are audited."""
     lasts_s: float = 35.0
     """Duration of the attack."""
     rest_s: float = 5.0

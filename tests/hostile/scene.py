@@ -556,6 +556,7 @@ def _found(attack: Attack, folder: Path, host: str) -> None:
         stages=attack.stages,
         microbatches=attack.microbatches,
         aggregation=attack.aggregation,
+        audit=attack.audit,
         sequences=2,
         steps=STEPS,
         checkpoint_every=50,

@@ -20,7 +20,7 @@ from protocol.ids import PeerId, SwarmId, short
 from protocol.verdicts import Verdicts
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
-PROTOCOL = 19
+PROTOCOL = 20
 """Version of the messages. It rises when one changes, so that peers with different versions
 disconnect at once with the reason."""
 

@@ -111,6 +111,7 @@ ATTACKS = (
         issue="17",
         what="A replica turns every boundary tensor that it sends round, and lists the right one.",
         member=partial(ScaledBoundary, -1.0),
+        audit=3,
     ),
     Attack(
         name="huge-contribution",

@@ -200,7 +200,7 @@ def test_an_audit_of_each_stage_agrees_and_with_other_tokens_does_not(kind: Kind
     further, back = passed.gradients
     found = [
         chain.workers[0].call(audit, further, *passed.inputs[0], one[0]),
-        chain.workers[1].call(audit, back, *one, two[0], further),
+        chain.workers[1].call(audit, back, one[0], kind.tokens(3), two[0], further),
         chain.workers[2].call(audit, *two, back),
     ]
     assert [reply.apart for reply, _ in found] == [(0.0, 0.0)] * 3

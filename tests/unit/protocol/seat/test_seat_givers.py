@@ -5,31 +5,21 @@ from __future__ import annotations
 import pytest
 
 from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S
+from protocol.audit.charges import Charges
 from protocol.audit.commitment import KIND, SIGNED, contents, root_of
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Send
-from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.pipeline.place import Place
 from protocol.seat.effects import Unborne
 from protocol.seat.givers import MOST_UNBORNE, NEWEST, Givers
 from protocol.view import Replica, SwarmView
-from protocol.wire.envelope import verify
-from protocol.wire.fields import Envelope
 from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Statements
 from tests.support.protocol_examples import SWARM, peer, signer
 
 ME, GIVER, SIBLING, AFTER, LAST = (peer(n) for n in (1, 2, 3, 4, 5))
 STAGE, STAGES, STEP = 1, 3, 7
 IDS = (28, 29, 30, 31)
-
-
-def is_signed(author: PeerId, kind: str, body: bytes, signature: bytes) -> bool:
-    try:
-        verify(Envelope(author, kind, body, signature), SWARM)
-    except RemoteProtocolError:
-        return False
-    return True
 
 
 def digest(*of: object) -> bytes:
@@ -51,8 +41,8 @@ class Line:
     """A replica of the middle stage, and one beside it that gives it tensors."""
 
     def __init__(self, giver: tuple[int, PeerId] = (0, GIVER), budget: float = 0.1) -> None:
-        terms = AuditTerms(budget, bytes(32))
-        self.givers = Givers(Place(ME, STAGE, STAGES, 4), 0, terms, is_signed)
+        terms = AuditTerms(budget, bytes(32), charges=Charges(SWARM))
+        self.givers = Givers(Place(ME, STAGE, STAGES, 4), 0, terms)
         self.givers.update_view(view(), 0.0)
         self.giver, self.step, self.now = giver, STEP, 0.0
 
