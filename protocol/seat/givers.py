@@ -180,7 +180,7 @@ class Givers:
             words = f"it gave us another tensor of microbatch {wrong[0]} than it has committed to"
             return [Unborne(*of.giver, words)]
         if sum(newest) > MOST_UNBORNE:
-            return [Unborne(*of.giver, "it does not count most of what it gave us")]
+            return [Unborne(*of.giver, "it counts little of what it gave us")]
         self._results[of.giver] = newest
         while len(self._results) > MAX_GIVERS:
             del self._results[next(iter(self._results))]
