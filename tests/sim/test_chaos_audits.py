@@ -54,7 +54,7 @@ def test_among_the_usual_faults_no_honest_member_is_expelled() -> None:
         world, violation = run_once(drawn(seed, (), SHARE))
         assert not violation
         assert world.audits.found.keys() <= {"agrees", "void", "refused"}
-        assert not [line for line in world.log if "it gave us" in line], "others gave what they list"
+        assert not [line for line in world.log if "it gave us" in line], "all list what they gave"
         found += world.audits.found["agrees"]
     assert found > 6
 
