@@ -329,7 +329,7 @@ class YamuxSession:
                 self._take(memoryview(message))
             if self.intake is not None:
                 frames, self._frames_taken = self._frames_taken, 0
-                await self.intake(sum(map(len, messages)), frames)
+                await self.intake(sum(map(len, messages)), max(frames, len(messages)))
 
     def _take(self, view: memoryview) -> None:
         """Take the next plaintext; frames may begin and end anywhere in it."""

@@ -256,6 +256,21 @@ async def test_one_reply_too_many_ends_the_session_and_nobody_who_replies() -> N
         await session.run()
 
 
+async def test_messages_with_nothing_in_them_are_counted() -> None:
+    counted: list[tuple[int, int]] = []
+
+    async def intake(size_bytes: int, frames: int) -> None:
+        counted.append((size_bytes, frames))
+        await trio.lowlevel.checkpoint()
+
+    pings = frame(PING, ACK, 0) * 3
+    channel = Scripted([b""] * 100, [pings], [pings, b""])
+    session = YamuxSession(cast(SecureChannel, channel), dialler=True)
+    session.intake = intake
+    await session.run()
+    assert counted == [(0, 100), (36, 3), (36, 3)]
+
+
 @pytest.mark.parametrize(
     "quiet",
     [
