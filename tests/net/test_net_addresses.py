@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from client.net.addresses import (
 )
 from client.net.errors import AddressError
 from protocol.address import Address
+from protocol.limits import MAX_ADDRESS_CHARS
 from tests.support.protocol_examples import peer
 
 PEER, RELAY = peer(1), peer(2)
@@ -105,6 +107,16 @@ async def test_a_name_that_nobody_knows_is_said(
     monkeypatch.setattr(trio.socket, "getaddrinfo", look_up)
     with pytest.raises(AddressError, match=rf"/dns4/node.example.org/tcp/4001.*: {error}"):
         await numeric_host(Destination("dns4", "node.example.org", 4001, PEER))
+
+
+def test_whoever_is_reached_through_a_peer_has_an_address_that_may_be_advertised() -> None:
+    host = ".".join(["a" * 57, "b" * 56])
+    relay = parse_destination(f"/dns4/{host}/tcp/65535/p2p/{RELAY}")
+    through = str(replace(relay, peer=PEER, relay=RELAY))
+    assert len(through) == MAX_ADDRESS_CHARS
+    assert parse_destination(through).first_hop == relay
+    with pytest.raises(AddressError, match="not a host"):
+        parse_destination(f"/dns4/{host}b/tcp/65535/p2p/{RELAY}")
 
 
 def test_behind_a_relay_it_is_the_relay_that_is_dialled() -> None:
