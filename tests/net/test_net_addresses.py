@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import trio
+import trio.testing
 
 from client.net import addresses
 from client.net.addresses import (
+    MAX_LOOKUPS,
     Destination,
     numeric_host,
     parse_destination,
@@ -107,6 +109,25 @@ async def test_a_name_that_nobody_knows_is_said(
     monkeypatch.setattr(trio.socket, "getaddrinfo", look_up)
     with pytest.raises(AddressError, match=rf"/dns4/node.example.org/tcp/4001.*: {error}"):
         await numeric_host(Destination("dns4", "node.example.org", 4001, PEER))
+
+
+async def test_names_that_nobody_answers_for_leave_threads_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    async def look_up(host: str, *_: object) -> None:
+        asked.append(host)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", look_up)
+    async with trio.open_nursery() as nursery:
+        for number in range(3 * MAX_LOOKUPS):
+            named = Destination("dns4", f"node{number}.example.org", 4001, PEER)
+            nursery.start_soon(numeric_host, named)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(asked) == MAX_LOOKUPS
+        nursery.cancel_scope.cancel()
 
 
 def test_whoever_is_reached_through_a_peer_has_an_address_that_may_be_advertised() -> None:
