@@ -45,6 +45,10 @@ class Handshake:
     clock: Callable[[], float] = time.time
     """This machine's clock, Unix seconds."""
     newer: NewerPrograms = field(init=False)
+    _told: set[PeerId] = field(default_factory=set)
+    """Who has the manifest: it is much longer than the question."""
+    _parted: set[PeerId] = field(default_factory=set)
+    """Who has said goodbye on this link."""
     early: dict[PeerId, Hello] = field(default_factory=dict)
     """What peers said that are not greeted yet. Who was admitted is told more, and a peer that has
     not heard our Hello would wait for it behind that."""
@@ -61,13 +65,22 @@ class Handshake:
 
     def gone(self, peer: PeerId) -> None:
         """A link is down."""
-        self.admitted.discard(peer)
+        for peers in (self.admitted, self._told, self._parted):
+            peers.discard(peer)
         self.early.pop(peer, None)
+
+    def parts(self, peer: PeerId) -> bool:
+        """Take a peer's Goodbye; True: it is the first on its link, and the owner is told."""
+        first = peer not in self._parted
+        self._parted.add(peer)
+        return first
 
     def hello(self, peer: PeerId, message: Hello) -> bool:
         """Take a peer's Hello; True if it has just been admitted."""
         if message.swarm is None:
-            self.ports.send(peer, ManifestReply(self.manifest, self.signature))
+            if peer not in self._told:
+                self._told.add(peer)
+                self.ports.send(peer, ManifestReply(self.manifest, self.signature))
             return False
         if not self.greets(peer):
             self.early[peer] = message

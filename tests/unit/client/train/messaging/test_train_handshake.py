@@ -64,6 +64,26 @@ def test_who_names_no_swarm_gets_the_manifest_and_is_not_admitted(greets: bool) 
     assert not made.early
 
 
+def test_the_manifest_is_told_once_on_a_link() -> None:
+    """A question of sixty bytes would else bring kilobytes as often as it is asked."""
+    ports = RecordingPorts()
+    made = Handshake(ME, SWARM, "volunteer/0", b"manifest", bytes(64), ports)
+    for _ in range(3):
+        made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/0"))
+    assert len(ports.sent) == 1
+    made.gone(OTHER)
+    made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/0"))
+    assert len(ports.sent) == 2
+
+
+def test_only_the_first_goodbye_of_a_link_is_heard() -> None:
+    """Each is a line in the log, whose files are few."""
+    made = Handshake(ME, SWARM, "volunteer/0", b"", b"", RecordingPorts())
+    assert [made.parts(OTHER) for _ in range(3)] == [True, False, False]
+    made.gone(OTHER)
+    assert made.parts(OTHER)
+
+
 # --- an inviter that is reached through a relay --------------------------------------------------
 
 
