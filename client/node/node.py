@@ -697,10 +697,11 @@ class Node(ControlApi):
             await trio.sleep(MEET_S)
 
     async def _meet(self) -> None:
-        """Remember the members' addresses, for the next start."""
+        """Remember the members' addresses, for the next start: those whom work has proven first,
+        as there is room for few."""
         roster = self._engine.membership.roster
         met = list[str]()
-        for peer in self._network.statistics().peers:
+        for peer in sorted(self._network.statistics().peers, key=roster.is_guest):
             met += await self._network.in_reach(roster.addresses(peer))
         parsed = self._met = _parsed(met)
         self._engine.kept_links.meet(parsed)

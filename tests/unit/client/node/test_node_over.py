@@ -48,3 +48,10 @@ async def test_the_end_waits_for_no_name(autojump_clock: trio.testing.MockClock)
         with trio.fail_after(1):
             while nursery.child_tasks:
                 await trio.sleep(0.1)
+
+
+async def test_who_has_worked_is_remembered_first(autojump_clock: trio.testing.MockClock) -> None:
+    node = a_node()
+    with trio.move_on_after(MEET_S):
+        await node._keep_meeting()
+    assert node.asked == [["c"]]
