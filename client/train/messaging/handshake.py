@@ -17,6 +17,7 @@ from client.train.messaging.newer import NewerPrograms
 from client.train.ports import Ports
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, SwarmId, short
+from protocol.limits import MAX_REASON_CHARS
 from protocol.verdicts import Verdicts
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
@@ -93,7 +94,7 @@ class Handshake:
 
     def _admit(self, peer: PeerId, hello: Hello) -> bool:
         if refusal := self._refusal(peer, hello):
-            self.ports.send(peer, Goodbye(refusal))
+            self.ports.send(peer, Goodbye(refusal[:MAX_REASON_CHARS]))
             self.ports.perform(Penalise(peer, "hello-refused", 20))
             if hello.protocol != PROTOCOL:
                 words = _upgrade(peer, hello.protocol)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
+from client.train.messaging.admission import Vouching
 from client.train.messaging.handshake import PROTOCOL, Handshake
+from protocol.answer import no
 from protocol.ids import SwarmId
 from protocol.verdicts import Verdict, Verdicts
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Goodbye, Hello, ManifestReply
+from protocol.wire.messages import Goodbye, Hello, ManifestReply, decode_message, encode_message
 from tests.support.recording_ports import RecordingPorts
 
 SWARM = SwarmId("ab" * 32)
@@ -49,6 +54,16 @@ def test_who_is_expelled_is_refused_although_its_ban_is_forgotten() -> None:
     assert not me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
     assert ports.messages() == [Goodbye("you are expelled for the rest of the run")]
     assert me.admitted == set()
+
+
+def test_a_refusal_is_no_longer_than_a_goodbye_may_be() -> None:
+    """Whoever expels a member may give a reason of any length that fits into an expulsion."""
+    refusing = SimpleNamespace(check=lambda peer, shown: no("you were expelled: " + "x" * 256))
+    ports = RecordingPorts()
+    me = Handshake(ME, SWARM, "volunteer/0", b"", b"", ports, cast(Vouching, refusing))
+    assert not me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
+    (goodbye,) = ports.messages()
+    assert decode_message(encode_message(goodbye)) == goodbye
 
 
 @pytest.mark.parametrize("greets", [True, False])
