@@ -20,7 +20,8 @@ from protocol.limits import MAX_ADDRESS_CHARS
 
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,4}", re.ASCII)
-_MAX_HOST_CHARS = 180
+_MAX_HOST_CHARS = 114
+"""Of a name: whoever is reached through the peer there has an address, too."""
 CIRCUIT: Final = "p2p-circuit"
 """Says in a multiaddr that the peer before it relays."""
 

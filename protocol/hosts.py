@@ -58,11 +58,14 @@ def is_loopback(host: str) -> bool:
 
 
 def is_global(host: str) -> bool:
-    """Whether a host is a number by which all of the internet can reach it."""
+    """Whether a host is a number by which all of the internet can reach it: one that an address may
+    have (``protocol.address``), neither on one line nor in place of an IPv4 address."""
     number = number_of(host)
     if number is None or not number.is_global or number.is_multicast:
         return False
-    return isinstance(number, IPv4Address) or not number.is_site_local
+    if isinstance(number, IPv4Address):
+        return True
+    return not number.is_site_local and number.scope_id is None and number.ipv4_mapped is None
 
 
 @lru_cache(4096)  # 12 us each, asked again and again of a few hundred hosts

@@ -23,6 +23,10 @@ WILDCARDS: Final = {"ip4": "0.0.0.0", "ip6": "::"}
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where a machine without a network reaches itself."""
 _FAMILIES = {"dns4": trio.socket.AF_INET, "dns6": trio.socket.AF_INET6}
+MAX_LOOKUPS: Final = 16
+"""Names that are looked up at a time. Anybody may advertise names that nobody answers for, and each
+holds one of the 40 threads in which we also read and write files."""
+_lookups = trio.CapacityLimiter(MAX_LOOKUPS)
 _IP6_ADDRESSES = Path("/proc/thread-self/net/if_inet6")
 _PASSING = 0x01 | 0x08 | 0x20 | 0x40
 """Flags of Linux's IPv6 addresses (linux/if_addr.h): temporary, double, deprecated, tentative."""
@@ -66,9 +70,10 @@ async def numeric_host(address: Destination) -> Destination:
     if family is None:
         return address
     try:
-        found = await trio.socket.getaddrinfo(
-            address.host, address.port, family, trio.socket.SOCK_STREAM
-        )
+        async with _lookups:
+            found = await trio.socket.getaddrinfo(
+                address.host, address.port, family, trio.socket.SOCK_STREAM
+            )
     except (OSError, UnicodeError) as error:
         raise AddressError(f"{address}: {error}") from error
     host = str(found[0][4][0]).partition("%")[0]

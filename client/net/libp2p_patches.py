@@ -41,6 +41,8 @@ NOT_RUN: Final = ("libp2p", "libp2p.transport")
 """Packages whose ``__init__`` is left out."""
 MAX_TOKEN_BYTES: Final = 1024
 """Longest multistream token; the longest honest one is a protocol id of some 30 bytes."""
+MAX_TOKENS: Final = 16
+"""Tokens of one agreement: each that we do not know is answered. Others propose a few protocols."""
 MAX_HANDSHAKE_BYTES: Final = 128 * 1024
 """Bytes that a stranger may send before it has proved its identity."""
 
@@ -92,15 +94,21 @@ class BoundedCommunicator(MultiselectCommunicator):  # type: ignore[misc]  # unt
     """multistream-select with a bounded reader that raises only expected errors.
 
     Mends 1 and 6: the library's own reader takes a length prefix of up to 2**63 at its word, and
-    decodes the token outside its try, where a UnicodeDecodeError runs through to the host.
+    decodes the token outside its try, where a UnicodeDecodeError runs through to the host. It
+    answers as many tokens as a peer sends.
     """
+
+    _left = MAX_TOKENS
 
     async def read(self) -> str:
         """Read one token of at most ``MAX_TOKEN_BYTES``.
 
         Raises:
-            MultiselectCommunicatorError: the stream ended, or holds no such token.
+            MultiselectCommunicatorError: the stream ended, holds no such token, or too many.
         """
+        self._left -= 1
+        if self._left < 0:
+            raise MultiselectCommunicatorError("too many multistream tokens")
         try:
             token = await read_varint_prefixed_bytes_limited(self.read_writer, MAX_TOKEN_BYTES)
             if not token.endswith(b"\n"):

@@ -8,7 +8,6 @@ that was announced does (``links.py``). State: our own place, the budgets, what 
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from typing import Final, Protocol
 
 import trio
@@ -142,8 +141,7 @@ class Punching:
             except FAILURES:
                 self.refused["interrupted"] += 1
             finally:
-                with suppress(RemoteProtocolError):
-                    stream.reset()
+                stream.reset()
 
     async def _ask_relay(self, connection: Connection) -> None:
         """Ask the relay where it sees the peer, if it has not said so: when we asked for the
@@ -157,8 +155,7 @@ class Punching:
             return
         if isinstance(answer, Status):
             connection.host_by_relay = answer.host
-        with suppress(RemoteProtocolError):
-            stream.reset()
+        stream.reset()
 
     def _attempt(self, connection: Connection, *, begins: bool) -> Attempt:
         seen_at = connection.host_by_relay

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import trio
 
 BACKLOG = 16
+RETRY_S = 0.1
+"""After a connection that could not be taken."""
 
 _open: trio.lowlevel.RunVar[dict[tuple[str, int], Rendezvous]] = trio.lowlevel.RunVar("rendezvous")
 
@@ -104,7 +106,8 @@ class Rendezvous:
         """Hand the next connection to the first who awaits its host."""
         try:
             accepted, remote = await self._socket.accept()
-        except ConnectionError:  # it has gone again
+        except OSError:  # it has gone again, or we have no descriptor left
+            await trio.sleep(RETRY_S)
             return
         host = str(remote[0]).partition("%")[0]
         entry = next((entry for entry in self._awaited if entry.host == host), None)

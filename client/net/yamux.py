@@ -108,7 +108,7 @@ class YamuxSession:
         )
         self._urgent, self._usual = deque[_Frame](), deque[_Frame]()
         self._something_waits = trio.Event()
-        self._sending = trio.CancelScope()
+        self._sending, self._reading = trio.CancelScope(), trio.CancelScope()
         self._slice_bytes = LEAST_SLICE_BYTES
         channel.keep_unsent(self._slice_bytes)
         self.budget = WindowBudget(self._limits.window_bytes)
@@ -150,12 +150,15 @@ class YamuxSession:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_frames)
             try:
-                await self._receive_frames(early)
+                with self._reading:
+                    await self._receive_frames(early)
             except (RemoteProtocolError, ConnectionLost) as error:
                 failure = error
             finally:
                 self._close()
                 nursery.cancel_scope.cancel()
+        if self._reading.cancel_called:
+            failure = RemoteProtocolError("reply-flood", penalty=50)
         if failure is not None:
             raise failure
 
@@ -187,8 +190,7 @@ class YamuxSession:
         try:
             await self.write([HEADER.pack(0, WINDOW_UPDATE, SYN, stream.stream_id, 0)], urgent=True)
         except BaseException:
-            with suppress(RemoteProtocolError):  # too many replies wait: the session ends soon
-                stream.reset()  # the peer may hear of it
+            stream.reset()  # the peer may hear of it
             raise
         return stream
 
@@ -293,11 +295,15 @@ class YamuxSession:
             self.rtt_s = trip_s if self.rtt_s is None else 0.8 * self.rtt_s + 0.2 * trip_s
 
     def reply(self, frame: bytes) -> None:
-        """Queue a frame without waiting. Only streams and the session call this."""
+        """Queue a frame without waiting. Only streams and the session call this.
+
+        A peer that leaves too many unread ends the session; whoever replies is not to blame.
+        """
         if self.closed:
             return
         if len(self._replies) + len(frame) > MAX_REPLY_BYTES:
-            raise RemoteProtocolError("reply-flood", penalty=50)
+            self._reading.cancel()
+            return
         self._replies += frame
         self._something_waits.set()
 
@@ -323,7 +329,7 @@ class YamuxSession:
                 self._take(memoryview(message))
             if self.intake is not None:
                 frames, self._frames_taken = self._frames_taken, 0
-                await self.intake(sum(map(len, messages)), frames)
+                await self.intake(sum(map(len, messages)), max(frames, len(messages)))
 
     def _take(self, view: memoryview) -> None:
         """Take the next plaintext; frames may begin and end anywhere in it."""

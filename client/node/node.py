@@ -91,6 +91,8 @@ from protocol.wire.envelope import Signer
 
 CLIENT = f"volunteer/{__version__}"
 CHECK_S = 0.2
+MEET_S = 10.0
+"""Between two looks at whom we are linked with."""
 LINGER_S = 30.0
 """Seconds that a node that ends with the run stays for neighbours that still close their last
 step."""
@@ -443,6 +445,7 @@ class Node(ControlApi):
             nursery.start_soon(save_every_minute, saves)
             nursery.start_soon(keep_heap_small)
             nursery.start_soon(self._relaying.run)
+            nursery.start_soon(self._keep_meeting)
             await self._until_over()
             await self._leave()
 
@@ -648,7 +651,7 @@ class Node(ControlApi):
 
     async def _until_over(self) -> None:
         """Wait for the user, a failure, or the end of the run."""
-        remembered, told = 0.0, 0
+        told = 0
         while not self._stop_asked.is_set() and self._training.held_stages.failure is None:
             steps = self._engine.amending.book.steps
             if told != steps and self._is_finished():
@@ -657,9 +660,6 @@ class Node(ControlApi):
                 self._event_sink.explain(Explain("swarm", words))
             if self._options.exit_when_done and await self._complete():
                 return
-            if trio.current_time() > remembered + 10:
-                remembered = trio.current_time()
-                await self._meet()
             with trio.move_on_after(CHECK_S):
                 await self._stop_asked.wait()
 
@@ -689,11 +689,19 @@ class Node(ControlApi):
         drivers = self._training.held_stages.drivers()
         return bool(drivers) and all(driver.seat.finished for driver in drivers)
 
+    async def _keep_meeting(self) -> None:
+        """Remember whom we are linked with, until cancelled: to look up the names that members
+        advertise takes as long as those who answer for them like."""
+        while True:
+            await self._meet()
+            await trio.sleep(MEET_S)
+
     async def _meet(self) -> None:
-        """Remember the members' addresses, for the next start."""
+        """Remember the members' addresses, for the next start: those whom work has proven first,
+        as there is room for few."""
         roster = self._engine.membership.roster
         met = list[str]()
-        for peer in self._network.statistics().peers:
+        for peer in sorted(self._network.statistics().peers, key=roster.is_guest):
             met += await self._network.in_reach(roster.addresses(peer))
         parsed = self._met = _parsed(met)
         self._engine.kept_links.meet(parsed)

@@ -23,6 +23,7 @@ from client.train.swarm.own_advert import OwnAdvert
 from protocol.effects import Explain
 from protocol.ids import PeerId, rank, short
 from protocol.membership.roster import Roster
+from protocol.membership.view import Member
 
 LOOK_S: Final = 2.0
 PATIENCE_S: Final = 5.0
@@ -127,10 +128,16 @@ class Relaying:
         return self._own_advert.entered and now >= self._outside_since + PATIENCE_S
 
     def _candidates(self) -> Mapping[PeerId, Sequence[str]]:
-        """Return some members that relay; which ones, differs from member to member."""
+        """Return some members that relay, the best first: those whom work has proven, for anybody
+        may offer to relay, and make keys that are the first for us by hash. By that members spread
+        over the relays."""
         relays = (one for one in self._roster.members() if one.advert.relay_bytes_per_s > 0)
-        me = self._network.peer_id
-        some = nsmallest(CANDIDATES, relays, key=lambda one: rank(me, one.peer))
+        me, roster = self._network.peer_id, self._roster
+
+        def order(member: Member) -> tuple[bool, bytes]:
+            return roster.is_guest(member.peer), rank(me, member.peer)
+
+        some = nsmallest(CANDIDATES, relays, key=order)
         return {member.peer: member.advert.addresses for member in some}
 
     def _tell(self, *, offers: bool) -> None:

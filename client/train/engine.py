@@ -452,6 +452,8 @@ class Engine:
 
     def on_goodbye(self, peer: PeerId, message: Goodbye) -> None:
         """Report why a link ends."""
+        if not self.handshake.parts(peer):
+            return
         words = f"{short(peer)} says goodbye: {message.reason}"
         self.perform(Explain("membership", words, members=(peer,)))
         if self.handshake.vouching is not None and self.handshake.greets(peer):

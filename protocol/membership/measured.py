@@ -30,7 +30,9 @@ PUBLISH_GAP_S: Final = 60
 """Seconds between two records of one author."""
 
 Seconds = Annotated[int, Meta(ge=0, le=3600)]
-MicroRate = Annotated[int, Meta(ge=0, le=10**12)]
+MOST_RATE: Final = 10**12
+"""More is not said: whoever alone announces a stage's versions can let them rise as it likes."""
+MicroRate = Annotated[int, Meta(ge=0, le=MOST_RATE)]
 """Millionths of a microbatch per second, the matching's unit."""
 
 

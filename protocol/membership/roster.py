@@ -123,7 +123,8 @@ class Roster:
             self._proven, self._guests = proven, guests
             self._neighbours = None
 
-    def _is_guest(self, peer: PeerId) -> bool:
+    def is_guest(self, peer: PeerId) -> bool:
+        """Whether work has proven others to us, and not this peer."""
         return self._proven is not None and peer not in self._proven
 
     def has_left(self, peer: PeerId) -> bool:
@@ -151,10 +152,10 @@ class Roster:
         others = [peer for peer in self.live() if peer != self._own]
         if self.is_full_mesh() and self._proven is None:
             return tuple(others)
-        draw = [(self._is_guest(p), rank("neighbour", self._own, p), p) for p in others]
+        draw = [(self.is_guest(p), rank("neighbour", self._own, p), p) for p in others]
         by_hash = [peer for _, _, peer in sorted(draw)]
         chosen = set(others) if self.is_full_mesh() else self._of_a_large_swarm(by_hash)
-        guests = [peer for peer in by_hash if peer in chosen and self._is_guest(peer)]
+        guests = [peer for peer in by_hash if peer in chosen and self.is_guest(peer)]
         return tuple(sorted(chosen.difference(guests[self._guests :])))
 
     def _of_a_large_swarm(self, by_hash: list[PeerId]) -> set[PeerId]:
@@ -209,7 +210,7 @@ class Roster:
             for peer, known in self._known.items()
             if peer not in self._members and known.advert is not None and not known.advert.leaving
         ]
-        gone.sort(key=lambda peer: (self._is_guest(peer), rank("lost", self._own, peer)))
+        gone.sort(key=lambda peer: (self.is_guest(peer), rank("lost", self._own, peer)))
         return tuple(gone[:MAX_LOST])
 
     def advertise(self, peer: PeerId, advert: Advert, seq: int) -> list[RosterEvent]:

@@ -1,8 +1,7 @@
 """The side of a member that nobody can dial: at which relays it keeps a reservation.
 
 It keeps two, at relays of different prefixes where there are such, so that the end of one relay
-cuts off nobody. A relay that refuses is left alone for a while. Which of many relays are asked
-first follows from a hash of both identities, so that members spread over the relays.
+cuts off nobody. A relay that refuses is left alone for a while.
 
 Inputs: the relays there are and whether we need any, answers, ends of links, drains; all with the
 clock. Outputs are effects. State, all bounded: the reservations and requests, at most two each,
@@ -16,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.ids import PeerId, rank
+from protocol.ids import PeerId
 from protocol.pace import ASIDE_S
 from protocol.relay.messages import Reserved
 
@@ -56,10 +55,9 @@ class Reservation:
 class RelayClient:
     """See the module's docstring."""
 
-    own: PeerId
     _needed: bool = False
     _candidates: Mapping[PeerId, str] = field(default_factory=dict)
-    """The prefix of each relay."""
+    """The prefix of each relay, the best relay first."""
     _held: dict[PeerId, Reservation] = field(default_factory=dict)
     _asked: list[PeerId] = field(default_factory=list)
     """Relays that are being asked: each answers, or it is said that it does not."""
@@ -165,8 +163,7 @@ class RelayClient:
                 for relay in self._candidates
                 if relay not in standing and relay not in self._avoided and relay not in self._held
             ]
-            best = min(free, key=lambda relay: (self._candidates[relay] in near,
-                                                rank(self.own, relay)), default=None)  # fmt: skip
+            best = min(free, key=lambda relay: self._candidates[relay] in near, default=None)
             if best is None:
                 break
             chosen.append(best)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 import trio
+import trio.testing
 
 from client.net import addresses
 from client.net.addresses import (
+    MAX_LOOKUPS,
     Destination,
     numeric_host,
     parse_destination,
@@ -20,6 +23,7 @@ from client.net.addresses import (
 )
 from client.net.errors import AddressError
 from protocol.address import Address
+from protocol.limits import MAX_ADDRESS_CHARS
 from tests.support.protocol_examples import peer
 
 PEER, RELAY = peer(1), peer(2)
@@ -105,6 +109,35 @@ async def test_a_name_that_nobody_knows_is_said(
     monkeypatch.setattr(trio.socket, "getaddrinfo", look_up)
     with pytest.raises(AddressError, match=rf"/dns4/node.example.org/tcp/4001.*: {error}"):
         await numeric_host(Destination("dns4", "node.example.org", 4001, PEER))
+
+
+async def test_names_that_nobody_answers_for_leave_threads_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    async def look_up(host: str, *_: object) -> None:
+        asked.append(host)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", look_up)
+    async with trio.open_nursery() as nursery:
+        for number in range(3 * MAX_LOOKUPS):
+            named = Destination("dns4", f"node{number}.example.org", 4001, PEER)
+            nursery.start_soon(numeric_host, named)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(asked) == MAX_LOOKUPS
+        nursery.cancel_scope.cancel()
+
+
+def test_whoever_is_reached_through_a_peer_has_an_address_that_may_be_advertised() -> None:
+    host = ".".join(["a" * 57, "b" * 56])
+    relay = parse_destination(f"/dns4/{host}/tcp/65535/p2p/{RELAY}")
+    through = str(replace(relay, peer=PEER, relay=RELAY))
+    assert len(through) == MAX_ADDRESS_CHARS
+    assert parse_destination(through).first_hop == relay
+    with pytest.raises(AddressError, match="not a host"):
+        parse_destination(f"/dns4/{host}b/tcp/65535/p2p/{RELAY}")
 
 
 def test_behind_a_relay_it_is_the_relay_that_is_dialled() -> None:

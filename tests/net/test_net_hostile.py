@@ -12,7 +12,7 @@ from client.net.errors import DialError
 from client.net.handshake import request_protocol
 from client.net.libp2p_patches import GuardedStream
 from client.net.network import PeerDown, PeerUp
-from client.net.yamux import YamuxSession
+from client.net.yamux import MAX_REPLY_BYTES, YamuxSession
 from client.net.yamux_stream import HEADER, PING, SYN
 from protocol.wire.framing import PREFIX, encode_frame
 from protocol.wire.messages import Chunk, Goodbye, Moving, encode_message
@@ -185,3 +185,19 @@ async def test_repeated_offences_ban_the_peer(networks: Networks) -> None:
         with pytest.raises(DialError, match="banned"):
             await a.connect(b.addresses[0])
         assert a.statistics().refused["bad-signature"] == 10
+
+
+async def test_a_peer_that_reads_no_answers_ends_its_link_and_not_the_network(
+    networks: Networks,
+) -> None:
+    """Whoever is silent is pinged, by the task that watches all links."""
+    async with networks() as a, networks() as b, networks() as honest:
+        await b.connect(a.addresses[0])
+        await is_up(a, b)
+        connection = a._links[b.peer_id].connection
+        assert connection is not None
+        connection.session._replies += bytes(MAX_REPLY_BYTES)
+        a.ask(b.peer_id)
+        await connection.ended.wait()
+        await honest.connect(a.addresses[0])
+        await is_up(a, honest)

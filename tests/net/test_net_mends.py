@@ -18,10 +18,16 @@ import multiaddr
 import pytest
 import trio
 
-from client.net.errors import ConnectionLost
+from client.net.errors import ConnectionLost, HandshakeFailed
 from client.net.handshake import accept_protocol
 from client.net.host import Connection
-from client.net.libp2p_patches import MAX_TOKEN_BYTES, NOT_RUN, BoundedCommunicator, GuardedStream
+from client.net.libp2p_patches import (
+    MAX_TOKEN_BYTES,
+    MAX_TOKENS,
+    NOT_RUN,
+    BoundedCommunicator,
+    GuardedStream,
+)
 from client.net.relay.exchange import negotiable
 from client.net.yamux_stream import YamuxStream
 from tests.support.loopback import Hosts
@@ -78,6 +84,19 @@ BAD_TOKENS = {
 async def test_a_bad_token_raises_the_error_the_library_expects(data: bytes) -> None:
     with pytest.raises(MultiselectCommunicatorError):
         await BoundedCommunicator(stream_of(data)).read()
+
+
+async def test_who_proposes_protocols_without_end_is_not_answered_for_long() -> None:
+    answers = list[bytes]()
+
+    async def send(data: bytes) -> None:
+        answers.append(data)
+
+    stream = stream_of(b"\x13/multistream/1.0.0\n" + b"\x02x\n" * 10_000)
+    asking = GuardedStream(stream.read, send)
+    with pytest.raises(HandshakeFailed):
+        await accept_protocol(asking, [PROTOCOL])
+    assert len(answers) == MAX_TOKENS
 
 
 async def test_the_budget_of_a_handshake() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
 from collections.abc import Iterator
@@ -87,3 +88,25 @@ async def test_a_peer_of_whom_no_port_is_known_is_met_when_it_comes(port: int) -
             nursery.start_soon(meet)
             await says(await dialled(ONE, port), b"here")
     assert met == [b"here"]
+
+
+async def test_a_connection_that_cannot_be_taken_ends_nothing(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with await_at("ip4", port) as rendezvous, trio.fail_after(20):
+        accept, failures = rendezvous._socket.accept, [errno.EMFILE, errno.EHOSTUNREACH]
+
+        async def fails_at_first() -> object:
+            if failures:
+                raise OSError(failures.pop(), "cannot be taken")
+            return await accept()
+
+        async def comes() -> None:
+            await says(await dialled(ONE, port), b"one")
+
+        monkeypatch.setattr(rendezvous._socket, "accept", fails_at_first)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(comes)
+            async with await rendezvous.accept(ONE) as stream:
+                assert await stream.receive_some(16) == b"one"
+        assert not failures

@@ -13,7 +13,7 @@ import trio.testing
 
 from client.net.errors import ConnectionLost, StreamReset
 from client.net.host import Connection
-from client.net.secure import MAX_PLAINTEXT_BYTES
+from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
 from client.net.windows import INITIAL_WINDOW_BYTES, WindowBudget
 from client.net.yamux import MAX_REPLY_BYTES, YamuxLimits, YamuxSession
 from client.net.yamux_stream import (
@@ -29,6 +29,7 @@ from client.net.yamux_stream import (
     Session,
     YamuxStream,
 )
+from protocol.errors import RemoteProtocolError
 from tests.support.arrivals import until
 from tests.support.loopback import Hosts, Intrude
 
@@ -221,6 +222,53 @@ async def test_a_flood_of_pings_without_reading_ends_the_connection(
         await victim.ended.wait()
         assert victim.reason == "reply-flood"
         assert len(victim.session._replies) <= MAX_REPLY_BYTES
+
+
+class Scripted:
+    """A channel that sends nothing and has received what the test says."""
+
+    def __init__(self, *received: list[bytes]) -> None:
+        self._received = list(received)
+
+    def keep_unsent(self, most_bytes: int) -> None: ...
+
+    async def send(self, messages: object) -> None:
+        await trio.sleep_forever()
+
+    async def receive(self) -> list[bytes]:
+        await trio.lowlevel.checkpoint()
+        return self._received.pop(0) if self._received else []
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_one_reply_too_many_ends_the_session_and_nobody_who_replies() -> None:
+    session = YamuxSession(cast(SecureChannel, Scripted()), dialler=True)
+    stream = YamuxStream(session, 1)
+    for _ in range(MAX_REPLY_BYTES // HEADER.size):
+        session.ping()
+    stream.send_eof()
+    stream.reset()
+    session.ping()
+    assert len(session._replies) <= MAX_REPLY_BYTES
+    with pytest.raises(RemoteProtocolError, match="reply-flood"):
+        await session.run()
+
+
+async def test_messages_with_nothing_in_them_are_counted() -> None:
+    counted: list[tuple[int, int]] = []
+
+    async def intake(size_bytes: int, frames: int) -> None:
+        counted.append((size_bytes, frames))
+        await trio.lowlevel.checkpoint()
+
+    pings = frame(PING, ACK, 0) * 3
+    channel = Scripted([b""] * 100, [pings], [pings, b""])
+    session = YamuxSession(cast(SecureChannel, channel), dialler=True)
+    session.intake = intake
+    await session.run()
+    assert counted == [(0, 100), (36, 3), (36, 3)]
 
 
 @pytest.mark.parametrize(

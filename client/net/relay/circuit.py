@@ -6,18 +6,15 @@ peer's place. State: the stream.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import trio
 
 from client.net.errors import ConnectionLost, StreamReset
 from client.net.transport import Buffer, ByteStream
 from client.net.yamux_stream import YamuxStream
-from protocol.errors import RemoteProtocolError
 
 WINDOW_BYTES = 4 * 1024 * 1024
 """The most that a relay may have in flight to us in one circuit, within the link's budget."""
-_RELAY_FAILED = (StreamReset, ConnectionLost, RemoteProtocolError)
+_RELAY_FAILED = (StreamReset, ConnectionLost)
 """What goes wrong on the link with the relay is not the fault of the peer behind it."""
 
 
@@ -44,6 +41,5 @@ class CircuitStream(ByteStream):
 
     async def aclose(self) -> None:
         """End the circuit at once."""
-        with suppress(RemoteProtocolError):  # the relay takes no more: its link ends by itself
-            self._stream.reset()
+        self._stream.reset()
         await trio.lowlevel.checkpoint()

@@ -187,7 +187,7 @@ class PassingOn:
         """Pass on one direction; its failure ends the circuit, and nothing else."""
         try:
             await self._pass_on(number, source, to, sender)
-        except (NetworkError, RemoteProtocolError):  # of either link, which ends by itself
+        except NetworkError:  # of either link, which ends by itself
             request.scope.cancel()
         except trio.TooSlowError:
             self.machine.refused["stalled"] += 1
@@ -278,12 +278,10 @@ class PassingOn:
 
     def _forget(self, number: int, request: _Request) -> None:
         del self._requests[number]
-        with suppress(RemoteProtocolError):  # its link takes no more, and ends by itself
-            if request.joined and not request.stream.done:
-                request.stream.reset()
-        with suppress(RemoteProtocolError):
-            if request.target is not None and not request.target.done:
-                request.target.reset()
+        if request.joined and not request.stream.done:
+            request.stream.reset()
+        if request.target is not None and not request.target.done:
+            request.target.reset()
         self.machine.ended(number)
 
 

@@ -63,7 +63,7 @@ class Reaching:
 
     def __init__(self, links: Dialling, nursery: trio.Nursery, moved: Callable[[], None]) -> None:
         self._links, self._nursery, self._moved = links, nursery, moved
-        self.machine = RelayClient(links.peer_id)
+        self.machine = RelayClient()
         self._candidates: dict[PeerId, tuple[Destination, ...]] = {}
         self._at: dict[PeerId, Destination] = {}
         """Where each relay is that we may name in our own addresses."""

@@ -17,6 +17,7 @@ from client.train.messaging.newer import NewerPrograms
 from client.train.ports import Ports
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, SwarmId, short
+from protocol.limits import MAX_REASON_CHARS
 from protocol.verdicts import Verdicts
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
@@ -45,6 +46,10 @@ class Handshake:
     clock: Callable[[], float] = time.time
     """This machine's clock, Unix seconds."""
     newer: NewerPrograms = field(init=False)
+    _told: set[PeerId] = field(default_factory=set)
+    """Who has the manifest: it is much longer than the question."""
+    _parted: set[PeerId] = field(default_factory=set)
+    """Who has said goodbye on this link."""
     early: dict[PeerId, Hello] = field(default_factory=dict)
     """What peers said that are not greeted yet. Who was admitted is told more, and a peer that has
     not heard our Hello would wait for it behind that."""
@@ -61,13 +66,22 @@ class Handshake:
 
     def gone(self, peer: PeerId) -> None:
         """A link is down."""
-        self.admitted.discard(peer)
+        for peers in (self.admitted, self._told, self._parted):
+            peers.discard(peer)
         self.early.pop(peer, None)
+
+    def parts(self, peer: PeerId) -> bool:
+        """Take a peer's Goodbye; True: it is the first on its link, and the owner is told."""
+        first = peer not in self._parted
+        self._parted.add(peer)
+        return first
 
     def hello(self, peer: PeerId, message: Hello) -> bool:
         """Take a peer's Hello; True if it has just been admitted."""
         if message.swarm is None:
-            self.ports.send(peer, ManifestReply(self.manifest, self.signature))
+            if peer not in self._told:
+                self._told.add(peer)
+                self.ports.send(peer, ManifestReply(self.manifest, self.signature))
             return False
         if not self.greets(peer):
             self.early[peer] = message
@@ -80,7 +94,7 @@ class Handshake:
 
     def _admit(self, peer: PeerId, hello: Hello) -> bool:
         if refusal := self._refusal(peer, hello):
-            self.ports.send(peer, Goodbye(refusal))
+            self.ports.send(peer, Goodbye(refusal[:MAX_REASON_CHARS]))
             self.ports.perform(Penalise(peer, "hello-refused", 20))
             if hello.protocol != PROTOCOL:
                 words = _upgrade(peer, hello.protocol)

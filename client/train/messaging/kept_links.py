@@ -8,6 +8,7 @@ the invite names, and those met since, until a record of them arrives. The netwo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Final
 
 from protocol.address import Address, by_peer
@@ -29,12 +30,11 @@ class KeptLinks:
         self._met: dict[PeerId, list[Address]] = {}
 
     def meet(self, addresses: Iterable[Address]) -> None:
-        """Remember members that answered; those not met for longest are dropped first."""
-        for peer, found in by_peer(addresses).items():
-            self._met.pop(peer, None)
-            self._met[peer] = found
-        for peer in list(self._met)[:-MAX_MET]:
-            del self._met[peer]
+        """Remember members that answered, the best first; of too many those not met for longest are
+        dropped, and then the last."""
+        met = by_peer(addresses)
+        older = {peer: found for peer, found in self._met.items() if peer not in met}
+        self._met = dict(islice(chain(met.items(), older.items()), MAX_MET))
 
     def wanted(self, roster: Roster) -> Mapping[PeerId, Sequence[str]]:
         """Return the peers to be linked with and their addresses."""

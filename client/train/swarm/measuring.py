@@ -19,6 +19,7 @@ from protocol.membership.measured import (
     MAX_PARTNERS,
     MAX_RATES,
     MEASURED,
+    MOST_RATE,
     PUBLISH_GAP_S,
     Measurements,
     Partner,
@@ -238,7 +239,8 @@ def _limited(rate: float, limit: float) -> float:
 def _said(rate: float, seconds: float) -> tuple[int, int]:
     """Round, so that noise is not worth a record: to two digits, and to whole minutes from one
     on."""
-    return two_digits(round(rate)), int(seconds if seconds < MINUTE_S else seconds // MINUTE_S * 60)
+    rounded = two_digits(round(min(rate, MOST_RATE)))
+    return rounded, int(seconds if seconds < MINUTE_S else seconds // MINUTE_S * 60)
 
 
 def _seconds(partner: Partner) -> tuple[int, str]:

@@ -31,7 +31,7 @@ def test_the_internet_reaches(host: str) -> None:
     [
         "127.0.0.1", "10.0.0.1", "192.168.1.1", "100.64.0.1", "169.254.1.1", "224.0.0.1",
         "0.0.0.0", "::", "::1", "fe80::1", "fc00::1", "fd12:3456::1", "fec0::1", "ff02::1",
-        "2001:db8::1", "node.example.org", "",
+        "2001:db8::1", "node.example.org", "", "2a11::1%eth0", "::ffff:8.8.4.4",
     ],
 )  # fmt: skip
 def test_the_internet_does_not_reach(host: str) -> None:

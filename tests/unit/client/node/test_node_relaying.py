@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from client.net.libp2p_network import Libp2pNetwork
-from client.node.relaying import PATIENCE_S, Relaying
+from client.node.relaying import CANDIDATES, PATIENCE_S, Relaying
 from client.train.swarm.own_advert import OwnAdvert
 from protocol.effects import Explain
 from protocol.ids import PeerId
@@ -29,6 +29,8 @@ class World:
     is_outside: bool = True
     entered: bool = True
     quota: bool = True
+    guests: Sequence[PeerId] = ()
+    """Others that relay, whom work has not proven."""
     setting: str = "25%"
     always: bool = False
     offers: dict[str, Any] = field(default_factory=dict)
@@ -47,13 +49,13 @@ class World:
         advert = SimpleNamespace(entered=True, upload_bytes_per_s=8e6, lend=self.lent.append)
         members = [
             SimpleNamespace(peer=peer, advert=SimpleNamespace(addresses=(AT,), relay_bytes_per_s=r))
-            for peer, r in ((RELAY, 1e6), (PRIVATE, 0.0))
+            for peer, r in ((RELAY, 1e6), (PRIVATE, 0.0), *((g, 1e6) for g in self.guests))
         ]
         self.peer_id = ME
         advert.entered = self.entered
         return Relaying(
             cast(Libp2pNetwork, self),
-            cast(Roster, SimpleNamespace(members=lambda: members)),
+            cast(Roster, SimpleNamespace(members=lambda: members, is_guest=self._is_guest)),
             cast(OwnAdvert, advert),
             self.setting,
             lambda: self.quota,
@@ -61,6 +63,9 @@ class World:
             self._explain,
             always=self.always,
         )
+
+    def _is_guest(self, peer: PeerId) -> bool:
+        return peer in self.guests
 
     def _offer(self, **how: object) -> None:
         self.offers = how
@@ -112,6 +117,18 @@ async def test_who_needs_relays(
     relaying.look()
     assert world.needed == needed
     assert world.candidates == ({RELAY: (AT,)} if needed else {})
+
+
+async def test_who_has_worked_is_asked_to_relay_before_a_crowd_that_has_not(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    world = World(guests=[PeerId(f"guest {number}") for number in range(2 * CANDIDATES)])
+    relaying = world.relaying()
+    relaying.look()
+    await trio.sleep(PATIENCE_S)
+    relaying.look()
+    assert next(iter(world.candidates)) == RELAY
+    assert len(world.candidates) == CANDIDATES
 
 
 async def test_whoever_is_dialled_after_all_needs_none_and_relays(

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from protocol.ids import PeerId, rank
+from protocol.ids import PeerId
 from protocol.pace import ASIDE_S
 from protocol.relay.client import ClientEffect, Moved, RelayClient, Request
 from protocol.relay.messages import Reserved
 
-ME = PeerId("me")
-R1, R2, R3, R4 = sorted((PeerId(f"relay {n}") for n in range(4)), key=lambda relay: rank(ME, relay))
-"""In the order in which we would choose them."""
+R1, R2, R3, R4 = (PeerId(f"relay {n}") for n in range(4, 0, -1))
 GRANTED = Reserved(600, 1e6)
 
 
@@ -22,7 +20,7 @@ def requests(effects: list[ClientEffect]) -> list[PeerId]:
 
 
 def client(relays: Mapping[PeerId, str], *granted: PeerId) -> RelayClient:
-    machine = RelayClient(ME)
+    machine = RelayClient()
     machine.update(relays, True, 0.0)
     for relay in granted:
         assert machine.answered(relay, GRANTED, 0.0) == [Moved()]
@@ -42,13 +40,13 @@ def client(relays: Mapping[PeerId, str], *granted: PeerId) -> RelayClient:
 def test_two_relays_of_different_prefixes_are_asked(
     relays: dict[PeerId, str], asked: list[PeerId]
 ) -> None:
-    machine = RelayClient(ME)
+    machine = RelayClient()
     assert requests(machine.update(relays, True, 0.0)) == asked
     assert requests(machine.tick(1.0)) == []  # they are being asked
 
 
 def test_who_is_dialled_reserves_nowhere() -> None:
-    machine = RelayClient(ME)
+    machine = RelayClient()
     assert machine.update({R1: "p"}, False, 0.0) == []
     assert machine.next_deadline() is None
 
@@ -65,7 +63,7 @@ def test_a_reservation_is_renewed_and_given_up_when_no_longer_needed() -> None:
 
 
 def test_a_relay_that_refuses_is_avoided_for_a_while() -> None:
-    machine = RelayClient(ME)
+    machine = RelayClient()
     machine.update({R1: "p", R2: "q", R3: "r"}, True, 0.0)
     assert requests(machine.answered(R1, None, 1.0)) == [R3]
     machine.answered(R2, GRANTED, 1.0)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
 
+from client.train.messaging.admission import Vouching
 from client.train.messaging.handshake import PROTOCOL, Handshake
+from protocol.answer import no
 from protocol.ids import SwarmId
 from protocol.verdicts import Verdict, Verdicts
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Goodbye, Hello, ManifestReply
+from protocol.wire.messages import Goodbye, Hello, ManifestReply, decode_message, encode_message
 from tests.support.recording_ports import RecordingPorts
 
 SWARM = SwarmId("ab" * 32)
@@ -51,6 +56,16 @@ def test_who_is_expelled_is_refused_although_its_ban_is_forgotten() -> None:
     assert me.admitted == set()
 
 
+def test_a_refusal_is_no_longer_than_a_goodbye_may_be() -> None:
+    """Whoever expels a member may give a reason of any length that fits into an expulsion."""
+    refusing = SimpleNamespace(check=lambda peer, shown: no("you were expelled: " + "x" * 256))
+    ports = RecordingPorts()
+    me = Handshake(ME, SWARM, "volunteer/0", b"", b"", ports, cast(Vouching, refusing))
+    assert not me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
+    (goodbye,) = ports.messages()
+    assert decode_message(encode_message(goodbye)) == goodbye
+
+
 @pytest.mark.parametrize("greets", [True, False])
 def test_who_names_no_swarm_gets_the_manifest_and_is_not_admitted(greets: bool) -> None:
     ports = RecordingPorts()
@@ -62,6 +77,26 @@ def test_who_names_no_swarm_gets_the_manifest_and_is_not_admitted(greets: bool) 
     assert ports.messages() == [ManifestReply(b"manifest", signature)]
     assert not made.admitted
     assert not made.early
+
+
+def test_the_manifest_is_told_once_on_a_link() -> None:
+    """A question of sixty bytes would else bring kilobytes as often as it is asked."""
+    ports = RecordingPorts()
+    made = Handshake(ME, SWARM, "volunteer/0", b"manifest", bytes(64), ports)
+    for _ in range(3):
+        made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/0"))
+    assert len(ports.sent) == 1
+    made.gone(OTHER)
+    made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/0"))
+    assert len(ports.sent) == 2
+
+
+def test_only_the_first_goodbye_of_a_link_is_heard() -> None:
+    """Each is a line in the log, whose files are few."""
+    made = Handshake(ME, SWARM, "volunteer/0", b"", b"", RecordingPorts())
+    assert [made.parts(OTHER) for _ in range(3)] == [True, False, False]
+    made.gone(OTHER)
+    assert made.parts(OTHER)
 
 
 # --- an inviter that is reached through a relay --------------------------------------------------

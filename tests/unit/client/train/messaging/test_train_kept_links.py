@@ -42,7 +42,9 @@ def test_of_those_met_since_the_start_whom_it_met_long_ago_is_forgotten_first() 
     wanted = known.wanted(Roster(peer(0)))
     assert len(wanted) == MAX_MET
     assert peer(1) in wanted
-    assert peer(2) not in wanted
+    assert peer(MAX_MET) not in wanted
+    known.meet(at(number) for number in range(100, 100 + 2 * MAX_MET))
+    assert [*known.wanted(Roster(peer(0)))] == [peer(100 + n) for n in range(MAX_MET)]
 
 
 def test_an_address_of_the_invite_is_never_forgotten() -> None:

@@ -13,10 +13,12 @@ from protocol.ids import PeerId, Stage
 from protocol.matching.population import Population
 from protocol.membership.measured import (
     MEASURED,
+    MOST_RATE,
     Measurements,
     Partner,
     StageRate,
     encode_measurements,
+    parse_measurements,
 )
 from protocol.membership.membership import Membership
 from protocol.membership.view import RecordChanged, RecordGone
@@ -79,6 +81,19 @@ def test_siblings_are_measured_by_what_is_counted_of_them_in_a_step() -> None:
     accounts = machine.service.accounts(200.0)
     assert accounts[fast, Stage(1)].rate == pytest.approx(3.0, rel=0.05)
     assert accounts[slow, Stage(1)].rate == pytest.approx(1.0, rel=0.05)
+
+
+def test_versions_that_rise_without_end_are_no_rate_that_cannot_be_said() -> None:
+    """Anybody may hold a stage alone, and announce a hundred steps a second."""
+    run = manifest(stages=2, microbatches_per_step=16_384)
+    machine = Measuring(peer(0), run, Membership(peer(0), SWARM, 2))
+    machine._membership.describe(advert(), 0.0, 1.8e9)
+    for number in range(1200):
+        said = Heartbeat(number, [seat(1, number, queue=3)])
+        machine.received(LIAR, said, 0, number / 100)
+    (record,) = [e for e in machine.tick([], 12.0, 1.8e9) if isinstance(e, Publish)]
+    (partner,) = parse_measurements(record.body, peer(0), peer(0), 2).partners
+    assert [rate.rate for rate in partner.rates] == [MOST_RATE]
 
 
 def test_news_waits_for_its_minute() -> None:

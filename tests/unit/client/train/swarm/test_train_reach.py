@@ -8,7 +8,7 @@ import trio
 from client.net.network import LinkEnds
 from client.train.swarm import reach as reach_module
 from client.train.swarm.reach import LOOK_S, Reach
-from protocol.address import Address
+from protocol.address import Address, parse_address
 from protocol.effects import Explain, Penalise
 from protocol.hosts import Outer
 from protocol.ids import PeerId
@@ -251,3 +251,19 @@ async def test_what_a_router_maps_is_said_and_counts_until_it_ends(
         f"the router passes {host} port {port} on to this volunteer, as it was asked to"
         for host, port in ((US, 9000), ("2a11::1", PORT))
     ]
+
+
+@pytest.mark.parametrize("host", ["2a11:9::1%eth0", "::ffff:11.0.0.2"])
+async def test_a_host_that_no_address_can_have_is_never_advertised(made: World, host: str) -> None:
+    """Our own advert would be refused, by ourselves first."""
+    made.listening.append(Address("ip6", "::", PORT))
+    made.homes = ["fd00::1"]
+    made.reach.renew()
+    liars = [made.meet(number, host=f"2a11:{number}::2") for number in range(1, 4)]
+    for peer in liars:
+        made.reach.observed(peer, Observed(host, PORT))
+    for peer, message in list(made.sent):
+        if isinstance(message, ProbeRequest):
+            made.reach.probed(peer, Probed(message.number, True))
+    for text in made.reach.advertised([]):
+        parse_address(text)
