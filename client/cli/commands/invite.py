@@ -53,7 +53,8 @@ def invite(
     if life_s is not None and life_s > TICKET_LIFE_S:
         raise UserError("--expires: an invite is good for 7 days at most", exit_code=ExitCode.USAGE)
     if out is not None and out.exists() and not force:
-        raise UserError(f"{out} exists already", "choose another --out, or --force")
+        next_step = "choose another --out, or --force"
+        raise UserError(f"{out} exists already", next_step, ExitCode.USAGE)
     with connect(running_home().folders, swarm) as node:
         found = node.invite(once=once, life_s=life_s)
     notes = list(found.notes)

@@ -38,7 +38,7 @@ def test_the_file_is_private_whole_and_never_overwritten_unasked(
         assert out.read_text() == "all of it"
         out.write_text("precious")
         done = within("invite", "--out", str(out))
-        assert (done.returncode, "--force" in done.stderr) == (ExitCode.RUNTIME, True)
+        assert (done.returncode, "--force" in done.stderr) == (ExitCode.USAGE, True)
         assert out.read_text() == "precious"
         assert within("invite", "--out", str(out), "--force").returncode == 0
     assert out.read_text() == "all of it"
