@@ -298,7 +298,7 @@ def _workers(workers: Sequence[WorkerView], found: LimitsView) -> Line:
         (state, "good" if running == len(workers) else "warn"),
         (f", restarted {restarts}x" if restarts else "", "warn"),
         (f", {100 * sum(shares):.0f} % MFU" if shares else "", "plain"),
-        (threads if found.threads_now else "", "muted"),
+        (threads if running and found.threads_now else "", "muted"),
     )
 
 
@@ -471,8 +471,9 @@ def recovery(now: Snapshot) -> Iterator[Fact]:
         (f"; {found.rounds_restarted} of {found.rounds_committed} rounds begun again", "muted"),
         (_reasons(found.restarts_led), "muted"),
     )
-    refused = f"{words.count(found.refused_frames)} frames"
-    yield _fact("refused", refused, (_reasons(found.refused_by_reason), "muted"))
+    if found.refused_frames:
+        refused = f"{words.count(found.refused_frames)} frames"
+        yield _fact("refused", refused, (_reasons(found.refused_by_reason), "muted"))
 
 
 def errors(now: Snapshot) -> Iterator[Fact]:

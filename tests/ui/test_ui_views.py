@@ -49,11 +49,11 @@ def _with_matching(**changes: object) -> Record:
 def test_every_stage_says_why_it_is_as_it_is() -> None:
     record = _with_matching()
     whys = [row.why for row in stage_rows(record)]
-    assert whys == ["slowest; enough", "lacks 1 volunteer: filled first"]
+    assert whys == ["slowest; enough", "lacks 1: filled first"]
     bare = recorded_from(update(1, stages=[stage(0), stage(1, replica(CARLA, "fetching"))]))
     assert [row.why for row in stage_rows(bare)] == [
-        "nobody yet: the swarm waits",
-        "nobody yet; 1 on the way: the swarm waits",
+        "the swarm waits",
+        "the swarm waits; 1 on the way",
     ]
 
 
