@@ -9,11 +9,12 @@ one that does.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -48,6 +49,16 @@ FEW: Final = 10_000
 """Fewer bytes are probably a number whose unit was left out."""
 USUAL: Final = 128
 """Up to so many are meant in the larger of the usual units."""
+_EXPECTED: Final = re.compile(r"Expected `(?P<type>\w+)`(, got `.*`)?(?P<bound>.*)")
+"""How msgspec says that a value is not of a type, or not within its bounds."""
+_TYPE_WORDS: Final = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "str": "text",
+}
+
 MIB: Final = 2**20
 GIB: Final = 2**30
 
@@ -394,6 +405,21 @@ class Setting:
         # variables are always text, so text may stand for a number
         return self.form.check(msgspec.convert(value, self.type, strict=text is None))
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The only values that it may have; empty: it may have others."""
+        kind = get_args(self.type)[0]
+        return get_args(kind) if get_origin(kind) is Literal else ()
+
+    def fault_words(self, error: Exception) -> str:
+        """Return what is wrong with a value, without the names of Python's types."""
+        if str(error).startswith("Invalid enum value"):
+            return f"it must be one of {', '.join(self.choices)}"
+        found = _EXPECTED.match(str(error))
+        if found is None:
+            return str(error)
+        return f"it must be {_TYPE_WORDS.get(found['type'], found['type'])}{found['bound']}"
+
     def zero_words(self, value: object) -> str:
         """Return the meaning of a 0 that is no amount; empty for other values."""
         return self.about.zero if value == 0 else ""
@@ -583,4 +609,5 @@ def _convert(name: str, value: object, origin: str) -> object:
         return SETTINGS[name].convert(value)
     except (msgspec.ValidationError, ValueError) as error:
         named = SETTINGS[name].named(origin)
-        raise ConfigError(f"{named}: {error}", f"correct {named}") from error
+        words = SETTINGS[name].fault_words(error)
+        raise ConfigError(f"{named}: {words}", f"correct {named}") from error

@@ -290,9 +290,11 @@ class PauseView(Struct, frozen=True, kw_only=True):
     reason: str
     """The reason, in words: ``you paused it``, ``on battery``."""
     until: float | None = None
-    """Unix seconds at which it resumes by itself; None: on ``resume``."""
+    """Unix seconds at which it resumes by itself; None: on ``resume``, or with its cause."""
     since: float = 0.0
     """Unix seconds."""
+    by_owner: bool = True
+    """False: a limit's, which ends with its cause and not on ``resume``."""
 
 
 class LimitsView(Struct, frozen=True, kw_only=True):

@@ -149,7 +149,7 @@ async def _copy_newest(engine: Engine, out_dir: Path, say: Progress) -> list[Pat
                 stages = range(engine.manifest.stage_count)
                 return [await _copy(engine, stage, candidate, out_dir, say) for stage in stages]
             except (DiskFailed, CheckpointUnreadable) as error:  # no donor lied
-                next_step = "free space, or set TMPDIR to a folder on another disk"
+                next_step = "free space: volunteer cache ls, volunteer cache prune"
                 raise UserError(str(error), next_step) from error
             except (DownloadFailed, FalseCopy) as error:
                 if problem != (problem := f"version {candidate.version}: {error}"):

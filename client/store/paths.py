@@ -43,6 +43,7 @@ class Entry(StrEnum):
     CONTRIBUTIONS = "contributions"
     CURVES = "curves"
     EVIDENCE = "evidence"
+    GATHERED = "gathered"
     KEY = "identity.key"
     LAST_RUN = "last-run.json"
     LINE = "bandwidth.json"

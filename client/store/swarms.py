@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -59,9 +60,12 @@ class SwarmStore:
         return found if found.swarm == swarm else None
 
     def all(self) -> list[SwarmFile]:
-        """Return every stored swarm with a valid file, sorted by id."""
-        names = sorted(path.stem for path in self.folder.glob(f"*{SUFFIX}"))
-        found = (self.load(SwarmId(name)) for name in names)
+        """Return every stored swarm with a valid file, sorted by id; one that the disk does not
+        give does not hide the others."""
+        found = []
+        for name in sorted(path.stem for path in self.folder.glob(f"*{SUFFIX}")):
+            with suppress(OSError):
+                found.append(self.load(SwarmId(name)))
         return [swarm for swarm in found if swarm is not None]
 
     def _path(self, swarm: SwarmId) -> Path:

@@ -50,7 +50,7 @@ class VolunteerApp(App[int]):
     CSS = """
     #header { border: none; padding: 0; height: 4; background: $surface; }
     .-vast #header { height: 3; }
-    .-gone #header, .-gone.-vast #header { height: 2; }
+    .-gone #header { height: 2; }
     #gone, #small { display: none; }
     .-tiny #body, .-flat #body { display: none; }
     .-tiny #small, .-flat #small { display: block; height: 1fr; border: none; }
@@ -79,6 +79,8 @@ class VolunteerApp(App[int]):
     .-narrow #near, .-low #network { display: none; }
     .-narrow #machine { height: 1fr; }
     .-low #events { height: 5; }
+    .-gone .-low #above { min-height: 5; }
+    .-gone .-low #events { height: 3; }
 
     #swarm-head { height: 7; }
     #stage-table { height: 1fr; }
@@ -224,8 +226,7 @@ class VolunteerApp(App[int]):
         return tab_line([*TABS.values()].index(type(self.pane)) + 1, box)
 
     def _keys(self, box: Box) -> list[Line]:
-        paused = self.record.snapshot is not None and self.record.snapshot.paused is not None
-        return key_line(self.pane, paused, self.link.state == "live", box)
+        return key_line(self.pane, self._can_resume(), self.link.state == "live", box)
 
     def _header(self, box: Box) -> list[Line]:
         return header(self.record, self.link, box)
@@ -270,12 +271,16 @@ class VolunteerApp(App[int]):
         if not self.query_one("#filter", Input).display:  # it may have been opened meanwhile
             self.pane.take_focus()
 
+    def _can_resume(self) -> bool:
+        """Whether the owner has paused it; a limit's pause ends with its cause alone."""
+        now = self.record.snapshot
+        return now is not None and now.paused is not None and now.paused.by_owner
+
     def action_pause(self) -> None:
         """Pause or resume."""
         if not self._answers():
             return
-        now = self.record.snapshot
-        if now is not None and now.paused is not None:
+        if self._can_resume():
             self._source.command("resume")
         else:
             self._source.command("pause", reason="you paused it")

@@ -109,7 +109,8 @@ def _link(link: Link) -> Line:
 def _leaving(now: Snapshot) -> Line:
     if now.state == "done":
         return line(("   what next     ", "muted"), WHEN_DONE)
-    return line(("   if you leave  ", "muted"), status.drain_words(now))
+    when = "afterwards  " if now.state == "stopping" else "if you leave"
+    return line((f"   {when}  ", "muted"), status.drain_words(now))
 
 
 def _error(record: Record) -> Line:

@@ -37,7 +37,8 @@ KEYS: Final = (
 def help_lines(box: Box) -> list[Line]:
     """Return all keys, and the meaning of the marks."""
     keys = [(Span(fit(key, 9), "key"), Span(said)) for key, said in KEYS]
-    return [*keys, (), line(("marks    ", "key"), *LEGEND)]
+    *marks, unit = LEGEND
+    return [*keys, (), line(("marks    ", "key"), *marks), line(" " * 6, unit)]
 
 
 def tab_line(chosen: int, box: Box) -> list[Line]:
@@ -52,16 +53,16 @@ def tab_line(chosen: int, box: Box) -> list[Line]:
     return [_as_many_as_fit(items, box)]
 
 
-def key_line(pane: Pane, paused: bool, answers: bool, box: Box) -> list[Line]:
+def key_line(pane: Pane, can_resume: bool, answers: bool, box: Box) -> list[Line]:
     """Return the keys of ``pane``, the most important first.
 
     Args:
         pane: the tab.
-        paused: whether the node is.
+        can_resume: whether its owner has paused the node.
         answers: whether it does; otherwise the keys that need it are in brackets.
         box: room.
     """
-    keys = [("p", "resume" if paused else "pause", "pause"), ("f", "finish", "finish")]
+    keys = [("p", "resume" if can_resume else "pause", "pause"), ("f", "finish", "finish")]
     unable = (
         [] if answers else [(Span(f"({key} {name})", "faint", act),) for key, name, act in keys]
     )

@@ -48,8 +48,10 @@ def ways(record: Record, link: Link) -> list[Way]:
         "good",
     )
     kept, tone = drain_words(now)
-    drained = "drains its stages: finishes the step, saves, leaves; you can watch it."
-    return [detach, Way("f", "finish", "Finish", f"{drained} {_sentence(kept)}", tone)]
+    how = "leaves the swarm."
+    if now.leaving:
+        how = "drains its stages: finishes the step, saves, leaves; you can watch it."
+    return [detach, Way("f", "finish", "Finish", f"{how} {_sentence(kept)}", tone)]
 
 
 def farewell(record: Record, link: Link, leaving: bool) -> str:

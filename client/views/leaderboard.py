@@ -54,6 +54,6 @@ def _cells(rank: int, one: ContributorView, own: str, filled: float, bars: int) 
         Span(clean(one.name) or ("you" if mine else words.NONE), "plain" if one.name else "muted"),
         Span(words.count(one.microbatches)),
         Span(words.count(one.tokens), "muted"),
-        Span(f"{100 * one.share:.1f} %"),
+        Span(words.share(one.share)),
         Span(bar(filled, bars), "accent"),
     ]

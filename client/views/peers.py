@@ -239,7 +239,7 @@ def _cells(row: PeerRow, top: float, *, whole_id: bool) -> list[Span]:
         Span(words.NONE if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"),
         Span(words.rate(row.rate) if row.rate else words.NONE),
         Span(bar(row.rate / top if top else 0.0, 14), "accent"),
-        Span(words.NONE if row.share is None else f"{100 * row.share:.1f} %"),
+        Span(words.NONE if row.share is None else words.share(row.share)),
         Span(words.NONE if version is None else words.count(version), "muted"),
         _audits(row),
         Span(f"stages {holds}" if len(row.held) > 1 else f"stage {holds}" if holds else "no stage",

@@ -180,11 +180,11 @@ def _why(
     fetching = sum(replica.state == "fetching" for replica in stage.replicas)
     coming = f"; {fetching} on the way" if fetching else ""
     if serving == 0:
-        return f"nobody yet{coming}: the swarm waits", "bad"
+        return f"the swarm waits{coming}", "bad"
     if serving < wanted:
-        return f"lacks {plural(wanted - serving, 'volunteer')}{coming}: filled first", "warn"
+        return f"lacks {wanted - serving}{coming or ': filled first'}", "warn"
     if known is None:
-        return f"its needs are not known yet{coming}", "muted"
+        return f"not known yet{coming}", "muted"
     spare = f"{serving - wanted} to spare" if serving > wanted else "enough"
     if slowest:
         return f"slowest; {spare}{coming}", "accent"

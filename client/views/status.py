@@ -192,7 +192,8 @@ def place(now: Snapshot) -> Iterator[Fact]:
     else:
         yield _fact("state", (word.lower(), tone), f": {now.reason}")
     if now.paused is not None:
-        until = words.clock(now.paused.until, False) if now.paused.until else "volunteer resume"
+        ends = "volunteer resume" if now.paused.by_owner else "that is over"
+        until = words.clock(now.paused.until, False) if now.paused.until else ends
         yield _fact("paused", f"since {words.clock(now.paused.since, False)}, until {until}")
     for held in now.held:
         if held.waits_for:
@@ -204,9 +205,10 @@ def reason(now: Snapshot) -> str:
     """Describe why the node is in its state, without terms of the protocol."""
     if now.paused is not None:
         until = f" until {words.clock(now.paused.until, False)}" if now.paused.until else ""
-        return f"{clean(now.paused.reason) or 'you paused it'}{until}; press p to resume"
+        how = "press p to resume" if now.paused.by_owner else "it goes on by itself"
+        return f"{clean(now.paused.reason) or 'you paused it'}{until}; {how}"
     if now.state != "training":
-        return clean(now.reason)
+        return clean(now.reason.removeprefix(f"{now.state} "))
     seats = [f"{seat.stage}" for seat in now.seats if seat.state == "serving"]
     stages = "stage" if len(seats) == 1 else "stages"
     mine = f"you serve {stages} {words.listed(seats)}" if seats else "you serve no stage yet"
@@ -298,7 +300,7 @@ def _workers(workers: Sequence[WorkerView], found: LimitsView) -> Line:
         (state, "good" if running == len(workers) else "warn"),
         (f", restarted {restarts}x" if restarts else "", "warn"),
         (f", {100 * sum(shares):.0f} % MFU" if shares else "", "plain"),
-        (threads if found.threads_now else "", "muted"),
+        (threads if running and found.threads_now else "", "muted"),
     )
 
 
@@ -471,8 +473,9 @@ def recovery(now: Snapshot) -> Iterator[Fact]:
         (f"; {found.rounds_restarted} of {found.rounds_committed} rounds begun again", "muted"),
         (_reasons(found.restarts_led), "muted"),
     )
-    refused = f"{words.count(found.refused_frames)} frames"
-    yield _fact("refused", refused, (_reasons(found.refused_by_reason), "muted"))
+    if found.refused_frames:
+        refused = f"{words.count(found.refused_frames)} frames"
+        yield _fact("refused", refused, (_reasons(found.refused_by_reason), "muted"))
 
 
 def errors(now: Snapshot) -> Iterator[Fact]:

@@ -31,7 +31,7 @@ def of_member(now: Snapshot, peer: str, known: TrustView | None) -> Iterator[sta
     if peer == now.peer:
         return
     if known is None:
-        yield "trust", line(("it has nothing to its name yet", "muted"))
+        yield "trust", line(("none of its work is known here yet", "muted"))
         return
     told = f"{status.STANDINGS[known.standing][0]}: {known.words}"
     yield "trust", line((told, tone_of(known.standing)))

@@ -110,6 +110,12 @@ def rate(per_second: float) -> str:
     return f"{per_second:.{_decimals(per_second)}f}" if per_second < 1000 else count(per_second)
 
 
+def share(part: float) -> str:
+    """Return a part of a whole in at most six characters: ``4.2 %``, ``42.0 %``, ``100 %``."""
+    percent = 100 * part
+    return f"{percent:.0f} %" if percent >= 99.95 else f"{percent:.1f} %"
+
+
 def duration(seconds: float) -> str:
     """Return ``0.8 s``, ``45 s``, ``3 min 05 s``, ``2 h 10 min``, ``3 d 4 h``."""
     if not abs(seconds) < MAX_SENSIBLE:

@@ -320,6 +320,8 @@ class Register:
             raise LocalProtocolError("nobody expels themselves: leave with volunteer finish")
         if member not in self._met:
             raise LocalProtocolError(f"no member {member} has been met here")
+        if member == self._founder:
+            raise LocalProtocolError("nobody can expel the founder")
         if not self.may_expel(member):
             who = " or ".join(short(peer) for peer in (self._founder, *path[:-1]))
             raise LocalProtocolError(f"only who vouched for {short(member)} can do that: {who}")

@@ -97,6 +97,14 @@ def test_time_left_is_what_the_node_says() -> None:
     assert "left" not in plain(swarm_head(recorded_from(update(1)), Box(120, 8)))
 
 
+def test_the_state_is_said_once_and_leaving_is_no_question_any_more() -> None:
+    waits = recorded_from(update(1, state="waiting", reason="waiting for 1 more volunteer"))
+    assert "WAITING for 1 more volunteer" in plain(header(waits, LIVE, Box(80, 4)))
+    leaves = plain(header(recorded_from(update(1, state="stopping")), LIVE, Box(80, 4)))
+    assert "afterwards    stage 0 keeps 1 volunteer" in leaves
+    assert "if you leave" not in leaves
+
+
 def test_held_out_losses_are_drawn_beside_those_of_training() -> None:
     record = recorded_from(update(9, *(step(n, n) for n in range(1, 6)), evaluated(6, 4, 3.5)))
     record.learn_curve([], [StepPoint(0, NOW, 5.5), StepPoint(4, NOW, 9.9)])

@@ -49,6 +49,16 @@ async def test_p_pauses_and_resumes(on: Stage) -> None:
     assert on.source.commands == [("pause", {"reason": "you paused it"}), ("resume", {})]
 
 
+@on_stage()
+async def test_a_limits_pause_does_not_promise_that_p_ends_it(on: Stage) -> None:
+    held = PauseView(reason="on battery", since=1.0, by_owner=False)
+    await on.feed([update(99, state="paused", paused=held)])
+    assert "PAUSED on battery; it goes on by itself" in on.text()
+    assert "p pause" in on.text()
+    await on.press("p")
+    assert on.source.commands == [("pause", {"reason": "you paused it"})]
+
+
 def test_f_asks_before_it_finishes_and_the_view_ends_with_the_node() -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded()[:30])
@@ -143,6 +153,14 @@ async def test_keys_that_need_a_node_do_nothing_while_none_answers(on: Stage, li
     assert [name for name, _ in on.source.commands] == ["pause"]
 
 
+@on_stage()
+async def test_all_panels_fit_below_the_reason_why_nobody_answers(on: Stage) -> None:
+    await on.feed(recorded(), ENDED)
+    await on.press("1")
+    *_, last, _keys = on.text().splitlines()
+    assert last.startswith("╰"), "the frame of the last panel is whole"
+
+
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 @on_stage()
 async def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(
@@ -171,6 +189,7 @@ async def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(
     [
         (ENDED, {}, ("the volunteer has ended, nothing runs", "--swarm demo"), "no device"),
         (LOST, {}, ("does not answer", "run volunteer status"), "it does not answer"),
+        (Link("live"), {"leaving": []}, ("leaves the swarm. Nothing changes",), "it continues"),
         (Link("live"), {"state": "stopping"}, ("drains its stages",), "it drains its stages"),
         (Link("live"), {"state": "paused"}, ("stays paused", "f Finish"), "it continues"),
         (Link("live"), {"state": "done"}, ("serves the finished model",), "it continues"),
@@ -317,7 +336,7 @@ async def test_the_log_follows_its_end_until_one_scrolls_away(on: Stage) -> None
 @on_stage()
 async def test_help_names_the_keys_and_closes(on: Stage) -> None:
     await on.press("question_mark")
-    for said in ("pause or resume", "◆ you"):
+    for said in ("pause or resume", "◆ you", "/s: microbatches a second"):
         assert said in on.text()
     await on.press("question_mark")
     assert not on.app.screen.is_modal

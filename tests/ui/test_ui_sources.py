@@ -11,12 +11,12 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from client.control.snapshot import InviteView
+from client.control.snapshot import InviteView, PauseView
 from client.control.updates import Curve, Update
 from client.store.last_run import Ending
 from client.ui.source.live import MOST_NEWS, NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
 from client.ui.source.news import Answer, News
-from tests.ui.examples import event, update
+from tests.ui.examples import event, snapshot, update
 from tests.ui.played_node import HANGS_UP, HELLO, MODERN, Node
 
 PATIENCE_S = 20.0
@@ -99,6 +99,13 @@ def test_commands_are_sent_and_answered_in_words(path: Path) -> None:
         found = taken(source, Answer)
         assert found.words == "no resume"
         assert ("pause", {"reason": "you paused it"}) in node.asked
+
+
+def test_who_resumes_is_told_what_still_holds_it(path: Path) -> None:
+    held = PauseView(reason="on battery", by_owner=False)
+    with live(path, resume=True, status=snapshot(paused=held)) as (_, source):
+        source.command("resume")
+        assert taken(source, Answer) == Answer("resume", True, "still paused: on battery")
 
 
 def test_a_broken_connection_is_said_and_made_anew_from_where_it_was(path: Path) -> None:

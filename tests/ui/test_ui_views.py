@@ -7,7 +7,7 @@ import pytest
 from client.control.matches import MatchesSnapshot, SeatMatch
 from client.control.snapshot import AmendmentView, AuditCounts, AuditsView, Snapshot
 from client.control.updates import Update
-from client.views import dashboard, matching, peers, trust
+from client.views import dashboard, matching, peers, trust, words
 from client.views.record import Record
 from client.views.span import Box, line_width, plain
 from client.views.stages import stage_map, stage_rows, stage_table
@@ -49,11 +49,11 @@ def _with_matching(**changes: object) -> Record:
 def test_every_stage_says_why_it_is_as_it_is() -> None:
     record = _with_matching()
     whys = [row.why for row in stage_rows(record)]
-    assert whys == ["slowest; enough", "lacks 1 volunteer: filled first"]
+    assert whys == ["slowest; enough", "lacks 1: filled first"]
     bare = recorded_from(update(1, stages=[stage(0), stage(1, replica(CARLA, "fetching"))]))
     assert [row.why for row in stage_rows(bare)] == [
-        "nobody yet: the swarm waits",
-        "nobody yet; 1 on the way: the swarm waits",
+        "the swarm waits",
+        "the swarm waits; 1 on the way",
     ]
 
 
@@ -192,6 +192,11 @@ def test_the_details_say_why_a_member_is_trusted() -> None:
     assert "trust" not in own
 
 
+def test_the_share_of_who_did_all_the_work_fits_its_column() -> None:
+    shares = [words.share(part) for part in (0.042, 0.42, 0.9994, 0.9996, 1.0)]
+    assert shares == ["4.2 %", "42.0 %", "99.9 %", "100 %", "100 %"]
+
+
 def test_of_whom_nothing_is_known_nothing_is_said() -> None:
     text = plain(peers.details(record_of(snapshot()), ANNA, WIDE))
-    assert "it has nothing to its name yet" in text
+    assert "none of its work is known here yet" in text

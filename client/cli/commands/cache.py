@@ -108,10 +108,12 @@ def kept(data: Path) -> list[tuple[Kept, tuple[Path, ...]]]:
     copied = tuple(path for path in texts if path not in own)
     whole = [path for path in checkpoints if path not in {*aside, *left}]
     snapshots, logs = _all(data / Entry.SNAPSHOTS), _all(data / Entry.LOGS)
+    gathered = _all(data / Entry.GATHERED)
     found = (
         (Entry.TEXTS, "training data; fetched again when needed", copied, True),
         ("own-texts", "of swarms founded here; members copy them from you", own, False),
         (Entry.SNAPSHOTS, "working copies of stages", snapshots, True),
+        (Entry.GATHERED, "models of an interrupted sample or export", gathered, True),
         ("set-aside", "checkpoints that are damaged or were left", tuple(aside), True),
         ("leftovers", "of interrupted writes", tuple(left), True),
         (Entry.CHECKPOINTS, "results of training; the swarm may need them", tuple(whole), False),

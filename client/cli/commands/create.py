@@ -29,7 +29,7 @@ from client.cli.founding.tokenizing import tokenized
 from client.cli.reach.home import find_home, founder_addresses
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.mixture_text import times_read
-from client.cli.terminal.output import say
+from client.cli.terminal.output import check_output, say
 from client.cli.terminal.swarm_text import introduction
 from client.errors import ExitCode, UserError, system_errors
 from client.inviting import ticket_note
@@ -98,9 +98,7 @@ def create(
     signer = home.signer()
     addresses = founder_addresses(home.settings, signer.peer)
     path = out or default_file(run.swarm_name)
-    if path.exists() and not force:
-        problem = f"{path} exists already"
-        raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
+    check_output(path, force=force)
 
     from client.cli.founding.importing import check_folder, with_own_tokenizer
     from client.cli.planning.machines import this_machine

@@ -118,7 +118,7 @@ def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     yield outside.check_descriptors()
     yield outside.check_clock()
     yield check_gpu(home.settings)
-    yield outside.check_reachability(home.settings)
+    yield outside.check_reachability(home.settings, runs=run is not None and run.runs)
     if opens:
         yield from outside.check_swarms(home)
     yield from outside.check_node(home)

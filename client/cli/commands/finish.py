@@ -25,6 +25,7 @@ from client.errors import ExitCode, UserError
 from client.views.status import drain_words
 
 LOOK_S = 0.5
+LEFT = "it has left the swarm"
 
 
 def finish(
@@ -56,12 +57,12 @@ def finish(
         if not yes:
             _ask(now.leaving, words)
         leaving = node.finish(discard=discard)
+        if not json:
+            print(printable(words), flush=True)
         left = _wait_until_gone(node, wait_s)
         ending = wait_for_ending(folders, greeting.pid) if left else None
     if json:
         print_json(of_node(greeting, leaving=leaving, left=left))
-    else:
-        print(printable(words))
     if ending is not None and ending.failed:
         code = ExitCode(ending.exit_code or ExitCode.RUNTIME)
         raise UserError(ending.words, ending.next_step, code)
@@ -71,6 +72,8 @@ def finish(
             "it continues to drain; watch it with: volunteer status --watch",
             ExitCode.TEMPORARY,
         )
+    if left and not json:
+        say(LEFT)
     return ExitCode.OK
 
 

@@ -20,6 +20,7 @@ from msgspec import structs
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered
+from client.cli.terminal.output import check_output
 from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.when import duration_s
 from client.errors import ExitCode, UserError, system_errors
@@ -52,8 +53,8 @@ def invite(
     life_s = None if expires is None else duration_s(expires, "--expires")
     if life_s is not None and life_s > TICKET_LIFE_S:
         raise UserError("--expires: an invite is good for 7 days at most", exit_code=ExitCode.USAGE)
-    if out is not None and out.exists() and not force:
-        raise UserError(f"{out} exists already", "choose another --out, or --force")
+    if out is not None:
+        check_output(out, force=force)
     with connect(running_home().folders, swarm) as node:
         found = node.invite(once=once, life_s=life_s)
     notes = list(found.notes)

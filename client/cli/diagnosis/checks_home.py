@@ -80,7 +80,8 @@ def check_swarm_files(folder: Path) -> Iterator[Check]:
                 parse_swarm_file(file.read(MAX_SWARM_FILE_CHARS + 1))
         except OSError as error:
             words = f"{path}: {error.strerror}"
-            yield Check("swarm files", "fail", words, f"make it readable: chmod 600 {path}")
+            step = f"move it away, or make it a readable file: chmod 600 {path}"
+            yield Check("swarm files", "fail", words, step)
         except (UnicodeDecodeError, ProtocolError) as error:
             yield _unusable(path, error)
 
@@ -96,14 +97,20 @@ def _unusable(path: Path, error: Exception) -> Check:
 
 
 def check_checkpoints(folder: Path) -> Iterator[Check]:
-    """No checkpoint was found damaged when it was read last, and none has a damaged header now."""
-    unusable = [
-        entry.path
-        for swarm in sorted(folder.glob("*"))
-        for entry in CheckpointFolder(swarm).entries()
-        if _is_damaged(entry, swarm.name)
-    ]
-    if found := [*unusable, *sorted(folder.glob(f"*/*{DAMAGED}*"))]:
+    """Every swarm's folder can be read; no checkpoint was found damaged when it was read last, and
+    none has a damaged header now."""
+    found = []
+    for swarm in sorted(folder.glob("*")):
+        try:
+            entries = CheckpointFolder(swarm).entries()
+        except OSError as error:
+            words = f"{swarm}: {error.strerror}"
+            step = f"check the disk, or make it readable: chmod 700 {swarm}"
+            yield Check("checkpoints", "fail", words, step)
+            continue
+        found += [entry.path for entry in entries if _is_damaged(entry, swarm.name)]
+        found += sorted(swarm.glob(f"*{DAMAGED}*"))
+    if found:
         words = f"{plural(len(found), 'checkpoint')} damaged and not used, such as {found[0]}"
         step = "check the disk; other members replace what is damaged"
         yield Check("checkpoints", "warn", words, step)

@@ -73,8 +73,13 @@ def check_descriptors() -> Check:
     return Check("open files", "ok", "enough")
 
 
-def check_reachability(settings: Settings) -> Check:
-    """Whether others can dial this machine, judged by its own addresses."""
+def check_reachability(settings: Settings, *, runs: bool = False) -> Check:
+    """Whether others can dial this machine, judged by its own addresses.
+
+    Args:
+        settings: of this home.
+        runs: whether its volunteer does, and finds it out better.
+    """
     if settings.announce:
         return Check("reachability", "ok", f"announced: {', '.join(settings.announce)}")
     hosts = own_hosts(settings.listen_host)
@@ -88,12 +93,13 @@ def check_reachability(settings: Settings) -> Check:
             "connect this machine to a network",
         )
     if not is_global(hosts[0]):
+        begin = "the volunteer asks" if runs else "start the volunteer: it asks"
         return Check(
             "reachability",
             "warn",
             f"{hosts[0]} is a private address: members elsewhere may not reach this machine",
-            "start the volunteer: it asks the router to let others in, and then says whether they "
-            "do; else forward a port",
+            f"{begin} the router to let others in, and then says whether they do; else forward a "
+            "port",
         )
     words = ", ".join(host for host in hosts if is_global(host))
     return Check("reachability", "ok", f"{words}, if no firewall is in the way")

@@ -42,5 +42,5 @@ def held_out_words(manifest: Manifest, told: StepPoint | None) -> str:
     bits = bits_per_byte(told.loss, terms)
     return (
         f"{told.loss:.4f} nats a token, {bits:.4f} bits per byte of text, at version "
-        f"{told.step:,}, as most members told it of {terms.tokens:,} tokens"
+        f"{told.step:,}, as members told it of {terms.tokens:,} tokens"
     )

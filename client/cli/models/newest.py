@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,11 @@ from client.cli.reach.home import Home
 from client.cli.reach.target import with_manifest
 from client.cli.terminal.output import say
 from client.control.amended import amendment_views
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UserError, system_errors
 from client.node.gather import TOKENIZER_FILE, gather
+from client.store.identity import load_identity
+from client.store.last_run import RunRecord
+from client.store.paths import HOME_VARIABLE, Entry, create_folders
 from client.store.persisted import Persisted
 from client.store.texts import TextStore
 from model_zoo.datasets.folder import checked_tokenizer
@@ -28,6 +32,7 @@ from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
 from protocol.vouching.register import KeptRegister, Register
+from protocol.wire.envelope import Signer
 
 
 def newest_model(home: Home, target: Target, folders: Sequence[Path]) -> Trained:
@@ -76,27 +81,55 @@ def _newest(home: Home, target: Target, folders: Sequence[Path]) -> Trained:
     if isinstance(target, SwarmFile):
         try:
             return load_newest(target, [home.folders.checkpoints(target.swarm)], store)
-        except UserError:
+        except UserError as error:
+            if _nobody_to_ask(home, target):
+                next_step = "start it: volunteer join; a version is saved after its first steps"
+                words = "no volunteer runs here, and no other member is known"
+                raise UserError(f"{error.message}; {words}", next_step, error.exit_code) from error
             say("this volunteer does not hold every stage; asking the swarm")
     return _from_the_swarm(home, target)
 
 
+def _nobody_to_ask(home: Home, swarm: SwarmFile) -> bool:
+    """Whether the volunteer of this home is the only member that is known, and does not run."""
+    data, own = home.folders.data, None
+    with suppress(UserError):  # whoever needs the key says what is wrong with it
+        seed = load_identity(data)
+        own = None if seed is None else Signer(seed).peer
+    run = RunRecord(data).load()
+    runs = run is not None and run.runs
+    return not runs and all(address.peer == own for address in swarm.peers)
+
+
 def _from_the_swarm(home: Home, target: Target) -> Trained:
-    with tempfile.TemporaryDirectory(prefix="volunteer-") as folder:
+    with _gathered(home.folders.data) as folder:
 
         async def fetch() -> SwarmFile:
             timeout_s, lend = home.settings.dial_timeout_s, partial(lent, home)
-            swarm, _ = await gather(
-                target, Path(folder), dial_timeout_s=timeout_s, say=say, lend=lend
-            )
+            swarm, _ = await gather(target, folder, dial_timeout_s=timeout_s, say=say, lend=lend)
             return swarm
 
-        trained = load_newest(trio.run(fetch), [Path(folder)], TextStore(home.folders.texts))
-        path, brought = Path(folder) / TOKENIZER_FILE, trained.manifest.data.tokenizer
+        trained = load_newest(trio.run(fetch), [folder], TextStore(home.folders.texts))
+        path, brought = folder / TOKENIZER_FILE, trained.manifest.data.tokenizer
         if brought is None or not path.exists():
             return trained
         found = checked_tokenizer(path.read_bytes(), brought, "the swarm's tokenizer")
         return replace(trained, tokenizer=found)
+
+
+@contextmanager
+def _gathered(data: Path) -> Iterator[Path]:
+    """Yield a folder for a copy of the model; it is removed afterwards.
+
+    It is below the data folder, because the system's temporary one is in memory on many machines.
+    """
+    place = data / Entry.GATHERED
+    next_step = f"make it writable, or set {HOME_VARIABLE} to another folder"
+    with system_errors(f"cannot write {place}", next_step):
+        create_folders(place)
+        folder = tempfile.TemporaryDirectory(dir=place)
+    with folder as name:
+        yield Path(name)
 
 
 def lent(home: Home, swarm: SwarmFile, key: PeerId) -> KeptRegister:

@@ -10,9 +10,11 @@ them, and later changes of their sources have no effect.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -35,11 +37,14 @@ HANDED_OVER = ("join", "--handed-over")
 LOOK_S = 0.1
 GRACE_S = 60.0
 """Seconds for a start, besides the time for dialling the swarm."""
+ENDS_S = 30.0
+"""Seconds to wait for the end of a start that was interrupted."""
 MAX_ERROR_BYTES = 4000
 SILENT = (
     "it said nothing: the machine may have run out of memory; volunteer join --headless starts it "
     "in this terminal"
 )
+MUTE = "the disk of {} has no room for the reason: free space, as with volunteer cache prune"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +111,17 @@ def start(home: Home, handover: Handover) -> tuple[Path, Greeting]:
         _hand_over(process, handover)
         return _wait_until_it_takes_part(process, home, errors)
     except KeyboardInterrupt:
-        process.terminate()
+        _end(process)
         raise
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End what was started, so that the next start does not meet it; another interrupt does not
+    wait for it."""
+    say("ending what was started ...")
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(ENDS_S)
 
 
 def _hand_over(process: subprocess.Popen[bytes], handover: Handover) -> None:
@@ -163,6 +177,13 @@ def _status(socket: Path) -> Snapshot | None:
         return None
 
 
+def _is_full(folder: Path) -> bool:
+    """Whether the disk has no room for what the process has to say."""
+    with suppress(OSError):
+        return shutil.disk_usage(folder).free < MAX_ERROR_BYTES
+    return False
+
+
 def _ended(code: int, errors: Errors) -> UserError:
     """Return the process's own error: its last message and its exit code."""
     said, exit_code = errors.lines(), ExitCode(code) if code else ExitCode.TEMPORARY
@@ -171,7 +192,8 @@ def _ended(code: int, errors: Errors) -> UserError:
         for line in said[-5:]:
             say(line)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with {code}"
-        next_step = f"read {errors.path}" if said else SILENT
+        silent = MUTE.format(errors.path.parent) if _is_full(errors.path.parent) else SILENT
+        next_step = f"read {errors.path}" if said else silent
         return UserError(f"the volunteer {how}", next_step, exit_code)
     next_step = " ".join(line.strip() for line in said[start + 1 :])
     return UserError(said[start].removeprefix("volunteer: "), next_step, exit_code)

@@ -7,12 +7,16 @@ cursor, set the title or reverse the reading order.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from client.errors import ExitCode, UserError
 
 SCHEMA_VERSION: Final = 1
 """Of the documents that commands print; raised when a field is removed or means something else."""
@@ -54,6 +58,30 @@ def json_document(data: object) -> str:
 def json_line(data: object) -> str:
     """Return JSON as one line with terminal controls escaped, without loss."""
     return _escaped(msgspec.json.encode(data).decode())
+
+
+def check_output(path: Path, *, force: bool) -> None:
+    """Refuse the file of ``--out`` before the work for it is done.
+
+    Args:
+        path: the file.
+        force: it may be replaced.
+
+    Raises:
+        UserError: it is there already, or cannot be written.
+    """
+    if path.exists() and not force:
+        next_step = "choose another --out, or --force"
+        raise UserError(f"{path} exists already", next_step, ExitCode.USAGE)
+    problem = ""
+    if path.is_dir():
+        problem = "it is a folder"
+    elif not path.parent.is_dir():
+        problem = f"there is no folder {path.parent}"
+    elif not os.access(path.parent, os.W_OK):
+        problem = f"{path.parent} is not writable"
+    if problem:
+        raise UserError(f"cannot write {path}: {problem}", "choose another --out", ExitCode.USAGE)
 
 
 def say(text: str) -> None:

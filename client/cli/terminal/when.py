@@ -55,9 +55,12 @@ def since(text: str, flag: str = "--since") -> float:
     Raises:
         UserError: it is none of them.
     """
-    if _PART.search(text.lower()) and ":" not in text:
-        return time.time() - duration_s(text, flag)
-    return moment(text, flag, past=True)
+    try:
+        if _PART.search(text.lower()) and ":" not in text:
+            return time.time() - duration_s(text, flag)
+        return moment(text, flag, past=True)
+    except UserError as error:
+        raise _mistake(flag, text, "use the form 10m, 18:00 or 2026-11-22 08:00") from error
 
 
 def clock(unix: float) -> str:

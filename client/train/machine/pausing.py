@@ -87,7 +87,7 @@ class Pauses:
             self._ends[cause] = ends
         before = self._holds.get(cause)
         since = self._wall() if before is None else before.since
-        self._holds[cause] = PauseView(reason=reason, since=since, until=until)
+        self._holds[cause] = PauseView(reason=reason, since=since, until=until, by_owner=False)
         if before is None or before.reason != reason:
             self._say(f"paused: {reason}")
         if before is None:

@@ -80,9 +80,18 @@ class Buddies:
         """Fetch the copies that we are to keep, until cancelled."""
         while True:
             for stage in kept_by(self._view(), self._me, self._places()):
-                if stage not in self._held() and (wanted := self._wanted(stage)) is not None:
-                    await self._keep(*wanted)
+                if stage not in self._held():
+                    await self._keep_newest(stage)
             await trio.sleep(LOOK_S)
+
+    async def _keep_newest(self, stage: int) -> None:
+        try:
+            wanted = self._wanted(stage)
+        except OSError as error:
+            self._complain(f"{error.strerror or error}")
+        else:
+            if wanted is not None:
+                await self._keep(*wanted)
 
     def _wanted(self, stage: int) -> tuple[Copy, list[PeerId]] | None:
         """Return the copy of a stage that is to be kept next, and who names it; None: there is none

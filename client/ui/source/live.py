@@ -149,9 +149,12 @@ class LiveSource:
                 if method == "invite":
                     return Answer(method, True, "", node.invite())
                 node.call(method, msgspec.Raw, **params)
+                held = node.status().paused if method == "resume" else None
         except (NotRunning, NoAnswer):
             return Answer(method, False, words)
         except ControlError as error:
             return Answer(method, False, error.message)
+        if held is not None:
+            return Answer(method, True, f"still paused: {held.reason}")
         self._leaving |= method == "finish"
         return Answer(method, True, SAID.get(method, "done"))

@@ -31,7 +31,7 @@ def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
         "license: #",
         "869,504 parameters",
         f"50 of 200 steps, {tokens:,} tokens",
-        "1.5000 nats a token, 2.1640 bits per byte of text, at version 49, as most members told",
+        "1.5000 nats a token, 2.1640 bits per byte of text, at version 49, as members told",
         manifest.data.digest,
         f"founder    {manifest.founder}",
         "1,234 microbatches",

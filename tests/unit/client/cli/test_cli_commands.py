@@ -116,6 +116,7 @@ def test_logs_are_read_without_a_volunteer(home: Path, within: Within) -> None:
     log.close()
     assert len(within("logs").stdout.splitlines()) == 3
     assert "old" not in within("logs", "--since", "1h").stdout
+    assert "use the form 10m, 18:00 or" in within("logs", "--since", "5x").stderr
     bad = within("logs", "--level", "warning").stdout
     assert "error: " in bad
     assert "\x1b" not in bad
@@ -244,6 +245,7 @@ def data(home: Path) -> Path:
     ensure_identity(make_private(folder))
     for name in (
         "texts/a.bin", "snapshots/s.bin", "checkpoints/x/stage-0-v1.safetensors",
+        "gathered/tmp1/stage-0-v1.safetensors",
         "checkpoints/x/stage-0-v2.safetensors.damaged", "swarms/.x.123.tmp", "logs/volunteer.log",
         "mine.txt",
     ):  # fmt: skip
@@ -264,9 +266,10 @@ def test_prune_removes_what_can_be_had_again(home: Path, data: Path, within: Wit
     assert within("cache", "prune", "--dry-run").returncode == 0
     assert _left(data) == before
     answer = json.loads(within("cache", "prune", "--yes", "--json").stdout)
-    assert answer["freed_bytes"] == 40
+    assert answer["freed_bytes"] == 50
     assert before - _left(data) == {
         "texts/a.bin", "snapshots/s.bin", "swarms/.x.123.tmp",
+        "gathered/tmp1/stage-0-v1.safetensors",
         "checkpoints/x/stage-0-v2.safetensors.damaged",
     }  # fmt: skip
     assert within("cache", "prune").stderr == "there is nothing to remove\n"

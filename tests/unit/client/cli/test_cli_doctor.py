@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from client.control.sockets import socket_path
 from client.errors import UserError
 from client.limits.cores import control_groups
 from client.limits.idle import Idleness
+from client.store.checkpoints import CheckpointFolder
 from client.store.identity import KEY_FILE, LOCK_FILE, ensure_identity
 from client.store.last_run import RunRecord
 from client.store.paths import home_folders, make_private
@@ -161,6 +163,20 @@ def checkpoint_with_a_damaged_header(scene: Scene) -> None:
     (folder / "stage-0-v7.safetensors").write_bytes(b"weights" * 100)
 
 
+@case("swarm files", "fail", "Is a directory", "move it away")
+def folder_in_the_place_of_a_swarm(scene: Scene) -> None:
+    (home_folders(scene.home).swarms / f"{'ab' * 32}.swarm").mkdir(parents=True)
+
+
+@case("checkpoints", "fail", "checkpoints/x: Input/output error", "check the disk")
+def checkpoints_that_the_disk_does_not_give(scene: Scene) -> None:
+    def broken(_: CheckpointFolder) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    (scene.data / "checkpoints" / "x").mkdir(parents=True)
+    scene.patch.setattr(CheckpointFolder, "entries", broken)
+
+
 @case("settings", "fail", "unknown setting 'thread' in .*config.toml", "did you mean threads")
 def unknown_setting(scene: Scene) -> None:
     scene.set("thread = 2")
@@ -272,6 +288,12 @@ def few_descriptors(scene: Scene) -> None:
 @case("reachability", "warn", "192.168.1.5 is a private address", "forward a port")
 def private_address(scene: Scene) -> None:
     scene.patch.setattr(checks_outside, "own_hosts", lambda host: ["192.168.1.5"])
+
+
+@case("reachability", "warn", "192.168.1.5 is a private address", "^the volunteer asks the router")
+def private_address_of_a_volunteer_that_runs(scene: Scene) -> None:
+    private_address(scene)
+    RunRecord(scene.data).begin("ab" * 32, "little")
 
 
 # --- the program ---------------------------------------------------------------------------------

@@ -58,8 +58,9 @@ def test_the_last_replica_asks_a_person(
     assert (done.returncode, provider.stops) == (ExitCode.INTERRUPTED, 0)
     assert "stage 0 would have nobody" in done.stderr
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
-    assert run(home, within, provider).returncode == 0
-    assert provider.stops == 1
+    done = run(home, within, provider)
+    assert (done.returncode, provider.stops) == (0, 1)
+    assert done.stderr.endswith("it has left the swarm\n")
 
 
 @pytest.mark.parametrize("arguments", [["--yes"], []])

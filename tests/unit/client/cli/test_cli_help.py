@@ -76,6 +76,7 @@ for command in sys.argv[1:]:
         ["--width", "33"],
         ["--lr", "-1"],
         ["--stages", "99"],
+        ["--out", "/nowhere/x.swarm"],
     ],
 )
 def test_create_checks_what_was_chosen_before_it_loads_torch(
@@ -83,9 +84,8 @@ def test_create_checks_what_was_chosen_before_it_loads_torch(
 ) -> None:
     text = tmp_path / "text.txt"
     text.write_text("abcd" * 5000)
-    chosen = ["--data", str(text), "--out", str(tmp_path / "x.swarm"), *wrong]
-    if wrong[0] == "--data":
-        chosen = chosen[2:]
+    usual = {"--data": str(text), "--out": str(tmp_path / "x.swarm")}
+    chosen = [part for flag in (usual | {wrong[0]: wrong[1]}).items() for part in flag]
     code, loaded, _ = _run("create", *chosen, VOLUNTEER_HOME=str(tmp_path))
     assert code in (ExitCode.USAGE, ExitCode.CONFIG)
     assert "torch" not in loaded

@@ -36,9 +36,12 @@ def test_the_file_is_private_whole_and_never_overwritten_unasked(
         assert within("invite", "--out", str(out)).returncode == 0
         assert stat.S_IMODE(out.stat().st_mode) == 0o600
         assert out.read_text() == "all of it"
+        lost = within("invite", "--out", str(tmp_path / "none" / "x.swarm"))
+        assert lost.returncode == ExitCode.USAGE
+        assert f"there is no folder {tmp_path / 'none'}" in lost.stderr
         out.write_text("precious")
         done = within("invite", "--out", str(out))
-        assert (done.returncode, "--force" in done.stderr) == (ExitCode.RUNTIME, True)
+        assert (done.returncode, "--force" in done.stderr) == (ExitCode.USAGE, True)
         assert out.read_text() == "precious"
         assert within("invite", "--out", str(out), "--force").returncode == 0
     assert out.read_text() == "all of it"

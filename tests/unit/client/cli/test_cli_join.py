@@ -7,9 +7,11 @@ import io
 import json
 import os
 import stat
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -151,6 +153,7 @@ def test_who_agrees_on_a_full_disk_may_begin(
 NODE = f"""
 import os, sys, time
 from pathlib import Path
+from types import SimpleNamespace
 sys.path[:0] = {[str(REPOSITORY)]!r}
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
@@ -213,6 +216,27 @@ def test_a_crash_in_the_background_shows_its_last_lines(
     assert "errors.log" not in caught.value.next_step, "there is nothing of this start in it"
     assert "ZeroDivisionError: x" in errors.read_text(), "the earlier traceback is still there"
     assert "ZeroDivisionError" not in capsys.readouterr().err
+    monkeypatch.setattr(daemon.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    with pytest.raises(UserError, match="killed by signal 9") as caught:
+        daemon.start(find_home(), daemon.Handover(swarm="words", resolved=find_home().resolved))
+    assert "has no room for the reason" in caught.value.next_step
+
+
+def test_an_interrupted_start_has_ended_when_the_command_does(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next join meets a volunteer that does not answer any more."""
+    monkeypatch.setattr(daemon, "COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(process: subprocess.Popen[bytes], *_: object) -> None:
+        started.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(daemon, "_wait_until_it_takes_part", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        daemon.start(find_home(), daemon.Handover(swarm="words", resolved=find_home().resolved))
+    assert started[0].poll() is not None
 
 
 def test_settings_are_handed_over_as_they_were_resolved(

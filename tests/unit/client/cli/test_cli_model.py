@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,35 @@ def test_the_commands_sample_and_export(
     card = (out / "README.md").read_text()
     assert "held-out loss: 5.5000 nats a token, " in card
     assert swarm.manifest.data.digest in card
+
+
+def test_the_swarms_model_is_copied_to_the_disk_of_the_home_and_removed(
+    within: Within, swarm: SwarmFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's temporary folder is in memory on many machines."""
+    home, places = tmp_path / "home", list[Path]()
+
+    async def copied(_: object, out: Path, **_how: object) -> tuple[SwarmFile, list[Path]]:
+        places.append(out)
+        return swarm, write_checkpoints(swarm, out, 5, [0, 1])
+
+    monkeypatch.setattr("client.cli.models.newest.gather", copied)
+    member = Address("ip4", "192.0.2.7", 4001, SIGNER.peer)
+    write_swarm_file(tmp_path / "x.swarm", replace(swarm, peers=(member,)))
+    within.ends(0, "sample", "the ", "--swarm", str(tmp_path / "x.swarm"), "--length", "2")
+    assert home_folders(home).data in places[0].parents
+    assert not places[0].exists()
+
+
+def test_a_founder_that_has_not_begun_is_not_dialled(
+    within: Within, swarm: SwarmFile, tmp_path: Path
+) -> None:
+    own = ensure_identity(make_private(home_folders(tmp_path / "home").data)).peer
+    founder = Address("ip4", "127.0.0.1", 4001, own)
+    write_swarm_file(tmp_path / "x.swarm", replace(swarm, peers=(founder,)))
+    done = within.ends(ExitCode.TEMPORARY, "sample", "--swarm", str(tmp_path / "x.swarm"))
+    assert "no volunteer runs here, and no other member is known" in done.stderr
+    assert "start it: volunteer join" in done.stderr
 
 
 def test_a_disk_that_takes_less_than_it_is_given_is_said(

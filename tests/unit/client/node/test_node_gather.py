@@ -214,7 +214,7 @@ async def test_when_our_disk_does_not_give_a_file_back_nobody_is_blamed(
     monkeypatch.setattr(copying, "examine", unreadable)
     with pytest.raises(UserError, match=r"cannot read stage-0.*: Input/output error") as refused:
         await swarm.copy(tmp_path / "out")
-    assert "TMPDIR" in refused.value.next_step
+    assert "cache prune" in refused.value.next_step
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -48,9 +48,9 @@ async def test_a_hold_stays_when_the_owner_resumes_and_is_not_kept(tmp_path: Pat
     pauses.hold("battery", "on battery")
     pauses.hold("battery", "on battery")
     pauses.pause(None, "a film")
-    assert pauses.now.reason == "a film"
+    assert (pauses.now.reason, pauses.now.by_owner) == ("a film", True)
     pauses.resume()
-    assert pauses.now.reason == "on battery"
+    assert (pauses.now.reason, pauses.now.by_owner) == ("on battery", False)
     assert _pauses(tmp_path).now is None
     pauses.release("battery")
     pauses.release("battery")

@@ -265,6 +265,26 @@ async def test_a_full_disk_is_said_once_and_later_copies_come(
     await world.until(lambda: keeper.has(0, EVERY))
 
 
+async def test_a_folder_that_the_disk_does_not_give_is_said_and_ends_nothing(
+    world: World, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, keeper = world.members[A], world.members[B]
+    world.serve(EVERY, "a", "b")
+    await holder.store((0, EVERY))
+
+    def broken() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper.folder, "entries", broken)
+        nursery.start_soon(keeper.buddies.run)
+        await trio.sleep(10 * buddies.LOOK_S)
+    warnings = [said.words for said in keeper.said if said.level == "warning"]
+    assert len(warnings) == 1
+    assert "Input/output error" in warnings[0]
+    await world.until(lambda: keeper.has(0, EVERY))
+
+
 async def test_the_last_replica_hands_its_last_checkpoint_over(
     world: World, nursery: trio.Nursery
 ) -> None:
