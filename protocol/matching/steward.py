@@ -45,6 +45,8 @@ class Steward:
         self._context = context
         self._posted: Posting | None = None
         self._posted_at = -INFINITY
+        self._publish_at = -INFINITY
+        """When the present posting is due."""
         self._heard: dict[PeerId, int] = {}
         """By volunteer: the issue time of its last letter; older ones and copies have no effect."""
         self._fair = 0
@@ -81,7 +83,7 @@ class Steward:
     def update(self, now: float) -> list[Effect]:
         """Look at the changed population: members left, or claims changed."""
         population = self._context.population
-        for gone in self._heard.keys() - population.members.keys():
+        for gone in [peer for peer in self._heard if peer not in population]:
             del self._heard[gone]
         moved = abs(population.fair_level - self._fair) * 100 > self._fair
         if self.pool.refresh(population) or moved:
@@ -114,10 +116,9 @@ class Steward:
 
     def next_deadline(self) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
-        lapse = min((place.expires_at for place in self.pool.places.values()), default=INFINITY)
         quiet = self._quiet_at if self.phase == OPEN else INFINITY
         call = self._wanted.next_deadline() if self._may_call else INFINITY
-        return min(lapse, quiet, call, self._act_at, self._due_at(self.posting))
+        return min(self.pool.next_lapse(), quiet, call, self._act_at, self._publish_at)
 
     @property
     def _may_call(self) -> bool:
@@ -292,19 +293,19 @@ class Steward:
         )
 
     def _publish(self, now: float) -> list[Effect]:
-        """Publish the posting if it changed (``issued_ms`` aside) or a repetition is due."""
-        posting = self.posting
-        if now < self._due_at(posting):
+        """Publish the posting if it changed (``issued_ms`` aside) or a repetition is due.
+
+        A short gap lets a burst of arrivals make one record.
+        """
+        posting, repeats_s = self.posting, LEASE_S / RENEWALS
+        gap_s = repeats_s if posting == self._posted else SETTLE_S / 2
+        self._publish_at = self._posted_at + gap_s
+        if now < self._publish_at:
             return []
         number = self._context.number(now)
-        self._posted, self._posted_at = posting, now
+        self._posted, self._posted_at, self._publish_at = posting, now, now + repeats_s
         stamped = msgspec.structs.replace(posting, issued_ms=number)
         return [Publish(KINDS[Posting], str(self.stage), number, bodies.encode_body(stamped))]
-
-    def _due_at(self, posting: Posting) -> float:
-        """Return when to publish; a short gap lets a burst of arrivals make one record."""
-        repeats_s = LEASE_S / RENEWALS
-        return self._posted_at + (repeats_s if posting == self._posted else SETTLE_S / 2)
 
     @property
     def posting(self) -> bodies.Posting:
