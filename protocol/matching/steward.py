@@ -130,7 +130,7 @@ class Steward:
     def _heeds(self, sender: PeerId, body: bodies.ToSteward) -> bool:
         """Tell whether a letter is new and for us, by a member that does not contradict its
         advert."""
-        if body.steward != self._context.me or body.mandate != self.mandate:
+        if body.mandate != self.mandate:
             return False
         member = self._context.population.members.get(sender)
         if member is None or body.issued_ms <= self._heard.get(sender, -1):
@@ -263,7 +263,6 @@ class Steward:
             stage=self.stage,
             mandate=self.mandate,
             issued_ms=self._context.number(now),
-            volunteer=place.peer,
             asked_ms=self._heard[place.peer],
             locked=place.locked,
         )
@@ -275,7 +274,6 @@ class Steward:
             stage=self.stage,
             mandate=self.mandate,
             issued_ms=self._context.number(now),
-            volunteer=place.peer,
             epoch=self.epoch,
             asked_ms=self._heard[place.peer],
             reason=reason[: limits.MAX_REASON_CHARS],
