@@ -14,10 +14,10 @@ from protocol import limits
 from protocol.effects import Effect, Explain, Publish, Send
 from protocol.ids import PeerId, Stage, short
 from protocol.matching import bodies, settling
+from protocol.matching.board import describe
 from protocol.matching.bodies import COMMITTED, KINDS, OPEN, QUIET, Mandate, Posting
 from protocol.matching.context import Context
 from protocol.matching.pool import HeldPlace, Pool
-from protocol.matching.preferences import words
 from protocol.matching.timing import (
     HANDOVER_S,
     LEASE_S,
@@ -182,7 +182,7 @@ class Steward:
         if self.pool.places.pop(peer, None) is None:
             return []
         self._reopen(now)
-        lost = f"stage {self.stage} lost {short(peer)} ({why}): now {self._in_words()}"
+        lost = f"stage {self.stage} lost {short(peer)} ({why}): now {describe(self.posting)}"
         return [Explain("matching", lost, members=(peer,)), *self._publish(now)]
 
     # --- settling -------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Steward:
         if not newcomers:
             return []
         self._reopen(now)
-        words = f"stage {self.stage} is settled: {self._in_words()}"
+        words = f"stage {self.stage} is settled: {describe(self.posting)}"
         said = Explain("matching", words, decision="settled")
         return [*(self._yes(place, now) for place in newcomers), said]
 
@@ -269,7 +269,7 @@ class Steward:
         return bodies.letter(place.peer, body)
 
     def _no(self, place: HeldPlace, now: float) -> Send:
-        reason = self._in_words() if place.rate else "it is too small for this stage"
+        reason = describe(self.posting) if place.rate else "it is too small for this stage"
         body = bodies.Reject(
             stage=self.stage,
             mandate=self.mandate,
@@ -282,13 +282,6 @@ class Steward:
 
     def _turn_away(self, places: Iterable[HeldPlace], now: float) -> list[Effect]:
         return [self._no(place, now) for place in places]
-
-    def _in_words(self) -> str:
-        pool = self.pool
-        return (
-            f"{len(pool.places)} of {self._context.population.redundancy} replicas, "
-            f"{words(pool.level, pool.limits.quota)}"
-        )
 
     def _publish(self, now: float) -> list[Effect]:
         """Publish the posting if it changed (``issued_ms`` aside) or a repetition is due.
