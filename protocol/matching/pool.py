@@ -7,7 +7,6 @@ and no phases; those are in ``steward.py``.
 from __future__ import annotations
 
 import math
-from heapq import heappop, heappush
 
 import msgspec
 from msgspec.structs import replace
@@ -42,9 +41,6 @@ class Pool:
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.places: dict[PeerId, HeldPlace] = {}
-        self._leases: list[tuple[float, PeerId]] = []
-        """When each lease that was ever given lapses, as a heap; those renewed since are passed
-        over."""
         self.limits = Limits(0, 1)
         """Of the present epoch."""
 
@@ -113,24 +109,11 @@ class Pool:
         known = self.places.get(place.peer, place)
         locked, expires_at = known.locked or place.locked, max(known.expires_at, place.expires_at)
         self.places[place.peer] = replace(place, locked=locked, expires_at=expires_at)
-        if expires_at < math.inf:
-            heappush(self._leases, (expires_at, place.peer))
         return self.places[place.peer]
 
     def lapsed(self, now: float) -> list[PeerId]:
         """Return the holders whose lease has expired."""
-        if now < self.next_lapse():
-            return []
         return [place.peer for place in self.places.values() if place.expires_at <= now]
-
-    def next_lapse(self) -> float:
-        """Return when the next lease lapses, monotonic seconds."""
-        while self._leases:
-            until, peer = self._leases[0]
-            if peer in self.places and self.places[peer].expires_at == until:
-                return until
-            heappop(self._leases)
-        return math.inf
 
     def lock_all(self) -> list[HeldPlace]:
         """Make every place final; return those that were not."""

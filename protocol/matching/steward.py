@@ -47,6 +47,8 @@ class Steward:
         self._posted_at = -INFINITY
         self._publish_at = -INFINITY
         """When the present posting is due."""
+        self._lapse_at = INFINITY
+        """When the next lease lapses."""
         self._heard: dict[PeerId, int] = {}
         """By volunteer: the issue time of its last letter; older ones and copies have no effect."""
         self._fair = 0
@@ -118,7 +120,7 @@ class Steward:
         """Return when ``tick`` has something to do, monotonic seconds."""
         quiet = self._quiet_at if self.phase == OPEN else INFINITY
         call = self._wanted.next_deadline() if self._may_call else INFINITY
-        return min(self.pool.next_lapse(), quiet, call, self._act_at, self._publish_at)
+        return min(self._lapse_at, quiet, call, self._act_at, self._publish_at)
 
     @property
     def _may_call(self) -> bool:
@@ -286,8 +288,11 @@ class Steward:
     def _publish(self, now: float) -> list[Effect]:
         """Publish the posting if it changed (``issued_ms`` aside) or a repetition is due.
 
-        A short gap lets a burst of arrivals make one record.
+        A short gap lets a burst of arrivals make one record. Every input that changes a place ends
+        here.
         """
+        leases = (place.expires_at for place in self.pool.places.values())
+        self._lapse_at = min(leases, default=INFINITY)
         posting, repeats_s = self.posting, LEASE_S / RENEWALS
         gap_s = repeats_s if posting == self._posted else SETTLE_S / 2
         self._publish_at = self._posted_at + gap_s
