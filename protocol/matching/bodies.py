@@ -2,8 +2,8 @@
 
 Integers only (rates in micro-microbatches per second, times in milliseconds), so NaN, infinities
 and 1e30 cannot be expressed. Every field is bounded and the encoding is canonical, so equal bodies
-have equal bytes. Bodies name their recipient, mandate and issue time, which rises with each letter
-of an author, so a replay elsewhere or later has no effect.
+have equal bytes. A letter counts as its author's only on the link to that author. It names its
+mandate and its issue time, which rises with each letter of an author, so a copy has no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from protocol.ids import PeerId, Stage
 from protocol.matching import preferences
 from protocol.matching.timing import LEASE_S
 from protocol.wire.canonical import Canonical
-from protocol.wire.fields import PeerText, Reason, StageIndex
+from protocol.wire.fields import Reason, StageIndex
 from protocol.wire.messages import Letter
 
 MAX_BODY_BYTES = 1024
@@ -53,7 +53,6 @@ class Body(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields
 class Propose(Body, frozen=True):
     """A volunteer asks the steward for a place, or renews the one it has."""
 
-    steward: PeerText
     seat: Annotated[int, Meta(ge=0, lt=SEATS)]
     """0: its home; 1: its second stage."""
     bound: bool
@@ -63,14 +62,12 @@ class Propose(Body, frozen=True):
 class Withdraw(Body, frozen=True):
     """The volunteer gives up its place."""
 
-    steward: PeerText
     reason: Reason
 
 
 class Hold(Body, frozen=True):
     """The steward keeps the volunteer; ``locked``: the place is final, fetch."""
 
-    volunteer: PeerText
     asked_ms: Millis
     """Issue time of the letter that this answers."""
     locked: bool
@@ -79,7 +76,6 @@ class Hold(Body, frozen=True):
 class Reject(Body, frozen=True):
     """The stage does not keep the volunteer in this epoch."""
 
-    volunteer: PeerText
     epoch: Epoch
     asked_ms: Millis
     reason: Reason

@@ -7,11 +7,11 @@ proportional to the change. Equal views give equal numbers on every machine, wha
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from statistics import median_low
 from typing import NamedTuple
 
 from model_zoo.specs.state import ADAMW_STATE, StateSpec
@@ -81,6 +81,7 @@ class Population:
         self._kinds = tuple(dict.fromkeys(self.costs))
         """Distinct costs; most stages of a model cost the same."""
         self._kind_of = tuple(self._kinds.index(cost) for cost in self.costs)
+        self._no_rates = (0,) * len(self.costs)
         self._shortlist = stewards.Shortlist()
         self._holders: dict[Stage, frozenset[PeerId]] = {}
         self._marked: dict[str, frozenset[PeerId]] = {}
@@ -88,7 +89,10 @@ class Population:
         self._near: dict[PeerId, Mapping[Stage, int]] = {}
         for member in self.members.values():
             self._index(None, member)
-        self._medians = _medians(self.members.values())
+        claims = [member.claim for member in self.members.values()]
+        self._claims = [sorted(claim[i] for claim in claims) for i in range(3)]
+        """Each claim of all members, ascending."""
+        self._medians = _medians(self._claims)
         self._count_all()
 
     def evolve(self, changes: Mapping[PeerId, Member | None]) -> Population:
@@ -104,16 +108,16 @@ class Population:
             follower._index(before.get(peer), member)
         follower._shortlist = self._shortlist.after(changes, members)
         gone, come = list(before.values()), [member for member in changes.values() if member]
-        if sorted(member.claim for member in gone) != sorted(member.claim for member in come):
-            follower._medians = _medians(members.values())
-            if follower._medians != self._medians:
-                follower._count_all()
-                return follower
-        follower._rates = {p: known for p, known in self._rates.items() if p not in changes}
+        follower._claims = _claims_after(self._claims, gone, come)
+        follower._medians = _medians(follower._claims)
+        if follower._medians != self._medians:
+            follower._count_all()
+            return follower
+        follower._rates = dict(self._rates)
         for member in gone:
-            follower._count(member, self.rates(member.peer), -1)
+            follower._count(member, follower._rates.pop(member.peer), -1)
         for member in come:
-            follower._count(member, follower.rates(member.peer), 1)
+            follower._add(member)
         return follower
 
     def __contains__(self, peer: PeerId) -> bool:
@@ -168,12 +172,9 @@ class Population:
         return self.rates(peer)[stage]
 
     def rates(self, peer: PeerId) -> tuple[int, ...]:
-        """Return c_vs of a member for every stage; unmeasured claims are capped."""
-        if peer not in self.members:
-            return (0,) * len(self.costs)
-        if peer not in self._rates:
-            self._rates[peer] = self._rates_of(self.members[peer])
-        return self._rates[peer]
+        """Return c_vs of a member for every stage, 0 for any other peer; unmeasured claims are
+        capped."""
+        return self._rates.get(peer, self._no_rates)
 
     def download_s(self, peer: PeerId, stage: Stage) -> float:
         """Return the seconds that a member needs to fetch a stage."""
@@ -223,11 +224,15 @@ class Population:
     def _count_all(self) -> None:
         """Count all members anew: the medians that cap claims changed."""
         self._rates: dict[PeerId, tuple[int, ...]] = {}
-        stages = len(self.costs)
-        self._sums = Sums(0, 0, (0,) * stages)
-        self._served = Supply((0,) * stages, (StageLevel(0),) * stages, 1)
+        self._sums = Sums(0, 0, self._no_rates)
+        self._served = Supply(self._no_rates, (StageLevel(0),) * len(self.costs), 1)
         for member in self.members.values():
-            self._count(member, self.rates(member.peer), 1)
+            self._add(member)
+
+    def _add(self, member: Member) -> None:
+        """Count a member, with its rates by the present medians."""
+        self._rates[member.peer] = rates = self._rates_of(member)
+        self._count(member, rates, 1)
 
     def _count(self, member: Member, rates: Sequence[int], sign: int) -> None:
         """Add a member to the sums, or (-1) subtract it."""
@@ -276,7 +281,20 @@ def of_nobody(manifest: Manifest) -> Population:
     return Population((), manifest.stages, redundancy, manifest.state, averaging)
 
 
-def _medians(members: Collection[Member]) -> tuple[float, ...]:
+def _claims_after(
+    claims: Sequence[list[float]], gone: Iterable[Member], come: Iterable[Member]
+) -> list[list[float]]:
+    """Return each claim of all members, ascending, after some went and others came."""
+    after = [list(column) for column in claims]
+    for member in gone:
+        for column, value in zip(after, member.claim, strict=True):
+            del column[bisect_left(column, value)]
+    for member in come:
+        for column, value in zip(after, member.claim, strict=True):
+            insort(column, value)
+    return after
+
+
+def _medians(claims: Sequence[list[float]]) -> tuple[float, ...]:
     """Return the median of each claim, the lower of two, hardly rounded."""
-    columns = zip(*(member.claim for member in members), strict=True)
-    return tuple(coarse(median_low(column)) for column in columns) or (0.0, 0.0, 0.0)
+    return tuple(coarse(column[(len(column) - 1) // 2]) if column else 0.0 for column in claims)

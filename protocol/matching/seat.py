@@ -205,7 +205,7 @@ class Seat:
     def receive(self, sender: PeerId, body: bodies.ToVolunteer, now: float) -> list[Effect]:
         """Take a steward's answer; one that is not the newest about our bid has no effect."""
         bid = self.bid
-        if body.volunteer != self._context.me or sender not in self._context.population:
+        if sender not in self._context.population:
             return []
         if bid is None or (bid.stage, bid.steward) != (bodies.stage_of(body), sender):
             if isinstance(body, bodies.Reject):
@@ -318,7 +318,6 @@ class Seat:
             stage=bid.stage,
             mandate=bid.mandate,
             issued_ms=self._context.number(now),
-            steward=bid.steward,
             seat=self.number,
             bound=self.state in BOUND,
         )
@@ -329,7 +328,6 @@ class Seat:
             stage=bid.stage,
             mandate=bid.mandate,
             issued_ms=self._context.number(now),
-            steward=bid.steward,
             reason=reason[: limits.MAX_REASON_CHARS],
         )
         return bodies.letter(bid.steward, body)

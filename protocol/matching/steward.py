@@ -14,10 +14,10 @@ from protocol import limits
 from protocol.effects import Effect, Explain, Publish, Send
 from protocol.ids import PeerId, Stage, short
 from protocol.matching import bodies, settling
+from protocol.matching.board import describe
 from protocol.matching.bodies import COMMITTED, KINDS, OPEN, QUIET, Mandate, Posting
 from protocol.matching.context import Context
 from protocol.matching.pool import HeldPlace, Pool
-from protocol.matching.preferences import words
 from protocol.matching.timing import (
     HANDOVER_S,
     LEASE_S,
@@ -45,6 +45,10 @@ class Steward:
         self._context = context
         self._posted: Posting | None = None
         self._posted_at = -INFINITY
+        self._publish_at = -INFINITY
+        """When the present posting is due."""
+        self._lapse_at = INFINITY
+        """When the next lease lapses."""
         self._heard: dict[PeerId, int] = {}
         """By volunteer: the issue time of its last letter; older ones and copies have no effect."""
         self._fair = 0
@@ -81,7 +85,7 @@ class Steward:
     def update(self, now: float) -> list[Effect]:
         """Look at the changed population: members left, or claims changed."""
         population = self._context.population
-        for gone in self._heard.keys() - population.members.keys():
+        for gone in [peer for peer in self._heard if peer not in population]:
             del self._heard[gone]
         moved = abs(population.fair_level - self._fair) * 100 > self._fair
         if self.pool.refresh(population) or moved:
@@ -114,10 +118,9 @@ class Steward:
 
     def next_deadline(self) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
-        lapse = min((place.expires_at for place in self.pool.places.values()), default=INFINITY)
         quiet = self._quiet_at if self.phase == OPEN else INFINITY
         call = self._wanted.next_deadline() if self._may_call else INFINITY
-        return min(lapse, quiet, call, self._act_at, self._due_at(self.posting))
+        return min(self._lapse_at, quiet, call, self._act_at, self._publish_at)
 
     @property
     def _may_call(self) -> bool:
@@ -129,7 +132,7 @@ class Steward:
     def _heeds(self, sender: PeerId, body: bodies.ToSteward) -> bool:
         """Tell whether a letter is new and for us, by a member that does not contradict its
         advert."""
-        if body.steward != self._context.me or body.mandate != self.mandate:
+        if body.mandate != self.mandate:
             return False
         member = self._context.population.members.get(sender)
         if member is None or body.issued_ms <= self._heard.get(sender, -1):
@@ -181,7 +184,7 @@ class Steward:
         if self.pool.places.pop(peer, None) is None:
             return []
         self._reopen(now)
-        lost = f"stage {self.stage} lost {short(peer)} ({why}): now {self._in_words()}"
+        lost = f"stage {self.stage} lost {short(peer)} ({why}): now {describe(self.posting)}"
         return [Explain("matching", lost, members=(peer,)), *self._publish(now)]
 
     # --- settling -------------------------------------------------------------------------
@@ -204,7 +207,7 @@ class Steward:
         if not newcomers:
             return []
         self._reopen(now)
-        words = f"stage {self.stage} is settled: {self._in_words()}"
+        words = f"stage {self.stage} is settled: {describe(self.posting)}"
         said = Explain("matching", words, decision="settled")
         return [*(self._yes(place, now) for place in newcomers), said]
 
@@ -262,19 +265,17 @@ class Steward:
             stage=self.stage,
             mandate=self.mandate,
             issued_ms=self._context.number(now),
-            volunteer=place.peer,
             asked_ms=self._heard[place.peer],
             locked=place.locked,
         )
         return bodies.letter(place.peer, body)
 
     def _no(self, place: HeldPlace, now: float) -> Send:
-        reason = self._in_words() if place.rate else "it is too small for this stage"
+        reason = describe(self.posting) if place.rate else "it is too small for this stage"
         body = bodies.Reject(
             stage=self.stage,
             mandate=self.mandate,
             issued_ms=self._context.number(now),
-            volunteer=place.peer,
             epoch=self.epoch,
             asked_ms=self._heard[place.peer],
             reason=reason[: limits.MAX_REASON_CHARS],
@@ -284,27 +285,23 @@ class Steward:
     def _turn_away(self, places: Iterable[HeldPlace], now: float) -> list[Effect]:
         return [self._no(place, now) for place in places]
 
-    def _in_words(self) -> str:
-        pool = self.pool
-        return (
-            f"{len(pool.places)} of {self._context.population.redundancy} replicas, "
-            f"{words(pool.level, pool.limits.quota)}"
-        )
-
     def _publish(self, now: float) -> list[Effect]:
-        """Publish the posting if it changed (``issued_ms`` aside) or a repetition is due."""
-        posting = self.posting
-        if now < self._due_at(posting):
+        """Publish the posting if it changed (``issued_ms`` aside) or a repetition is due.
+
+        A short gap lets a burst of arrivals make one record. Every input that changes a place ends
+        here.
+        """
+        leases = (place.expires_at for place in self.pool.places.values())
+        self._lapse_at = min(leases, default=INFINITY)
+        posting, repeats_s = self.posting, LEASE_S / RENEWALS
+        gap_s = repeats_s if posting == self._posted else SETTLE_S / 2
+        self._publish_at = self._posted_at + gap_s
+        if now < self._publish_at:
             return []
         number = self._context.number(now)
-        self._posted, self._posted_at = posting, now
+        self._posted, self._posted_at, self._publish_at = posting, now, now + repeats_s
         stamped = msgspec.structs.replace(posting, issued_ms=number)
         return [Publish(KINDS[Posting], str(self.stage), number, bodies.encode_body(stamped))]
-
-    def _due_at(self, posting: Posting) -> float:
-        """Return when to publish; a short gap lets a burst of arrivals make one record."""
-        repeats_s = LEASE_S / RENEWALS
-        return self._posted_at + (repeats_s if posting == self._posted else SETTLE_S / 2)
 
     @property
     def posting(self) -> bodies.Posting:

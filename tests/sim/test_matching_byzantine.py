@@ -21,13 +21,13 @@ MEMBERS = 6
 STRANGER = peer(999_999)
 BEACON = int(WALL_S // 600)
 HEAD = (0, Mandate(BEACON, 1), int(WALL_S * 1000))
-ME, YOU = peer(1), peer(2)
+YOU = peer(2)
 LETTERS: list[bodies.Body] = [
-    bodies.Propose(*HEAD, ME, 0, False),
-    bodies.Propose(*HEAD, ME, 1, True),
-    bodies.Withdraw(*HEAD, ME, "leaving"),
-    bodies.Hold(*HEAD, YOU, HEAD[2], True),
-    bodies.Reject(*HEAD, YOU, 1, HEAD[2], "full"),
+    bodies.Propose(*HEAD, 0, False),
+    bodies.Propose(*HEAD, 1, True),
+    bodies.Withdraw(*HEAD, "leaving"),
+    bodies.Hold(*HEAD, HEAD[2], True),
+    bodies.Reject(*HEAD, 1, HEAD[2], "full"),
 ]
 RECORDS: list[bodies.Body] = [
     bodies.Posting(*HEAD, 1, 2, 5, 1, 5, 1, 6, 6, 2, 0, wanted=YOU),
@@ -58,7 +58,6 @@ def state(world: World) -> tuple[object, ...]:
 
 def forged(world: World, body: bodies.Body, victim: PeerId, draw: st.DataObject) -> bodies.Body:
     """Return a body whose names, numbers and times fit the victim, or nearly so."""
-    steward = draw.draw(st.sampled_from([victim, STRANGER]))
     notices = world.machines[victim].postings(world.now)
     stage = draw.draw(st.sampled_from([0, 1]))
     mandate = notices[stage].posting.mandate  # type: ignore[index]
@@ -70,8 +69,6 @@ def forged(world: World, body: bodies.Body, victim: PeerId, draw: st.DataObject)
     }
     names = body.__struct_fields__
     for name, value in (
-        ("steward", steward),
-        ("volunteer", victim),
         ("asked_ms", draw.draw(st.sampled_from([1, 2**40]))),
         ("bound", draw.draw(st.booleans())),
         ("locked", draw.draw(st.booleans())),
@@ -117,7 +114,7 @@ def test_two_contradicting_holds_from_a_member_move_nobody(world: World) -> None
         issued = int((WALL_S + world.now - 1000.0) * 1000)
         for stage in (0, 1):
             head = (stage, Mandate(BEACON, 1), issued)
-            body = bodies.Hold(*head, victim, issued, locked)
+            body = bodies.Hold(*head, issued, locked)
             world.replay(liar, Send(victim, Letter(*encoded(body))))
     assert state(world) == before
     matching = world.matching()

@@ -59,12 +59,11 @@ def population(members: Iterable[Member], stages: int = 2) -> Population:
     return Population(members, costs([1e9] * stages), 2)
 
 
-def propose(steward: PeerId, mandate: Mandate, **changes: object) -> bodies.Propose:
+def propose(mandate: Mandate, **changes: object) -> bodies.Propose:
     fields: dict[str, object] = {
         "stage": 0,
         "mandate": mandate,
         "issued_ms": int(WALL_S * 1000),
-        "steward": steward,
         "seat": 0,
         "bound": False,
     }

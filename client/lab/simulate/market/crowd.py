@@ -230,7 +230,7 @@ class Crowd:
         ):
             changed = replace(known, held=held, home=home, second=second, fetching=fetching)
             self._note(volunteer, changed)
-        self._note_wait(volunteer, None if machine.stages else machine.tentative_stage)
+        self._note_wait(volunteer, None if held else machine.tentative_stage)
         if machine.state is not State.FREE and not machine.stewardships:
             self._restless.discard(volunteer)
         else:

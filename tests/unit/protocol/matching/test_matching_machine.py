@@ -238,7 +238,7 @@ def test_hostile_input_is_penalised_and_survived(kind: str, encoded: bytes, reas
 
 def test_a_record_is_no_message_and_a_message_no_record() -> None:
     matching = machine(count=2)
-    withdraw = bodies.Withdraw(0, Mandate(BEACON, 1), int(WALL_S * 1000), peer(0), "")
+    withdraw = bodies.Withdraw(0, Mandate(BEACON, 1), int(WALL_S * 1000), "")
     said = matching.receive(peer(1), "posting", bodies.encode_body(POSTING), NOW)
     said += matching.receive_record(peer(1), "withdraw", bodies.encode_body(withdraw), NOW)
     misuses = [e for e in said if isinstance(e, Penalise) and "misuse" in e.reason]

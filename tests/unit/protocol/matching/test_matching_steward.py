@@ -36,17 +36,17 @@ def two_stages() -> tuple[Steward, Context]:
 
 def later(ms: int, *, bound: bool = False) -> bodies.Propose:
     """Return a proposal that was issued so many milliseconds after the usual one."""
-    first = propose(ME, MANDATE, bound=bound)
+    first = propose(MANDATE, bound=bound)
     return msgspec.structs.replace(first, issued_ms=first.issued_ms + ms)
 
 
 def test_a_proposal_is_held_and_posted() -> None:
     steward, _ = two_stages()
-    effects = steward.receive(peer(1), propose(ME, MANDATE), NOW + 1)
+    effects = steward.receive(peer(1), propose(MANDATE), NOW + 1)
     [hold] = answers(effects)
     assert isinstance(hold, Hold)
     assert not hold.locked
-    assert hold.asked_ms == propose(ME, MANDATE).issued_ms
+    assert hold.asked_ms == propose(MANDATE).issued_ms
     [post] = [e for e in effects if isinstance(e, Publish)]
     posting = bodies.decode_body(post.kind, post.body)
     assert isinstance(posting, Posting)
@@ -55,7 +55,7 @@ def test_a_proposal_is_held_and_posted() -> None:
 
 def test_a_proposal_said_again_gets_the_same_answer_and_changes_nothing() -> None:
     steward, _ = two_stages()
-    [first] = answers(steward.receive(peer(1), propose(ME, MANDATE), NOW))
+    [first] = answers(steward.receive(peer(1), propose(MANDATE), NOW))
     posting = steward.posting
     [again] = answers(steward.receive(peer(1), later(1), NOW))
     assert steward.posting == posting
@@ -67,7 +67,7 @@ def test_a_proposal_said_again_gets_the_same_answer_and_changes_nothing() -> Non
 def test_beyond_the_quota_the_least_preferred_is_turned_away_and_the_cutoff_rises() -> None:
     steward, _ = two_stages()
     for number in range(4):
-        steward.receive(peer(number), propose(ME, MANDATE), NOW)
+        steward.receive(peer(number), propose(MANDATE), NOW)
     assert steward.posting.replicas == 2
     assert steward.posting.cutoff > 0
     worst = min(steward.pool.places.values(), key=lambda place: place.score)
@@ -77,19 +77,19 @@ def test_beyond_the_quota_the_least_preferred_is_turned_away_and_the_cutoff_rise
 def test_a_late_copy_of_a_rejected_proposal_wins_no_place_in_a_later_epoch() -> None:
     steward, _ = two_stages()
     for number in range(3):
-        steward.receive(peer(number), propose(ME, MANDATE), NOW)
+        steward.receive(peer(number), propose(MANDATE), NOW)
     [gone] = {peer(n) for n in range(3)} - set(steward.pool.places)
     left = next(iter(steward.pool.places))
-    steward.receive(left, Withdraw(0, MANDATE, later(1).issued_ms, ME, "leaving"), NOW)
+    steward.receive(left, Withdraw(0, MANDATE, later(1).issued_ms, "leaving"), NOW)
     assert steward.posting.cutoff == 0
-    assert steward.receive(gone, propose(ME, MANDATE), NOW) == []
+    assert steward.receive(gone, propose(MANDATE), NOW) == []
     assert isinstance(answers(steward.receive(gone, later(1), NOW))[0], Hold)
 
 
 def test_a_lease_is_renewed_by_a_message_or_by_the_view_and_lapses_otherwise() -> None:
     steward, _ = steward_of([member(n, held=[0] if n == 3 else []) for n in range(6)])
     for number in (1, 2, 3):
-        steward.receive(peer(number), propose(ME, MANDATE, bound=True), NOW)
+        steward.receive(peer(number), propose(MANDATE, bound=True), NOW)
     steward.receive(peer(1), later(1, bound=True), NOW + LEASE_S - 1)
     steward.tick(NOW + LEASE_S + 1)
     assert set(steward.pool.places) == {peer(1), peer(3)}
@@ -99,28 +99,27 @@ def test_an_incumbent_is_kept_whatever_the_quota() -> None:
     members = [member(n, held=[0]) for n in range(1, 6)]
     steward, _ = steward_of([member(0), *members])
     for number in range(1, 6):
-        steward.receive(peer(number), propose(ME, MANDATE, bound=True), NOW)
+        steward.receive(peer(number), propose(MANDATE, bound=True), NOW)
     assert steward.posting.locked_replicas == 5
     assert steward.posting.level > steward.posting.quota
 
 
 def test_a_member_that_left_the_swarm_loses_its_place_at_once() -> None:
     steward, context = two_stages()
-    steward.receive(peer(1), propose(ME, MANDATE), NOW)
+    steward.receive(peer(1), propose(MANDATE), NOW)
     context.population = population([member(0), member(2)])
     steward.update(NOW)
     assert not steward.pool.places
 
 
 HOSTILE = [
-    ("other steward", peer(1), propose(peer(9), MANDATE)),
-    ("old term", peer(1), propose(ME, Mandate(0, 1))),
-    ("stranger", peer(77), propose(ME, MANDATE)),
+    ("old term", peer(1), propose(Mandate(0, 1))),
+    ("stranger", peer(77), propose(MANDATE)),
     ("replay", peer(2), later(4)),
     (
         "serves another stage as everybody knows",
         peer(3),
-        propose(ME, MANDATE, bound=True),
+        propose(MANDATE, bound=True),
     ),
 ]
 
@@ -138,14 +137,14 @@ def test_hostile_bodies_change_nothing(sender: str, body: bodies.ToSteward) -> N
 
 def test_a_machine_that_is_too_small_is_told_so() -> None:
     steward, _ = steward_of([member(0), member(1, memory_bytes=1.0)])
-    [answer] = answers(steward.receive(peer(1), propose(ME, MANDATE), NOW))
+    [answer] = answers(steward.receive(peer(1), propose(MANDATE), NOW))
     assert isinstance(answer, Reject)
     assert "too small" in answer.reason
 
 
 def test_one_stage_alone_commits_by_itself_and_then_rests() -> None:
     steward, _ = steward_of([member(0), member(1)], stages=1)
-    steward.receive(peer(1), propose(ME, MANDATE), NOW)
+    steward.receive(peer(1), propose(MANDATE), NOW)
     now, sent = NOW, []
     while (now := steward.next_deadline()) < NOW + 5:
         sent += answers(steward.tick(now))
