@@ -17,7 +17,7 @@ from protocol.audit.record import Grade, Record
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
-from protocol.pace import HEARD_S, LOST_S
+from protocol.pace import ANSWER_S, HEARD_S, LOST_S
 from protocol.pipeline.effects import (
     Compute,
     DropStep,
@@ -339,12 +339,15 @@ def shown_by(parts: Parts, sender: int, whose: int | None) -> list[object]:
     return list(parts.auditing.on_reply(peer(sender), reply, SEGMENTS[2], 0.4))
 
 
-def finish(parts: Parts, deviation: float) -> list[object]:
+def finish(parts: Parts, deviation: float, *, idle: bool = True) -> list[object]:
     """Return what comes of it once the owner has shown everything."""
     assert checking(parts)
     shown_by(parts, 3, None)
     shown_by(parts, 3, 2)
-    [again] = [e.task for e in parts.auditing.work(idle=True, now=0.5) if isinstance(e, Compute)]
+    late = 0.4 + 2 * ANSWER_S
+    assert parts.auditing.work(idle=False, now=late - 0.1) == [], "the worker has other work"
+    now = late - 0.1 if idle else late
+    [again] = [e.task for e in parts.auditing.work(idle=idle, now=now) if isinstance(e, Compute)]
     assert again.compare_to == PayloadKey(STEP, "reduced", 2, ATTEMPT, THIRD)
     assert [key.peer for key in again.parts] == [ME, SIBLING, THIRD]
     return list(parts.auditing.computed(again, Outcome(apart=(deviation, 0.0)), 0.6))
@@ -363,9 +366,9 @@ def test_a_sum_is_checked_with_what_its_owner_shows_and_nobody_else(parts: Parts
 
 
 def test_an_owner_is_charged_for_a_false_sum_alone() -> None:
-    for deviation, reason in ((11.0, "sums"), (0.0, None)):
+    for deviation, reason, idle in ((11.0, "sums", True), (0.0, None, False)):
         parts = Parts(0.2)
-        finish(parts, deviation)
+        finish(parts, deviation, idle=idle)
         assert charged(parts, THIRD) == reason
 
 

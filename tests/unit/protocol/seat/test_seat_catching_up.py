@@ -4,6 +4,7 @@ that cannot catch up takes its stage anew."""
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -132,7 +133,7 @@ class TestWhoIsAhead:
 # --- in a seat ------------------------------------------------------------------------------
 
 
-def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
+def seat(contacts: Contacts | None = None, *, serving: bool = True, **parts: Any) -> Seat:
     """A replica whose step ourselves, a sibling and a third one elect."""
     made = seat_of(
         Place(ME, STAGE, 2, 4),
@@ -140,6 +141,7 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
         serving=serving,
         quorum=Quorum(ME, STAGE, contacts) if contacts else None,
         elector=elector(ME),
+        **parts,
     )
     electors = [ME, SIBLING, OTHER]
     before = commit_of(STAGE, STEP - 1, 1, bytes(32), [ME, SIBLING], electors=electors)
@@ -341,6 +343,15 @@ def test_a_commit_that_nobody_has_proven_keeps_no_newcomer_from_serving() -> Non
     made = seat(serving=False)
     made.receive(STRANGER, commit(STRANGER, step=STEP + 1), 1.0)
     assert [e for e in made.state_loaded(1.0) if isinstance(e, Serving)]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_where_only_newcomers_are_left_what_they_say_keeps_one_from_serving(*, ahead: bool) -> None:
+    made = seat(serving=False, proves=lambda _peer: False)
+    stage = [Replica(ME, STEP, True), Replica(STRANGER, STEP + ahead, True)]
+    made.update_view(SwarmView.of([[], stage]), 0.0)
+    serves = [e for e in made.state_loaded(1.0) if isinstance(e, Serving)]
+    assert bool(serves) is not ahead
 
 
 def test_an_observer_that_is_too_far_behind_takes_its_stage_anew() -> None:
