@@ -147,13 +147,6 @@ class TestWhoIsToldOfCharges:
         assert parts.update_view(seen(), seen(), seen(SIBLING), 2.0) == []
         assert parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0) == []
 
-    def test_it_is_told_what_was_said_meanwhile(self, parts: Parts) -> None:
-        parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
-        parts.update_view(seen(), seen(), seen(SIBLING), 2.0)
-        assert parts.charging.charge(OF_THIRD, 3.0) == [], "nobody counts"
-        said = parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0)
-        assert said == [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
-
     def test_one_that_was_away_is_a_newcomer(self, parts: Parts) -> None:
         parts.charging.charge(OF_THIRD, 0.0)
         told = parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
@@ -416,13 +409,6 @@ class TestAnAuditorThatCovers:
         parts.tick(0.2 + PATIENCE_S)
         assert results(parts) == {Grade.REFUSED: 1}, "as its auditor"
 
-    def test_a_judge_that_is_never_called_audits_what_it_draws(self, parts: Parts) -> None:
-        assert self.step(parts, STEP, draws=False) == [STEP]
-        parts.auditing.computed(KEEP, Outcome(), 0.2)
-        parts.tick(0.2 + PATIENCE_S)
-        assert not results(parts)
-        assert self.step(parts, STEP + 1, draws=True) == [STEP + 1]
-
     def test_who_has_called_on_us_less_often_is_judged(self, parts: Parts) -> None:
         """SIBLING is audited itself, by THIRD."""
         found = AuditNotice(STAGE, STEP + 1, ATTEMPT, SIBLING)
@@ -666,13 +652,6 @@ class TestTheStage:
         ):
             assert judge.auditing.on_notice(sender, said, 0.3) == []
         assert self.kept(judge)
-
-    def test_a_result_that_agrees_ends_it(self, judge: Parts) -> None:
-        judge.auditing.computed(KEEP, Outcome(), 0.2)
-        judge.auditing.on_notice(
-            SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=True), 0.3
-        )
-        assert not self.kept(judge)
 
 
 def test_without_all_commitments_nothing_is_audited(parts: Parts) -> None:
