@@ -25,6 +25,13 @@ async def test_a_third_partys_place_is_not_dialled(networks: Networks) -> None:
         assert a.statistics().punched == b.statistics().punched == ()
 
 
+async def test_an_attempt_begins_as_soon_as_a_port_of_ours_is_known(networks: Networks) -> None:
+    async with circuit(networks) as (a, _, _):
+        a.seen_at([], [OWN])
+        await until(lambda: a.punching.refused)
+        assert set(a.punching.refused) == {"the other side refuses: unmapped"}
+
+
 async def test_one_who_is_being_dialled_is_not_punched(networks: Networks) -> None:
     async with circuit(networks) as (a, b, _):
         b.seen_at([], [OWN])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.audit.audit import AHEAD, ASK_AGAIN_S, PATIENCE_S, Ask, Audit, Subject
+from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S, Ask, Audit, Subject
 from protocol.audit.commitment import (
     CONTENTS,
     MAX_TENSORS,
@@ -22,7 +22,7 @@ from protocol.audit.record import Grade
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
-from protocol.pipeline.effects import CompareTask, Outcome, PassTask, PayloadKey, ReduceTask
+from protocol.pipeline.effects import Outcome, PassTask, PayloadKey, ReduceTask
 from protocol.pipeline.ledger import to_bitmap
 from protocol.wire.messages import Commitment, Plan
 from protocol.wire.parts import PlanMember
@@ -110,23 +110,6 @@ def graded(effects, grade):
     return judged.grade is grade and judged.words
 
 
-def test_an_honest_member_shows_everything_and_agrees():
-    audit, wanted = compares()
-    segments = (key("segment", 0), None, key("segment", 2))
-    assert wanted == [CompareTask(3, (0, 10, 10, 20), segments)]
-    assert graded(done(audit, wanted, 1e-7, 0.0), Grade.AGREES)
-
-
-def test_microbatches_are_asked_for_a_few_at_a_time():
-    audit = listing()
-    asked = audit.listed(LIST, 0.0)
-    assert [ask.key.item for ask in asked] == [m for m in IDS[:AHEAD] for _ in TENSORS]
-    (first, *rest) = show(audit, asked[: len(TENSORS)])
-    assert first == PassTask(3, 30, "audit", tuple(key(name, 30) for name in TENSORS))
-    assert not rest
-    assert not show(audit, asked[len(TENSORS) :])  # one is with the worker
-
-
 def test_what_was_sent_to_us_before_is_not_asked_for():
     audit = listing()
     wanted = show(audit, audit.listed(LIST, 0.0))
@@ -181,19 +164,6 @@ def test_a_tensor_counts_once():
     audit.shown(ask.key, ask.digest, 0.0)
     assert audit.shown(ask.key, b"x" * 32, 0.0) == []
     assert audit.listed(LIST, 0.0) == []
-
-
-def test_silence_ends_it_at_any_point():
-    audit = listing()
-    assert audit.next_deadline() == ASK_AGAIN_S
-    assert audit.tick(PATIENCE_S - 0.1) == [Ask(key("list", 0), root_of(LIST))]
-    assert graded(audit.tick(PATIENCE_S), Grade.REFUSED)
-    audit = listing()
-    asked = audit.listed(LIST, 4.0)
-    audit.shown(asked[0].key, asked[0].digest, 6.0)
-    again = audit.tick(6.0 + PATIENCE_S - 0.1)
-    assert again == [ask for ask in asked if ask != asked[0]]
-    assert graded(audit.tick(6.0 + PATIENCE_S), Grade.REFUSED)
 
 
 def test_our_own_slowness_is_not_held_against_anybody():

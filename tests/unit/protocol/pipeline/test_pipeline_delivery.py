@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.effects import Explain, Penalise, Send
+from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import ANSWER_S, FORGET_S, LOST_S
 from protocol.pipeline.delivery import ABSENT, Deliveries
@@ -88,23 +88,6 @@ def load(made: Deliveries) -> int:
 
 
 class TestTheUsualWay:
-    def test_offered_held_returned(self) -> None:
-        made = deliveries(A)
-        peer, attempt = offered(made)
-        assert (peer, attempt) == (A, 1)
-        made.receipt(A, receipt("accepted", 1), 1.0)
-        assert made.next_deadline() == LOST_S
-        assert made.gradient(A, STEP, M, 2.0)
-        assert made.next_deadline() is None
-        assert made.tick(1000.0) == []
-        assert not made.was_rerouted(M)
-
-    def test_the_message_names_what_follows_it(self) -> None:
-        made = deliveries(A)
-        [effect] = made.start(STEP, M, again=False, now=0.0)
-        assert effect.message == Forward(STAGE, STEP, M, 1, 10, False)
-        assert [key.name for key in effect.keys] == ["tokens", "output"]
-
     def test_started_twice_is_sent_once(self) -> None:
         made = deliveries(A)
         offered(made)
@@ -116,13 +99,6 @@ class TestTheUsualWay:
         assert made.next_deadline() is None
         assert offers(made.update(rated({B}), STEP, 5.0)) == [(B, 1)]
 
-    def test_a_gradient_may_overtake_its_receipt(self) -> None:
-        made = deliveries(A)
-        offered(made)
-        assert made.gradient(A, STEP, M, 0.5)
-        made.receipt(A, receipt("accepted", 1), 1.0)
-        assert made.next_deadline() is None
-
 
 class TestRefusals:
     def test_busy_goes_elsewhere_at_once(self) -> None:
@@ -131,34 +107,6 @@ class TestRefusals:
         [(other, again)] = offers(made.receipt(peer, receipt("busy", attempt), 1.0))
         assert {peer, other} == {A, B}
         assert again == attempt + 1
-
-    def test_who_refuses_is_not_asked_by_every_microbatch(self) -> None:
-        made, asked, refuser = deliveries(A, B), list[float](), None
-        for n in range(20):
-            now, m = n / 100, M + n
-            [(peer, attempt)] = offers(made.start(STEP, m, again=False, now=now))
-            refuser = refuser or peer
-            if peer == refuser:
-                asked.append(now)
-                busy = receipt("busy", attempt, microbatch=m)
-                [(peer, attempt)] = offers(made.receipt(peer, busy, now))
-            assert peer != refuser
-            made.receipt(peer, receipt("accepted", attempt, microbatch=m), now)
-        assert asked == pytest.approx([0.0, 0.02, 0.06, 0.14])
-
-    def test_who_takes_work_again_has_no_pause(self) -> None:
-        made = deliveries(A, B)
-        first, attempt = offered(made)
-        [(other, attempt)] = offers(made.receipt(first, receipt("busy", attempt), 0.0))
-        made.receipt(other, receipt("accepted", attempt), 0.0)
-        [(peer, attempt)] = offers(made.start(STEP, M + 1, again=False, now=0.01))
-        assert peer == other
-        made.receipt(peer, receipt("accepted", attempt, microbatch=M + 1), 0.01)
-        [(peer, attempt)] = offers(made.start(STEP, M + 2, again=False, now=0.02))
-        assert peer == first
-        made.receipt(peer, receipt("accepted", attempt, microbatch=M + 2), 0.02)
-        [(peer, attempt)] = offers(made.start(STEP, M + 3, again=False, now=0.03))
-        assert peer == first
 
     def test_everybody_busy_pauses_longer_and_longer(self) -> None:
         made = deliveries(A)
@@ -419,37 +367,6 @@ class TestGettingAnotherGradient:
         [(again, attempt)] = offers(made.receipt(last, receipt("busy", attempt), 1.3))
         assert again == other
 
-    def test_if_nobody_else_can_have_it_the_giver_is_asked_again_after_a_pause(self) -> None:
-        made = deliveries(A)
-        held(made)
-        for n in range(3):
-            now = 2.0 * n
-            made.gradient(A, STEP, M, now)
-            assert not questions(made.redo(M, "corrupt", now, malformed_by=A))
-            made.update({A: 1.0 + n}, STEP, now + 0.1)  # news does not shorten it
-            assert made.next_deadline() == now + ANSWER_S
-            [(to, attempt)] = questions(made.tick(now + ANSWER_S))
-            assert to == A
-            made.receipt(A, receipt("known", attempt), now + ANSWER_S)
-            assert held_by(made) == A
-
-    def test_of_a_closed_step_only_the_giver_may_have_a_gradient(self) -> None:
-        made = deliveries(A, B)
-        giver = held(made)
-        made.gradient(giver, STEP, M, 0.5)
-        made.update(rated({A, B}), STEP + 1, 0.6)
-        assert not questions(made.redo(M, "corrupt", 1.0, malformed_by=giver))
-        assert {p for p, _ in questions(made.tick(1.0 + ANSWER_S))} == {A, B}
-
-    def test_another_replica_comes_while_only_the_giver_was_there(self) -> None:
-        made = deliveries(A)
-        held(made)
-        made.gradient(A, STEP, M, 0.5)
-        made.redo(M, "corrupt", 1.0, malformed_by=A)
-        made.update(rated({A, B}), STEP, 1.5)
-        assert questions(made.tick(1.0 + ANSWER_S)) == [(B, 2)]
-        assert offers(made.receipt(B, receipt("absent", 2), 2.1)) == [(B, 3)]
-
     def test_who_ran_it_as_well_is_waited_for_anew(self) -> None:
         made = deliveries(A, B)
         first = held(made)
@@ -501,14 +418,6 @@ class TestBlame:
         [(to, attempt)] = offers(made.computed(ForwardTask(0, 0), Outcome(), 0.1))
         made.receipt(to, Receipt(2, 0, 0, attempt, "accepted"), 0.1)
         return to
-
-    def test_who_only_asked_for_a_microbatch_has_not_given_it(self) -> None:
-        made = self.pipeline(B)
-        made.have(C, Have(1, 0, 0, 1), 0.1)
-        effects = made.computed(ForwardTask(0, 0), Outcome(error="codec", part=0), 0.1)
-        assert blamed(effects) == [(A, 20)]
-        told = [e.peer for e in effects if isinstance(e, Send)]
-        assert set(told) == {A, C}
 
     def test_who_gave_a_malformed_gradient_is_blamed_and_another_one_runs_it(self) -> None:
         made = self.pipeline(B, C)
@@ -731,23 +640,6 @@ class TestLostOnTheWay:
         again = line.made.receipt(peer, answer(999, "absent", attempt), line.now)
         assert offers(list(again)) == [(A, attempt + 1)]
 
-    def test_what_arrives_late_is_not(self) -> None:
-        line = Line()
-        line.made.update(rated({A}), STEP, line.now)
-        line.made.start(STEP, 999, again=False, now=line.now)
-        line.tick(LATE_S)
-        assert line.made.receipt(A, answer(999, "absent", 1), line.now) == []
-        line.made.receipt(A, answer(999, "known", 1), line.now)
-        assert offers(line.tick(9.0)) == []
-        assert line.made.gradient(A, STEP, 999, line.now)
-
-    def test_a_receipt_said_twice_renews_nothing(self) -> None:
-        line = Line()
-        m, peer = line.send()
-        due = line.made.next_deadline()
-        line.made.receipt(peer, answer(m, "accepted", 1), line.now + 1.0)
-        assert line.made.next_deadline() == due
-
 
 class TestTwoHolders:
     def test_the_first_gradient_counts_and_the_second_changes_nothing(self) -> None:
@@ -799,13 +691,6 @@ class TestTwoHolders:
         line.brings(other, m)
         effects = line.made.update(rated({slow}), STEP, line.now)
         assert [peer for peer, _ in questions(effects)] == [slow]
-
-    def test_a_second_one_that_is_busy_is_none(self) -> None:
-        line = Line()
-        m, slow = line.send()
-        [(other, attempt)] = offers(line.tick(LATE_S))
-        assert line.made.receipt(other, answer(m, "busy", attempt), line.now) == []
-        assert [holder.peer for holder in line.made._open[m].holders] == [slow]
 
     def test_who_was_overtaken_is_expected_to_be_slower(self) -> None:
         line = Line()

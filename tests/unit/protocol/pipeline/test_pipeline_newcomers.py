@@ -238,11 +238,3 @@ class TestNextHop:
         shares = [routed(Bound({NEW[0]: n}, 3), NEW[:1], arrive=4.0) for n in (0, 1, 2)]
         assert shares == sorted(shares)
         assert shares[-1] > 1.5 * shares[0]
-
-    def test_alone_it_gets_everything(self) -> None:
-        hop = NextHop()
-        hop.update({NEW[0]: 1.0})
-        hop.bound(Bound({NEW[0]: 0}, 3))
-        assert [hop.choose(0.0) for _ in range(3)] != [None] * 3
-        hop.update(dict.fromkeys([NEW[0], OLD[0]], 1.0))
-        assert {hop.choose(0.0, exclude=[OLD[0]]) for _ in range(9)} == {NEW[0]}

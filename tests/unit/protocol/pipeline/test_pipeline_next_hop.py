@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import FORGET_S
 from protocol.pipeline.effects import ForwardTask, Outcome, SendPayload
-from protocol.pipeline.next_hop import MOST_DOUBLINGS, RELAYED_MORE, NextHop
+from protocol.pipeline.next_hop import RELAYED_MORE, NextHop
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from tests.support.seats import view_of
@@ -55,23 +55,6 @@ def test_a_newcomer_gets_until_it_has_as_much_as_the_others() -> None:
     assert counts == {A: 10, B: 10, C: 20}
 
 
-def first_choice(hops: NextHop, now: float) -> PeerId:
-    chosen = hops.choose(now)
-    hops[chosen].release()
-    return chosen
-
-
-def test_a_relayed_replica_gets_what_the_others_cannot_take_soon() -> None:
-    hops = NextHop()
-    hops.update({A: 1.0, B: 1.0})
-    hops.relayed({A})
-    more = int(RELAYED_MORE)
-    assert choices(hops, more) == {B: more}
-    assert choices(hops, 11)[A] == 5
-    hops.relayed({A, B})
-    assert first_choice(hops, 0.0) == A, "if both are, the load decides again"
-
-
 def test_a_pipeline_knows_from_its_view_who_is_relayed() -> None:
     me, ids = PEERS[5], iter(range(8))
     made = Pipeline(Place(me, 0, 2, 8), 0)
@@ -109,19 +92,6 @@ def test_spare_is_who_has_nothing_or_brings_something() -> None:
     assert hops.spare(4.0, 9.0 + FORGET_S) == {B}, "it has brought nothing since"
 
 
-def test_what_comes_back_is_replaced_at_once_and_what_stays_is_not() -> None:
-    hops = NextHop()
-    hops.update({A: 2.0, B: 2.0})
-    kept = []
-    for _ in range(40):
-        choice = hops.choose(0.0)
-        if choice == A:
-            hops[choice].release()
-        else:
-            kept.append(choice)
-    assert len(kept) == 1, "B has one that it does not finish: everything else goes to A"
-
-
 def test_a_boast_gets_a_few_times_the_usual() -> None:
     hops = NextHop()
     hops.update({A: 1e30, B: 1.0, C: 1.0})
@@ -157,18 +127,6 @@ def test_who_is_struck_gets_nothing_for_a_while() -> None:
     assert {hops.choose(39.9) for _ in range(9)} == {B}
     assert hops.choose(39.9, exclude={B}) == A, "where there is no other"
     assert A in {hops.choose(10.0 + FORGET_S) for _ in range(9)}
-
-
-def test_the_time_doubles_until_a_gradient_comes() -> None:
-    hops, now = taught({A: 1.0, B: 1.0}), 10.0
-    for n in range(MOST_DOUBLINGS + 3):
-        hops[A].struck(now)
-        now += FORGET_S * 2.0 ** min(n, MOST_DOUBLINGS)
-        assert {hops.choose(now - 0.1) for _ in range(9)} == {B}
-        assert A in {hops.choose(now) for _ in range(99)}
-    hops[A].brought(now)
-    hops[A].struck(now)
-    assert A in {hops.choose(now + FORGET_S) for _ in range(99)}
 
 
 def test_all_that_rest_are_waited_for() -> None:

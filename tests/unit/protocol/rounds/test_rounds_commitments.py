@@ -50,13 +50,6 @@ def test_the_fingerprint_is_of_all_commitments_and_of_nothing_less() -> None:
     assert other.fingerprint(PLAN) not in (whole, None)
 
 
-def test_signatures_and_eras_are_no_part_of_it() -> None:
-    other = Commitments(ME)
-    for peer in DIGESTS:
-        other.take(peer, said(peer, signature=b"s" * 64, era=3))
-    assert other.fingerprint(PLAN) == committed().fingerprint(PLAN)
-
-
 def test_a_replica_alone_commits_to_nobody() -> None:
     alone = replace(PLAN, members=PLAN.members[:1])
     assert Commitments(ME).fingerprint(alone) == b""

@@ -185,13 +185,6 @@ class TestPlanning:
             counted += mine
         assert sorted(counted) == sorted(IDS)
 
-    def test_who_does_not_lead_plans_nothing(self) -> None:
-        made = leader(ME)
-        made.update_view(view(ME), False, 0.0)
-        assert made.report(ME, report(IDS), 0.0) == []
-        assert made.next_deadline() is None
-        assert plans(made.update_view(view(ME), True, 1.0))
-
     def test_a_laggard_is_waited_for_but_not_for_ever(self) -> None:
         made = leader(ME, B)
         made.update_view(view(ME, B, B=STEP - 1), True, 0.0)
@@ -220,13 +213,6 @@ class TestPlanning:
         plan = plans(made.report(C, report(), 0.0))[C]
         assert [member.peer for member in plan.members] == [ME, B, C]
         assert plan.bounds == [0, SIZE // 2, SIZE, SIZE]
-
-
-def test_a_plan_names_the_state_that_most_replicas_have() -> None:
-    made, effects = leader(ME, B, C), []
-    for peer, state, ids in ((ME, b"a", {16}), (B, b"a", {17}), (C, b"b", range(18, 24))):
-        effects += made.report(peer, replace(report(ids), state=state), 0.0)
-    assert {plan.state for plan in plans(effects).values()} == {b"a"}
 
 
 def test_of_two_states_it_names_its_own() -> None:
@@ -602,22 +588,6 @@ def test_an_admitted_peer_observes_the_next_round() -> None:
     assert set(sent) == {ME, NEW}
     assert sent[ME].observers == [NEW]
     assert set(commits(made.ready(ME, ready(), 1.0))) == {ME, NEW}, "it hears of the commit"
-
-
-def test_nobody_is_admitted_while_a_plan_is_out() -> None:
-    made, _ = planned(*HALVES)
-    assert sent(made.join(NEW, 1.0), Admit) == []
-    made.update_view(view(ME, B, version=STEP + 1), True, 2.0)
-    assert sent(made.start_step(STEP + 1, 2.0), Admit) == []
-    assert sent(made.tick(2.5), Admit)
-
-
-def test_a_request_is_not_kept_for_ever() -> None:
-    made, _ = planned(*HALVES)
-    made.join(NEW, 0.0)
-    made.update_view(view(ME, B, version=STEP + 1), True, 100.0)
-    made.start_step(STEP + 1, 100.0)
-    assert sent(made.tick(100.0), Admit) == []
 
 
 def test_who_is_still_applying_becomes_a_donor_too() -> None:

@@ -171,27 +171,6 @@ class TestSegments:
         [task] = tasks(table.member.plan(LEADER, order))
         return table, order, sent(table.member.computed(task, Outcome()), Segment)
 
-    def test_ready_once_all_are_here_in_whatever_order(self) -> None:
-        table, order, _ = self.exchanging()
-        for segment in (3, 2):
-            message = Reduced(STAGE, STEP, 1, segment, float(segment))
-            effects = table.member.reduced(B, message, digest(segment))
-            assert not sent(decoded(table.member, effects), Ready)
-        said: list[tuple[PeerId, object]] = []
-        for segment in (1, 0):
-            [task] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, segment)))
-            assert not said
-            outcome = Outcome(sq_norm=float(segment), digests=(digest(segment),))
-            said = sent(table.member.computed(task, outcome), Ready)
-        assert len(said) == 1
-        broadcasts = [Broadcast(digest(n), float(n)) for n in range(4)]
-        agreed = plan_digest(LEADER, order, broadcasts)
-        assert table.member.ready == agreed
-        [apply] = tasks(table.member.committed(1, agreed))
-        owners = (ME, ME, B, B)
-        keys = [PayloadKey(STEP, "reduced", i, 1, peer) for i, peer in enumerate(owners)]
-        assert apply == ApplyTask(STEP, 1, self.BOUNDS, tuple(keys), (0.0, 1.0, 2.0, 3.0))
-
     def test_everybodys_first_one_is_sent_before_anybodys_second(self) -> None:
         table = Table(8)
         order = plan({B: {9}, ME: {8}, C: {10, 11}}, bounds=[0, 0, 128, 128, 256, 256, 512])
@@ -247,12 +226,6 @@ class TestAttempts:
     def test_parts_of_other_attempts_are_not_mixed(self) -> None:
         table, _ = exchanging(attempt=4)
         assert tasks(table.member.segment(B, Segment(STAGE, STEP, 5, 0))) == []
-
-    def test_nothing_is_followed_while_applying(self) -> None:
-        table, _, agreed = ready()
-        table.member.committed(1, agreed)
-        assert table.member.plan(C, plan(attempt=9)) == []
-        assert table.member.committed(1, agreed) == []
 
     def test_what_a_lost_peer_sent_early_is_not_its_next_process_s(self) -> None:
         table, _ = exchanging()

@@ -6,7 +6,7 @@ import pytest
 
 from protocol.ids import PeerId
 from protocol.pace import ANSWER_S
-from protocol.rounds.obstruction import FIRST_S, SECONDS, TIMES, USUAL_TIMES, Kind, Obstruction
+from protocol.rounds.obstruction import FIRST_S, TIMES, USUAL_TIMES, Kind, Obstruction
 from protocol.rounds.shards import longest_s
 
 ONE, TWO = PeerId("one"), PeerId("two")
@@ -35,14 +35,6 @@ def test_what_lasts_too_long_becomes_a_claim(kind: Kind) -> None:
     assert claimed_after(made, kind, 20.0) == pytest.approx(
         TIMES[kind] * made.patience_s(TASK_S), abs=0.11
     )
-
-
-def test_a_refusal_takes_no_round_to_be_explained() -> None:
-    made = Obstruction()
-    made.planned(0.0)
-    made.closed(9.0)
-    assert claimed_after(made, "refusal", 20.0) == pytest.approx(SECONDS["refusal"], abs=0.11)
-    assert claimed_after(used_to_rounds(), "spoilt", 20.0) == 0.0
 
 
 def test_before_the_first_round_there_is_more_time() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from protocol.pace import FORGET_S
 from protocol.rounds.patience import MOST_DOUBLINGS, Patience
 
@@ -15,16 +13,6 @@ def test_it_runs_out_when_nothing_has_come() -> None:
     assert not patience.ran_out(3, patience.until - 0.1)
     assert patience.ran_out(3, patience.until)
     assert f"{FORGET_S:.0f} s" in patience.words(7)
-
-
-def test_not_while_something_comes() -> None:
-    patience = Patience(lambda: 0.0)
-    patience.planned(0, 0.0)
-    for here in range(1, 50):
-        looked_at = patience.until
-        assert not patience.ran_out(here, looked_at)
-        assert patience.until == looked_at + FORGET_S
-    assert patience.ran_out(here, patience.until)
 
 
 def test_every_attempt_of_a_step_is_given_twice_as_long_within_bounds() -> None:
@@ -39,10 +27,3 @@ def test_every_attempt_of_a_step_is_given_twice_as_long_within_bounds() -> None:
     patience.start_step()
     patience.planned(0, now)
     assert patience.until - now == FORGET_S
-
-
-@pytest.mark.parametrize(("expected_s", "given_s"), [(2.0, 30.0), (30.0, 30.0), (80.0, 80.0)])
-def test_a_round_has_the_time_that_it_may_take_here(expected_s: float, given_s: float) -> None:
-    patience = Patience(lambda: expected_s)
-    patience.planned(0, 100.0)
-    assert patience.until - 100.0 == given_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.contacts import Contacts
-from protocol.pace import ANSWER_S, LOST_S
+from protocol.pace import LOST_S
 from protocol.pipeline.effects import Compute, Outcome
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
@@ -49,12 +49,6 @@ class TestWithoutAMajority:
 
     def test_who_has_it_names_who_holds_the_step_up(self) -> None:
         assert self.wait(0, 2 * LONGEST_S, [SIBLING, *BEFORE])
-
-    def test_a_sibling_has_all_its_time_once_there_is_one(self) -> None:
-        met = 2 * LONGEST_S
-        self.wait(0, met, [SIBLING])
-        assert not self.wait(met, met + 2 * ANSWER_S, [SIBLING, *BEFORE])
-        assert self.wait(met + 2 * ANSWER_S, met + 2 * LONGEST_S, [SIBLING, *BEFORE])
 
 
 def test_a_leader_whose_plan_we_follow_is_not_named_for_what_it_has_not_reported() -> None:

@@ -4,6 +4,7 @@ that cannot catch up takes its stage anew."""
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from protocol.decree.decree import READY, VOTE, agreed, digest_of, encode_ballot
 from protocol.decree.elector import MAX_COMMITS
 from protocol.effects import Send
-from protocol.ids import PeerId, peer_id_from_key, rank
+from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pace import FORGET_S, LOOK_S, LOST_S
@@ -21,7 +22,7 @@ from protocol.rounds.quorum import Quorum
 from protocol.seat.catching_up import ASKED, CatchingUp
 from protocol.seat.effects import SeatEffect, Serving
 from protocol.seat.seat import Seat
-from protocol.view import Replica, SwarmView, leader
+from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Commit, Message, Plan, Propose, Reduced, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
@@ -50,13 +51,6 @@ class TestWhoIsAhead:
         assert self.look(0.0) == []
         assert self.following.next_deadline() is None
 
-    def test_is_asked_for_the_commit_now_and_then(self) -> None:
-        asked = [Send(SIBLING, Propose(STAGE, STEP, 0))]
-        assert self.look(0.0, SIBLING) == asked
-        assert self.look(LOOK_S - 0.1, SIBLING) == []
-        assert self.look(LOOK_S, SIBLING) == asked
-        assert self.following.next_deadline() == 2 * LOOK_S
-
     def test_who_is_two_versions_ahead_beside_us_is_asked_too(self) -> None:
         beside = [PeerId("beside")]
         asked = [Send(beside[0], Propose(STAGE, STEP, 0))]
@@ -64,14 +58,6 @@ class TestWhoIsAhead:
             said = self.following.look((), beside, STEP, now, known=False, alone=False)
             assert said == asked
         assert not self.following.unanswered, "no sibling has left us behind"
-
-    def test_is_asked_in_turns(self) -> None:
-        asked = set[PeerId]()
-        for time in range(len(CROWD)):
-            effects = self.look(time * LOOK_S, *CROWD)
-            assert len(effects) == ASKED
-            asked |= {effect.peer for effect in effects if isinstance(effect, Send)}
-        assert asked == set(CROWD)
 
     def test_and_does_not_answer(self) -> None:
         self.look(0.0, SIBLING)
@@ -132,7 +118,7 @@ class TestWhoIsAhead:
 # --- in a seat ------------------------------------------------------------------------------
 
 
-def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
+def seat(contacts: Contacts | None = None, *, serving: bool = True, **parts: Any) -> Seat:
     """A replica whose step ourselves, a sibling and a third one elect."""
     made = seat_of(
         Place(ME, STAGE, 2, 4),
@@ -140,6 +126,7 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True) -> Seat:
         serving=serving,
         quorum=Quorum(ME, STAGE, contacts) if contacts else None,
         elector=elector(ME),
+        **parts,
     )
     electors = [ME, SIBLING, OTHER]
     before = commit_of(STAGE, STEP - 1, 1, bytes(32), [ME, SIBLING], electors=electors)
@@ -326,14 +313,6 @@ def test_a_plan_is_followed_if_its_attempt_is_its_leaders(
     assert (made.member.plan_followed is order) is followed
 
 
-def test_the_first_attempt_is_that_of_the_designated_leader_alone() -> None:
-    made = seat()
-    made.quorum.designated = ME
-    members = [PlanMember(ME, b""), PlanMember(SIBLING, b"\x0f")]
-    made.receive(SIBLING, Plan(STAGE, STEP, 1, members, [0, 0, 64], []), 1.0)
-    assert made.member.plan_followed is None
-
-
 # --- who catches up, and who is absent --------------------------------------------------------
 
 
@@ -341,6 +320,15 @@ def test_a_commit_that_nobody_has_proven_keeps_no_newcomer_from_serving() -> Non
     made = seat(serving=False)
     made.receive(STRANGER, commit(STRANGER, step=STEP + 1), 1.0)
     assert [e for e in made.state_loaded(1.0) if isinstance(e, Serving)]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_where_only_newcomers_are_left_what_they_say_keeps_one_from_serving(*, ahead: bool) -> None:
+    made = seat(serving=False, proves=lambda _peer: False)
+    stage = [Replica(ME, STEP, True), Replica(STRANGER, STEP + ahead, True)]
+    made.update_view(SwarmView.of([[], stage]), 0.0)
+    serves = [e for e in made.state_loaded(1.0) if isinstance(e, Serving)]
+    assert bool(serves) is not ahead
 
 
 def test_an_observer_that_is_too_far_behind_takes_its_stage_anew() -> None:
@@ -368,14 +356,6 @@ def test_a_commit_that_most_electors_have_signed_much_later_shows_that_we_are_le
     ):
         effects = seat().receive(SIBLING, later, 1.0)
         assert any(isinstance(effect, Fault) for effect in effects) == lost
-
-
-def test_who_was_left_behind_does_not_lead() -> None:
-    """It wakes up and still says that it serves: the others would wait for its plan."""
-    first, second = sorted((ME, SIBLING), key=lambda peer: rank("leader", STAGE, STEP, peer))
-    for version, leads in ((STEP - 2, second), (STEP - 1, first), (STEP, first)):
-        stage = [Replica(first, version, True), Replica(second, STEP, True)]
-        assert leader(SwarmView.of([[], stage]), STAGE, STEP) == leads
 
 
 def test_whom_a_plan_names_is_lost_though_we_have_never_met() -> None:

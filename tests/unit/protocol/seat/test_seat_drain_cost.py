@@ -24,14 +24,6 @@ def test_what_becomes_of_the_stages_we_serve() -> None:
     assert drain_costs(view, C) == ()
 
 
-def test_who_leaves_as_well_does_not_count() -> None:
-    leaving = Replica(A, 3, True, leaving=True)
-    view = SwarmView.of(
-        [[Replica(ME, 3, True), leaving], [Replica(ME, 3, True), Replica(B, 3, True)]]
-    )
-    assert [cost.remaining for cost in drain_costs(view, ME)] == [0, 1]
-
-
 def test_a_stage_ends_when_all_who_serve_it_leave() -> None:
     stays, goes = Replica(A, 3, True), Replica(B, 3, True, leaving=True)
     assert not is_ending(SwarmView.of([[stays, goes], [stays]]))

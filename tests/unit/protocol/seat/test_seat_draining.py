@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.effects import Send
-from protocol.pipeline.effects import ForwardTask, Outcome, SendPayload
+from protocol.pipeline.effects import ForwardTask, Outcome
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
@@ -48,32 +48,6 @@ def test_nothing_new_is_taken_and_what_waits_is_given_back() -> None:
     assert offer(seat, 17) == "busy"
     assert offer(seat, 12) == "known"
     assert not seat.draining.complete
-
-
-def test_what_is_begun_is_finished() -> None:
-    seat = make_seat()
-    offer(seat, 12)
-    seat.drain(0.0)
-    effects = seat.computed(ForwardTask(3, 12), Outcome(), 0.0)
-    assert any(isinstance(e, SendPayload) and e.peer == AFTER for e in effects)
-
-
-def test_it_has_left_when_nobody_can_ask_it_any_more() -> None:
-    seat = make_seat()
-    offer(seat, 12)
-    seat.drain(0.0)
-    closed = SwarmView.of(
-        [
-            [Replica(BEFORE, 4, True)],
-            [Replica(ME, 3, True), Replica(SIBLING, 4, True)],
-            [Replica(AFTER, 4, True)],
-        ]
-    )
-    seat.update_view(closed, 0.0)
-    assert not seat.draining.complete, "its own step is still open"
-    seat.pipeline.start_step(4, 0.0)
-    seat.pipeline.update_view(closed, 0.0)
-    assert seat.draining.complete
 
 
 def test_the_only_replica_takes_the_running_step_whole() -> None:
@@ -129,13 +103,3 @@ def test_replicas_that_leave_together_take_the_running_step_whole() -> None:
     with_sibling_leaving(seat)
     assert offer(seat, 12) == "accepted"
     assert offer(seat, 16) == "busy", "none of the next step"
-
-
-def test_who_stays_is_not_asked_to_go_on() -> None:
-    seat = make_seat()
-    with_sibling_leaving(seat)
-    assert not seat.draining.begun
-    assert not seat.status(1.0).leaving
-    seat.drain(0.0)
-    assert seat.status(1.0).leaving
-    assert offer(seat, 12) == "accepted", "the sibling leaves: we are as good as alone"

@@ -57,17 +57,6 @@ def kept(made: Seat, sender: PeerId, message: Reduced) -> list[str]:
     return [key.peer for e in effects if isinstance(e, Keep) for key in e.keys]
 
 
-def test_messages_come_back_in_order_and_once() -> None:
-    ahead = EarlyMessages(8)
-    messages = [plan(STEP), reduced(STEP), commit(STEP)]
-    for message in messages:
-        assert ahead.keep(B, message, b"")
-    assert ahead.keep(C, commit(STEP + 1), b"")
-    assert [message for _, message, _ in ahead.take(STEP)] == messages
-    assert ahead.take(STEP) == []
-    assert len(ahead.take(STEP + 1)) == 1
-
-
 def test_each_attempt_is_said_once() -> None:
     ahead = EarlyMessages(8)
     assert ahead.keep(B, reduced(STEP, segment=0), b"first")
@@ -111,21 +100,6 @@ def test_a_plan_for_a_far_step_keeps_no_newcomer_from_serving() -> None:
     made = seat(serving=False)
     made.receive(B, plan(MAX_STEPS_AHEAD), 1.0)
     assert [e for e in made.state_loaded(1.0) if isinstance(e, Serving)]
-
-
-@pytest.mark.parametrize(("versions", "serves"), [((2, 2, 1), False), ((2, 1, 1), True)])
-def test_who_is_behind_most_siblings_catches_up_first(
-    versions: tuple[int, ...], serves: bool
-) -> None:
-    """One of them alone would keep it from serving for ever."""
-    made = seat(serving=False)
-    made.update_view(view(False, *versions), 1.0)
-    for step in (2, 3):
-        made.receive(B, plan(step), 1.0)
-        made.receive(B, reduced(step), 1.0)
-    assert any(isinstance(e, Serving) for e in made.state_loaded(1.0)) == serves
-    made.update_view(view(False, 1, 1, 1), 2.0)
-    assert made.serving
 
 
 @pytest.mark.parametrize("serving", [True, False])

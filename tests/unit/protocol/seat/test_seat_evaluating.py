@@ -100,21 +100,6 @@ def test_versions_are_evaluated_every_so_many_steps_and_at_the_end(step: int, du
     assert (first_task(replica(first, step)) is not None) == due
 
 
-def test_nothing_begins_before_the_swarm_trains_nor_while_a_step_is_closed() -> None:
-    one = replica(str(path(0)[0]))
-    assert one.work(may_begin=False, free=True) == []
-    assert one.work(may_begin=True, free=False) == []
-    assert first_task(one) is not None
-
-
-def test_who_is_on_no_path_and_who_has_no_terms_does_nothing() -> None:
-    (bystander,) = set(STAGES[0]) - {str(path(0)[0]), str(path(1)[0])}
-    assert first_task(replica(bystander)) is None
-    assert first_task(replica(str(path(0)[0]), terms=None)) is None
-    quiet = replica(str(path(0)[1]), terms=None)
-    assert quiet.held_out(PeerId(str(path(0)[0])), message(1), 0.0) == []
-
-
 def test_only_the_replica_before_us_on_the_path_is_heard() -> None:
     first, second, _ = (str(peer) for peer in path(0))
     other = str(path(1)[0])

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import peer_id_from_key
-from protocol.pace import FORGET_S, LOST_S
 from protocol.pipeline.effects import ApplyTask, Committed, Fault, HashTask, Outcome
 from protocol.pipeline.place import Place
 from protocol.rounds.reports import state_digest
 from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
-from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit, Forward, JoinStage, LedgerReport, Receipt
+from protocol.view import SwarmView
+from protocol.wire.messages import Admit, JoinStage, LedgerReport
 from tests.support.effects import sent, tasks
 from tests.support.seats import seat_of, view_of
 
@@ -50,14 +49,6 @@ def test_it_is_asked_for_and_nothing_is_said_before() -> None:
         assert report.state == state_digest("ab")
 
 
-def test_microbatches_are_taken_meanwhile() -> None:
-    seat, _ = made_version()
-    order = Forward(1, STEP + 1, 4 * (STEP + 1), 1, 8, again=False)
-    effects = seat.receive(BEFORE, order, 2.0)
-    [(_, receipt)] = sent(effects, Receipt)
-    assert receipt.verdict == "accepted"
-
-
 def test_newcomers_are_admitted_when_the_digest_can_be_said() -> None:
     seat, _ = made_version()
     seat.update_view(view_of(STEP + 1, [BEFORE], [ME]), 1.5)
@@ -65,16 +56,6 @@ def test_newcomers_are_admitted_when_the_digest_can_be_said() -> None:
     assert sent(seat.receive(NEW, JoinStage(1), 2.0), Admit) == []
     admits = sent(seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 3.0), Admit)
     assert {admit.state for _, admit in admits} == {state_digest("ab")}
-
-
-def test_who_is_slow_to_hash_is_not_left_behind() -> None:
-    seat, _ = made_version()
-    ahead = [Replica(ME, STEP + 1, True), Replica(SIBLING, STEP + 2, True)]
-    seat.update_view(SwarmView.of([[Replica(BEFORE, STEP + 1, True)], ahead]), 2.0)
-    for now in (2.0 + LOST_S, 9 * FORGET_S):
-        assert not [effect for effect in seat.tick(now) if isinstance(effect, Fault)]
-    later = seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 10 * FORGET_S)
-    assert [effect.version for effect in later if isinstance(effect, Committed)] == [STEP + 1]
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])

@@ -68,13 +68,6 @@ class Desk:
 
 
 class TestWhoGetsWhat:
-    def test_the_oldest_ids_first_in_turns(self) -> None:
-        desk = Desk()
-        desk.ask(A, 3)
-        desk.ask(B, 1)
-        assert desk.granted(0.0) == [(A, False, [16, 18, 19]), (B, False, [17])]
-        assert desk.granted(0.0) == []
-
     def test_who_asks_again_waits_behind_the_others(self) -> None:
         desk = Desk()
         for peer in (A, B, A):
@@ -189,15 +182,6 @@ class TestTakingOver:
         assert desk.grant(5.0) == []
         assert desk.leases.next_deadline() == 5.0 + ANSWER_S
         assert desk.granted(5.0 + ANSWER_S) == [(A, True, list(range(19, 24)))]
-
-    def test_what_a_late_report_names_is_its_senders_too(self) -> None:
-        desk = Desk(leads=False)
-        desk.ask(A, 6)
-        desk.grant(0.0)
-        assert desk.granted(ANSWER_S) == [(A, True, list(range(16, 22)))]
-        desk.reports[B] = report(held={16, 22})
-        desk.ask(A, 6, held=6)
-        assert desk.granted(2.0) == [(A, True, [23])]
 
     def test_who_leads_again_relies_on_reports_alone(self) -> None:
         desk = Desk(live=[A])

@@ -82,24 +82,6 @@ class Desk:
 
 
 class TestTheNextStep:
-    def test_nobody_asks_for_it_before_it_begins(self) -> None:
-        step = step_led_by(SIBLING, THIRD)
-        desk = Desk(step)
-        assert desk.asked(step) == [SIBLING]
-        desk.hear(SIBLING, Lease(step, ids(step)[:1], again=False))
-        assert desk.asked(step) == [SIBLING, SIBLING]
-        desk.hear(SIBLING, Lease(step, ids(step)[1:], again=False))
-        assert desk.asked(step + 1) == []
-        desk.start_step()
-        desk.see(view(step + 1))
-        assert desk.asked(step + 1) == [THIRD]
-
-    def test_leases_of_later_steps_are_ignored(self) -> None:
-        step = step_led_by(SIBLING, THIRD)
-        desk = Desk(step)
-        desk.hear(THIRD, Lease(step + 1, ids(step + 1), again=False))
-        assert desk.seat.pipeline.empty
-
     def test_only_the_leases_of_the_leader_count(self) -> None:
         """Else any sibling could have all others compute the whole step."""
         step = step_led_by(SIBLING, THIRD)

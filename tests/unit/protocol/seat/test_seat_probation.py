@@ -136,19 +136,6 @@ def test_in_our_stage_one_that_was_set_aside_has_to_be_admitted_again() -> None:
     assert names(on.view, 0) == {ME, SIBLING, NEW, CROWD[0]}
 
 
-def test_who_was_tried_along_with_those_that_failed_goes_on() -> None:
-    """Else whoever is let in together with a crowd never closes a step."""
-    on, all_of_us = probation(), view([ME, SIBLING, NEW, *CROWD])
-    on.admit([NEW, *CROWD[:3]], 0.0)
-    on.update(all_of_us, 0.0)
-    fail(on, CROWD[:3], 0.0)
-    on.admit([CROWD[3]], 0.0)
-    assert counted(on, all_of_us, 1.0, 0) == {ME, SIBLING, NEW}
-    assert on.waits(CROWD[3])
-    fail(on, [NEW], 2.0)
-    assert counted(on, all_of_us, 3.0, 0) == {ME, SIBLING}
-
-
 def test_who_is_to_be_tried_next_waits_until_the_while_is_over() -> None:
     """Also if it had its place before, and only fetched the state meanwhile."""
     on = probation()

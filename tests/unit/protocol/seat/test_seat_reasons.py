@@ -95,11 +95,3 @@ def test_a_straggler_is_named() -> None:
     made = leading(HERE, Replica(SIBLING, STEP - 1, True))
     made.report(ME, report(IDS), 0.0)
     assert made.may_plan.reason == f"{short(SIBLING)} still applies the step before"
-
-
-def test_the_electors_are_named_whose_promises_a_later_attempt_lacks() -> None:
-    quorum = UnsplitQuorum(ME, 1, [SIBLING])
-    made = leader_of(Place(ME, 1, 2, PER_STEP), 64, STEP, quorum=quorum)
-    made.update_view(view(HERE), True, 0.0)
-    made.report(ME, report(IDS), 0.0)
-    assert made.may_plan.reason == f"waiting for what {short(SIBLING)} may have voted for"

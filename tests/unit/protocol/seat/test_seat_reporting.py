@@ -55,11 +55,3 @@ def test_what_is_new_is_told_at_once_or_while_work_is_in_flight_soon() -> None:
     assert made.due([FIRST], STEP, work(3, in_flight=True), 0.3) == [], "it puts nothing off"
     assert made.due([FIRST], STEP, work(3, in_flight=True), AGAIN_S) == [FIRST]
     assert made.due([FIRST], STEP, work(4), AGAIN_S + 0.1) == [FIRST]
-
-
-def test_who_leads_no_more_is_forgotten() -> None:
-    made = Reporting()
-    made.due([FIRST], STEP, work(), 0.0)
-    assert made.due([], STEP, work(), 0.1) == [], "as when the step is being closed"
-    assert made.next_deadline() is None
-    assert made.due([FIRST], STEP, work(), 0.2) == [FIRST]

@@ -134,13 +134,6 @@ def test_whose_fault_we_have_seen_is_set_aside_though_it_is_needed() -> None:
     assert made.aside() == {ONE}
 
 
-def test_the_last_one_of_a_stage_stays_and_another_comes_back(standing: Standing) -> None:
-    set_aside(standing, ONE, 0.0)
-    set_aside(standing, TWO, 1.0)
-    assert standing.beside() == [TWO]
-    assert not standing.is_aside(ONE)
-
-
 def test_who_is_expelled_does_not_come_back_to_a_stage_with_no_others(standing: Standing) -> None:
     a, b, c = (PeerId(name) for name in "abc")
     observe(standing, view(second=[a, b, c]), (), 0.0)
@@ -228,19 +221,6 @@ def test_who_has_sent_us_what_we_refused_goes_whatever_others_say(
     assert made.is_aside(spoiler), "its stage stands for another reason"
 
 
-def alone(said: Missing | None = None) -> SwarmView:
-    """Us and our sibling, without a stage that judges."""
-    ours = [Replica(peer, 5, True, missing=(said or {}).get(peer, ())) for peer in (ME, SIBLING)]
-    return SwarmView.of([ours, []])
-
-
-def set_aside_alone(standing: Standing, since: float) -> None:
-    """Our sibling is set aside by us, for a claim of ours."""
-    observe(standing, alone(), [SIBLING], since)
-    observe(standing, alone(), [SIBLING], since + ANSWER_S)
-    assert standing.is_aside(SIBLING)
-
-
 def test_the_two_of_a_dispute_wait_for_their_judges(standing: Standing) -> None:
     observe(standing, view({SIBLING: (ME,)}), (), 0.0)
     observe(standing, view({SIBLING: (ME,), ONE: (SIBLING,)}), (), ANSWER_S)
@@ -256,16 +236,6 @@ def test_where_no_judge_decides_we_do_without_the_other(standing: Standing) -> N
     for at, gone in ((0.0, False), (HEARD_S - 0.1, False), (HEARD_S, True)):
         observe(standing, view({SIBLING: (ME,)}), (), at)
         assert standing.is_aside(SIBLING) is gone
-
-
-def test_who_is_back_has_time_to_hear_of_it(standing: Standing) -> None:
-    set_aside_alone(standing, 0.0)
-    names_us, back = alone({SIBLING: (ME,)}), ANSWER_S + ASIDE_S
-    for at in (back, back + 0.5, back + HEARD_S - 0.5, back + HEARD_S):
-        observe(standing, names_us, (), at)
-        assert not standing.is_aside(SIBLING), "that may be from before"
-    observe(standing, names_us, (), back + HEARD_S + ANSWER_S)
-    assert standing.is_aside(SIBLING)
 
 
 def test_after_the_run_s_end_nobody_waits_for_anybody(standing: Standing) -> None:

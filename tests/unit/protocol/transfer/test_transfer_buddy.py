@@ -28,17 +28,6 @@ def test_everybody_names_the_same_one_and_every_stage_has_one() -> None:
     assert kept_by(swarm, PeerId("z")) == ()
 
 
-def test_a_buddy_goes_and_only_its_stage_gets_another() -> None:
-    swarm = view("a", "bcdef", "g")
-    first = buddy(swarm, 0)
-    assert first is not None
-    rest = "bcdef".replace(first, "")
-    second = buddy(view("a", rest, "g"), 0)
-    assert second in rest
-    for other in rest.replace(str(second), ""):  # other departures change nothing
-        assert buddy(view("a", "bcdef".replace(other, ""), "g"), 0) == first
-
-
 def test_who_is_in_another_place_comes_first() -> None:
     swarm = view("ab", "cdef")
     places = {PeerId(p): "here" for p in "abcdef"}

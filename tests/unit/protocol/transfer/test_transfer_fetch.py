@@ -208,13 +208,6 @@ def test_a_list_of_too_few_digests_costs_the_donor() -> None:
     assert not fetch.done
 
 
-def test_a_donor_that_disagrees_is_not_asked() -> None:
-    fetch = begin(A, B)
-    fetch.offered(A, offer(8), 0.0)
-    assert asked(list(fetch.offered(B, offer(8, flavour=1), 0.0))) == []
-    assert fetch.chunk(B, chunk(5), digest(5, 1), 1.0) == []
-
-
 def test_the_most_offered_blob_is_tried_next() -> None:
     fetch = begin(A, STRANGER, B, C)
     fetch.offered(A, offer(2, flavour=1), 0.0)
@@ -282,15 +275,6 @@ def test_silent_donors_are_asked_again() -> None:
     assert again == [B]
 
 
-def test_hopeless_when_every_donor_is_gone() -> None:
-    fetch = begin(A, B)
-    fetch.refused(A, NO, 0.0)
-    assert not fetch.hopeless
-    fetch.lost(B, 0.0)
-    assert fetch.hopeless
-    assert not fetch.done
-
-
 def test_any_version_will_do_without_one_in_the_query() -> None:
     fetch = Told(BlobQuery("state", 1, None), [A])
     fetch.start(0.0)
@@ -298,23 +282,6 @@ def test_any_version_will_do_without_one_in_the_query() -> None:
     assert requests == [(A, 0)]
     assert fetch.chunk(A, chunk(0, version=4), digest(0), 1.0) == []
     assert stored(list(fetch.chunk(A, chunk(0, version=3), digest(0), 1.0))) == [0]
-
-
-def test_what_an_earlier_attempt_left_is_not_asked_for_again() -> None:
-    fetch = Told(QUERY, [A])
-    fetch.resume({0: digest(0), 1: digest(1, flavour=9), 3: digest(3), 8: digest(8)})
-    fetch.start(0.0)
-    requests = asked(fetch.offered(A, offer(5), 0.0))
-    assert fetch.progress == (2, 5)
-    assert requests == [(A, 1), (A, 2), (A, 4)]
-    for index in (1, 2, 4):
-        assert stored(fetch.chunk(A, chunk(index), digest(index), 0.1)) == [index]
-    assert fetch.done
-    whole = Told(QUERY, [A])
-    whole.resume({index: digest(index) for index in range(5)})
-    whole.start(0.0)
-    assert asked(whole.offered(A, offer(5), 0.0)) == []
-    assert whole.done
 
 
 def test_an_offer_before_the_question_chooses_nothing() -> None:
