@@ -203,7 +203,7 @@ class RoundLeader:
         if known is not None and message.seq <= known.said.seq:
             return []
         try:
-            report = Report.of(message, self._place.per_step)
+            report = Report.of(message, self._place.per_step, known)
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
         if known is not None and known.bits != report.bits:

@@ -30,6 +30,8 @@ class Report:
     per_step: int
     bits: int
     """The ledger as one number; bit i is the i-th microbatch of the step."""
+    ever: int = 0
+    """The same of all its reports of the step: what it had once and has not any more, too."""
 
     @cached_property
     def done(self) -> frozenset[int]:
@@ -42,15 +44,20 @@ class Report:
         return from_bitmap(self.said.in_flight, self.said.step, self.per_step)
 
     @classmethod
-    def of(cls, message: LedgerReport, per_step: int) -> Report:
-        """Decode a message; ``per_step``: microbatches of a step.
+    def of(cls, message: LedgerReport, per_step: int, before: Report | None = None) -> Report:
+        """Decode a message.
+
+        Args:
+            message: the report.
+            per_step: microbatches of a step.
+            before: the replica's last report of the step.
 
         Raises:
             RemoteProtocolError: a bitmap is not one of so many microbatches.
         """
         bits = bits_of(message.done, message.step, per_step)
         bits_of(message.in_flight, message.step, per_step)
-        return cls(message, per_step, bits)
+        return cls(message, per_step, bits, bits | (0 if before is None else before.ever))
 
 
 USUAL_RATIO: Final = 4.0

@@ -582,11 +582,11 @@ class Seat:
         return replace(ready, signature=signature) if signature else None
 
     def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
-        """Take a replica's ledger."""
+        """Take a replica's ledger. What it takes back and reports anew is no work."""
         before = self.leader.reports.get(sender)
         effects = self.leader.report(sender, message, now)
         after = self.leader.reports.get(sender)
-        if before is not None and after is not None and after.bits != before.bits:
+        if before is not None and after is not None and after.ever != before.ever:
             self._obstruction.brought(sender)
         return list(effects)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable
 
@@ -88,7 +89,24 @@ def with_electors(*, others: int, kept: int) -> Distort:
     return distort
 
 
+def keeps_and_reports() -> Distort:
+    """Whatever it was leased stays with it, and each report names another microbatch as done."""
+    sent = itertools.count()
+
+    def distort(_to: PeerId, message: Message) -> list[tuple[Message, float]]:
+        if isinstance(message, Forward):
+            return []
+        if isinstance(message, LedgerReport):
+            done = bytearray(message.done or b"\0")
+            done[0] ^= next(sent) % 2
+            message = msgspec.structs.replace(message, done=bytes(done))
+        return [(message, 0.0)]
+
+    return distort
+
+
 LIARS: dict[str, tuple[int, Distort]] = {
+    "keeps what it was leased, and reports for ever": (0, keeps_and_reports()),
     "plans with invented electors": (1, with_electors(others=26, kept=6)),
     "plans with another state than all have": (1, with_another_state),
     "plans with as few of them as may be": (1, with_electors(others=4, kept=3)),
@@ -203,7 +221,7 @@ def goes_on(made: ObstructedWorld, begin: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("replicas", usual(1, [2, 3]))
-@pytest.mark.parametrize("name", usual(14, LIARS))
+@pytest.mark.parametrize("name", usual(15, LIARS))
 def test_a_liar_is_got_rid_of(name: str, replicas: int) -> None:
     made, (stage, distort) = world(replicas, seed=1), LIARS[name]
     liar = made.of_stage(stage)[-1]
