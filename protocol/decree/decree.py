@@ -68,6 +68,16 @@ def are_ready(decree: Decree, stage: int, era: int, step: int, verify: Verify) -
     )
 
 
+def is_made_by(commit: Commit, there: Collection[PeerId], verify: Verify) -> bool:
+    """Whether at least half of those who are ``there`` are members of a commit's decree, and all of
+    its members have signed that they are Ready for it. Whoever does not know the electors of a step
+    knows by this that no few peers have invented it."""
+    members = frozenset(map(PeerId, commit.decree.members))
+    if 2 * len(members.intersection(there)) < len(set(there)):
+        return False
+    return are_ready(commit.decree, commit.stage, commit.era, commit.step, verify)
+
+
 def promises_of(
     ballot: Ballot, promises: Iterable[Promise], electors: frozenset[PeerId], verify: Verify
 ) -> dict[PeerId, Promise]:

@@ -15,10 +15,11 @@ that the next process of this home does not contradict it. It answers
 Steps go forward, and only a commit moves a term on: nobody else can make an elector silent in the
 step that it votes in. A commit counts by a majority of the electors of its step, as the commit
 before or the term names them. Who has missed steps goes by the electors of its term; who was no
-elector then, or knows none of them any more, by two voters that work has proven, and only where its
-own view bears the step out (``may_be``). In a lineage in which it may have said more than its file
-knows (a reboot, a home from a backup) it takes part in nothing of a stage before a commit moves the
-term on.
+elector then, or knows none of them any more, by two voters that work has proven, if at least half
+of the stage's proven replicas have signed that they are Ready for it: two members, wherever they
+work, could invent the votes. Its own view has to bear the step out, too (``may_be``). In a lineage
+in which it may have said more than its file knows (a reboot, a home from a backup) it takes part in
+nothing of a stage before a commit moves the term on.
 
 State: the terms, and the newest commits of each stage, for those that lack one; all bounded.
 """
@@ -44,6 +45,7 @@ from protocol.decree.decree import (
     designated,
     digest_of,
     encode_ballot,
+    is_made_by,
     is_majority,
     promises_of,
     voters,
@@ -189,7 +191,9 @@ class Elector:
             return True
         proven = set(filter(self.sees.proves, voters(commit, None, self.verify)))
         there = set(filter(self.sees.proves, self.sees.serving(commit.stage)))
-        return len(proven) >= min(WITNESSES, max(len(there), 1))
+        if len(proven) < min(WITNESSES, max(len(there), 1)):
+            return False
+        return is_made_by(commit, there, self.verify)
 
     def _elect(self, commit: Commit, electors: frozenset[PeerId]) -> bool:
         signed = voters(commit, electors, self.verify)
