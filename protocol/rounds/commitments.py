@@ -4,7 +4,8 @@ In a run with audits every member of a plan tells all others, observers too, the
 segments before it sends any of them. A member is Ready only if it holds the commitments of all, and
 what it got for its own segments has the digests committed to; the digest that it is Ready for
 covers them. So once a step is closed, its members agree on what each has contributed to each
-segment, and a sum can be checked by any of them. State: the newest commitments and digests.
+segment, and a sum can be checked by any of them. State: the newest commitments and digests, of the
+members that were heard last.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from protocol import limits
 from protocol.ids import PeerId
 from protocol.rounds.effects import RoundEffect
 from protocol.rounds.plans import active, owner
@@ -24,8 +26,13 @@ from protocol.wire.messages import Commitment, Plan, Segment, encode_message
 NEWEST: Final = 8
 """Commitments that are kept of one member: an auditor needs those of the newest steps."""
 
+MAX_AUTHORS: Final = 2 * limits.MAX_REPLICAS_IN_ROUND
+"""Members of which they are kept: invented ones are admitted one after another, and a commitment to
+a large stage is 17 kB."""
+
 Round = tuple[int, int]
 """Step and attempt."""
+Kept = TypeVar("Kept")
 
 
 class RoundAudits(Protocol):
@@ -66,7 +73,7 @@ class Commitments:
 
     def take(self, peer: PeerId, message: Commitment) -> None:
         """Keep a member's commitment; the first one of an attempt stands."""
-        said = self._said.setdefault(peer, {})
+        said = _of(self._said, peer)
         said.setdefault((message.step, message.attempt), message)
         while len(said) > NEWEST:
             del said[next(iter(said))]
@@ -83,7 +90,7 @@ class Commitments:
 
     def came(self, peer: PeerId, message: Segment, digest: bytes) -> None:
         """Note a contribution to a segment of ours; the first one of an attempt stands."""
-        came = self._came.setdefault(peer, {})
+        came = _of(self._came, peer)
         came.setdefault((message.step, message.attempt), {}).setdefault(
             message.segment, Came(message, digest)
         )
@@ -147,3 +154,12 @@ class Commitments:
                 return None
             summary.update(encode_message(replace(said, signature=b"", era=0)))
         return summary.digest()
+
+
+def _of(kept: dict[PeerId, dict[Round, Kept]], peer: PeerId) -> dict[Round, Kept]:
+    """Return what is kept of a peer, which is heard now; of too many the one is forgotten that was
+    heard longest ago."""
+    found = kept[peer] = kept.pop(peer, {})
+    if len(kept) > MAX_AUTHORS:
+        del kept[next(iter(kept))]
+    return found

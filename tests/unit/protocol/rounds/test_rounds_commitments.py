@@ -7,7 +7,7 @@ from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ContributeTask, DecodeTask, Outcome, PayloadKey, ReduceTask
 from protocol.pipeline.place import Place
-from protocol.rounds.commitments import NEWEST, Commitments
+from protocol.rounds.commitments import MAX_AUTHORS, NEWEST, Commitments
 from protocol.rounds.member import Progress, RoundMember
 from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import Commitment, Plan, Ready, Reduced, Segment
@@ -64,6 +64,20 @@ def test_the_first_word_stands_and_a_flood_displaces_the_sender_s_own_only() -> 
         kept.take(OTHER, said(OTHER, attempt=attempt, step=10**6))
     assert kept.of(OTHER, 0, 1) is None
     assert kept.missing(PLAN) == [OTHER]
+
+
+def test_who_comes_and_goes_displaces_nobody_that_goes_on() -> None:
+    kept = committed()
+    for number in range(3 * MAX_AUTHORS):
+        invented = PeerId(f"invented {number}")
+        kept.take(invented, said(OTHER))
+        kept.came(invented, Segment(0, 0, 1, 0), b"d" * 32)
+        for step, peer in enumerate(DIGESTS):
+            kept.take(peer, said(peer, step=number + step))
+    assert all(kept.of(peer, number + step, 1) for step, peer in enumerate(DIGESTS))
+    assert kept.of(PeerId("invented 0"), 0, 1) is None
+    assert not kept.digests(PeerId("invented 0"), 0, 1)
+    assert len(kept.authors(PLAN)) <= MAX_AUTHORS
 
 
 def test_what_a_lost_peer_said_of_later_attempts_is_forgotten() -> None:
