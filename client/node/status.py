@@ -269,7 +269,7 @@ def _state(
         ) or held_stages.phase
     if all(seat.finished for seat in serving):
         return "done", "the run is complete; serving its last version"
-    if not engine.started or held_stages.view.empty_stages():
+    if held_stages.view.empty_stages():
         return "waiting", _waits_for(engine) or held_stages.phase
     return "training", held_stages.phase
 

@@ -52,7 +52,7 @@ from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, Stage, SwarmId, short
 from protocol.limits import MAX_CLOCK_OFFSET_S
 from protocol.manifest import Manifest
-from protocol.matching.effects import Assign, GangStart, Unassign
+from protocol.matching.effects import Assign, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.advert import Advert
 from protocol.membership.losses import HELD_OUT, PROGRESS
@@ -151,7 +151,7 @@ class Engine:
         self.held_stages = StageHolder(manifest.stage_count)
         self.kept_links = KeptLinks()
         self.started = False
-        """Every stage was covered at some time: training goes on."""
+        """A seat of ours has served: the clock that we go by stays the same."""
         self.penalties = Counter[str]()
         self.internal_errors = 0
         """Unexpected errors that were survived."""
@@ -684,7 +684,7 @@ class Engine:
 
     # --- matching --------------------------------------------------------------------------
 
-    def matched(self, effects: list[Effect | Assign | Unassign | GangStart]) -> None:
+    def matched(self, effects: list[Effect | Assign | Unassign]) -> None:
         """Perform what the matching decided."""
         for effect in effects:
             match effect:
@@ -694,23 +694,17 @@ class Engine:
                 case Unassign(stage, reason):
                     self.event_sink.assigned(stage, "left", reason)
                     self.held_stages.drain(stage, reason)
-                case GangStart():
-                    self._start()
                 case _:
                     self.perform(effect)
         seats = self.held_stages.seats()
         if any(self._seat_numbers.get(seat.stage) != seat.seat for seat in seats):
             self.seats_changed()  # the second stage has become our home
 
-    def _start(self) -> None:
-        self.started = True
-        self._clock.settle()
-        self.held_stages.allow_training()
-
     def serving(self, stage: int) -> None:
         """A seat serves: tell the matching."""
         self.event_sink.assigned(stage, "serving", f"serving stage {stage}")
-        self._start()
+        self.started = True
+        self._clock.settle()
         if self.matching is not None:
             with suppress(LocalProtocolError):  # unassigned in the meantime
                 self.matched(self.matching.serving(Stage(stage), self.now()))

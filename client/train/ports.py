@@ -60,9 +60,6 @@ class StageHolder:
     def drain(self, stage: int, reason: str) -> None:
         """The matching takes a stage away."""
 
-    def allow_training(self) -> None:
-        """The swarm has started."""
-
     def amended(self) -> None:
         """There is a new amendment of the founder."""
 

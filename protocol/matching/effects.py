@@ -24,11 +24,4 @@ class Unassign:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GangStart:
-    """Every stage is covered: the pipeline can run. ``replicas`` per stage, in pipeline order."""
-
-    replicas: tuple[int, ...]
-
-
-Effect = effects.Effect | Assign | Unassign | GangStart
+Effect = effects.Effect | Assign | Unassign

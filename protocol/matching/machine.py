@@ -1,7 +1,7 @@
 """Matching, as one peer runs it: its seats, and a steward for each stage it decides for.
 
-Checks and routes inputs, and reports the gang start. Messages between its own parts never leave it.
-It makes no match by itself.
+Checks and routes inputs, and says whether the pipeline can run. Messages between its own parts
+never leave it. It makes no match by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protocol.manifest import Manifest
 from protocol.matching import bodies
 from protocol.matching.board import Board, Notice
 from protocol.matching.context import Context
-from protocol.matching.effects import Effect, GangStart
+from protocol.matching.effects import Effect
 from protocol.matching.gain import Change, paying
 from protocol.matching.last_members import LastMembers
 from protocol.matching.member import Member
@@ -33,10 +33,7 @@ Body = bodies.Direct | bodies.Posting
 
 
 class Gang:
-    """The gang start: reports once that the pipeline can run, and until then why it cannot.
-
-    Nothing is fetched before every stage is covered.
-    """
+    """Says once that the pipeline can run, and until then why it cannot."""
 
     def __init__(self, context: Context) -> None:
         self.waits_for = ""
@@ -54,7 +51,7 @@ class Gang:
     def _start(self, replicas: tuple[int, ...]) -> list[Effect]:
         self._started, self.waits_for = True, ""
         words = f"every stage is covered; replicas by stage: {', '.join(map(str, replicas))}"
-        return [GangStart(replicas), Explain("matching", words, decision="settled")]
+        return [Explain("matching", words, decision="settled")]
 
     def _wait_for(self, uncovered: tuple[Stage, ...]) -> list[Effect]:
         self._started, count = False, len(uncovered)
@@ -277,7 +274,7 @@ class Matching:
         return self._gang.waits_for
 
     def _route(self, found: Iterable[Effect], now: float) -> list[Effect]:
-        """Deliver messages to ourselves, return all other effects, report the gang start."""
+        """Deliver messages to ourselves, return all other effects and what the gang says."""
         out: list[Effect] = []
         queue = deque(found)
         while queue or (queue := deque(self._seats.follow_home(now))):

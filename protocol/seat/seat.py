@@ -156,8 +156,6 @@ class Seat:
         self._tokens_per_step = tokens_per_step
         self._admitted: tuple[int, bytes] = (step, b"")
         """The version that we fetch, and what stands for its state."""
-        self.training_allowed = False
-        """Nothing is leased before the swarm has started (every stage covered)."""
         self._view = SwarmView(((),) * place.stages)
         """Of those that count, as our parts know it."""
         self.made_by: tuple[int, bytes] = (0, b"")
@@ -285,13 +283,11 @@ class Seat:
         return no(f"catching up at version {self.step}: what was closed meanwhile is applied")
 
     def may_train(self) -> Answer:
-        """Whether microbatches of our step may be leased: the swarm has begun and is whole."""
+        """Whether microbatches of our step may be leased: every stage has a replica."""
         if self._is_over:
             return no("the run is complete")
         if missing := self._view.empty_stages():
             return no(f"waiting for a volunteer in stage {', '.join(map(str, missing))}")
-        if not self.training_allowed:
-            return no("the swarm has not started yet")
         return YES
 
     def may_close(self) -> Answer:
@@ -401,11 +397,6 @@ class Seat:
             self.elector.take(commit, voters(commit, None, self.elector.verify))
             self.quorum.settle(decree.members, decree.electors, admit.version, now)
         self.standing.admit(map(PeerId, admit.donors), now)
-
-    def allow_training(self, now: float) -> list[SeatEffect]:
-        """The swarm has started: leases may be given."""
-        self.training_allowed = True
-        return self._settle([], now)
 
     def drain(self, now: float) -> list[SeatEffect]:
         """Take no new work and finish what is begun; ``draining`` says when that is done."""
@@ -863,7 +854,7 @@ class Seat:
 
     def _evaluate(self) -> list[Compute]:
         """Run held-out microbatches, unless the step is being closed."""
-        may_begin = self.training_allowed and not self._view.empty_stages()
+        may_begin = not self._view.empty_stages()
         return self.evaluating.work(may_begin=may_begin, free=self.member.plan_followed is None)
 
     def _report(self, now: float) -> list[SeatEffect]:
@@ -906,7 +897,7 @@ class Seat:
             live = {replica.peer for replica in serving}
             here = {replica.peer for replica in serving if replica.version == self.step}
             effects += self.leases.grant(self.leader.reports, live, here, now)
-        wants = self.training_allowed and not self._is_over and self.draining.wants_work
+        wants = not self._is_over and self.draining.wants_work
         if wants and (led_by := self.current_leader()) is not None:
             effects += self.leasing.ask(led_by, self._view, now)
         return effects

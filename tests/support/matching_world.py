@@ -18,7 +18,7 @@ from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import bodies
-from protocol.matching.effects import Assign, GangStart, Unassign
+from protocol.matching.effects import Assign, Unassign
 from protocol.matching.last_members import LastMembers
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
@@ -299,7 +299,7 @@ class World:
                 case Unassign():
                     self._leave_stage(who, effect.stage)
                     self._release(who, effect.stage)
-                case Explain() | GangStart():
+                case Explain():
                     pass
                 case Penalise():
                     self.sent["penalty"] += 1

@@ -44,7 +44,7 @@ from model_zoo.datasets.build import build, open_source
 from model_zoo.huggingface.imports import open_folder
 from protocol.ids import PeerId, Stage
 from protocol.invite import SwarmFile
-from protocol.matching.effects import Assign, GangStart, Unassign
+from protocol.matching.effects import Assign, Unassign
 from protocol.membership.advert import Advert
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import Lineage
@@ -142,9 +142,6 @@ class Volunteer:
 
     def unassign(self, stage: int) -> None:
         self.engine.matched([Unassign(Stage(stage), "the test says so")])
-
-    def start(self, replicas: tuple[int, ...]) -> None:
-        self.engine.matched([GangStart(replicas)])
 
     def held(self, stage: int) -> HeldStageDriver:
         return self.held_stages.held[stage]
@@ -268,7 +265,6 @@ class TestSwarm:
         volunteers = [await self.add(stage) for stage in stages]
         pairs = list(zip(volunteers, stages, strict=True))
         await self.until(lambda: all(volunteer.serves(stage) for volunteer, stage in pairs))
-        self.start()
         await self.until(lambda: all(v.step(stage) >= steps for v, stage in pairs))
         return volunteers
 
@@ -279,11 +275,6 @@ class TestSwarm:
         volunteer.life.cancel()
         for other in self.volunteers:
             self.hub.unlink(volunteer.peer, other.peer, "reset")
-
-    def start(self) -> None:
-        """The matching's gang start, at everybody."""
-        for volunteer in self.volunteers:
-            volunteer.start((1,) * self.manifest.stage_count)
 
     async def until(self, happened: Callable[[], object]) -> None:
         """Let everybody go on until something is the case."""

@@ -194,7 +194,6 @@ class TrainingWorld(SeatWorld[SimPeer]):
             elector=peer.elector,
         )
         self.carry(peer, peer.held.opened(self.agenda.now, serving=serving))
-        self.perform(peer, peer.seat.allow_training(self.agenda.now))
 
     def _announce_all(self) -> None:
         for peer in list(self.peers.values()):

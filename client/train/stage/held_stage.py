@@ -403,8 +403,6 @@ class HeldStageDriver:
         driver = self.driver = SeatDriver(self._context, self, seat, worker, nursery)
         owner.seats_changed()
         self._perform(self.machine.opened(owner.now(), serving=seat.serving))
-        if self._context.allowed:
-            driver.allow_training()
         driver.update_view(self._context.view)
 
     def look(self) -> None:

@@ -142,12 +142,6 @@ class HeldStages(StageContext):
         if (held := self.held.get(stage)) is not None:
             held.drain()
 
-    def allow_training(self) -> None:
-        """The swarm has started."""
-        self.allowed = True
-        for driver in self.drivers():
-            driver.allow_training()
-
     def amended(self) -> None:
         """There is a new amendment of the founder."""
         for driver in self.drivers():

@@ -194,10 +194,6 @@ class SeatDriver:
         if ending:
             self.save_now()
 
-    def allow_training(self) -> None:
-        """The swarm has started."""
-        self._perform(self.seat.allow_training(self._ports.now()))
-
     def amended(self) -> None:
         """There is a new amendment of the founder."""
         self._perform(self.seat.amended(self._ports.now()))

@@ -109,8 +109,6 @@ class StageContext(StageHolder):
         super().__init__(terms.manifest.stage_count)
         self.sees = False
         """Whether the view is one of our lineage."""
-        self.allowed = False
-        """Whether the swarm has started."""
         self.owner, self.terms = terms.ports, terms
         self.workers = WorkerPool(start_worker)
         self.scheduler = TaskScheduler(terms.settings.ranks)

@@ -279,7 +279,6 @@ class ChaosWorld(ChaosSwarm):
             self._loaded(volunteer, version, volunteer.worker.load(version, saved))
         if admit is not None:
             volunteer.seat.admitted_by(admit, self.now_of(volunteer))
-        self.perform(volunteer, volunteer.seat.allow_training(self.now_of(volunteer)))
         self.beats.say(volunteer)
         self.show(volunteer)
         self.opened(volunteer)

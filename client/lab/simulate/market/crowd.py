@@ -175,7 +175,7 @@ class Crowd:
                 case Penalise():
                     self.said.penalties += 1
                 case _:
-                    pass  # explanations, and the gang start
+                    pass  # explanations
         self._look_after(volunteer)
 
     def _send(self, volunteer: int, to: PeerId, letter: Letter) -> None:

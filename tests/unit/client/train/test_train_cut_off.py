@@ -11,7 +11,6 @@ async def test_a_replica_without_its_neighbours_names_no_electors_of_its_own(tmp
         first, second, sibling = [await swarm.add(stage) for stage in (0, 0, 1)]
         cut_off = await swarm.add(1)
         await swarm.until(lambda: cut_off.serves(1) and sibling.serves(1) and second.serves(0))
-        swarm.start()
         quorum = sibling.held(1).driver.seat.quorum
         before = {first.peer, second.peer}
         await swarm.until(lambda: sibling.step(1) >= 4 and len(quorum.electors) == 4)

@@ -16,7 +16,7 @@ from client.net.network import Inbound, NetEvent
 from client.train.engine import Engine
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId, Stage
-from protocol.matching.effects import Assign, GangStart, Unassign
+from protocol.matching.effects import Assign, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.rules import POSTING
 from protocol.membership.view import RecordChanged, RecordGone
@@ -62,7 +62,6 @@ async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(tmp_p
         engine._members(engine.membership.describe(limited, engine.now(), engine.wall()))
         for stage in (0, 0, 1):
             await swarm.add(stage)
-        swarm.start()
 
         def planned() -> bool:
             driver = slow.held(0).driver
@@ -236,13 +235,12 @@ async def test_the_matchings_decisions_are_carried_out_and_told(engine: Engine) 
     held.assign.assert_called_once_with(1)
     held.drain.assert_called_once_with(0, "it has many")
     assert not engine.started
-    engine.matched([GangStart((1, 1))])
+    engine.serving(1)
     assert engine.started
-    held.allow_training.assert_called_once_with()
     assert calls(told) == {"clock_settle": [()]}
     events = [entry.event for entry in engine.event_sink.log.since(0).entries]
     changes = [(e.stage, e.state) for e in events if isinstance(e, StageAssigned)]
-    assert changes == [(1, "held"), (0, "left")]
+    assert changes == [(1, "held"), (0, "left"), (1, "serving")]
 
 
 async def test_effects_go_to_the_network_or_to_people(

@@ -94,7 +94,6 @@ async def test_held_out_tokens_are_fetched_like_others(tmp_path: Path) -> None:
         founder = await swarm.add(1)
         founder.engine.describe(ADVERT, has_data=not await founder.held_stages.text_problem())
         first = await swarm.add(0, text=False)
-        swarm.start()
         await swarm.until_done()
         await swarm.until(lambda: STEPS in found(first))
         assert found(first)[STEPS].loss == pytest.approx(expected(swarm, STEPS), rel=1e-5)
@@ -120,7 +119,6 @@ async def test_a_lie_of_one_path_is_outvoted(tmp_path: Path) -> None:
             tell(HeldOutLoss(news.version, 0.25) if isinstance(news, HeldOutLoss) else news)
 
         liar.seat_tells = lie  # type: ignore[method-assign]
-        swarm.start()
         await swarm.until_done()
         for volunteer in volunteers:
             await swarm.until(lambda v=volunteer: STEPS in found(v) and found(v)[STEPS].claims == 3)

@@ -29,7 +29,6 @@ async def two_by_two(swarm: TestSwarm, stage: int, ranks: int = 2) -> Volunteer:
         await swarm.add(place)
     await swarm.add(1 - stage)
     grouped = await swarm.add(stage, device=",".join(f"cpu:{rank}" for rank in range(ranks)))
-    swarm.start()
     await swarm.until(lambda: grouped.step(stage) >= 2 and grouped.serves(stage))
     return grouped
 

@@ -26,7 +26,6 @@ async def test_whom_work_has_proven_is_no_guest_and_everybody_else_is(tmp_path: 
         idle = await swarm.add()
         await swarm.until(lambda: first.serves(0) and last.serves(1))
         assert trusted(first) is trusted(last) is None, "nobody has proved anything yet"
-        swarm.start()
         await swarm.until(lambda: trusted(first) == {last.peer})
         await swarm.until(lambda: trusted(last) == {first.peer})
         assert trusted(idle) is None, "it has worked with nobody"
@@ -47,7 +46,6 @@ async def test_a_crowd_that_talks_brings_no_tick_forward(
         first = await swarm.add(0, founder=True)
         last = await swarm.add(1)
         idle = await swarm.add()
-        swarm.start()
         await swarm.until(lambda: trusted(first) == {last.peer})
         waited, refresh = list[bool](), Engine._refresh
 
@@ -71,7 +69,6 @@ async def test_who_has_done_no_work_hears_of_steps_along_with_heartbeats(
         first = await swarm.add(0, founder=True)
         last = await swarm.add(1)
         idle = await swarm.add()
-        swarm.start()
         await swarm.until(lambda: trusted(first) == {last.peer})
         await swarm.until(lambda: trusted(last) == {first.peer})
         sent, post = list[tuple[PeerId, Message]](), last.engine.network.post

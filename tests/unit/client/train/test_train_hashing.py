@@ -28,7 +28,6 @@ async def test_steps_are_exact_and_a_newcomer_joins(
     async with open_swarm(tmp_path, steps=6) as swarm:
         for stage in (0, 0, 1):
             await swarm.add(stage)
-        swarm.start()
         late = await swarm.add(1)
         await swarm.until_done()
         await swarm.until(lambda: late.serves(1))

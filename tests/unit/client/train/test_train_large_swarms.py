@@ -33,7 +33,6 @@ async def test_a_stage_we_have_no_link_with_is_not_empty_and_not_lost(tmp_path: 
     async with open_swarm(tmp_path, steps=3, stages=5) as swarm:
         for stage in range(5):
             await add_to_the_chain(swarm, stage)
-        swarm.start()
         await swarm.until(lambda: all(v.step(n) == 3 for n, v in enumerate(swarm.volunteers)))
         (lineage,) = {v.lineage for v in swarm.volunteers}
         assert lineage.number == 0, "nothing was rolled back"

@@ -45,7 +45,6 @@ async def test_one_liar_changes_nothing_of_what_the_honest_are_shown(
         liar = await swarm.add(1)
         await swarm.until(lambda: liar.serves(1))
         lie_about_losses(liar, lie)
-        swarm.start()
         await swarm.until_done()
         for volunteer in [first, *honest]:
             assert volunteer.losses

@@ -50,7 +50,6 @@ async def test_gradients_out_of_range_cost_their_giver_only(tmp_path: Path, fact
     async with open_swarm(tmp_path, steps=8, microbatches=8) as swarm:
         first, bad, _ = [await swarm.add(stage) for stage in (0, 1, 1)]
         sent = lies(bad, Backward, factor, first.engine.manifest)
-        swarm.start()
         await swarm.until_done()
         swarm.assert_exact()
         assert sent
@@ -64,7 +63,6 @@ async def test_own_samples_that_diverge_twice_pause_with_a_reason(tmp_path: Path
         await swarm.add(1)
         reasons = list[UserError]()
         first.held_stages.pause = reasons.append
-        swarm.start()
         await swarm.until(lambda: first.step(0) >= 2)
         held = first.held(0)
         held.fault(Fault("diverged", "a test says so"))
@@ -90,7 +88,6 @@ async def test_a_gradient_that_is_always_sent_malformed_holds_nobody_up(tmp_path
             return message, payload
 
         bad.distort(damage)
-        swarm.start()
         await swarm.until_done()
         swarm.assert_exact()
         assert len(sent) == 1, "it is not asked for that one again"

@@ -17,7 +17,6 @@ async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer, Volunteer]:
     """One volunteer for each stage, and one that holds both and is as far as they are."""
     first, second, dual = await swarm.add(0), await swarm.add(1), await swarm.add(0)
     dual.assign(1)
-    swarm.start()
     await swarm.until(lambda: dual.serves(0) and dual.serves(1) and dual.step(1) >= 3)
     return first, second, dual
 
@@ -95,7 +94,6 @@ async def test_a_lineage_on_disk_that_cannot_be_ends_nobody(tmp_path: Path) -> N
     Persisted(bricked / LINEAGE, Lineage).save(last)
     async with open_swarm(tmp_path, steps=20, checkpoint_every=8) as swarm:
         first, second = await swarm.add(0, copies=bricked), await swarm.add(1, copies=bricked)
-        swarm.start()
         await swarm.until(lambda: 2 <= first.step(0) < 7)
         assert (first.disk / f"lineage.bin{SET_ASIDE}").exists()
         swarm.vanish(second)
@@ -120,6 +118,5 @@ async def test_a_lineage_that_was_begun_names_those_who_were_there(tmp_path: Pat
         driver = back.held(0).driver
         assert driver.seat.quorum.electors == {*third.lineage.electors}
         third.assign(1)
-        swarm.start()
         await swarm.until_done()
         swarm.assert_exact()

@@ -59,7 +59,6 @@ async def test_every_step_is_exact_over_a_pause(tmp_path: Path) -> None:
         pauser, training, workers = await _pausable(swarm, tmp_path, pauses)
         await swarm.add(1)
         pauser.assign(0)
-        swarm.start()
         await swarm.until(lambda: pauser.step(0) >= 3)
         rounds = training.held_stages.counters.rounds
         assert rounds > 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from protocol.effects import Penalise, Publish
+from protocol.effects import Explain, Penalise, Publish
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, stewards
 from protocol.matching.board import Board
 from protocol.matching.bodies import Mandate, Posting
-from protocol.matching.effects import Assign, Effect, GangStart
+from protocol.matching.effects import Assign, Effect
 from protocol.matching.machine import Matching
 from protocol.matching.seat import State
 from protocol.matching.timing import LEASE_S
@@ -45,7 +45,8 @@ def test_one_peer_alone_trains_one_stage_alone() -> None:
     matching = machine()
     effects = run(matching, 5)
     assert [e.stage for e in effects if isinstance(e, Assign)] == [0]
-    assert [e.replicas for e in effects if isinstance(e, GangStart)] == [(1,)]
+    said = [e.words for e in effects if isinstance(e, Explain)]
+    assert said.count("every stage is covered; replicas by stage: 1") == 1
     assert matching.state is State.FETCHING
     matching.serving(Stage(0), NOW + 5)
     assert matching.state is State.SERVING

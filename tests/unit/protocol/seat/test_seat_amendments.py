@@ -36,7 +36,6 @@ def book() -> Amendments:
 @pytest.fixture
 def seat(book: Amendments) -> Seat:
     made = seat_of(Place(ME, STAGE, 2, 4), STEP, size=384, steps=100, amendments=book)
-    made.allow_training(0.0)
     made.quorum.settle([ME, LEADER], [ME, LEADER], STEP, 0.0)
     made.agreeing._sure = True  # it has closed steps
     made.update_view(view_of(STEP, [BEFORE], [ME, LEADER], returned=[BEFORE]), 0.0)
@@ -98,6 +97,7 @@ def test_who_begins_from_a_copy_takes_over_what_others_agreed_on(
 
 def alone(book: Amendments | None, step: int = STEP) -> Seat:
     made = seat_of(Place(ME, 0, 1, 4), step, steps=100, amendments=book)
+    made.leasing.ask = lambda *_: []  # it is to close its step at once
     made.update_view(view_of(step, [ME]), 0.0)
     made.quorum.settle([ME], [ME], step, 0.0)
     return made

@@ -21,7 +21,6 @@ OURS = (ME, LEADER, NEXT)
 def seat() -> Seat:
     place = Place(ME, STAGE, 2, 4)
     made = seat_of(place, STEP, size=384)
-    made.allow_training(0.0)
     made.update_view(view_of(STEP, [BEFORE], OURS), 0.0)
     return made
 

@@ -22,7 +22,6 @@ def make_seat(stage: int = 1, *, alone: bool = False, step: int = 3) -> Seat:
     seat = seat_of(Place(ME, stage, 3, PER_STEP), step)
     stages = [[BEFORE], [AFTER]]
     stages.insert(stage, [ME] if alone else [ME, SIBLING])
-    seat.allow_training(0.0)
     seat.update_view(view_of(step, *stages), 0.0)
     return seat
 

@@ -48,7 +48,7 @@ def test_one_of_ours_is() -> None:
 
 def test_whatever_a_seat_says_bears_its_era() -> None:
     made = seat()
-    effects = [*made.allow_training(0.0), *made.receive(UPSTREAM, forward(ERA), 1.0)]
+    effects = made.receive(UPSTREAM, forward(ERA), 1.0)
     said = [e.message for e in effects if isinstance(e, Send | SendPayload)]
     assert said
     assert all(message.era == ERA for message in said if hasattr(message, "era"))

@@ -34,7 +34,6 @@ def seat() -> Seat:
     made = seat_of(Place(ME, STAGE, 2, 4), STEP, size=384, audits=audits)
     made.update_view(view_of(STEP, [UPSTREAM], NUMBER, returned=[UPSTREAM]), 0.0)
     made.quorum.settle(tuple(NUMBER), tuple(NUMBER), STEP, 0.0)
-    made.allow_training(0.0)
     return made
 
 

@@ -23,7 +23,6 @@ def made_version() -> tuple[Seat, list[SeatEffect]]:
     """A seat that has just made version STEP + 1, and the effects of that."""
     place = Place(ME, 1, 2, 4)
     seat = seat_of(place, STEP, size=SIZE)
-    seat.allow_training(0.0)
     seat.update_view(view(STEP), 0.0)
     effects = seat.computed(ApplyTask(STEP), Outcome(grad_norm=2.0), 1.0)
     return seat, [*effects, *seat.update_view(view(STEP + 1), 1.0)]

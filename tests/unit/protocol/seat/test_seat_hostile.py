@@ -54,7 +54,6 @@ def seat(stage: int = 1) -> Seat:
         ]
     )
     made.update_view(view, 0.0)
-    made.allow_training(0.0)
     return made
 
 

@@ -51,7 +51,7 @@ class Line:
         others = [Replica(SIBLING, 0, True)]
         stages = [here, others, after] if stage == 0 else [before, [*here, *others], after]
         self._do(self.seat.update_view(SwarmView.of(stages), 0.0))
-        self._do(self.seat.allow_training(0.0))
+        self._do(self.seat.tick(0.0))
 
     def one(self) -> None:
         """Let one more come by, and do what a node does after every message."""

@@ -54,7 +54,7 @@ class Desk:
         for version in (step - 1, step):
             self.start_step()
             self.see(view(version))
-        self.note(self.seat.allow_training(0.0))
+        self.note(self.seat.tick(0.0))
 
     def see(self, seen: SwarmView) -> None:
         self.note(self.seat.update_view(seen, 0.0))

@@ -48,20 +48,17 @@ def test_who_joins_says_what_it_waits_for() -> None:
     assert seat.why() == "stage 1: catching up at version 3: the state is on its way"
 
 
-def test_nothing_is_leased_before_the_swarm_is_whole_and_has_started() -> None:
+def test_nothing_is_leased_before_the_swarm_is_whole() -> None:
     seat = make_seat()
     seat.update_view(SwarmView.of([[], [HERE]]), 0.0)
     assert seat.why() == "stage 1: waiting for a volunteer in stage 0"
     seat.update_view(view(HERE), 0.0)
-    assert seat.may_train().reason == "the swarm has not started yet"
-    seat.allow_training(0.0)
     assert seat.may_train()
     assert make_seat(steps=STEP).may_train().reason == "the run is complete"
 
 
 def test_who_does_not_lead_waits_for_the_leaders_plan() -> None:
     seat = make_seat()
-    seat.allow_training(0.0)
     seat.update_view(view(HERE, THERE), 0.0)
     led_by = seat.current_leader()
     assert led_by != ME

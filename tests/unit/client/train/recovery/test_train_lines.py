@@ -23,7 +23,6 @@ CHOICES = {"stages": 1, "steps": STEPS, "checkpoint_every": EVERY, "microbatches
 async def train_apart(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
     """Let two train together, then each by itself to the end of the run; then they may meet."""
     founder, other = await swarm.add(0, founder=True), await swarm.add(0)
-    swarm.start()
     await swarm.until(lambda: other.step(0) >= TOGETHER)
     peers = founder.peer, other.peer
     founder.engine.membership.contacts.left(peers[1])
@@ -33,7 +32,6 @@ async def train_apart(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
     swarm.hub.partition(peers[:1], peers[1:])
     swarm.volunteers = []
     back = await swarm.add(0)  # the same member, with its disk
-    swarm.start()
     await swarm.until(lambda: back.step(0) == STEPS)
     swarm.volunteers = [founder, back]
     swarm.hub.heal()

@@ -27,9 +27,7 @@ def certified(volunteer: Volunteer) -> int:
 
 
 async def pair(swarm: TestSwarm) -> list[Volunteer]:
-    honest = [await swarm.add(0, founder=True), await swarm.add(1)]
-    swarm.start()
-    return honest
+    return [await swarm.add(0, founder=True), await swarm.add(1)]
 
 
 async def invent(swarm: TestSwarm, number: int) -> Volunteer:
@@ -56,7 +54,6 @@ async def beside_an_invented_majority(swarm: TestSwarm) -> tuple[list[Volunteer]
     invented = [await invent(swarm, number) for number in range(INVENTED)]
     await swarm.until(lambda: all(len(v.engine.handshake.admitted) > INVENTED for v in honest))
     late = await swarm.add(1)
-    late.held_stages.allow_training()
     for one in invented:
         one.engine.seats_changed()
     return honest, late

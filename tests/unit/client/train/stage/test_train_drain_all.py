@@ -95,7 +95,6 @@ async def test_the_last_replica_leaves_its_state_and_the_run_goes_on_there(tmp_p
         first, last = await swarm.add(0), await swarm.add(1)
         for volunteer in (first, last):
             nursery.start_soon(keeper(swarm, volunteer).run)
-        swarm.start()
         await swarm.until(lambda: last.step(1) >= 3)
         await finish(last)
         at = newest(last, 1)
@@ -216,7 +215,6 @@ async def test_it_is_known_before_that_the_disk_will_not_take_the_last_version(
         alone = await swarm.add(0)
         disk.full = True
         assert alone.held_stages.not_to_be_saved() == "", "it has nothing yet"
-        swarm.start()
         await swarm.until(lambda: alone.step(0) >= 3)
         said = alone.held_stages.not_to_be_saved()
         assert said.startswith(f"cannot save version {alone.step(0)} of stage 0")

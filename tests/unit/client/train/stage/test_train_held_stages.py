@@ -43,11 +43,10 @@ def test_what_concerns_all_seats_reaches_those_that_are_open() -> None:
     stages.held = {0: held, 1: cast(Any, Mock(driver=None))}
     view, before = SwarmView(((),) * manifest().stage_count), stages.changed
     stages.amended()
-    stages.allow_training()
     stages.save_now()
     assert not stages.sees
     stages.update_view(view)
-    for said in (held.driver.amended, held.driver.allow_training, held.driver.save_now):
+    for said in (held.driver.amended, held.driver.save_now):
         said.assert_called_once_with()
     held.driver.update_view.assert_called_once_with(view)
     assert stages.view is view
@@ -94,7 +93,6 @@ async def test_a_hand_over_that_takes_too_long_is_made_good(
     async with open_swarm(tmp_path, steps=12) as swarm:
         first, second, dual = await swarm.add(0), await swarm.add(1), await swarm.add(0)
         dual.assign(1)
-        swarm.start()
         await swarm.until(lambda: dual.serves(1) and has_work(dual, 1))
         dual.unassign(1)
         await swarm.until_done()
@@ -109,7 +107,6 @@ async def test_a_move_while_training_loses_nothing(tmp_path: Path, old: int, new
         for stage in range(3):
             await swarm.add(stage)
         mover = await swarm.add(old)
-        swarm.start()
         await swarm.until(lambda: mover.step(old) >= 1 and has_work(mover, old))
         mover.assign(new)
         await swarm.until(lambda: new in mover.engine.served)
@@ -126,7 +123,6 @@ async def test_a_move_while_training_loses_nothing(tmp_path: Path, old: int, new
 async def test_a_second_stage_that_does_not_fit_is_refused(swarm: TestSwarm) -> None:
     room = int(stage_need(swarm.manifest, 1).total_bytes / 0.85) + 1
     small, first = await swarm.add(1, memory_bytes=room), await swarm.add(0)
-    swarm.start()
     await swarm.until(lambda: small.step(1) >= 1)
     small.assign(0)
     await swarm.until(lambda: small.engine.given_up)

@@ -54,7 +54,6 @@ def differ(path: Path) -> None:
 async def orphaned(swarm: TestSwarm) -> tuple[Volunteer, Path]:
     """The holder of stage 0, and the disk of a dead holder of stage 1 with versions 4 and 8."""
     first, second = await swarm.add(0), await swarm.add(1)
-    swarm.start()
     await swarm.until(lambda: second.step(1) >= 10)
     swarm.vanish(second)
     assert {path.name for path in second.disk.glob("stage-*")} == {
@@ -191,7 +190,6 @@ async def test_who_offers_other_weights_first_does_not_keep_the_stage_from_begin
         liar.engine.shelf.put(blob_of_file("start", 1, 0, another), another, temporary=False)
         hesitate(honest.engine.shelf, monkeypatch)
         spare = await swarm.add(1)
-        swarm.start()
         await swarm.until(lambda: spare.serves(1))
         swarm.vanish(liar)
         await swarm.until_done()
@@ -203,7 +201,6 @@ async def test_weights_that_nobody_has_are_waited_for(tmp_path: Path, model: Pat
     async with open_swarm(tmp_path, source=model) as swarm:
         await swarm.add(0)
         await swarm.add(1)
-        swarm.start()
         await swarm.until(lambda: said(swarm, "no member gives the imported weights"))
         await swarm.add(starts=True)
         await swarm.until(lambda: all(any(v.serves(s) for v in swarm.volunteers) for s in (0, 1)))
@@ -215,7 +212,6 @@ async def test_a_damaged_start_of_ours_is_fetched_anew(tmp_path: Path, model: Pa
         path = own.held_stages.terms.folders.starts[0]
         rot(path)
         own.assign(0)
-        swarm.start()
         await swarm.until_done()
         kept = sound.held_stages.terms.folders.starts[0]
         assert path.read_bytes() == kept.read_bytes()
@@ -230,7 +226,6 @@ async def test_adapters_are_trained_as_by_one_process(tmp_path: Path, model: Pat
     async with open_swarm(tmp_path, source=model, lora=4) as swarm:
         await swarm.add(0, starts=True)
         second = await swarm.add(1)
-        swarm.start()
         await swarm.until(lambda: second.step(1) >= 2)
         newcomer = await swarm.add(1)
         await swarm.until(lambda: newcomer.serves(1))
@@ -250,7 +245,6 @@ async def test_adapters_are_recovered_beside_their_frozen_weights(
 ) -> None:
     async with open_swarm(tmp_path, steps=14, checkpoint_every=4, source=model, lora=4) as swarm:
         first, second = await swarm.add(0, starts=True), await swarm.add(1)
-        swarm.start()
         await swarm.until(lambda: second.step(1) >= 10)
         swarm.vanish(second)
         spare = await swarm.add(copies=second.disk)
@@ -297,7 +291,6 @@ async def test_a_state_that_the_leader_does_not_know_is_fetched_from_another_don
         first, honest, liar = await swarm.add(0), await swarm.add(1), await swarm.add(1)
         invent(liar.engine.shelf, monkeypatch)
         hesitate(honest.engine.shelf, monkeypatch)
-        swarm.start()
         await swarm.until(lambda: min(first.step(0), honest.step(1), liar.step(1)) >= 3)
         newcomer = await swarm.add(1)
         await swarm.until(lambda: newcomer.serves(1))

@@ -118,14 +118,12 @@ async def test_all_learn_of_it_and_agree_and_newcomers_too(tmp_path: Path) -> No
     async with open_swarm(tmp_path, steps=40, checkpoint_every=20) as swarm:
         founder = await swarm.add(0, founder=True)
         await swarm.add(1)
-        swarm.start()
         await swarm.until(lambda: founder.step(0) >= 3)
         said = founders(swarm, founder, steps=50, lr=5e-4, min_lr=1e-4)
         founder.engine.amending.publish(said)
         await swarm.until(lambda: all(book.agreed for book in books(swarm)))
         assert len({book.agreed for book in books(swarm)}) == 1
         late = await swarm.add(1)
-        late.held_stages.allow_training()
         await swarm.until(lambda: late.serves(1) and late.step(1) == 50)
         await swarm.until(lambda: all(min(v.held_stages.newest) >= 50 for v in swarm.volunteers))
         assert {book.steps for book in books(swarm)} == {50}
@@ -138,7 +136,6 @@ async def test_what_is_not_the_founders_costs_its_bringer(tmp_path: Path) -> Non
     async with open_swarm(tmp_path, steps=2000, checkpoint_every=20) as swarm:
         founder = await swarm.add(0, founder=True)
         liar = await swarm.add(1)
-        swarm.start()
         await swarm.until(lambda: founder.step(0) >= 1)
         forged = founders(swarm, liar, steps=2)
         liar.engine.send(founder.peer, Statements("amendments", (forged,)))

@@ -66,7 +66,6 @@ async def test_a_mixture_is_trained_on_as_by_one_process_within_the_budget_of_th
         await enter(founder)
         first = await swarm.add(0, text=False)
         await swarm.add(0, text=False)
-        swarm.start()
         most = 0
 
         def done() -> bool:
@@ -87,7 +86,6 @@ async def test_what_one_has_fetched_it_gives_to_others(tmp_path: Path, tokens: P
         await enter(founder)
         first = await swarm.add(0, text=False)
         await swarm.add(1, text=False)
-        swarm.start()
         await swarm.until(lambda: len(cached(first)) == LEAVES)
         swarm.vanish(founder)
         second = await swarm.add(0, text=False)
@@ -112,7 +110,6 @@ async def test_a_leaf_that_lies_costs_its_giver_and_comes_from_another(
 
         liar.engine.shelf.leaves = Lies()  # type: ignore[assignment]
         first = await swarm.add(0, text=False)
-        swarm.start()
         await swarm.until(lambda: first.engine.penalties["leaf-not-proven"])
         swarm.vanish(liar)  # it is banned, and would never see the end
         await swarm.until_done()
@@ -127,7 +124,6 @@ async def test_a_cache_is_kept_over_a_restart_and_a_damaged_leaf_is_fetched_agai
         founder = await swarm.add(1)
         await enter(founder)
         first = await swarm.add(0, text=False)
-        swarm.start()
         await swarm.until(lambda: len(cached(first)) == LEAVES)
         before = founder.engine.shelf.served_bytes
         damaged = cached(first)[3]
@@ -152,7 +148,6 @@ async def test_when_the_last_giver_leaves_it_is_said_and_training_goes_on_when_o
         founder = await swarm.add()
         await enter(founder)
         first, last = await swarm.add(0, text=False), await swarm.add(1, text=False)
-        swarm.start()
         await swarm.until(lambda: first.step(0) >= 2)
         swarm.vanish(founder)
         await swarm.until(lambda: first.shown().state == "waiting")
