@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from client.control.matches import MatchesSnapshot, PayingMove, SeatMatch
+from client.control.matches import MatchesSnapshot, PayingMove, SeatMatch, StageMatch
 from client.train.engine import Engine
 from protocol.matching.machine import Matching
+from protocol.matching.overview import StageOverview
+from protocol.matching.preferences import MICRO
 from protocol.wire.parts import SeatStatus
 
 
@@ -24,7 +26,7 @@ def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> Matches
     return MatchesSnapshot(
         state=matching.state.value,
         seats=_seats(matching, statuses),
-        stages=matching.overview(now),
+        stages=[_stage(seen, matching) for seen in matching.overview(now)],
         paying_moves=[
             PayingMove(home=change.before.home, to=change.to)
             for change in matching.blocking_moves()
@@ -45,3 +47,15 @@ def _seats(matching: Matching, statuses: Sequence[SeatStatus]) -> list[SeatMatch
             state = "leaving"
         seats.append(SeatMatch(seat=matching.seat_of(stage), stage=stage, state=state))
     return seats
+
+
+def _stage(seen: StageOverview, matching: Matching) -> StageMatch:
+    return StageMatch(
+        stage=seen.stage,
+        steward=seen.steward,
+        shared_level=seen.shared_level / MICRO,
+        redundancy=seen.r,
+        seat=matching.seat_of(seen.stage) if seen.stage in matching.stages else None,
+        obstacle=seen.obstacle,
+        stay=seen.stay,
+    )

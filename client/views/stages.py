@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from client.control.matches import MatchesSnapshot
+from client.control.matches import MatchesSnapshot, StageMatch
 from client.control.snapshot import ReplicaView, Snapshot, StageView
 from client.quantities import plural
 from client.views import words
@@ -13,7 +13,6 @@ from client.views.plot import bar
 from client.views.record import Record
 from client.views.span import Box, Column, Line, Row, Span, Tone, cells_of, cut, head_of, line
 from client.views.text import width
-from protocol.matching.overview import StageOverview
 
 SERVING = "serving"
 _MARKS: dict[str, tuple[str, Tone]] = {
@@ -166,7 +165,7 @@ def _mark(replica: ReplicaView, me: str) -> tuple[str, Tone]:
 
 
 def _row(
-    stage: StageView, known: StageOverview | None, now: Snapshot, slowest: int | None
+    stage: StageView, known: StageMatch | None, now: Snapshot, slowest: int | None
 ) -> StageRow:
     serving = sum(replica.state == SERVING for replica in stage.replicas)
     mine = any(seat.stage == stage.stage for seat in now.seats)
@@ -176,7 +175,7 @@ def _row(
 
 
 def _why(
-    stage: StageView, known: StageOverview | None, serving: int, wanted: int, slowest: bool
+    stage: StageView, known: StageMatch | None, serving: int, wanted: int, slowest: bool
 ) -> tuple[str, Tone]:
     fetching = sum(replica.state == "fetching" for replica in stage.replicas)
     coming = f"; {fetching} on the way" if fetching else ""

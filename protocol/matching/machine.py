@@ -145,7 +145,7 @@ class Matching:
 
     def overview(self, now: float) -> list[StageOverview]:
         """Return every stage with the terms of our preference, the most preferred first."""
-        return stage_overviews(self._context, self._seats, now)
+        return stage_overviews(self._context, self._seats.home_seat.prospects, now)
 
     def may_speak(self, peer: PeerId, stage: Stage, now: float) -> bool:
         """Tell whether ``peer`` is, at ``now``, a candidate for the stewardship of ``stage``."""

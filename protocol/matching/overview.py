@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from dataclasses import dataclass
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.context import Context
 from protocol.matching.gain import changes
-from protocol.matching.preferences import MICRO
-from protocol.matching.seats import Seats
+from protocol.matching.prospects import Prospects
 
 
-class StageOverview(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True)
+class StageOverview:
     """One stage."""
 
-    stage: int
+    stage: Stage
     steward: PeerId
-    """The member that decides who holds it."""
-    shared_level: float
-    """Microbatches per second of its replicas together, after dual homing."""
-    redundancy: int
-    """Replicas it should have (r)."""
-    seat: int | None
-    """Our seat that holds it."""
+    shared_level: int
+    """After dual homing, in micro-microbatches per second."""
+    r: int
     obstacle: str
     """Why a proposal there is useless now, in words; empty if it is not."""
     stay: str
     """Why a move there would not pay, in words; empty if it would, or without a home."""
 
 
-def stage_overviews(context: Context, seats: Seats, now: float) -> list[StageOverview]:
+def stage_overviews(context: Context, prospects: Prospects, now: float) -> list[StageOverview]:
     """Return every stage that has a posting, the most preferred first; none before we are a
     member."""
     notices, view = context.board.notices(now), context.population
-    prospects = seats.home_seat.prospects
     if context.me not in view:
         return []
     order = sorted(notices, key=lambda s: prospects.wish(s, notices[s].posting), reverse=True)
@@ -41,9 +36,8 @@ def stage_overviews(context: Context, seats: Seats, now: float) -> list[StageOve
         StageOverview(
             stage=stage,
             steward=notices[stage].author,
-            shared_level=view.supply.levels[stage] / MICRO,
-            redundancy=notices[stage].posting.r,
-            seat=seats.seat_of(stage) if stage in seats.stages else None,
+            shared_level=view.supply.levels[stage],
+            r=notices[stage].posting.r,
             obstacle=prospects.obstacle(stage, notices[stage].posting, now) or "",
             stay=_objection(context, stage),
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.control.matches import MatchesSnapshot, PayingMove, SeatMatch
+from client.control.matches import MatchesSnapshot, PayingMove, SeatMatch, StageMatch
 from client.control.methods import EventBatch, Impossible
 from client.control.snapshot import (
     Amended,
@@ -23,7 +23,6 @@ from client.control.snapshot import (
 from client.control.updates import Curve, StepPoint
 from client.events import Entry, LogLine
 from protocol.amendments.changes import Changes
-from protocol.matching.overview import StageOverview
 
 
 def example_snapshot(**changes: object) -> Snapshot:
@@ -78,7 +77,7 @@ def example_invite(**changes: object) -> InviteView:
     return InviteView(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def example_stage(**changes: object) -> StageOverview:
+def example_stage(**changes: object) -> StageMatch:
     """Return a stage of somebody else's."""
     fields: dict[str, object] = {
         "stage": 1,
@@ -89,7 +88,7 @@ def example_stage(**changes: object) -> StageOverview:
         "obstacle": "its cutoff is above us: 1 of 2 replicas, 1.25 of 1.26 microbatches/s",
         "stay": "the lower of the two stages would not rise",
     }
-    return StageOverview(**{**fields, **changes})  # type: ignore[arg-type]
+    return StageMatch(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 def example_matches(**changes: object) -> MatchesSnapshot:

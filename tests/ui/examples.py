@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.control.matches import MatchesSnapshot
+from client.control.matches import MatchesSnapshot, StageMatch
 from client.control.snapshot import (
     AuditCounts,
     AuditsView,
@@ -22,7 +22,6 @@ from client.control.snapshot import (
 )
 from client.control.updates import Update
 from client.views.record import Record
-from protocol.matching.overview import StageOverview
 from tests.support.control_fakes import example_matches, example_snapshot, example_stage
 
 ME, ANNA, BORIS, CARLA = (
@@ -152,13 +151,13 @@ def update(second: int, *events: EventView, **changes: object) -> Update:
     return Update(time=NOW + second, snapshot=snapshot(**changes), events=list(events))
 
 
-def stage_match(number: int, **changes: object) -> StageOverview:
+def stage_match(number: int, **changes: object) -> StageMatch:
     """Return one stage as the matching sees it."""
     usual = {"shared_level": 10.0 + number, "obstacle": "", "stay": ""}
     return example_stage(**{"stage": number, **usual, **changes})
 
 
-def matching(*stages: StageOverview, **changes: object) -> MatchesSnapshot:
+def matching(*stages: StageMatch, **changes: object) -> MatchesSnapshot:
     """Return the matching with our home at stage 0."""
     usual = dict[str, object](paying_moves=[], decides=[])
     return example_matches(**{"stages": list(stages), **usual, **changes})
