@@ -332,7 +332,7 @@ async def test_our_elector_hears_of_every_stage_and_answers_for_it(
     monkeypatch.setattr(engine, "send", lambda to, message: sent.append((to, message)))
     monkeypatch.setattr(elector, "verify", lambda *_: True)
     show(elector, may_be=lambda *_: True)
-    decree = Decree(2, bytes(32), (leader,), (me,), 0.0)
+    decree = Decree(2, bytes(32), (leader,), (me,), 0.0, (bytes(64),))
     closed = Commit(stage, 7, 2, leader, decree, ((leader, bytes(64)),), era=5)
     engine.take(Inbound(leader, closed, b""))
     assert elector.commit(stage, 5, 7) is None, "no work has proven who has voted"
