@@ -87,7 +87,7 @@ class Givers:
 
     def closed(self, step: int, given: Given) -> None:
         """A step is closed with what these gave: draw one of those that have siblings."""
-        if self._open is not None or not self._terms.budget:
+        if self._open is not None:
             return
         secret = self._terms.secret
         drawn = [giver for giver in given if giver[1] != self._place.me and self._siblings(giver)]

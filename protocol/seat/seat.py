@@ -717,7 +717,8 @@ class Seat:
         if commit is not None:
             self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
         self.standing.closed_with(committed.with_whom)
-        self.givers.closed(self.step, self.pipeline.given())
+        if self.auditing.active:
+            self.givers.closed(self.step, self.pipeline.given())
         self.made_by = self.member.applied
         agreed = list[SeatEffect]()
         if plan is not None:
