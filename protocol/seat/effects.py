@@ -49,9 +49,8 @@ class AgreedOn:
 
 
 @dataclass(frozen=True, slots=True)
-class Unborne:
-    """A replica beside us has not committed to what it gave us: it is set aside. It stays within
-    the seat."""
+class Distrusted:
+    """A replica beside us has not committed to what it gave us: the seat sets it aside."""
 
     stage: int
     peer: PeerId
@@ -62,4 +61,6 @@ SeatNews = Committed | HeldOutLoss | Verdict | Contradicted | AgreedOn
 """What concerns more than the stage: a step that it has closed, a loss on held-out text, who is
 expelled or contradicts itself, and amendments of the founder."""
 
-SeatEffect = PipelineEffect | RoundEffect | SeatNews | Snapshot | Serving | StatusChanged | Unborne
+SeatEffect = (
+    PipelineEffect | RoundEffect | SeatNews | Snapshot | Serving | StatusChanged | Distrusted
+)

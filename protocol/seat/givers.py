@@ -7,9 +7,9 @@ drawn with our secret, with its list of that step, by their digests. One is comp
 - The list must have the root that its author has signed. Whoever signs another commitment for us
   than for its siblings is convicted: one of them gets ours.
 - A giver that lists another tensor than it gave us has lied to us. It is set aside.
-- A giver may count less than it gave: another replica has counted the same microbatch, or a leader
-  has left it out. It is set aside if most of what it gave was not borne out in ``MOST_UNBORNE`` of
-  the newest ``NEWEST`` lists, or they did not come.
+- A giver may list less than it gave: another replica has counted the same microbatch, or a leader
+  has left it out. It is set aside if more than ``MOST_UNLISTED`` of its newest ``NEWEST`` lists had
+  less than half of what it gave, or did not come.
 
 What we find is proof to us alone, so each replica decides for itself. A stage of one commits to
 nothing.
@@ -40,14 +40,14 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
 from protocol.pipeline.effects import PayloadName
 from protocol.pipeline.place import Place
-from protocol.seat.effects import Unborne
+from protocol.seat.effects import Distrusted
 from protocol.view import SwarmView
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Statements
 
 NEWEST: Final = 8
-MOST_UNBORNE: Final = 4
+MOST_UNLISTED: Final = 4
 MAX_GIVERS: Final = 256
 
 Giver = tuple[int, PeerId]
@@ -83,7 +83,7 @@ class Givers:
         self._view = SwarmView(((),) * place.stages)
         self._open: _Comparison | None = None
         self._results: dict[Giver, deque[bool]] = {}
-        """Of the newest comparisons of each, which did not bear it out."""
+        """Of the newest comparisons of each, in which it listed less than half."""
 
     def closed(self, step: int, given: Given) -> None:
         """A step is closed with what these gave: draw one of those that have siblings."""
@@ -111,7 +111,7 @@ class Givers:
 
     def on_list(
         self, sender: PeerId, message: AuditReply, encoded: bytes, now: float
-    ) -> list[Send | Unborne]:
+    ) -> list[Send | Distrusted]:
         """Take the list of a giver, with its signed commitment."""
         of, said = self._open, message.said
         if of is None or said is None or (of.giver[1], of.step) != (sender, message.step):
@@ -124,7 +124,7 @@ class Givers:
         siblings = sorted(self._siblings(of.giver), key=lambda p: rank(sender, message.step, p))
         return [*found, *(Send(peer, Statements("decision", (said,))) for peer in siblings[:1])]
 
-    def tick(self, now: float) -> list[Send | Unborne]:
+    def tick(self, now: float) -> list[Send | Distrusted]:
         """Ask again, and lose patience in the end."""
         of = self._open
         if of is None or of.until is None or now < of.ask_at:
@@ -169,18 +169,18 @@ class Givers:
         whole = [row for row in listed.microbatches if len(row.digests) == len(names)]
         return {row.microbatch: b"".join(row.digests[i] for i in at) for row in whole}
 
-    def _judge(self, of: _Comparison, rows: Mapping[int, bytes]) -> list[Send | Unborne]:
+    def _judge(self, of: _Comparison, rows: Mapping[int, bytes]) -> list[Send | Distrusted]:
         """The comparison is over: draw the conclusions."""
         self._open = None
-        borne = [m for m in of.given if m in rows]
-        wrong = [m for m in borne if rows[m] != of.given[m]]
+        listed = [m for m in of.given if m in rows]
+        wrong = [m for m in listed if rows[m] != of.given[m]]
         newest = self._results.pop(of.giver, None) or deque(maxlen=NEWEST)
-        newest.append(2 * len(borne) < len(of.given))
+        newest.append(2 * len(listed) < len(of.given))
         if wrong:
             words = f"it gave us another tensor of microbatch {wrong[0]} than it has committed to"
-            return [Unborne(*of.giver, words)]
-        if sum(newest) > MOST_UNBORNE:
-            return [Unborne(*of.giver, "it counts little of what it gave us")]
+            return [Distrusted(*of.giver, words)]
+        if sum(newest) > MOST_UNLISTED:
+            return [Distrusted(*of.giver, "it counts little of what it gave us")]
         self._results[of.giver] = newest
         while len(self._results) > MAX_GIVERS:
             del self._results[next(iter(self._results))]

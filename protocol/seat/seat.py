@@ -73,7 +73,7 @@ from protocol.seat.effects import (
     Serving,
     Snapshot,
     StatusChanged,
-    Unborne,
+    Distrusted,
 )
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.givers import Givers
@@ -828,7 +828,7 @@ class Seat:
                     pending += self._take(self.place.me, message, now)
                 case Unsigned(plan, member):
                     pending += self.auditing.unsigned(plan, member, now)
-                case Unborne(stage, peer, words):
+                case Distrusted(stage, peer, words):
                     pending += self.standing.set_aside(peer, stage, words, now)
                     pending += self._take_view(now)
                 case Verdict():

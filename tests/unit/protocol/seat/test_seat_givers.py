@@ -11,8 +11,8 @@ from protocol.audit.terms import AuditTerms
 from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.pipeline.place import Place
-from protocol.seat.effects import Unborne
-from protocol.seat.givers import MOST_UNBORNE, NEWEST, Givers
+from protocol.seat.effects import Distrusted
+from protocol.seat.givers import MOST_UNLISTED, NEWEST, Givers
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Statements
 from tests.support.protocol_examples import SWARM, peer, signer
@@ -68,7 +68,7 @@ class Line:
 
     def reply(
         self, encoded: bytes, *, root: bytes = b"", author: int | None = None
-    ) -> list[Send | Unborne]:
+    ) -> list[Send | Distrusted]:
         stage, of = self.giver
         said = Commitment(stage, self.step, 3, root or root_of(encoded))
         number = author or (2 if of == GIVER else 4)
@@ -76,11 +76,11 @@ class Line:
         message = AuditReply(STAGE, self.step, 3, "list", 0, said=envelope)
         return self.givers.on_list(of, message, encoded, self.now)
 
-    def compare(self, encoded: bytes, ids: tuple[int, ...] = IDS) -> list[Unborne]:
+    def compare(self, encoded: bytes, ids: tuple[int, ...] = IDS) -> list[Distrusted]:
         """Close the next step, and compare what was given with a list; return what is found."""
         self.step += 1
         assert self.close(ids)
-        return [found for found in self.reply(encoded) if isinstance(found, Unborne)]
+        return [found for found in self.reply(encoded) if isinstance(found, Distrusted)]
 
 
 @pytest.mark.parametrize("giver", [(0, GIVER), (2, AFTER)])
@@ -111,7 +111,7 @@ def test_what_is_not_listed_counts_against_a_giver_only_if_it_is_most_of_it_and_
     line = Line()
     for _ in range(NEWEST):
         assert not line.compare(line.listed(IDS[:2])), "half of it is counted elsewhere"
-    for _ in range(MOST_UNBORNE):
+    for _ in range(MOST_UNLISTED):
         assert not line.compare(line.listed(IDS[:1]))
     assert line.compare(line.listed(IDS[:1]))
 
@@ -124,17 +124,17 @@ def test_a_list_counts_only_as_its_author_has_signed_it(fault: str) -> None:
         assert not line.reply(line.listed(), author=3)
         assert line.givers.next_deadline() is not None, "it is still awaited"
         return
-    for _ in range(MOST_UNBORNE + 1):
+    for _ in range(MOST_UNLISTED + 1):
         encoded = b"\xc1" if fault == "malformed" else line.listed()
         found = line.reply(encoded, root=b"" if fault == "malformed" else digest("else"))
         line.step += 1
         line.close()
-    assert any(isinstance(each, Unborne) for each in found)
+    assert any(isinstance(each, Distrusted) for each in found)
 
 
 def test_a_silent_giver_is_asked_again_and_then_counts_as_one_that_lists_nothing() -> None:
     line, asked = Line(), 0
-    for _ in range(MOST_UNBORNE + 1):
+    for _ in range(MOST_UNLISTED + 1):
         asked += len(line.close())
         end = line.now + PATIENCE_S
         while (due := line.givers.next_deadline()) is not None:
@@ -143,8 +143,8 @@ def test_a_silent_giver_is_asked_again_and_then_counts_as_one_that_lists_nothing
             asked += sum(isinstance(each, Send) for each in found)
         assert line.now < end + ASK_AGAIN_S
         line.step += 1
-    assert [isinstance(each, Unborne) for each in found] == [True]
-    assert asked == (MOST_UNBORNE + 1) * 4
+    assert [isinstance(each, Distrusted) for each in found] == [True]
+    assert asked == (MOST_UNLISTED + 1) * 4
 
 
 def test_nobody_is_asked_before_it_has_closed_the_step_nor_once_it_has_gone() -> None:
