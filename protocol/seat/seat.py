@@ -69,11 +69,11 @@ from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import MAX_STEPS_AHEAD, SERVING_STEPS_AHEAD, EarlyMessages
 from protocol.seat.effects import (
     AgreedOn,
+    Distrusted,
     SeatEffect,
     Serving,
     Snapshot,
     StatusChanged,
-    Distrusted,
 )
 from protocol.seat.evaluating import Evaluating
 from protocol.seat.givers import Givers
