@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S
@@ -66,7 +66,7 @@ class _Comparison:
     step: int
     given: Mapping[int, bytes]
     until: float | None = None
-    ask_at: float = field(default=0.0)
+    ask_at: float = 0.0
 
 
 class Givers:

@@ -23,8 +23,8 @@ Sender = Literal[
 
 anyone: before its Hello is accepted, too. peer: another member, once admitted. member: an admitted
 peer, or another stage of our own. The others are members that hold a seat, by the receiver's view:
-in the stage before, the one after, any of these and the same one, or the same one, or that serve
-it.
+in the stage before, the one after, the same one, or near, which is any of these three; or that
+serve it.
 """
 Address = Literal["stage", "stage before", "first"]
 """The stage whose seat a message is for: the one it names, the one before that, or stage 0."""
