@@ -123,11 +123,13 @@ class Following:
 
     def _would_choose(self, lineage: Lineage) -> bool:
         """Whether nothing newer is whole, or nobody gives it, and it begins at the states that we
-        believe, with electors most of whom are here."""
+        believe, with electors most of whom are here and have a voice; where nobody here has one,
+        with electors most of whom are here."""
         known, version = self._known, lineage.version
         if version < known.newest_whole().version and not self._begins_in_vain():
             return False
-        here = ({known.me} | known.linked()).intersection(lineage.electors)
+        voices = set(filter(known.has_voice, known.linked())) or known.linked()
+        here = voices.union({known.me}).intersection(lineage.electors)
         if 2 * len(here) <= len(lineage.electors):
             return False
         reached, claims = known.reached(), known.claims(known.stored_live())

@@ -123,6 +123,17 @@ class TestInventedMembers:
         effects = [*made.tick(20.0 + ANSWER_S), *made.tick(20.0 + ANSWER_S + HEARD_S)]
         assert adopted(effects) is not None
 
+    @pytest.mark.parametrize("elector", [SIBLING, STRANGERS[0]])
+    def test_in_trouble_no_lineage_is_followed_that_a_stranger_alone_elects(
+        self, elector: PeerId
+    ) -> None:
+        made = training(SIBLING, NEXT)
+        made.update(context(27, None, live=(ME, SIBLING, STRANGERS[0])), 20.0)
+        later = begun(1, 20, (digest(0, 20), digest(1, 20)), (elector,), b"")
+        said = stored((0, 20), (1, 20), lineage=later)
+        followed = adopted([*made.receive(STRANGERS[0], said, 20.0), *made.tick(20.0 + ANSWER_S)])
+        assert (followed == later) == (elector == SIBLING), "else it decides itself"
+
     def test_nor_for_ever_one_that_comes_back_and_knows_nobody(self) -> None:
         made = Recovery(Knowledge(ME, 2, EVERY, FIRST))
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
