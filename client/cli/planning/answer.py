@@ -170,7 +170,7 @@ def _no_plan(run: PlannedRun, problem: str) -> UserError:
     if problem.startswith(ONE_LAYER):
         advice = f"{what_is_smaller(run.manifest.model)}; or add memory"
     elif problem == COSTS_NOTHING:
-        advice = "ask the swarm's founder to found it again with measured costs"
+        advice = "ask the swarm's founder to found it again"
     return UserError(f"these machines cannot train it together; {problem}", advice)
 
 
