@@ -17,6 +17,7 @@ from client.cli.command_table import build_app
 from client.cli.logging.crash import save_traceback
 from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError, first_of, solvable
+from model_zoo.specs.packages import MissingPackage
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -50,6 +51,8 @@ def run_command(arguments: Sequence[str]) -> int:
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, MissingPackage):
+            return _explain(UserError(str(error), exit_code=ExitCode.CONFIG))
         if isinstance(error, ImportError) and not _is_own(error):
             return _explain_package(error)
         if (known := solvable(error)) is not None:

@@ -26,6 +26,7 @@ from model_zoo.datasets.build import build, interruptible, open_source, processe
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import Folder, damaged_leaves, is_data_folder, open_folder
 from model_zoo.specs.merkle import LEAF_BYTES
+from model_zoo.specs.packages import MissingPackage
 from model_zoo.specs.tokens import token_bytes, token_dtype
 from model_zoo.specs.windows import leaves_of
 
@@ -519,9 +520,9 @@ def test_a_missing_library_is_named_before_anything_is_made(
         monkeypatch.setitem(sys.modules, module, None)
     for name in ("rows.parquet", "a.zst"):
         (tmp_path / name).write_bytes(b"any")
-        with pytest.raises(DataError, match="pip install pyarrow"):
+        with pytest.raises(MissingPackage, match="pip install pyarrow"):
             build([tmp_path / name], tmp_path / "none")
-    with pytest.raises(DataError, match="pip install tokenizers"):
+    with pytest.raises(MissingPackage, match="pip install tokenizers"):
         build([book], tmp_path / "out", tokenizer=400)
     assert not (tmp_path / "out").exists()
     assert _text(build([book], tmp_path / "out")) == TEXT
