@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -54,8 +55,7 @@ from client.store.texts import TextStore
 from client.train.workers.opening import PINNED
 from client.views.words import size as human_bytes
 from model_zoo.data import DataError
-from model_zoo.datasets.build import open_source
-from model_zoo.datasets.corpus import Corpus
+from model_zoo.datasets.corpus import Corpus, open_corpus
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import SWITCHES, Rope
 from model_zoo.specs.data import DataSpec
@@ -485,13 +485,13 @@ def _schedule(choices: OptimizerChoices, warmup: int, end: int) -> dict[str, obj
 
 
 def read_corpus(source: str) -> Corpus:
-    """Open the training data.
+    """Open the training data, a folder of tokens.
 
     Raises:
         UserError: it is missing or unreadable.
     """
     try:
-        corpus = open_source(source)
+        corpus = open_corpus(Path(source).expanduser())
         if corpus.digest != corpus.spec.digest:
             raise DataError(f"{source} is damaged; volunteer data verify says where")
         return corpus
