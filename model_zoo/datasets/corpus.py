@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from model_zoo.data import DataError, plain_tokens
 from model_zoo.datasets.folder import Folder, open_folder
 from model_zoo.specs.data import Answers, DataSpec
-from model_zoo.specs.merkle import LEAF_BYTES, leaf_count, leaf_digest, root
+from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.mixture import Mixture
 from model_zoo.specs.tokens import NOT_LEARNED, token_dtype
 from model_zoo.specs.windows import Windows
@@ -50,12 +50,6 @@ class Corpus:
         spec = folder.index.spec()
         return cls(str(folder.path), partial(_read_leaf, folder.shards), spec, folder.tokenizer)
 
-    @cached_property
-    def digest(self) -> str:
-        """Root over the leaves of the tokens, in hex, computed from their bytes."""
-        leaves = range(leaf_count(self.spec.size_bytes))
-        return root(leaf_digest(self._read_leaf(leaf, 0, LEAF_BYTES)) for leaf in leaves).hex()
-
     def check(self, context: int) -> None:
         """Raise DataError unless there are samples of that context, to train on and held out."""
         self._windows_of(context)
@@ -86,11 +80,6 @@ class Corpus:
         windows, first = self._windows_of(context), index * sequences
         starts = [windows.held_out_start(first + row) for row in range(sequences)]
         return self._read_windows(starts, context)
-
-    @property
-    def loss_weight(self) -> float:
-        """What the loss of a learned token is multiplied with: see `DataSpec.loss_weight`."""
-        return self.spec.loss_weight
 
     def bytes_of(self, tokens: Tokens) -> int:
         """Return the bytes of text that tokens stand for, without those that are not learned."""

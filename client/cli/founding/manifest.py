@@ -55,7 +55,8 @@ from client.store.texts import TextStore
 from client.train.workers.opening import PINNED
 from client.views.words import size as human_bytes
 from model_zoo.data import DataError
-from model_zoo.datasets.corpus import Corpus, open_corpus
+from model_zoo.datasets.corpus import Corpus
+from model_zoo.datasets.folder import damaged_leaves, open_folder
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import SWITCHES, Rope
 from model_zoo.specs.data import DataSpec
@@ -491,10 +492,10 @@ def read_corpus(source: str) -> Corpus:
         UserError: it is missing or unreadable.
     """
     try:
-        corpus = open_corpus(Path(source).expanduser())
-        if corpus.digest != corpus.spec.digest:
+        folder = open_folder(Path(source).expanduser())
+        if next(damaged_leaves(folder), None) is not None:
             raise DataError(f"{source} is damaged; volunteer data verify says where")
-        return corpus
+        return Corpus.from_folder(folder)
     except DataError as error:
         raise UserError(str(error), READABLE, ExitCode.CONFIG) from error
 

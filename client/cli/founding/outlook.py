@@ -22,8 +22,8 @@ def outlook(manifest: Manifest, seconds: float | None) -> Iterator[str]:
         yield "nothing was measured; volunteer plan --swarm says how long the run takes"
         return
     yield (
-        f"the run takes {human_duration(seconds)} with {_volunteers(manifest)} like this machine; "
-        "volunteer plan --swarm reckons with other machines and lines"
+        f"the run takes {human_duration(seconds)} or more with {_volunteers(manifest)} like this "
+        "machine; volunteer plan --swarm reckons with other machines and lines"
     )
 
 

@@ -23,7 +23,7 @@ from model_zoo.data import DataError, built_in_text
 from model_zoo.datasets import assembly, sources
 from model_zoo.datasets.assembly import Progress
 from model_zoo.datasets.build import build, interruptible, processes
-from model_zoo.datasets.corpus import Corpus, open_corpus
+from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import Folder, damaged_leaves, is_data_folder, open_folder
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.packages import MissingPackage
@@ -324,7 +324,7 @@ def test_every_type_of_text_in_parquet_is_read(tmp_path: Path, kind: str) -> Non
 def _check_same_text(path: Path, out: Path, text: str) -> None:
     folder = build([path], out)
     assert _text(folder) == text
-    assert open_corpus(out).digest == folder.index.root
+    assert not list(damaged_leaves(folder))
 
 
 def test_a_plain_file_is_read_as_it_is(tmp_path: Path) -> None:
@@ -527,7 +527,6 @@ def test_shards_are_one_file(book: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert list(damaged_leaves(folder)) == []
     corpus = _corpus(tmp_path / "out")
     assert all(corpus.sample(n, 1, 999, seed=1).shape == (1, 1000) for n in range(99))
-    assert corpus.digest == folder.index.root
 
 
 def test_too_little_text_has_words(tmp_path: Path) -> None:
