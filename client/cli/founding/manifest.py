@@ -45,7 +45,7 @@ from client.cli.founding.options import (
     RunChoices,
     for_strangers,
 )
-from client.cli.founding.outlook import warn_of_time
+from client.cli.founding.outlook import warn_of_few, warn_of_time
 from client.cli.founding.presets import PRESETS, Preset, PresetName
 from client.cli.founding.tokenizing import READABLE
 from client.cli.terminal.mixture_text import warn_of_repeats
@@ -70,7 +70,6 @@ from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, narrow_layers, slices, stage_parameter_count
 from model_zoo.specs.tokens import BYTE_VOCAB, token_bytes
 from protocol.ids import PeerId
-from protocol.limits import LEAST_TO_CONVICT
 from protocol.manifest import Manifest, Policy, StageCost, inconsistency
 from protocol.names import normal
 
@@ -567,17 +566,7 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
             f"{manifest.microbatches_per_step} microbatches per step leave a pipeline of "
             f"{manifest.stage_count} stages idle much of the time; {10 * in_flight} would fill it"
         )
-    rule = RULES[manifest.aggregation]
-    if manifest.policy.redundancy < rule.robust_from:
-        found.append(
-            f"{manifest.aggregation} tells who lies from {rule.robust_from} volunteers to a "
-            f"stage on, and bounds only norms before; --redundancy {rule.robust_from} asks for them"
-        )
-    if manifest.audits and manifest.policy.redundancy < LEAST_TO_CONVICT:
-        found.append(
-            f"audits find who lies, and convict nobody with fewer than {LEAST_TO_CONVICT} "
-            f"volunteers to a stage; --redundancy {LEAST_TO_CONVICT} asks for them"
-        )
+    found += warn_of_few(manifest, manifest.policy.redundancy)
     largest = max(manifest.stages, key=attrgetter("memory_bytes"))
     if largest.memory_bytes > (here := psutil.virtual_memory().total):
         advice = "with more --stages each needs less"
