@@ -16,7 +16,7 @@ DARK: Final = "volunteer-dark"
 LIGHT: Final = "volunteer-light"
 BOLD: Final = ("strong", "key")
 """Tones that stand out without colour, too."""
-_COLOURS: Final = {
+_COLOURS: Final[dict[str, str]] = {
     "plain": "foreground",
     "good": "success",
     "warn": "warning",
@@ -87,6 +87,9 @@ def tone_styles(theme: str) -> dict[str, Style]:
     """Return the style of every tone in a theme, and ``row`` for the chosen row."""
     found = next((one for one in THEMES if one.name == theme), THEMES[0])
     colours = {tone: found.variables.get(f"tone-{tone}") for tone in TONES}
-    colours |= {tone: getattr(found, name) for tone, name in _COLOURS.items()}
-    styles = {tone: Style(color=colour, bold=tone in BOLD) for tone, colour in colours.items()}
+    named = {tone: getattr(found, name) for tone, name in _COLOURS.items()}
+    styles: dict[str, Style] = {
+        tone: Style(color=named.get(tone, colour), bold=tone in BOLD)
+        for tone, colour in colours.items()
+    }
     return {**styles, "row": Style(bgcolor=found.variables["row"])}

@@ -40,7 +40,11 @@ def main() -> None:
     from client.compute import process
 
     launch = process.launch
-    process.launch = lambda _, ring_bytes: launch((*COMMAND, WORKER), ring_bytes)  # type: ignore[assignment]
+
+    def launch_armed(_: object, ring_bytes: int) -> process.Launched:
+        return launch((*COMMAND, WORKER), ring_bytes)
+
+    process.launch = launch_armed  # type: ignore[assignment]
     command_line()
 
 
