@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Final
 
 from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
 from client.cli.command_table import build_app
-from client.cli.logging.crash import save_traceback
 from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError, first_of, solvable
 from model_zoo.specs.packages import MissingPackage
+
+MAX_TRACEBACK_CHARS: Final = 64 * 1024
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -82,10 +85,23 @@ def _explain(error: UserError) -> int:
 
 
 def _explain_crash(error: Exception) -> int:
-    place = save_traceback(error)
     say(f"volunteer: internal error: {_one_line(error)}")
-    say(f"  {place}; please report it")
+    say(f"  {_keep_traceback(error)}; please report it")
     return ExitCode.RUNTIME
+
+
+def _keep_traceback(error: Exception) -> str:
+    """Add the traceback to the errors of this home, and say where that is, for the report."""
+    from client.cli.logging.log_file import append_error
+    from client.cli.reach.home import home_with_faults
+
+    text = "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]
+    path = None
+    with suppress(UserError):  # there is no home
+        path = append_error(home_with_faults()[0].folders.logs, text)
+    if path is None:
+        return "the traceback could not be saved; run again with --debug"
+    return f"the traceback is in {path}"
 
 
 def _is_own(error: ImportError) -> bool:

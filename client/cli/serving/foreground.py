@@ -12,7 +12,6 @@ from typing import Any
 
 import trio
 
-from client.cli.logging.crash import keep_traceback
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json, log_writer
 from client.cli.reach.home import Home
@@ -78,8 +77,6 @@ def serve(
             known.told = True
         elif isinstance(error, Exception):
             log.write(as_json(line, time.time()))
-        if known is None and isinstance(error, Exception):
-            keep_traceback(error, home.folders.logs)
         raise
     else:
         record.end("it drained and left the swarm", "", code)

@@ -113,12 +113,12 @@ def test_a_crash_is_one_line_and_a_file_unless_debug(
         raise ExceptionGroup("several", [ZeroDivisionError("first\nof them")])
 
     monkeypatch.setattr("client.cli.commands.list.list", fail)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path))
     assert run(["list"]) == 1
     said = capsys.readouterr().err
     assert "internal error: ZeroDivisionError: first of them" in said
     assert "Traceback" not in said
-    assert "Traceback" in next(tmp_path.glob("volunteer-crash-*.txt")).read_text()
+    assert "Traceback" in (tmp_path / "data" / "logs" / "errors.log").read_text()
     with pytest.raises(ExceptionGroup):
         run(["list", "--debug"])
 
