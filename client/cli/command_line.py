@@ -34,34 +34,30 @@ def run_command(arguments: Sequence[str]) -> int:
     try:
         result = build_app()(tokens, exit_on_error=False, print_error=False, verbose=False)
         sys.stdout.flush()
-    except UserError as error:
-        return _explain(error)
     except CycloptsError as error:
         return _explain(_misused(error))
     except BrokenPipeError:
         return _silence_stdout()
-    except BaseExceptionGroup as group:
-        # Nurseries wrap exceptions in groups; a user's mistake inside one is still a user's
-        # mistake.
-        known = solvable(group)
-        if known is not None:
-            return _explain(known)
-        if first_of(group, KeyboardInterrupt) is not None:
-            raise KeyboardInterrupt from None
-        if debug or not isinstance(group, Exception):
-            raise
-        return _explain_crash(group)
-    except Exception as error:
-        if debug:
-            raise
-        if isinstance(error, MissingPackage):
-            return _explain(UserError(str(error), exit_code=ExitCode.CONFIG))
-        if isinstance(error, ImportError) and not _is_own(error):
-            return _explain_package(error)
-        if (known := solvable(error)) is not None:
-            return _explain(known)
-        return _explain_crash(error)
+    except BaseException as error:
+        return _failed(error, debug=debug)
     return int(result or ExitCode.OK)
+
+
+def _failed(error: BaseException, *, debug: bool) -> int:
+    """Explain what ended a command. Nurseries wrap exceptions in groups; a user's mistake inside
+    one is still a user's mistake."""
+    known = solvable(error)
+    if known is not None and not (debug and isinstance(error, OSError)):
+        return _explain(known)
+    if first_of(BaseExceptionGroup("", [error]), KeyboardInterrupt) is not None:
+        raise KeyboardInterrupt from None
+    if debug or not isinstance(error, Exception):
+        raise error
+    if isinstance(error, MissingPackage):
+        return _explain(UserError(str(error), exit_code=ExitCode.CONFIG))
+    if isinstance(error, ImportError) and not _is_own(error):
+        return _explain_package(error)
+    return _explain_crash(error)
 
 
 def _misused(error: CycloptsError) -> UserError:
