@@ -35,9 +35,7 @@ from protocol.hosts import number_of
 from protocol.names import nickname_problem, normal
 
 ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
-NOT_SETTINGS: Final = frozenset(
-    ("HOME", "SWARM", "CONFIG", "DEBUG", "FAILPOINTS", "FAILPOINTS_LOG")
-)
+NOT_SETTINGS: Final = frozenset(("HOME", "SWARM", "CONFIG", "DEBUG"))
 """Variables with the prefix that other parts of the program read."""
 UNREADABLE: Final = "make it readable; --config and VOLUNTEER_HOME name another"
 MAX_CONFIG_FILE_BYTES: Final = 256 * 1024

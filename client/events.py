@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import asdict, dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal, get_args
 
 Level = Literal["debug", "info", "warning", "error"]
+LEVELS: Final[tuple[str, ...]] = get_args(Level)
 Decision = Literal["", "proposal", "hold", "rejection", "place", "settled"]
 Topic = Literal["membership", "matching", "pipeline", "round", "transfer", "swarm"]
+
+
+def at_least(level: str, least: str) -> bool:
+    """Whether to show an event of a level; those of unknown levels are shown."""
+    return level not in LEVELS or LEVELS.index(level) >= LEVELS.index(least)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 A parameter has the same global name in every cut, that of `transformers`, so the states of
 all stages merge into the state of the whole model, and the whole model is itself the stage that
-holds everything. Stages hold parameters; where to cut is the business of `cutting`.
+holds everything. Stages hold parameters; where to cut is the business of `specs.partition`.
 
 Shapes: B sequences, T tokens, C width, V vocabulary, K numbers of a boundary: C, unless the model's
 boundaries are narrow.

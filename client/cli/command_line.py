@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Final
 
 from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
 from client.cli.command_table import build_app
-from client.cli.logging.crash import save_traceback
 from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError, first_of, solvable
+from model_zoo.specs.packages import MissingPackage
+
+MAX_TRACEBACK_CHARS: Final = 64 * 1024
 
 
 def run_command(arguments: Sequence[str]) -> int:
@@ -30,32 +34,30 @@ def run_command(arguments: Sequence[str]) -> int:
     try:
         result = build_app()(tokens, exit_on_error=False, print_error=False, verbose=False)
         sys.stdout.flush()
-    except UserError as error:
-        return _explain(error)
     except CycloptsError as error:
         return _explain(_misused(error))
     except BrokenPipeError:
         return _silence_stdout()
-    except BaseExceptionGroup as group:
-        # Nurseries wrap exceptions in groups; a user's mistake inside one is still a user's
-        # mistake.
-        known = solvable(group)
-        if known is not None:
-            return _explain(known)
-        if first_of(group, KeyboardInterrupt) is not None:
-            raise KeyboardInterrupt from None
-        if debug or not isinstance(group, Exception):
-            raise
-        return _explain_crash(group)
-    except Exception as error:
-        if debug:
-            raise
-        if isinstance(error, ImportError) and not _is_own(error):
-            return _explain_package(error)
-        if (known := solvable(error)) is not None:
-            return _explain(known)
-        return _explain_crash(error)
+    except BaseException as error:
+        return _failed(error, debug=debug)
     return int(result or ExitCode.OK)
+
+
+def _failed(error: BaseException, *, debug: bool) -> int:
+    """Explain what ended a command. Nurseries wrap exceptions in groups; a user's mistake inside
+    one is still a user's mistake."""
+    known = solvable(error)
+    if known is not None and not (debug and isinstance(error, OSError)):
+        return _explain(known)
+    if first_of(BaseExceptionGroup("", [error]), KeyboardInterrupt) is not None:
+        raise KeyboardInterrupt from None
+    if debug or not isinstance(error, Exception):
+        raise error
+    if isinstance(error, MissingPackage):
+        return _explain(UserError(str(error), exit_code=ExitCode.CONFIG))
+    if isinstance(error, ImportError) and not _is_own(error):
+        return _explain_package(error)
+    return _explain_crash(error)
 
 
 def _misused(error: CycloptsError) -> UserError:
@@ -79,10 +81,23 @@ def _explain(error: UserError) -> int:
 
 
 def _explain_crash(error: Exception) -> int:
-    place = save_traceback(error)
     say(f"volunteer: internal error: {_one_line(error)}")
-    say(f"  {place}; please report it")
+    say(f"  {_keep_traceback(error)}; please report it")
     return ExitCode.RUNTIME
+
+
+def _keep_traceback(error: Exception) -> str:
+    """Add the traceback to the errors of this home, and say where that is, for the report."""
+    from client.cli.logging.log_file import append_error
+    from client.cli.reach.home import home_with_faults
+
+    text = "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]
+    path = None
+    with suppress(UserError):  # there is no home
+        path = append_error(home_with_faults()[0].folders.logs, text)
+    if path is None:
+        return "the traceback could not be saved; run again with --debug"
+    return f"the traceback is in {path}"
 
 
 def _is_own(error: ImportError) -> bool:

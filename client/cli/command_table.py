@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from cyclopts import App, Group, Parameter
 
-from client.cli.software import software_version
+from client.cli.software import version_words
 
 CLIENT: Final = Path(__file__).parents[1]
 FIRST_GROUP: Final = "First"
@@ -127,7 +127,7 @@ def build_app() -> App:
         help=HELP,
         help_epilogue=EPILOGUE,
         help_format="markdown",
-        version=software_version,
+        version=version_words,
         default_parameter=PARAMETER,
         suppress_keyboard_interrupt=False,
         result_action="return_value",

@@ -65,9 +65,14 @@ def follow(socket: Path, folders: Folders) -> int:
                     print(printable(one_line(now)), flush=True)
                 time.sleep(LOOK_S)
     except NotRunning:
-        ending = wait_for_ending(folders, node.greeting.pid)
-        say(ending_words(ending) if ending else "the volunteer has ended")
-        return ExitCode.RUNTIME if ending is not None and ending.failed else ExitCode.OK
+        return say_end(folders, node)
     except KeyboardInterrupt:
         say(LEFT_RUNNING)
         return ExitCode.OK
+
+
+def say_end(folders: Folders, node: ControlClient) -> int:
+    """Say how a node ended that was watched, and return its exit code, if it is known."""
+    ending = wait_for_ending(folders, node.greeting.pid)
+    say(ending_words(ending) if ending else "the volunteer has ended")
+    return ExitCode.RUNTIME if ending is not None and ending.failed else ExitCode.OK

@@ -31,6 +31,13 @@ def software_version() -> str:
     return package_version("volunteer") or "unknown (not installed)"
 
 
+def version_words() -> str:
+    """Return the versions of this program and of the protocol, which members of a swarm share."""
+    from client.train.messaging.handshake import PROTOCOL
+
+    return f"volunteer {software_version()}, protocol {PROTOCOL}"
+
+
 def package_version(name: str) -> str | None:
     """Return the version of an installed package; None: it is not installed."""
     try:

@@ -318,7 +318,8 @@ def _write(path: Path, data: Iterable[memoryview], *, durable: bool) -> list[byt
                 if filled == CHUNK_BYTES:
                     digests.append(chunk.digest())
                     chunk, filled = hashlib.blake2b(digest_size=32), 0
-        faults.meet_full_disk(path.name)
+        if faults.active is not None:
+            faults.active.write(path.name)
         file.flush()
         if durable:
             os.fsync(file.fileno())

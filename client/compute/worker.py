@@ -22,7 +22,6 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from client import faults
 from client.compute.channel import Channel, NodeGone
 from client.compute.errors import FrameError
 from client.compute.payload import Buffer
@@ -89,7 +88,6 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     faulthandler.enable()
-    faults.arm(os.environ)
     # Ctrl-C, and the SIGTERM of a cluster, reach the node as well, which decides.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

@@ -166,6 +166,7 @@ class LocalSwarm:
         *,
         log_name: str = "",
         variables: Mapping[str, str] | None = None,
+        program: Sequence[str] = (),
         within: Sequence[str] = (),
         relay_only: bool = False,
     ) -> Member:
@@ -176,6 +177,7 @@ class LocalSwarm:
             arguments: further flags.
             log_name: of its log, for one that is started again.
             variables: added to its environment.
+            program: what is run in place of ``volunteer``.
             within: a command that becomes the command after it, such as ``ip netns exec NAME``.
             relay_only: start a pure relay.
         """
@@ -184,7 +186,7 @@ class LocalSwarm:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"{log_name or name}.log"
         how = ["relay"] if relay_only else ["join", "--headless"]
-        command = [*volunteer_command(), *how, "--swarm", str(self._swarm_file)]
+        command = [*(program or volunteer_command()), *how, "--swarm", str(self._swarm_file)]
         data = self._swarm_file.with_name(DATA)
         if not relay_only and data.exists() and "--data" not in arguments:
             command += ["--data", str(data)]

@@ -258,7 +258,7 @@ class _Trainer:
                 x = _across(x, self._wire, step, microbatch, index - 1)  # (B, T, C)
             x = stage(x, begins, inputs)
         loss, whole = losses_of(
-            x, targets, z_weight=plan.optimizer.z_loss, weight=corpus.loss_weight
+            x, targets, z_weight=plan.optimizer.z_loss, weight=corpus.spec.loss_weight
         )
         whole.backward()  # type: ignore[no-untyped-call]
         return loss.item() * shown_share(targets)

@@ -227,7 +227,7 @@ class Training:
                 raise UserError(words, next_step, ExitCode.CONFIG) from failure
             except WorkerDied as death:
                 self.held_stages.counters.worker_restarts += 1
-                self._engine.event_sink.recovery(f"{death}; restarting it", "worker", "detected")
+                self._engine.event_sink.worker_died(death)
             try:
                 await self.held_stages.workers.renew_idle()
             except OSError as error:

@@ -16,6 +16,16 @@ DARK: Final = "volunteer-dark"
 LIGHT: Final = "volunteer-light"
 BOLD: Final = ("strong", "key")
 """Tones that stand out without colour, too."""
+_COLOURS: Final[dict[str, str]] = {
+    "plain": "foreground",
+    "good": "success",
+    "warn": "warning",
+    "bad": "error",
+    "accent": "accent",
+    "second": "secondary",
+    "key": "primary",
+}
+"""Tones with a colour that a theme has anyway; it has variables for the others."""
 
 THEMES: Final = (
     Theme(
@@ -32,16 +42,9 @@ THEMES: Final = (
         surface="#161b23",
         panel="#222a36",
         variables={
-            "tone-plain": "#ced5e0",
             "tone-strong": "#f2f5fa",
             "tone-muted": "#8793a5",
             "tone-faint": "#4a5564",
-            "tone-good": "#7cc38d",
-            "tone-warn": "#e0b25f",
-            "tone-bad": "#ee7d8b",
-            "tone-accent": "#6cc7d9",
-            "tone-second": "#a597e0",
-            "tone-key": "#7aa2f7",
             "frame": "#303b4a",
             "row": "#263141",
             "footer-background": "#161b23",
@@ -61,16 +64,9 @@ THEMES: Final = (
         surface="#f4f4ef",
         panel="#e6e7e0",
         variables={
-            "tone-plain": "#2b3138",
             "tone-strong": "#0d1117",
             "tone-muted": "#626c78",
             "tone-faint": "#b9bfc6",
-            "tone-good": "#2a7a3f",
-            "tone-warn": "#8f6000",
-            "tone-bad": "#b3261e",
-            "tone-accent": "#0b7285",
-            "tone-second": "#6a4fb3",
-            "tone-key": "#2c5bb0",
             "frame": "#cfd3cc",
             "row": "#dfe5ee",
             "footer-background": "#f4f4ef",
@@ -89,8 +85,11 @@ def prefers_light(environ: Mapping[str, str] = os.environ) -> bool:
 @lru_cache
 def tone_styles(theme: str) -> dict[str, Style]:
     """Return the style of every tone in a theme, and ``row`` for the chosen row."""
-    found = next((one.variables for one in THEMES if one.name == theme), DEFAULTS)
+    found = next((one for one in THEMES if one.name == theme), THEMES[0])
+    colours = {tone: found.variables.get(f"tone-{tone}") for tone in TONES}
+    named = {tone: getattr(found, name) for tone, name in _COLOURS.items()}
     styles: dict[str, Style] = {
-        tone: Style(color=found[f"tone-{tone}"], bold=tone in BOLD) for tone in TONES
+        tone: Style(color=named.get(tone, colour), bold=tone in BOLD)
+        for tone, colour in colours.items()
     }
-    return {**styles, "row": Style(bgcolor=found["row"])}
+    return {**styles, "row": Style(bgcolor=found.variables["row"])}

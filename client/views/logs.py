@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 from client.control.snapshot import EventView
-from client.events import Level
+from client.events import at_least
 from client.quantities import plural
 from client.views import words
 from client.views.dashboard import event_line
@@ -13,16 +11,14 @@ from client.views.record import Record
 from client.views.span import Box, Line, Row, cut, line, pair
 from client.views.text import clean, wrap
 
-LEVELS = get_args(Level)
-
 
 def chosen(record: Record, level: str, text: str) -> list[EventView]:
     """Return the events of a level and above that contain every word of ``text``."""
-    least, wanted = LEVELS.index(level), text.lower().split()
+    wanted = text.lower().split()
     return [
         event
         for event in record.events
-        if LEVELS.index(event.level) >= least
+        if at_least(event.level, level)
         and all(part in f"{event.words} {event.topic} {event.kind}".lower() for part in wanted)
     ]
 

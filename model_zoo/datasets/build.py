@@ -25,7 +25,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from model_zoo.data import BUILT_IN, DataError, built_in_text
+from model_zoo.data import DataError
 from model_zoo.datasets import sources
 from model_zoo.datasets.assembly import (
     COPY_BYTES,
@@ -42,7 +42,6 @@ from model_zoo.datasets.assembly import (
     write,
 )
 from model_zoo.datasets.conversations import Conversation, NoConversation, Reader
-from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import (
     MAX_ROW_CHARS,
     Folder,
@@ -58,7 +57,6 @@ from model_zoo.specs.data import Answers
 from model_zoo.specs.merkle import root
 from model_zoo.specs.shards import INDEX, TOKENIZER
 from model_zoo.specs.tokens import NOT_LEARNED, ChatFormat, token_dtype
-from model_zoo.tokenizers.arrays import Tokens
 from model_zoo.tokenizers.bpe import BadTokenizer, Bpe, library_version, train
 from model_zoo.tokenizers.chat import BadTemplate
 
@@ -146,44 +144,6 @@ def build(
         note = _assemble(out, parts, job, workers or _cores(), tell)
         answers = Answers(context, max(1, note.tally.learned), packed) if context else None
         return _finish(out, paths, chosen, note, answers)
-
-
-def tokens_of(path: Path, tokenizer: Bpe | None, field: str = "text") -> Tokens:
-    """Return the tokens of a file or folder, as a data folder would have them.
-
-    Args:
-        path: text.
-        tokenizer: None: tokens are bytes.
-        field: of JSON lines and parquet, that has the text.
-
-    Raises:
-        DataError: it cannot be read or tokenized.
-    """
-    files, _ = sources.find_files([path])
-    pieces = [piece for source in files for piece in sources.pieces(source, field)]
-    job = _Job("", field, "", "")
-    try:
-        made = [data for piece in pieces for data, _ in _made(piece, job, tokenizer, refuse)]
-    except BadTokenizer as error:
-        raise DataError(str(error)) from error
-    return np.frombuffer(b"".join(made), token_dtype(tokenizer.vocab if tokenizer else 256))
-
-
-def open_source(source: str) -> Corpus:
-    """Open Python's own source, a data folder, or any file with text, whose bytes are its tokens.
-
-    Args:
-        source: `stdlib`, or a path.
-
-    Raises:
-        DataError: the source is missing, empty, unreadable or no text.
-    """
-    if source == BUILT_IN:
-        return Corpus.from_tokens(source, np.frombuffer(built_in_text(), np.uint8))
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return Corpus.from_folder(open_folder(path))
-    return Corpus.from_tokens(str(path), tokens_of(path, None))
 
 
 # --- the plan ------------------------------------------------------------------------------------

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 
 from model_zoo.data import DataError, plain_tokens
-from model_zoo.datasets.folder import Folder, leaves_of, name_of
+from model_zoo.datasets.folder import Folder, open_folder
 from model_zoo.specs.data import Answers, DataSpec
-from model_zoo.specs.merkle import LEAF_BYTES, leaf_count, leaf_digest, root
+from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.mixture import Mixture
-from model_zoo.specs.tokens import BYTE_VOCAB, NOT_LEARNED, token_dtype
+from model_zoo.specs.tokens import NOT_LEARNED, token_dtype
 from model_zoo.specs.windows import Windows
 from model_zoo.tokenizers.arrays import Bytes, Tokens
 from model_zoo.tokenizers.bpe import Bpe
@@ -50,26 +50,6 @@ class Corpus:
         spec = folder.index.spec()
         return cls(str(folder.path), partial(_read_leaf, folder.shards), spec, folder.tokenizer)
 
-    @classmethod
-    def from_tokens(cls, name: str, tokens: Tokens) -> Corpus:
-        """Tokens that are bytes of a text, in memory.
-
-        Raises:
-            DataError: there are none.
-        """
-        if not tokens.size:
-            raise DataError(f"{name} is empty; a corpus needs text")
-        data = tokens.astype(token_dtype(BYTE_VOCAB)).view(np.uint8)
-        found = root(map(leaf_digest, leaves_of([data]))).hex()
-        spec = DataSpec(name_of(Path(name)), data.size, found)
-        return cls(name, partial(_read_leaf, [data]), spec)
-
-    @cached_property
-    def digest(self) -> str:
-        """Root over the leaves of the tokens, in hex, computed from their bytes."""
-        leaves = range(leaf_count(self.spec.size_bytes))
-        return root(leaf_digest(self._read_leaf(leaf, 0, LEAF_BYTES)) for leaf in leaves).hex()
-
     def check(self, context: int) -> None:
         """Raise DataError unless there are samples of that context, to train on and held out."""
         self._windows_of(context)
@@ -100,11 +80,6 @@ class Corpus:
         windows, first = self._windows_of(context), index * sequences
         starts = [windows.held_out_start(first + row) for row in range(sequences)]
         return self._read_windows(starts, context)
-
-    @property
-    def loss_weight(self) -> float:
-        """What the loss of a learned token is multiplied with: see `DataSpec.loss_weight`."""
-        return self.spec.loss_weight
 
     def bytes_of(self, tokens: Tokens) -> int:
         """Return the bytes of text that tokens stand for, without those that are not learned."""
@@ -147,6 +122,11 @@ class Corpus:
                 f"{name} has {tokens} tokens, and a sample needs {context + 1}, for training and "
                 "held out: give more text or choose a shorter context"
             ) from error
+
+
+def open_corpus(folder: Path) -> Corpus:
+    """Return the tokens of a data folder; raises ``DataError`` as ``open_folder`` does."""
+    return Corpus.from_folder(open_folder(folder))
 
 
 def _read_leaf(shards: Sequence[Bytes], leaf: int, offset: int, size: int) -> bytes:

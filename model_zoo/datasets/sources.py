@@ -16,7 +16,6 @@ import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -25,7 +24,7 @@ import msgspec
 
 from model_zoo.data import DataError
 from model_zoo.specs.lfs import MAX_POINTER_BYTES, POINTER, is_pointer
-from model_zoo.specs.packages import install
+from model_zoo.specs.packages import load
 
 Kind = Literal["text", "jsonl", "parquet"]
 FRAGMENT_BYTES = 64 * 1024
@@ -132,7 +131,8 @@ def pieces(source: Source, field: str) -> Iterator[Piece]:
         field: of JSON lines and parquet, that has the text.
 
     Raises:
-        DataError: parquet without such a column, without pyarrow, or a damaged file.
+        DataError: parquet without such a column, or a damaged file.
+        MissingPackage: nothing reads it here.
     """
     path, kind = source.path, _kind(source.path)
     if kind == "parquet":
@@ -344,21 +344,14 @@ def _opened(path: str) -> BinaryIO:
     """Open a file of text, unpacked.
 
     Raises:
-        DataError: there is nothing that unpacks it.
+        MissingPackage: there is nothing that unpacks it.
     """
     packing = _packing(path)
     if packing == ".gz":
         return gzip.open(path, "rb")  # type: ignore[return-value]
     if packing == ".zst":
-        return io.BufferedReader(_library("pyarrow", path).input_stream(path, compression="zstd"))
+        return io.BufferedReader(load("pyarrow").input_stream(path, compression="zstd"))
     return open(path, "rb")
-
-
-def _library(name: str, path: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise DataError(f"{path} needs {name}: {install(name)}") from error
 
 
 # --- text ----------------------------------------------------------------------------------------
@@ -484,9 +477,10 @@ def _parquet(path: str, field: str) -> Any:
     """Open a parquet file that has a column of texts.
 
     Raises:
-        DataError: it has none, is damaged, or pyarrow is missing.
+        DataError: it has none, or is damaged.
+        MissingPackage: pyarrow is missing.
     """
-    parquet = _library("pyarrow.parquet", path)
+    parquet = load("pyarrow.parquet")
     try:
         file = parquet.ParquetFile(path)
     except (OSError, ValueError) as error:

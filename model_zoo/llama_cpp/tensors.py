@@ -13,10 +13,10 @@ from torch import Tensor
 
 from model_zoo.huggingface.stored import tensor_shapes, zeros
 from model_zoo.llama_cpp.architecture import NotInGguf, architecture
-from model_zoo.llama_cpp.package import load_gguf
 from model_zoo.models.llama import frequencies
 from model_zoo.specs.architecture import Rope
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.packages import load
 
 Named = Iterator[tuple[str, Tensor]]
 _ROTATED: Final = ("q_proj", "k_proj")
@@ -77,7 +77,7 @@ def _arranged(spec: ModelSpec, name: str, tensor: Tensor) -> Tensor:
 
 def _names(spec: ModelSpec) -> Callable[[str], str]:
     """Return what says llama.cpp's name of a parameter."""
-    gguf = load_gguf()
+    gguf = load("gguf")
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     known = gguf.get_tensor_name_map(kinds[architecture(spec)], spec.layers)
 

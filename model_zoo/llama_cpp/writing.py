@@ -17,11 +17,11 @@ from torch import Tensor
 from model_zoo.huggingface.dtypes import TORCH, DType
 from model_zoo.huggingface.filling import filling
 from model_zoo.llama_cpp.architecture import NotInGguf, keys
-from model_zoo.llama_cpp.package import load_gguf
 from model_zoo.llama_cpp.tensors import is_always_fp32, tensors
 from model_zoo.llama_cpp.vocabulary import vocabulary
 from model_zoo.specs.family import Keys
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.packages import load
 from model_zoo.tokenizers.bpe import Bpe
 
 _TYPES: Final = {
@@ -53,12 +53,12 @@ def export_gguf(
         name: of the model, for people.
 
     Raises:
-        NoGguf: the package is not installed.
+        MissingPackage: the gguf package is not installed.
         NotInGguf: llama.cpp cannot compute or tokenize as this model does.
         ValueError: the state is not that of a whole model of this spec.
         OSError: the file cannot be written; an older one is unchanged.
     """
-    gguf = load_gguf()
+    gguf = load("gguf")
     metadata: Keys = {"general.type": "model", "general.name": name}
     metadata |= {"general.file_type": int(gguf.LlamaFileType[_TYPES[dtype][1]])}
     metadata |= keys(spec) | vocabulary(tokenizer, spec.vocab)

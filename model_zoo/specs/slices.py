@@ -1,6 +1,6 @@
 """The slices of a model that stages hold: their layers, ends and parameters.
 
-`model_zoo.cutting` chooses the cut.
+`specs.partition` chooses the cut.
 """
 
 import math

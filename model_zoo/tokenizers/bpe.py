@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model_zoo.specs.lfs import POINTER, is_pointer
-from model_zoo.specs.packages import install
+from model_zoo.specs.packages import load
 from model_zoo.specs.tokens import (
     MAX_TOKENIZER_BYTES,
     MAX_VOCAB,
@@ -145,7 +144,8 @@ class Bpe:
         """Return the tokens of each text; words for special tokens in them are plain text.
 
         Raises:
-            BadTokenizer: the library is missing or refuses the file.
+            MissingPackage: the library is missing.
+            BadTokenizer: it refuses the file.
         """
         for encoding in self._library.encode_batch_fast(texts, add_special_tokens=False):
             yield np.array(encoding.ids, dtype=self._dtype)
@@ -155,7 +155,8 @@ class Bpe:
         character that each begins with.
 
         Raises:
-            BadTokenizer: the library is missing or refuses the file.
+            MissingPackage: the library is missing.
+            BadTokenizer: it refuses the file.
         """
         for encoding in self._with_special_tokens.encode_batch(texts, add_special_tokens=False):
             starts = np.array([start for start, _ in encoding.offsets], dtype=np.int64)
@@ -188,11 +189,11 @@ class Bpe:
         return self._opened()
 
     def check(self) -> None:
-        """Raise BadTokenizer if the library is missing or refuses the file."""
+        """Raise MissingPackage without the library, BadTokenizer if it refuses the file."""
         self._opened()
 
     def _opened(self) -> Any:
-        tokenizer = _guarded(load_library().Tokenizer.from_buffer, self.file)
+        tokenizer = _guarded(load("tokenizers").Tokenizer.from_buffer, self.file)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
@@ -204,11 +205,12 @@ def train(texts: Iterable[str], vocab: int) -> Bpe:
     It has fewer tokens than ``vocab`` where the texts have too few pairs.
 
     Raises:
-        BadTokenizer: the library is missing, or ``vocab`` is out of range.
+        MissingPackage: the library is missing.
+        BadTokenizer: ``vocab`` is out of range.
     """
     if not 257 <= vocab <= MAX_VOCAB:
         raise BadTokenizer(f"a vocabulary has 257 to {MAX_VOCAB} tokens, not {vocab}")
-    library = load_library()
+    library = load("tokenizers")
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = library.decoders.ByteLevel()
@@ -223,21 +225,8 @@ def train(texts: Iterable[str], vocab: int) -> Bpe:
 
 
 def library_version() -> str:
-    """Return the version of the library; raises as `load_library`."""
-    return str(load_library().__version__)
-
-
-def load_library() -> Any:
-    """Return the `tokenizers` module.
-
-    Raises:
-        BadTokenizer: it is not installed.
-    """
-    try:
-        return import_module("tokenizers")
-    except ImportError as error:
-        words = f"the tokenizers library is missing: {install('tokenizers')}"
-        raise BadTokenizer(words) from error
+    """Return the version of the library."""
+    return str(load("tokenizers").__version__)
 
 
 def _guarded(call: Any, *arguments: Any) -> Any:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
 
-from model_zoo.specs.packages import install
+from model_zoo.specs.packages import load
 from model_zoo.specs.tokens import MAX_TEMPLATE_CHARS, ChatFormat
 
 CONFIG = "tokenizer_config.json"
@@ -33,7 +32,8 @@ class ChatTemplate:
     """A template that is ready to be used.
 
     Raises:
-        BadTemplate: it is no Jinja, or the library is missing.
+        BadTemplate: it is no Jinja.
+        MissingPackage: the library is missing.
     """
 
     def __init__(self, chat: ChatFormat) -> None:
@@ -129,13 +129,8 @@ def _word(found: Any) -> str:
 
 def _environment() -> tuple[type[Exception], Any]:
     """Return the class of Jinja's errors, and a sandbox with what templates are written for."""
-    try:
-        jinja = import_module("jinja2")
-        sandbox = import_module("jinja2.sandbox")
-        nodes = import_module("jinja2.nodes")
-        extensions = import_module("jinja2.ext")
-    except ImportError as error:
-        raise BadTemplate(f"chat templates need jinja2: {install('jinja2')}") from error
+    jinja, sandbox = load("jinja2"), load("jinja2.sandbox")
+    nodes, extensions = load("jinja2.nodes"), load("jinja2.ext")
 
     class Generation(extensions.Extension):  # type: ignore[misc, name-defined]
         """The tag around answers: what is in it is written as it is."""

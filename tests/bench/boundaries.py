@@ -26,7 +26,6 @@ from client.compute.replica import squared_norm, step_scale
 from client.compute.wire import Wire
 from client.lab.reference import evaluate, merge_states
 from model_zoo.data import BUILT_IN, inputs_and_targets
-from model_zoo.datasets.build import open_source
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
@@ -39,6 +38,7 @@ from model_zoo.specs.slices import narrow_layers, slices
 from model_zoo.stages import Stage, build_stage, summed_loss
 from model_zoo.threads import limited_threads
 from model_zoo.whole import load_whole
+from tests.support.texts import corpus_of
 
 CONTEXT, SEQUENCES = 64, 16
 HELD_OUT_BATCHES = 40
@@ -139,7 +139,7 @@ def measure(kind: str, shape: tuple[int, int], steps: int, seeds: Sequence[int],
         warmup_steps=steps // 20,
         decay_steps=steps,
     )
-    corpus, losses, sent = open_source(BUILT_IN), [], 0
+    corpus, losses, sent = corpus_of(BUILT_IN), [], 0
     for seed in seeds:
         run, begun = Pipeline(spec, codec, rule, seed), time.process_time()
         seen = [run.step(corpus, number) for number in range(steps)]

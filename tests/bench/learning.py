@@ -30,9 +30,9 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
-from model_zoo.datasets.build import open_source
 from model_zoo.datasets.corpus import Corpus
 from tests.bench.learning_runs import LOCAL, RATES, SHAPES, STEP_TOKENS, Result, Run, train
+from tests.support.texts import corpus_of
 
 METHODS = ("exact", "local")
 EXACT = Run("exact", "", 0, 0, "muon", RATES["muon"])
@@ -140,7 +140,7 @@ def main() -> None:
     torch.set_num_threads(1)
     asked = parsed()
     file = asked.out / "learning.jsonl"
-    for result in finished(wanted(asked), open_source("stdlib"), file):
+    for result in finished(wanted(asked), corpus_of("stdlib"), file):
         print(f"{result.held_out:.4f}  {result.run.shape}  {result.run.name}", flush=True)
     (asked.out / "learning.md").write_text(markdown(read(file)))
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import multiprocessing
 import statistics
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from client.lab.bench.loopback import measure_loopback
 from client.lab.chaos.record import LogTail, Note
 from client.lab.local_swarm import LocalSwarm
 from client.plan.model import Load, Machine, Prediction, Run, predict
-from model_zoo.cutting import least_seconds
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice, slices
@@ -91,6 +91,18 @@ def stage_seconds(spec: ModelSpec, part: StageSlice, sequences: int) -> float:
 
     with limited_threads(1):
         return least_seconds(run, STAGE_REPEATS)
+
+
+def least_seconds(run: Callable[[], object], repeats: int) -> float:
+    """Return the least seconds of processor time that ``run`` takes, after one to warm up: other
+    programs can make a run longer, never shorter."""
+    run()
+    taken = []
+    for _ in range(repeats):
+        begin = time.process_time()
+        run()
+        taken.append(time.process_time() - begin)
+    return min(taken)
 
 
 def wait_until_served(swarm: LocalSwarm, stages: int, replicas: int) -> None:

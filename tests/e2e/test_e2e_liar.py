@@ -13,10 +13,10 @@ from client.cli.founding.options import OptimizerChoices, RunChoices
 from client.control.snapshot import Snapshot
 from client.lab.local_swarm import LocalSwarm, Member
 from client.lab.reference import train_reference, training_plan
-from model_zoo.datasets.build import open_source
 from protocol.invite import SwarmFile
 from tests.hostile.member import LIES_FROM
 from tests.support.e2e_local import HOST, REPOSITORY, beyond, found, killed_at_the_end, wait_for
+from tests.support.texts import corpus_of
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
@@ -119,7 +119,7 @@ def _started(swarm: LocalSwarm, folder: Path, lie_from: int) -> tuple[list[Membe
 def _of_honest_ones(swarm: SwarmFile, end: int) -> float:
     """The mean loss of the last steps where nobody lies."""
     plan = replace(training_plan(swarm.manifest), steps=end)
-    honest = train_reference(plan, open_source("stdlib"), threads=1)
+    honest = train_reference(plan, corpus_of("stdlib"), threads=1)
     return statistics.mean(honest.losses[-LAST:])
 
 

@@ -14,10 +14,10 @@ from client.lab.reference import train_reference, training_plan
 from client.store.checkpoints import CheckpointFolder
 from client.store.persisted import Persisted
 from client.store.records import EVIDENCE
-from model_zoo.datasets.build import open_source
 from protocol.invite import SwarmFile
 from protocol.recovery.evidence import Kept
 from tests.support.e2e_local import HOST, found, wait_for
+from tests.support.texts import corpus_of
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1")
@@ -133,7 +133,7 @@ def _copied(members: list[Member], swarm: SwarmFile) -> bool | None:
 
 def _assert_as_one_process(swarm: SwarmFile, told: dict[int, list[float]]) -> None:
     plan = replace(training_plan(swarm.manifest), steps=max(told) + 1)
-    expected = train_reference(plan, open_source("stdlib"), threads=1).losses
+    expected = train_reference(plan, corpus_of("stdlib"), threads=1).losses
     for step, losses in told.items():
         tolerance = 1e-5 if step < 20 else 1e-3  # I3
         assert losses == pytest.approx([expected[step]] * len(losses), rel=tolerance)

@@ -16,7 +16,7 @@ from client.cli.founding.options import RunChoices
 from client.errors import ExitCode
 from client.lab.local_swarm import LocalSwarm, Member
 from client.lab.reference import train_reference, training_plan
-from model_zoo.datasets.build import build, open_source
+from model_zoo.datasets.build import build
 from protocol.invite import SwarmFile
 from tests.support.e2e_local import (
     HOST,
@@ -28,6 +28,7 @@ from tests.support.e2e_local import (
     volunteer,
     wait_for,
 )
+from tests.support.texts import corpus_of
 
 pytestmark = pytest.mark.slow
 FLAGS = ("--listen-host", HOST, "--threads", "1")
@@ -91,7 +92,7 @@ def test_two_volunteers_train_what_one_process_trains(folder: Path, processes: L
         in_state(member, members, "done")
     wait_for(all_told, "the losses of all steps", members)
     plan = training_plan(swarm.manifest)
-    expected = train_reference(plan, open_source("stdlib"), threads=1).losses
+    expected = train_reference(plan, corpus_of("stdlib"), threads=1).losses
     assert [losses[step] for step in range(8)] == pytest.approx(expected, rel=1e-5)
     assert all(member.snapshot().counters.doubled_microbatches == 0 for member in members)  # type: ignore[union-attr]
 

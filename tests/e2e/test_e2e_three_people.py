@@ -327,13 +327,12 @@ def _service_is_sound(person: Person) -> None:
 
 
 def _is_shown(person: Person, listed: dict[str, Any]) -> None:
-    """Attach to its socket, as from another home, and leave with Ctrl-C."""
-    attach = ("attach", "--socket", listed["socket"])
+    """Attach to the volunteer of a home that was listed, and leave with Ctrl-C."""
     shown = person.work / "shown"
     with shown.open("w") as stdout:
         process = subprocess.Popen(
-            [sys.executable, "-m", "client.cli.main", *attach],
-            env={**person.variables, "VOLUNTEER_HOME": str(person.work / "elsewhere")},
+            [sys.executable, "-m", "client.cli.main", "attach"],
+            env={**person.variables, "VOLUNTEER_HOME": listed["home"]},
             cwd=person.work,
             stdout=stdout,
             stderr=stdout,

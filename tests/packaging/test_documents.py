@@ -99,7 +99,7 @@ def _typed(text: str) -> Iterator[list[str]]:
     for code in [*lines, *(piece.replace("\n", " ") for piece in inline)]:
         for before, after in re.findall(r"(^|[\s/])volunteer ([^;|&<>#()]*)", code):
             words = shlex.split(after) if after.count("'") % 2 == 0 else after.split()
-            if words and (words[0] in COMMANDS or (not before and words[0].islower())):
+            if words and (words[0] in COMMANDS or (not before and words[0][:1].islower())):
                 yield words
 
 

@@ -14,11 +14,11 @@ import pytest
 from client.compute.replica import Replica
 from client.lab.reference import TrainingPlan, train_reference
 from client.lab.simulate.training import TrainingWorld
-from model_zoo.datasets.build import open_source
 from model_zoo.specs.codec import AveragingCodec
 from model_zoo.specs.local_rounds import LocalRounds
 from tests.support.cases import usual
 from tests.support.tensor_swarms import Lab, largest_difference, plan_for, train
+from tests.support.texts import corpus_of
 
 STEPS = 12
 PER_STEP = 24
@@ -67,7 +67,7 @@ def test_a_swarm_equals_the_reference_given_who_counted_what(
     so swarms in which something is doubled are near it and no more."""
     plan = local_plan(1, **changes)
     losses = train(lab.world(plan, replicas))
-    corpus = open_source(str(lab.text))
+    corpus = corpus_of(str(lab.text))
     expected = train_reference(
         plan, corpus, threads=1, dealt=lambda step: list(counted[step].values())
     ).losses

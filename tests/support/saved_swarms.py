@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from protocol.address import Address
 from protocol.invite import SwarmFile
 from protocol.wire.envelope import Signer
 from tests.support.hashes import state_hash
+from tests.support.texts import folder_of
 
 SIGNER = Signer(b"\x07" * 32)
 """The founder."""
@@ -41,6 +42,7 @@ def founded(
         for kind in (RunChoices, ModelChoices, OptimizerChoices)
     )
     assert not choices
+    run = replace(run, name=run.swarm_name, data=str(folder_of(run.data)))
     return found_swarm(SIGNER.peer, run, model, optimizer, store, machine, strangers=strangers)
 
 

@@ -15,7 +15,7 @@ from client.compute.codecs.s4 import rounding_key
 from client.lab.reference import TrainingPlan, WireContext, train_reference
 from client.lab.simulate.tensors import SWARM, TensorSwarm
 from client.lab.simulate.training import TrainingWorld
-from model_zoo.datasets.build import build, open_source
+from model_zoo.datasets.build import build
 from model_zoo.datasets.mix import Choice, mix
 from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.codec import AveragingCodec, Codec
@@ -25,6 +25,7 @@ from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import narrow_layers
 from protocol.manifest import Manifest
+from tests.support.texts import corpus_of
 
 SPECS = {
     "gpt": ModelSpec("gpt", 4, 32, 2, 2, 64, context=16),
@@ -125,7 +126,7 @@ class Lab:
         key = (plan, boundary)
         if key not in self.references:
             wire = None if boundary == "fp32" else partial(through, boundary)
-            corpus = open_source(str(self.text))
+            corpus = corpus_of(str(self.text))
             self.references[key] = train_reference(plan, corpus, wire=wire, threads=1).losses
         return self.references[key]
 

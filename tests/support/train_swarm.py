@@ -40,7 +40,7 @@ from client.train.stage.stage_context import Folders, Terms
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.pool import OpenWorker, opener
 from model_zoo.data import BUILT_IN
-from model_zoo.datasets.build import build, open_source
+from model_zoo.datasets.build import build
 from model_zoo.huggingface.imports import open_folder
 from protocol.ids import PeerId, Stage
 from protocol.invite import SwarmFile
@@ -53,6 +53,7 @@ from protocol.wire.envelope import Signer
 from protocol.wire.messages import Message
 from tests.support.local_worker import LocalWorker
 from tests.support.memory_network import MemoryHub, open_memory_hub
+from tests.support.texts import corpus_of
 from tests.support.virtual_time import threads_at_once
 
 LIMIT_S = 600.0
@@ -333,7 +334,7 @@ class TestSwarm:
         for volunteer in [*self.dead, *self.volunteers]:
             losses |= volunteer.losses
         plan = training_plan(self.manifest)
-        corpus, source = open_source(str(self.data)), self._source
+        corpus, source = corpus_of(str(self.data)), self._source
         start = None
         if source is not None:
             with open_folder(source, self.manifest.model.context) as imported:

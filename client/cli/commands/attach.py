@@ -10,22 +10,14 @@ machine: ssh -t me@lab volunteer attach.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from client.cli.reach.home import running_home
 from client.cli.reach.running import find_socket
 from client.cli.terminal.parameters import RunningSwarm
 
 
-def attach(*, swarm: RunningSwarm = None, socket: Path | None = None) -> int:
-    """Show a running volunteer; leaving the screen leaves it running.
-
-    Parameters
-    ----------
-    socket
-        Path of its control socket, as volunteer list --json has it.
-    """
+def attach(*, swarm: RunningSwarm = None) -> int:
+    """Show a running volunteer; leaving the screen leaves it running."""
     from client.cli.screen import show
 
     folders = running_home().folders
-    return show(socket or find_socket(folders, swarm), folders)
+    return show(find_socket(folders, swarm), folders)

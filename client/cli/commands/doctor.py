@@ -101,7 +101,6 @@ def _opens(folder: Path) -> bool:
 
 def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     """Yield the results of all checks, quick ones first; ``faults`` are those of the settings."""
-    yield checks.check_python()
     yield from map(checks.check_package, PACKAGES)
     yield checks.check_kernel()
     yield from (Check("settings", "fail", fault.message, fault.next_step) for fault in faults)

@@ -30,7 +30,7 @@ from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError, system_errors
 from client.store.atomic import write_atomic
 from client.store.texts import TextStore
-from model_zoo.specs.packages import install
+from model_zoo.specs.packages import load
 
 if TYPE_CHECKING:
     from client.cli.models.model_source import Trained  # which imports torch
@@ -96,7 +96,7 @@ def export(
     found = find_swarm(home, swarm)
     _nothing_in_the_way(out, gguf=gguf, force=force)
     if gguf:
-        _need_gguf()
+        load("gguf")  # before a model is fetched
     from client.cli.models.newest import newest_model  # torch: when all else is in order
 
     trained = newest_model(home, found, checkpoint)
@@ -242,16 +242,6 @@ def export_for_llama_cpp(trained: Trained, out: Path, dtype: DType) -> Path:
     if spec.architecture == "gpt" and spec.gelu == "exact":
         say("note: llama.cpp's GELU is by a tangent: its last digits differ from this model's")
     return path
-
-
-def _need_gguf() -> None:
-    """Raise ``UserError`` without the package, before a model is fetched."""
-    from model_zoo.llama_cpp.package import NoGguf, load_gguf
-
-    try:
-        load_gguf()
-    except NoGguf as error:
-        raise UserError(str(error), install("gguf"), ExitCode.CONFIG) from error
 
 
 def _facts(home: Home, trained: Trained, told: StepPoint | None, library: Library) -> Facts:

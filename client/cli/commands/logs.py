@@ -16,11 +16,10 @@ from cyclopts import Parameter
 
 from client.cli.logging.log_file import NAME, Line, lines_of, log_files, read_lines
 from client.cli.reach.home import running_home
-from client.cli.terminal.levels import at_least, with_level
-from client.cli.terminal.output import json_line, versioned
+from client.cli.terminal.output import json_line, versioned, with_level
 from client.cli.terminal.when import since as since_time
 from client.errors import ExitCode, UserError
-from client.events import Level
+from client.events import Level, at_least
 
 LOOK_S = 0.3
 

@@ -7,7 +7,7 @@ $ volunteer plan --preset small --machines 16 --gflops 400 --up 50Mbit/s  # sixt
 $ volunteer plan --stages 1 --memory 22GB --host-memory 48GB --gflops 60000  # GPUs and their hosts
 $ volunteer plan --swarm x.swarm --table machines.toml  # for a founded swarm
 $ volunteer plan --machines 8 --tokens 1000000000  # how long so many tokens take
-$ volunteer plan --no-measure --json | jq .best  # for programs
+$ volunteer plan --json | jq .best  # for programs
 
 A table lists groups of equal machines, each under [[machine]], with any of count, gflops, memory,
 host_memory, up, down and rtt_ms: count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s".
@@ -21,8 +21,7 @@ Stages have fewer than --redundancy replicas only if there are too few machines.
 leaving and joining, second stages, checkpoints; nor that a machine whose memory just suffices for
 its stage computes parts of it twice, which takes up to a third longer.
 
-Trains nothing and uses no network; runs parts of the model for a few seconds to measure their cost,
-unless it is counted.
+Trains nothing and uses no network; the cost of the model's parts is counted.
 
 The flags of the run and the model are those of volunteer create.
 """

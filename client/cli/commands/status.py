@@ -17,9 +17,9 @@ from functools import partial
 from typing import Literal
 
 from client.cli.reach.home import running_home
-from client.cli.reach.running import connect, ending_words, find_socket, wait_for_ending
-from client.cli.screen import follow
-from client.cli.terminal.output import print_moment, printable, say
+from client.cli.reach.running import connect, find_socket
+from client.cli.screen import follow, say_end
+from client.cli.terminal.output import print_moment, printable
 from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.table import aligned
 from client.control.client import ControlClient, NotRunning
@@ -82,8 +82,7 @@ def status(
         except NotRunning:
             if not watch:
                 raise
-            ending = wait_for_ending(folders, node.greeting.pid)
-            say(ending_words(ending) if ending else "the volunteer has ended")
+            return say_end(folders, node)
     return ExitCode.OK
 
 

@@ -45,11 +45,6 @@ class Check(Struct, frozen=True):
     next_step: str = ""
 
 
-def check_python() -> Check:
-    """The version of Python; one older than 3.11 could not have loaded this file."""
-    return Check("python", "ok", ".".join(map(str, sys.version_info[:3])))
-
-
 def check_package(name: str) -> Check:
     """A package is installed, in the required version where that matters."""
     found = package_version(name)

@@ -23,12 +23,10 @@ from client.config import Settings
 from client.control.client import ControlClient, ControlError
 from client.control.snapshot import HOW_TO_UPDATE
 from client.control.sockets import live_sockets
-from client.errors import UserError
 from client.limits.battery import on_battery
 from client.limits.idle import Idleness, ask, look
 from client.net.errors import DialError
 from client.net.tcp import TCP
-from client.store.identity import load_identity
 from client.store.last_run import RunRecord
 from client.store.swarms import SwarmStore
 from client.views.status import other_line
@@ -36,7 +34,6 @@ from protocol.address import Address, by_peer
 from protocol.hosts import is_global, is_loopback
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile
-from protocol.wire.envelope import Signer
 
 MIN_DESCRIPTORS = 512
 DIAL_TIMEOUT_S = 2.0
@@ -112,15 +109,8 @@ def check_swarms(home: Home) -> Iterator[Check]:
         words = "none joined yet: there is no invite here"
         step = "volunteer join --swarm x.swarm (or an invite), or found one: volunteer create"
         yield Check("swarm", "ok", words, step)
-    own = _own_peer(home)
+    own = home.known_peer()
     yield from (_check_swarm(swarm, own) for swarm in known)
-
-
-def _own_peer(home: Home) -> PeerId | None:
-    with suppress(UserError):  # another check tells more
-        seed = load_identity(home.folders.data)
-        return None if seed is None else Signer(seed).peer
-    return None
 
 
 def check_node(home: Home) -> Iterator[Check]:

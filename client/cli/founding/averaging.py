@@ -72,7 +72,7 @@ def averaging_chosen(
 
     Args:
         run: the founder's choices.
-        draft: of the run with exact averaging, priced; or with what is chosen already.
+        draft: of the run with exact averaging, or with what is chosen already.
         machine: the founder's; None: it was not measured.
     """
     if run.averaging is not None:
@@ -102,7 +102,7 @@ def rounds_chosen(
 
     Args:
         run: the founder's choices, with what strangers need.
-        draft: of the run with exact averaging, priced.
+        draft: of the run with exact averaging.
         machine: the founder's; None: it was not measured.
     """
     run = _with_rounds(run, draft, machine or UNMEASURED)

@@ -71,7 +71,7 @@ def devices_that_cut(spec: ModelSpec) -> str:
 
 def _problem(spec: ModelSpec, stages: int) -> str | None:
     """Say in words why a stage is too large where the parts' costs are counted, or None."""
-    for part in slices(cut(spec, None, stages)):
+    for part in slices(cut(spec, stages)):
         if problem := stage_too_large(spec, part):
             return problem
     return None

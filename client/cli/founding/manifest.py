@@ -1,8 +1,8 @@
 """Makes a manifest from a founder's choices: fills in the preset, cuts the model, prices its
 stages.
 
-It runs the model briefly to measure the cost of its parts, and imports torch for that after all
-choices are checked. Writes nothing but the weights of an imported model.
+A stage costs the FLOPs that its operations take, so equal choices make equal stages on every
+machine. Writes nothing but the weights of an imported model.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -44,7 +45,7 @@ from client.cli.founding.options import (
     RunChoices,
     for_strangers,
 )
-from client.cli.founding.outlook import warn_of_time
+from client.cli.founding.outlook import warn_of_few, warn_of_time
 from client.cli.founding.presets import PRESETS, Preset, PresetName
 from client.cli.founding.tokenizing import READABLE
 from client.cli.terminal.mixture_text import warn_of_repeats
@@ -54,8 +55,8 @@ from client.store.texts import TextStore
 from client.train.workers.opening import PINNED
 from client.views.words import size as human_bytes
 from model_zoo.data import DataError
-from model_zoo.datasets.build import open_source
 from model_zoo.datasets.corpus import Corpus
+from model_zoo.datasets.folder import damaged_leaves, open_folder
 from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import SWITCHES, Rope
 from model_zoo.specs.data import DataSpec
@@ -63,17 +64,16 @@ from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.narrow import Narrow, joined
+from model_zoo.specs.operations import flops_per_token
 from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE, OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, narrow_layers, slices, stage_parameter_count
 from model_zoo.specs.tokens import BYTE_VOCAB, token_bytes
 from protocol.ids import PeerId
-from protocol.limits import LEAST_TO_CONVICT
 from protocol.manifest import Manifest, Policy, StageCost, inconsistency
 from protocol.names import normal
 
 if TYPE_CHECKING:
-    from client.cli.founding.pricing import Prices  # which imports torch
     from client.plan.model import Machine
 
 UNAUDITED = (
@@ -83,10 +83,6 @@ UNAUDITED = (
 TIED = (
     "the model's embedding is its output projection as well; here each is trained by itself, for "
     "they are on different machines, and begins as a copy; with --stages 1 they stay one"
-)
-BUSY = (
-    "what was measured of the stages is far from what their operations suggest, perhaps "
-    "because this machine is busy: their costs are counted instead, and members' rates are measured"
 )
 UNREAD = DataSpec("text", 2, "0" * 64)
 """In place of the data of a run that is only planned."""
@@ -170,22 +166,20 @@ class _Founder:
     strangers: bool
 
     def founding(self, run: RunChoices, spec: ModelSpec) -> Founding:
-        """Return the manifest; it is checked before anything is measured."""
+        """Return the manifest; it is checked before the machine is measured."""
         provisional, _ = self._admitted(run, spec)
         draft = self._draft(provisional, spec)
-        prices = measured_prices(spec, run)
-        draft, busy = priced(draft, prices)
         machine = None if self.machine is None else self.machine()
         run, averaging = averaging_chosen(run, draft, machine)
         run, notes = self._admitted(run, spec)
         if run.averaging == "local":
             run, price = rounds_chosen(run, draft, machine)
             averaging = (*averaging, *price)
-        manifest = checked(priced(self._draft(run, spec), prices)[0])
+        manifest = self._draft(run, spec)
         if machine is not None and run.averaging == "local":
             notes = (*notes, *_fewer_stages(manifest, machine))
         seconds = None if machine is None else run_s(manifest, machine)
-        warnings = (*notes, *busy, *_warnings(manifest), *warn_of_time(manifest, seconds))
+        warnings = (*notes, *_warnings(manifest), *warn_of_time(manifest, seconds))
         return Founding(manifest, warnings, self.corpus, seconds, averaging)
 
     def _admitted(self, run: RunChoices, spec: ModelSpec) -> tuple[RunChoices, tuple[str, ...]]:
@@ -197,7 +191,7 @@ class _Founder:
         return run, ()
 
     def _draft(self, run: RunChoices, spec: ModelSpec) -> Manifest:
-        """Return a manifest that every peer would accept, with stages that are not priced yet."""
+        """Return a manifest that every peer would accept."""
         check_stages(spec, run.stages)
         preset = PRESETS[run.preset]
         _check_aggregation(run.rule, run.microbatches_per_step)
@@ -220,7 +214,7 @@ class _Founder:
 
 
 def drafted(run: PipelineChoices, spec: ModelSpec, stages: int, **more: Any) -> Manifest:
-    """Return a manifest that says what decides how fast a swarm trains, not priced yet.
+    """Return a manifest that says what decides how fast a swarm trains.
 
     Args:
         run: the choices; unset values are the preset's.
@@ -252,11 +246,11 @@ def drafted(run: PipelineChoices, spec: ModelSpec, stages: int, **more: Any) -> 
         "aggregation": run.rule,
         "audit_percent": run.audit or 0,
     }
-    return recut(Manifest(**chosen | more), cut(spec, None, stages), run.boundary_width)
+    return recut(Manifest(**chosen | more), cut(spec, stages), run.boundary_width)
 
 
 def recut(draft: Manifest, layers: Sequence[int], width: int | None) -> Manifest:
-    """Return a draft in another cut; what its stages cost is not known yet.
+    """Return a draft in another cut, with what its stages cost.
 
     Args:
         draft: a manifest.
@@ -273,7 +267,9 @@ def recut(draft: Manifest, layers: Sequence[int], width: int | None) -> Manifest
         StageCost(layers=each, flops=1.0, parameters=count, **unknown)
         for each, count in zip(layers, counts, strict=True)
     )
-    return msgspec.structs.replace(draft, model=spec, stages=tuple(stages))
+    draft = msgspec.structs.replace(draft, model=spec, stages=tuple(stages))
+    costs = (stage_cost(draft, part) for part in slices(layers))
+    return msgspec.structs.replace(draft, stages=tuple(costs))
 
 
 def _local_rounds(run: PipelineChoices) -> LocalRounds | None:
@@ -489,16 +485,16 @@ def _schedule(choices: OptimizerChoices, warmup: int, end: int) -> dict[str, obj
 
 
 def read_corpus(source: str) -> Corpus:
-    """Open the training data.
+    """Open the training data, a folder of tokens.
 
     Raises:
         UserError: it is missing or unreadable.
     """
     try:
-        corpus = open_source(source)
-        if corpus.digest != corpus.spec.digest:
+        folder = open_folder(Path(source).expanduser())
+        if next(damaged_leaves(folder), None) is not None:
             raise DataError(f"{source} is damaged; volunteer data verify says where")
-        return corpus
+        return Corpus.from_folder(folder)
     except DataError as error:
         raise UserError(str(error), READABLE, ExitCode.CONFIG) from error
 
@@ -521,38 +517,8 @@ def cut_context(corpus: Corpus) -> int | None:
     return corpus.spec.answers.context if corpus.spec.answers else None
 
 
-def priced(draft: Manifest, prices: Prices | None) -> tuple[Manifest, tuple[str, ...]]:
-    """Cut the model so that the cost of its most expensive stage is minimal, and price every stage;
-    return a note as well if what was measured is of no use.
-
-    Args:
-        draft: says into how many stages.
-        prices: measured seconds of the model's parts; None: count FLOPs instead.
-    """
-    from client.cli.founding.pricing import credible, stage_flops  # imports torch
-
-    spec, stages, sequences = draft.model, draft.stage_count, draft.sequences_per_microbatch
-    layers = cut(spec, prices.parts if prices else None, stages)
-    notes: tuple[str, ...] = ()
-    if prices and not all(credible(spec, part, sequences, prices) for part in slices(layers)):
-        prices, layers, notes = None, cut(spec, None, stages), (BUSY,)
-    draft = recut(draft, layers, spec.narrow.width if spec.narrow else None)
-    costs = [
-        stage_cost(draft, part, stage_flops(draft.model, part, sequences, prices))
-        for part in slices(layers)
-    ]
-    return msgspec.structs.replace(draft, stages=tuple(costs)), notes
-
-
-def measured_prices(spec: ModelSpec, run: PipelineChoices) -> Prices | None:
-    """Measure the model's parts; None: that is not wanted, or would take long."""
-    from client.cli.founding.pricing import measure  # imports torch
-
-    return measure(spec, run.sequences_per_microbatch) if run.measure else None
-
-
-def stage_cost(draft: Manifest, part: StageSlice, flops: float) -> StageCost:
-    """Return one stage's costs; a microbatch of it takes so many ``flops``."""
+def stage_cost(draft: Manifest, part: StageSlice) -> StageCost:
+    """Return the costs of one stage for a microbatch."""
     spec, sequences = draft.model, draft.sequences_per_microbatch
     first, last = part.index == 0, part.index == part.count - 1
     shape = sequences, spec.context, spec.boundary_width
@@ -563,7 +529,7 @@ def stage_cost(draft: Manifest, part: StageSlice, flops: float) -> StageCost:
     forward = boundary + tokens * token_bytes(spec.vocab)
     return msgspec.structs.replace(
         draft.stages[part.index],
-        flops=flops,
+        flops=float(flops_per_token(spec, part) * draft.tokens_per_microbatch),
         uplink_bytes=(not last) * forward + (not first) * boundary,
         downlink_bytes=(not first) * forward + (not last) * boundary,
         memory_bytes=float(least_need(draft, part.index).total_bytes),
@@ -600,17 +566,7 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
             f"{manifest.microbatches_per_step} microbatches per step leave a pipeline of "
             f"{manifest.stage_count} stages idle much of the time; {10 * in_flight} would fill it"
         )
-    rule = RULES[manifest.aggregation]
-    if manifest.policy.redundancy < rule.robust_from:
-        found.append(
-            f"{manifest.aggregation} tells who lies from {rule.robust_from} volunteers to a "
-            f"stage on, and bounds only norms before; --redundancy {rule.robust_from} asks for them"
-        )
-    if manifest.audits and manifest.policy.redundancy < LEAST_TO_CONVICT:
-        found.append(
-            f"audits find who lies, and convict nobody with fewer than {LEAST_TO_CONVICT} "
-            f"volunteers to a stage; --redundancy {LEAST_TO_CONVICT} asks for them"
-        )
+    found += warn_of_few(manifest, manifest.policy.redundancy)
     largest = max(manifest.stages, key=attrgetter("memory_bytes"))
     if largest.memory_bytes > (here := psutil.virtual_memory().total):
         advice = "with more --stages each needs less"

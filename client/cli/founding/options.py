@@ -122,8 +122,6 @@ class PipelineChoices:
     """local: how much of the mean of their steps is taken over (default: 1)."""
     outer_momentum: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
     """local: Nesterov momentum of the rounds (default: 0, which is best in long runs)."""
-    measure: Annotated[bool, Parameter(negative="--no-measure")] = True
-    """Run the model for a moment to balance the stages; otherwise estimate from FLOPs."""
 
     @property
     def sequences_per_microbatch(self) -> int:
@@ -224,6 +222,9 @@ class RunChoices(PipelineChoices):
     expel them."""
     dual_homing: Annotated[bool, Parameter(negative="--no-dual-homing")] = True
     """Let volunteers with the memory for it hold two neighbouring stages."""
+    measure: Annotated[bool, Parameter(negative="--no-measure")] = True
+    """Measure this machine for a moment, to choose how to average and to say how long the run
+    takes."""
 
     @property
     def swarm_name(self) -> str:

@@ -7,10 +7,9 @@ import time
 from collections.abc import Callable
 
 from client.cli.logging.log_file import Line, LogFile
-from client.cli.terminal.levels import at_least, with_level
-from client.cli.terminal.output import json_line
+from client.cli.terminal.output import json_line, with_level
 from client.config import Settings
-from client.events import Event
+from client.events import Event, at_least
 
 
 def log_writer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from client.cli.terminal.output import say
 from client.control.amended import amendment_views
 from client.errors import ExitCode, UserError, system_errors
 from client.node.gather import TOKENIZER_FILE, gather
-from client.store.identity import load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import HOME_VARIABLE, Entry, create_folders
 from client.store.persisted import Persisted
@@ -32,7 +31,6 @@ from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
 from protocol.vouching.register import KeptRegister, Register
-from protocol.wire.envelope import Signer
 
 
 def newest_model(home: Home, target: Target, folders: Sequence[Path]) -> Trained:
@@ -92,11 +90,7 @@ def _newest(home: Home, target: Target, folders: Sequence[Path]) -> Trained:
 
 def _nobody_to_ask(home: Home, swarm: SwarmFile) -> bool:
     """Whether the volunteer of this home is the only member that is known, and does not run."""
-    data, own = home.folders.data, None
-    with suppress(UserError):  # whoever needs the key says what is wrong with it
-        seed = load_identity(data)
-        own = None if seed is None else Signer(seed).peer
-    run = RunRecord(data).load()
+    own, run = home.known_peer(), RunRecord(home.folders.data).load()
     runs = run is not None and run.runs
     return not runs and all(address.peer == own for address in swarm.peers)
 

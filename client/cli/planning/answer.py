@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from client.cli.founding.averaging import averaging_share
 from client.cli.founding.fitting import what_is_smaller
-from client.cli.founding.outlook import LONG_S
+from client.cli.founding.outlook import LONG_S, warn_of_few
 from client.cli.planning.run import EXACT, LOCAL, Method, PlannedRun
 from client.cli.terminal.mixture_text import MANY_TIMES, warn_of_repeats
 from client.cli.terminal.table import aligned
@@ -23,8 +23,6 @@ from client.quantities import plural
 from client.views.words import count_rate as human_rate
 from client.views.words import duration as human_duration
 from client.views.words import size as human_bytes
-from model_zoo.specs.aggregation import RULES
-from protocol.limits import LEAST_TO_CONVICT
 
 DAY_S: Final = 86_400
 HELP: Final[dict[Limit, str]] = {
@@ -170,7 +168,7 @@ def _no_plan(run: PlannedRun, problem: str) -> UserError:
     if problem.startswith(ONE_LAYER):
         advice = f"{what_is_smaller(run.manifest.model)}; or add memory"
     elif problem == COSTS_NOTHING:
-        advice = "ask the swarm's founder to found it again with measured costs"
+        advice = "ask the swarm's founder to found it again"
     return UserError(f"these machines cannot train it together; {problem}", advice)
 
 
@@ -224,16 +222,10 @@ def _cost(way: Way, wanted: int) -> Cost:
 def _notes(run: PlannedRun, idle: int, way: Way, cost: Cost) -> Iterator[str]:
     """Yield the limits of the plan's validity."""
     manifest, replicas = run.manifest, way.replicas
-    rule, redundancy = RULES[manifest.aggregation], manifest.policy.redundancy
+    redundancy = manifest.policy.redundancy
     if replicas < redundancy:
         yield f"too few machines for redundancy {redundancy}: some stage has {replicas}"
-    if replicas < rule.robust_from:
-        yield (
-            f"{manifest.aggregation}: some stage has {replicas} replicas, and with fewer "
-            f"than {rule.robust_from} it bounds norms and finds no liar"
-        )
-    if manifest.audits and replicas < LEAST_TO_CONVICT:
-        yield f"audits: some stage has {replicas} replicas, and fewer than three expel nobody"
+    yield from warn_of_few(manifest, replicas)
     if way.inner_microbatches and cost.steps < ENOUGH_ROUNDS:
         tokens = cost.tokens * ENOUGH_ROUNDS / cost.steps
         yield (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from client.cli.founding.averaging import founded_run
 from client.cli.founding.options import ModelChoices, PipelineChoices, PlanChoices
@@ -20,9 +20,6 @@ from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
 from protocol.manifest import Manifest, fits_a_frame
-
-if TYPE_CHECKING:
-    from client.cli.founding.pricing import Prices  # which imports torch
 
 LARGER_MICROBATCHES = (1, 2, 3, 4)
 """Times as many sequences a microbatch that are tried in local rounds, for the protocol bounds the
@@ -120,21 +117,18 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
 
 def _methods(run: PlanChoices, models: dict[int, ModelSpec], sequences: int) -> Iterator[Method]:
     """Yield the ways to average: exact, in local rounds, and those with narrower boundaries."""
-    from client.cli.founding.manifest import measured_prices
-
     spec = models[max(models)]
-    prices = measured_prices(spec, run)
     exact = run if run.averaging != "local" else replace(_unrounded(run), averaging=None)
-    yield _method(EXACT, exact, models, [sequences], prices)
+    yield _method(EXACT, exact, models, [sequences])
     ways: list[tuple[str, BoundaryCodec]] = [(LOCAL, run.boundary_codec)]
     if run.boundary_codec != NARROW:
         ways.append((f"local, {NARROW}", NARROW))
     for name, codec in ways:
         local = replace(run, averaging="local", boundary_codec=codec, audit=None)
         sizes = [sequences]
-        if prices is None and run.sequences is None:
+        if run.sequences is None:
             sizes = [n for each in LARGER_MICROBATCHES if fits_a_frame(spec, n := each * sequences)]
-        yield _method(name, local, models, sizes, prices)
+        yield _method(name, local, models, sizes)
 
 
 def _unrounded(run: PlanChoices) -> PlanChoices:
@@ -146,22 +140,20 @@ def _method(
     run: PipelineChoices,
     models: dict[int, ModelSpec],
     sizes: Sequence[int],
-    prices: Prices | None,
 ) -> Method:
     """Return a way to average in every cut, with microbatches of each of these ``sizes``."""
-    from client.cli.founding.manifest import drafted, priced
+    from client.cli.founding.manifest import drafted
 
     runs = []
     for sequences, (count, whole) in product(sizes, models.items()):
         draft = drafted(run, whole, count, sequences_per_microbatch=sequences)
-        draft, _ = priced(draft, prices)
         found = founded_run(draft, hosts=True)
         runs.append(replace(found, inner_microbatches=run.inner_microbatches or 0))
     return Method(name, draft, tuple(runs))
 
 
 def possible_counts(spec: ModelSpec, only: int | None, machines: int) -> list[int]:
-    """Return the numbers of stages to compare, before anything is measured.
+    """Return the numbers of stages to compare.
 
     Args:
         spec: shape of the model.
@@ -199,7 +191,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Pla
         UserError: it cannot be found, or a flag contradicts it.
     """
     found = with_manifest(find_swarm(home, text))
-    if replace(run, measure=True) != PlanChoices() or model != ModelChoices():
+    if run != PlanChoices() or model != ModelChoices():
         raise UserError(
             "--swarm fixes the model, its stages, tokens per step, codecs and redundancy",
             "leave --swarm out to plan for other values",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from client.cli.terminal.output import say
 from client.config import EVERYWHERE, Resolved, Settings, resolve
 from client.errors import ConfigError, ExitCode, UserError
-from client.store.identity import ensure_identity
+from client.store.identity import ensure_identity, load_identity
 from client.store.paths import SYSTEM_CONFIG_FILE, Folders, find_folders, make_private
 from protocol.address import Address, parse_address
 from protocol.hosts import is_global, kind_of
@@ -41,6 +42,13 @@ class Home:
             UserError: it cannot be read, trusted or written.
         """
         return ensure_identity(make_private(self.folders.data))
+
+    def known_peer(self) -> PeerId | None:
+        """Return this volunteer's peer id; None: it has no key yet, or one that cannot be read."""
+        with suppress(UserError):
+            seed = load_identity(self.folders.data)
+            return None if seed is None else Signer(seed).peer
+        return None
 
 
 def find_home(flags: Mapping[str, object] | None = None, config: Path | None = None) -> Home:

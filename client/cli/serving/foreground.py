@@ -12,18 +12,15 @@ from typing import Any
 
 import trio
 
-from client import faults
-from client.cli.logging.crash import keep_traceback
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json, log_writer
 from client.cli.reach.home import Home
 from client.cli.serving.renewal import Renewal
 from client.cli.serving.supervision import Notifier, Supervised
-from client.cli.terminal.output import say
 from client.clock import NodeClock
 from client.config import Settings
 from client.control.snapshot import Snapshot
-from client.errors import ExitCode, first_of, solvable
+from client.errors import ExitCode, UserError, first_of, solvable
 from client.events import Event, LogLine
 from client.node.node import NodeOptions, run_node
 from client.store.last_run import RunRecord
@@ -58,8 +55,6 @@ def serve(
     Raises:
         UserError: no member was reached, or another problem that the user can solve.
     """
-    if faults.arm(os.environ):
-        say(f"volunteer: {faults.VARIABLE} is set, which is for tests only: this node will fail")
     log = LogFile(home.folders.logs)
     write = log_writer(settings, log, quiet=quiet)
     record = RunRecord(home.folders.data)
@@ -74,10 +69,14 @@ def serve(
     try:
         code: ExitCode = trio.run(_run, options, write, record, clock=NodeClock())
     except BaseException as error:
-        record.end(*_end_of(error))
-        as_line = settings.log_format == "json" and not quiet
-        if isinstance(error, Exception) and not _note_end(error, log, write, as_line=as_line):
-            keep_traceback(error, home.folders.logs)
+        known, end = solvable(error), _end_of(error)
+        record.end(end.message, end.next_step, end.exit_code)
+        line = LogLine(words=f"{end}; {end.next_step}", level="error")
+        if known is not None and settings.log_format == "json" and not quiet:
+            write(line)  # for programs that read only the log
+            known.told = True
+        elif isinstance(error, Exception):
+            log.write(as_json(line, time.time()))
         raise
     else:
         record.end("it drained and left the swarm", "", code)
@@ -93,35 +92,14 @@ def _renewal(home: Home, write: Callable[[Event], None]) -> Renewal:
     return Renewal(home.resolved, find_folders().config_file, SYSTEM_CONFIG_FILE, tell)
 
 
-def _end_of(error: BaseException) -> tuple[str, str, int]:
-    """Return the reason of the node's end, the advice, and the exit code."""
-    group = BaseExceptionGroup("", [error])
-    known = solvable(error)
-    if known is not None:
-        return known.message, known.next_step, known.exit_code
-    if first_of(group, KeyboardInterrupt) is not None:
-        return "it was interrupted while it started", "", ExitCode.INTERRUPTED
-    words = f"internal error: {error!r}"
-    return words, "please report it: volunteer doctor --bundle report.zip", ExitCode.RUNTIME
-
-
-def _note_end(
-    error: Exception, log: LogFile, write: Callable[[Event], None], *, as_line: bool
-) -> bool:
-    """Log the reason of the node's end, for programs that read only the log.
-
-    Returns:
-        whether the user can solve it, so that it is no fault of the program.
-    """
-    known = solvable(error)
-    words = f"{known}; {known.next_step}" if known else f"internal error: {error!r}"
-    line = LogLine(words=words, level="error")
-    if known is not None and as_line:
-        write(line)
-        known.told = True
-    else:
-        log.write(as_json(line, time.time()))
-    return known is not None
+def _end_of(error: BaseException) -> UserError:
+    """Return the reason of the node's end, also of one that its owner cannot solve."""
+    if (known := solvable(error)) is not None:
+        return known
+    if first_of(BaseExceptionGroup("", [error]), KeyboardInterrupt) is not None:
+        return UserError("it was interrupted while it started", "", ExitCode.INTERRUPTED)
+    report = "please report it: volunteer doctor --bundle report.zip"
+    return UserError(f"internal error: {error!r}", report)
 
 
 async def _run(

@@ -100,6 +100,11 @@ def one_line(words: str) -> str:
     return printable(words).replace("\n", " ")
 
 
+def with_level(level: str, words: str) -> str:
+    """Return words as one line, behind their level where it matters."""
+    return f"{level}: {one_line(words)}" if level in ("warning", "error") else one_line(words)
+
+
 def _escaped(document: str) -> str:
     """Return the same JSON with every character escaped that does not print.
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from client.errors import ExitCode, UserError
-from client.faults import PHASES, Action, Phase
+from client.faults import Phase
+from client.lab.chaos.failpoints import PHASES, Action
 
 Kind = Literal["kill", "stop", "partition", "delay", "slow", "corrupt", "disk", "worker", "stage"]
 Moment = Phase | Literal["any"]

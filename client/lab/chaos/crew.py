@@ -17,9 +17,9 @@ from pathlib import Path
 
 from msgspec.structs import asdict
 
-from client import faults
 from client.cli.reach.home import free_port
 from client.control.snapshot import Counters, Snapshot
+from client.lab.chaos import armed, failpoints
 from client.lab.chaos.record import FailpointLog, LogTail, Note, Reached
 from client.lab.chaos.wires import Wires
 from client.lab.local_swarm import LocalSwarm, Member
@@ -171,11 +171,15 @@ class Crew:
         where = ("--listen-port", str(volunteer.listen_port))
         known = ("--announce", str(self.address(volunteer)))
         variables = {
-            faults.VARIABLE: f"@{volunteer.failpoints}",
-            faults.LOG_VARIABLE: str(volunteer.reached),
+            failpoints.VARIABLE: f"@{volunteer.failpoints}",
+            failpoints.LOG_VARIABLE: str(volunteer.reached),
         }
         volunteer.member = self._swarm.start(
-            volunteer.name, (*self._flags, *where, *known), log_name=log_name, variables=variables
+            volunteer.name,
+            (*self._flags, *where, *known),
+            log_name=log_name,
+            variables=variables,
+            program=armed.COMMAND,
         )
         volunteer.tails.append(LogTail(volunteer.member.log, volunteer.name))
 

@@ -18,11 +18,10 @@ from client.lab.demo.report import DemoReport, check_invariants, loss_plot
 from client.lab.demo.run import DemoRun, Observed
 from client.lab.demo.screen import Screen
 from client.lab.founding import HOST, write_lab
-from client.lab.local_swarm import LocalSwarm, terminate_as_interrupt
+from client.lab.local_swarm import DATA, LocalSwarm, terminate_as_interrupt
 from client.lab.reference import evaluate
 from client.store.paths import home_folders
-from model_zoo.data import BUILT_IN
-from model_zoo.datasets.build import open_source
+from model_zoo.datasets.corpus import open_corpus
 from model_zoo.export import export_hf
 from model_zoo.sample import stream
 from protocol.invite import SwarmFile
@@ -66,7 +65,7 @@ class Play:
             return self._judge(swarm, homes, seen, begin)
 
     def _found(self, homes: Path) -> SwarmFile:
-        self._screen.say("measuring what the model's layers cost")
+        self._screen.say("making tokens of the text")
         path = homes / "demo.swarm"
         swarm = write_lab(path, homes / self._volunteers[0], self._choices)
         shutil.copy(path, self._out)
@@ -99,7 +98,7 @@ class Play:
             training_loss=seen.losses[max(seen.losses)] if seen.losses else None,
             held_out_loss=evaluate(
                 needed_model(trained),
-                open_source(BUILT_IN),
+                open_corpus(homes / DATA),
                 batches=16,
                 sequences=8,
                 context=trained.manifest.model.context,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Literal
 
+from client.events import RecoveryEvent
 from client.train.ports import Ports
 from client.train.reporting.event_sink import EventSink
+from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed, GradientAccepted, Rerouted
 
 
@@ -42,7 +45,7 @@ class Counters:
         if self._detected_at is None:
             self._detected_at, self._detected_step = self._ports.now(), rerouted.step
             words = f"{rerouted.cause}: its microbatches go to other replicas"
-            self._event_sink.recovery(words, "peer", "detected", rerouted.step, rerouted.lost_peer)
+            self._tell(words, "detected", rerouted.step, rerouted.lost_peer)
 
     def note_accepted(self, accepted: GradientAccepted) -> None:
         """A gradient came; the first of a re-routed microbatch ends the recovery."""
@@ -50,4 +53,14 @@ class Counters:
             taken_s = self._ports.now() - self._detected_at
             self._detected_at = None
             words = f"first gradient of a re-routed microbatch {taken_s:.2f} s after detection"
-            self._event_sink.recovery(words, "peer", "recovered", accepted.step)
+            self._tell(words, "recovered", accepted.step)
+
+    def _tell(
+        self,
+        words: str,
+        phase: Literal["detected", "recovered"],
+        step: int,
+        peer: PeerId | None = None,
+    ) -> None:
+        event = RecoveryEvent(words=words, fault="peer", phase=phase, step=step, peer=peer)
+        self._event_sink.publish(event)

@@ -68,9 +68,6 @@ class Pace:
 SHOWN_S: Final = 600.0
 """Seconds without consequences after which an error counts as over."""
 
-Fault = Literal["peer", "worker"]
-Phase = Literal["detected", "recovered"]
-
 
 @dataclass(frozen=True, slots=True)
 class Progress:
@@ -186,6 +183,11 @@ class EventSink:
         self.held_out_curve.note(shown.version, time.time(), shown.loss, 0.0)
         self.publish(event)
 
+    def worker_died(self, death: Exception) -> None:
+        """The compute worker died, and is started again."""
+        words = f"{death}; restarting it"
+        self.publish(RecoveryEvent(words=words, fault="worker", phase="detected"))
+
     def rolled_back(self, version: int) -> None:
         """Note a roll-back to a version: later steps will be repeated."""
         self.curve.rolled_back(version)
@@ -249,25 +251,6 @@ class EventSink:
         if state == "serving" and self._error is not None and self._error.topic == "transfer":
             self._error = None  # the problem that kept us from the stage is over
         self.publish(StageAssigned(words=words, level="debug", stage=stage, state=state))
-
-    def recovery(
-        self,
-        words: str,
-        fault: Fault,
-        phase: Phase,
-        step: int | None = None,
-        peer: PeerId | None = None,
-    ) -> None:
-        """Report that a fault was detected or repaired.
-
-        Args:
-            words: what happened.
-            fault: kind of fault.
-            phase: of the recovery.
-            step: the step concerned, if any.
-            peer: the peer concerned, if any.
-        """
-        self.publish(RecoveryEvent(words=words, fault=fault, phase=phase, step=step, peer=peer))
 
 
 def bits_per_byte(loss: float, terms: Evaluation) -> float:

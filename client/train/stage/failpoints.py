@@ -24,8 +24,7 @@ def before_send(message: Message, payload: bytes, stage: int, worker: int) -> by
             return payload
     if phase != "averaging":  # the failpoint's moment comes once the others' shards are here
         faults.active.reach(phase, step, stage, worker)
-    spoilt = faults.active.spoils("corrupt", phase, step, stage)
-    return faults.damaged(payload) if spoilt else payload
+    return faults.active.sent(payload, phase, step, stage)
 
 
 def before_task(task: Task, *, stage: int, first: bool, worker: int) -> None:

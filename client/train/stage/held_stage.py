@@ -469,5 +469,4 @@ class HeldStageDriver:
         if self.worker_restarts > MAX_WORKER_RESTARTS:
             words = f"the compute worker died {self.worker_restarts} times"
             raise UserError(words, "read volunteer logs; fewer --threads may help")
-        words = f"{death}; restarting it"
-        self._context.terms.event_sink.recovery(words, "worker", "detected")
+        self._context.terms.event_sink.worker_died(death)

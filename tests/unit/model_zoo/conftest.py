@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from model_zoo.datasets.build import open_source
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.architecture import Experts, Rope, Scales
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.model import ModelSpec
 from model_zoo.threads import limited_threads
+from tests.support.texts import corpus_of
 
 SPECS = {
     "gpt": ModelSpec("gpt", 4, 32, 4, 4, 64, context=16),
@@ -73,4 +73,4 @@ def tokens() -> torch.Tensor:
 def corpus(tmp_path: Path) -> Corpus:
     path = tmp_path / "text"
     path.write_bytes(b"the quick brown fox jumps over the lazy dog. " * 100)
-    return open_source(str(path))
+    return corpus_of(str(path))

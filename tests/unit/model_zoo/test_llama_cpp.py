@@ -20,8 +20,9 @@ from model_zoo.models.family import State
 from model_zoo.models.llama import rotary_tables, rotate
 from model_zoo.specs.architecture import Experts, Rope, Scales
 from model_zoo.specs.model import ModelSpec
+from model_zoo.specs.packages import load
 from model_zoo.specs.tokens import ChatFormat
-from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer, load_library, train
+from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer, train
 from model_zoo.whole import build_whole, load_whole
 from tests.support.sampling import generate
 
@@ -255,7 +256,7 @@ def split(pattern: str) -> dict[str, Any]:
 
 def trained(pre_tokenizer: dict[str, Any], **model: Any) -> Bpe:
     """Byte-level, trained on words that are cut as `pre_tokenizer` says."""
-    library = load_library()
+    library = load("tokenizers")
     bare = changed(train([WORDS], 257), pre_tokenizer=pre_tokenizer)
     made = library.Tokenizer.from_str(bare.data.decode())
     trainer = library.trainers.BpeTrainer(

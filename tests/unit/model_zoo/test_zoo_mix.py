@@ -65,7 +65,6 @@ def test_parts_lie_one_behind_the_other(made: Path, tmp_path: Path) -> None:
         assert part.digest == open_folder(made / part.name).index.root
     texts = [open_folder(made / name).index.tally.text_bytes for name in WORDS]
     assert (found.index.tally.text_bytes, found.index.tally.texts) == (sum(texts), 3)
-    assert Corpus.from_folder(found).digest == found.index.root
 
 
 def test_samples_are_those_of_the_parts_alone(made: Path, tmp_path: Path) -> None:
@@ -268,6 +267,6 @@ def test_conversations_weigh_as_much_as_what_is_seen_of_them(tmp_path: Path) -> 
     corpus.check(16)
     samples = corpus.sample(0, 4 * 36, 16, seed=1)
     _, targets = inputs_and_targets(samples)
-    assert (targets >= 0).sum() * corpus.loss_weight == pytest.approx(targets.size, rel=1e-9)
-    assert corpus.loss_weight != (corpus.spec.tokens - 1) / np.sum([40 * 2, 40 * 9])
+    assert (targets >= 0).sum() * corpus.spec.loss_weight == pytest.approx(targets.size, rel=1e-9)
+    assert corpus.spec.loss_weight != (corpus.spec.tokens - 1) / np.sum([40 * 2, 40 * 9])
     assert corpus.spec.masked

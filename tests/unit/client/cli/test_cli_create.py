@@ -306,10 +306,13 @@ def test_the_founder_listens_where_the_file_promises() -> None:
     assert promised_port(chosen, SIGNER.peer, invite.peers).listen_port == 5
 
 
-def test_stages_of_one_kind_are_measured_once_and_cost_the_same() -> None:
-    founding = founded(measure=True, stages=4, layers=4, width=32)
-    first, second, third, _ = founding.manifest.stages
-    assert second.flops == third.flops != first.flops
+def test_stages_of_one_kind_cost_the_same_on_every_machine() -> None:
+    shape = {"stages": 4, "layers": 4, "width": 32}
+    first, second, third, last = settled_on(FAST, **shape).manifest.stages
+    assert second.flops == third.flops < last.flops
+    assert first.flops == second.flops, "a look-up takes no operations"
+    again = settled_on(replace(FAST, flop_per_s=1e12), **shape).manifest
+    assert again.stages == (first, second, third, last)
 
 
 def test_the_time_of_the_run_is_that_of_volunteers_like_the_founder() -> None:

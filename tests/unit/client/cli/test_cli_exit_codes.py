@@ -112,15 +112,15 @@ def test_a_crash_is_one_line_and_a_file_unless_debug(
     def fail() -> None:
         raise ExceptionGroup("several", [ZeroDivisionError("first\nof them")])
 
-    monkeypatch.setattr("client.cli.commands.version.version", fail)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert run(["version"]) == 1
+    monkeypatch.setattr("client.cli.commands.list.list", fail)
+    monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path))
+    assert run(["list"]) == 1
     said = capsys.readouterr().err
     assert "internal error: ZeroDivisionError: first of them" in said
     assert "Traceback" not in said
-    assert "Traceback" in next(tmp_path.glob("volunteer-crash-*.txt")).read_text()
+    assert "Traceback" in (tmp_path / "data" / "logs" / "errors.log").read_text()
     with pytest.raises(ExceptionGroup):
-        run(["version", "--debug"])
+        run(["list", "--debug"])
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

@@ -16,7 +16,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from client.cli.logging.crash import save_traceback
+from client.cli.command_line import run_command
 from client.cli.logging.log_file import (
     ERRORS_NAME,
     KEPT,
@@ -28,16 +28,15 @@ from client.cli.logging.log_file import (
     read_lines,
 )
 from client.cli.logging.log_writer import as_json
-from client.cli.reach.home import Home, find_home
+from client.cli.reach.home import find_home
 from client.cli.serving import foreground as serving
 from client.cli.serving.foreground import report_progress
 from client.cli.serving.metrics import METRICS, REQUEST_TIMEOUT_S, serve_metrics
 from client.cli.serving.supervision import Notifier, Supervised
 from client.config import Settings
-from client.errors import UserError
+from client.errors import ExitCode, UserError
 from client.events import Event, LogLine
 from client.store.last_run import RunRecord
-from protocol.address import Address
 from protocol.ids import peer_id_from_key
 from tests.support.control_fakes import FakeProvider, example_snapshot
 
@@ -239,35 +238,32 @@ def test_a_log_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
     log.close()
 
 
-def _crash(home: Home, failure: Exception, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return what the user reads of a node that ends so."""
-
-    async def fail(*_: object) -> None:
-        raise ExceptionGroup("a nursery", [failure])
-
-    monkeypatch.setattr(serving, "_run", fail)
-    target = Address("ip4", "192.0.2.1", 9, peer_id_from_key(bytes(32)))
-    with pytest.raises(ExceptionGroup) as caught:
-        serving.serve(home, Settings(), target, None)
-    return save_traceback(caught.value)
-
-
 def test_a_crash_leaves_its_traceback_beside_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Under a service manager the temporary folder is nobody else's and goes with the process."""
     monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
-    home = find_home()
-    errors = home.folders.logs / ERRORS_NAME
-    _crash(home, UserError("the port is in use"), monkeypatch)
+    failures: list[Exception] = []
+
+    async def fail(*_: object) -> None:
+        raise ExceptionGroup("a nursery", failures)
+
+    monkeypatch.setattr(serving, "_run", fail)
+    errors = find_home().folders.logs / ERRORS_NAME
+
+    def crash(failure: Exception) -> str:
+        failures[:] = [failure]
+        address = f"/ip4/192.0.2.1/tcp/9/p2p/{peer_id_from_key(bytes(32))}"
+        assert run_command(["join", "--headless", "--swarm", address]) == ExitCode.RUNTIME
+        return capsys.readouterr().err
+
+    crash(UserError("the port is in use"))
     assert not errors.exists()
-    said = _crash(home, ZeroDivisionError("of ours"), monkeypatch)
-    assert said == f"the traceback is in {errors}"
+    assert f"the traceback is in {errors}" in crash(ZeroDivisionError("of ours"))
     assert "ZeroDivisionError: of ours" in errors.read_text()
     assert errors.stat().st_mode & 0o777 == 0o600
     for _ in range(3):
-        _crash(home, ZeroDivisionError("x" * MAX_ERROR_BYTES), monkeypatch)
+        crash(ZeroDivisionError("x" * MAX_ERROR_BYTES))
     assert errors.stat().st_size < MAX_ERROR_BYTES
 
 

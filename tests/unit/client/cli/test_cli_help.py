@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from client.errors import ExitCode
+from client.train.messaging.handshake import PROTOCOL
 from tests.support.cli_process import apart
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
@@ -32,10 +33,10 @@ def _run(*arguments: str, **variables: str) -> tuple[int, set[str], str]:
     return int(code), set(loaded.split()), text
 
 
-@pytest.mark.parametrize("arguments", [["version"], ["--version"]])
-def test_loads_nothing_heavy(arguments: list[str]) -> None:
-    code, loaded, _ = _run(*arguments)
+def test_the_version_has_that_of_the_protocol_and_loads_nothing_heavy() -> None:
+    code, loaded, text = _run("--version")
     assert code == 0
+    assert text.strip().endswith(f", protocol {PROTOCOL}")
     assert not HEAVY & loaded
 
 

@@ -52,7 +52,7 @@ class TestTime:
 def test_memory_is_said_by_stage() -> None:
     lines = list(outlook(run(10), 120.0))
     assert lines[0].endswith("about 100 MB for the program, and 351 MB or more for each stage")
-    assert "2 min 00 s with 4 volunteers" in lines[1]
+    assert "2 min 00 s or more with 4 volunteers" in lines[1]
 
 
 def test_one_of_a_kind_is_not_said_in_the_plural() -> None:

@@ -15,10 +15,11 @@ from client.store.leaves import DataFolder
 from client.store.paths import home_folders
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
-from model_zoo.datasets.build import build, open_source
+from model_zoo.datasets.build import build
 from protocol.invite import parse_invite, parse_swarm_file
 from tests.support.cli_process import Within
 from tests.support.saved_swarms import WORDS
+from tests.support.texts import corpus_of
 
 
 def _create(within: Within, book: Path | str, out: Path) -> dict[str, str]:
@@ -55,7 +56,7 @@ def test_create_takes_the_text_along(
 
 
 def _text(kept: Path) -> str:
-    corpus = open_source(str(kept))
+    corpus = corpus_of(str(kept))
     tokens = np.frombuffer(corpus._read_tokens(0, corpus.spec.size_bytes), "<u2")
     return corpus.text_of(tokens)
 

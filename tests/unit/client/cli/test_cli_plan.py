@@ -21,7 +21,7 @@ def described(**other: str) -> tuple[str, ...]:
     """Flags that describe four machines, so that nothing is measured."""
     flags = {"machines": "4", "gflops": "50", "memory": "8GB", "up": "20Mbit/s"}
     flags |= {"down": "100Mbit/s", "rtt-ms": "60", **other}
-    run = ("--no-measure", "--averaging", "every-step")
+    run = ("--averaging", "every-step")
     return (*run, *(w for name, text in flags.items() for w in (f"--{name}", text)))
 
 
@@ -58,7 +58,7 @@ def test_json_has_the_best_way_among_all(within: Within) -> None:
 
 
 def test_one_machine_is_not_said_in_the_plural(within: Within) -> None:
-    done = within("plan", "--machines", "1", "--no-measure", "--redundancy", "1")
+    done = within("plan", "--machines", "1", "--redundancy", "1")
     assert "best for 1 machine and" in done.stdout
     assert "1 stage x 1 replica," in done.stdout
 
@@ -97,9 +97,9 @@ def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
 
 
 def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -> None:
-    far = described(gflops="5000")[3:]
-    near = described(gflops="5000", up="10Gbit/s", down="10Gbit/s")[3:]
-    flags = ("--no-measure", "--preset", "small", "--stages", "1")
+    far = described(gflops="5000")[2:]
+    near = described(gflops="5000", up="10Gbit/s", down="10Gbit/s")[2:]
+    flags = ("--preset", "small", "--stages", "1")
     chosen = {
         (way["name"], line is near)
         for line in (near, far)
@@ -145,7 +145,7 @@ def test_frozen_weights_are_told_apart_from_what_is_trained(within: Within) -> N
 def test_a_table_has_groups_of_equal_machines(within: Within, tmp_path: Path) -> None:
     path = tmp_path / "machines.toml"
     path.write_text(TOML)
-    answer = planned(within, "--no-measure", "--table", str(path), "--stages", "2")
+    answer = planned(within, "--table", str(path), "--stages", "2")
     assert answer["machines"] == 4
 
 
@@ -156,7 +156,7 @@ def test_a_founded_swarm_costs_what_its_manifest_says(within: Within, tmp_path: 
         *("create", "--no-measure", "--stages", "2", "--redundancy", "2", "--out", str(path)),
         *("--announce", "/ip4/127.0.0.1/tcp/4001"),
     )
-    founded = planned(within, "--swarm", str(path), *DESCRIBED[3:])
+    founded = planned(within, "--swarm", str(path), *DESCRIBED[2:])
     flags = planned(within, *DESCRIBED, "--stages", "2")
     of_swarm, of_flags = (each["best"] for each in (founded, flags))
     assert of_swarm["tokens_per_s"] == pytest.approx(of_flags["tokens_per_s"])
@@ -171,7 +171,7 @@ def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_pat
     stages = tuple(msgspec.structs.replace(stage, **nothing) for stage in manifest.stages)
     free = msgspec.structs.replace(manifest, stages=stages)
     write_swarm_file(path, sign(free, SIGNER, (Address("ip4", "127.0.0.1", 1, SIGNER.peer),)))
-    done = within.ends(ExitCode.RUNTIME, "plan", "--swarm", str(path), *DESCRIBED[3:])
+    done = within.ends(ExitCode.RUNTIME, "plan", "--swarm", str(path), *DESCRIBED[2:])
     assert "a stage is said to cost nothing" in done.stderr
     assert "founder" in done.stderr
 
@@ -191,7 +191,7 @@ def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_pat
     ],
 )
 def test_mistakes_are_explained(within: Within, arguments: tuple[str, ...], words: str) -> None:
-    done = within("plan", "--no-measure", "--memory", "8GB", *arguments)
+    done = within("plan", "--memory", "8GB", *arguments)
     if "--table" in arguments:
         done = within.ends(ExitCode.USAGE, "plan", *arguments)
     assert words in " ".join(done.stderr.replace("│", " ").split())

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client.errors import ExitCode, UserError
-from client.faults import parse_failpoints
 from client.lab.chaos.catalogue import (
     ACTIONS,
     KINDS,
@@ -21,6 +20,7 @@ from client.lab.chaos.catalogue import (
     stages_of,
 )
 from client.lab.chaos.command import chaos
+from client.lab.chaos.failpoints import parse_failpoints
 from client.lab.chaos.inject import SHAPES
 from client.lab.chaos.schedule import draw_schedule
 

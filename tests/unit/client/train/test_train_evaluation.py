@@ -10,11 +10,12 @@ import pytest
 
 from client.events import VersionEvaluated
 from client.lab.reference import evaluate, train_reference, training_plan
-from model_zoo.datasets.build import build, open_source
+from model_zoo.datasets.build import build
 from model_zoo.whole import build_whole, load_whole
 from protocol.manifest import encode_manifest
 from protocol.seat.effects import HeldOutLoss, SeatNews
 from tests.support.cases import usual
+from tests.support.texts import corpus_of
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
 STEPS, EVERY = 6, 2
@@ -23,7 +24,7 @@ DUE = (0, 2, 4, 6)
 
 def expected(swarm: TestSwarm, version: int) -> float:
     """What the single-process trainer's model of a version loses on the same windows."""
-    manifest, corpus = swarm.manifest, open_source(str(swarm.data))
+    manifest, corpus = swarm.manifest, corpus_of(str(swarm.data))
     plan = training_plan(manifest)
     if version:
         state = train_reference(replace(plan, steps=version), corpus, threads=1).state

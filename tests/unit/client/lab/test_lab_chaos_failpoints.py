@@ -14,7 +14,15 @@ import pytest
 
 from client import faults
 from client.errors import ConfigError
-from client.faults import Failpoint, Failpoints, parse_failpoints
+from client.lab.chaos.armed import arm
+from client.lab.chaos.failpoints import (
+    MAX_TEXT_BYTES,
+    PHASES,
+    VARIABLE,
+    Failpoint,
+    Failpoints,
+    parse_failpoints,
+)
 from client.train.stage import failpoints
 from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask, LossTask, ReduceTask
 from protocol.wire.messages import Forward, Message, Reduced, Segment
@@ -58,7 +66,7 @@ def test_what_is_written_is_what_is_read(text: str, found: tuple[Failpoint, ...]
         "forward@-1=kill",
         "forward@1/x=kill",
         "forward@1=kill,backward@2=kill",
-        "x" * (faults.MAX_TEXT_BYTES + 1),
+        "x" * (MAX_TEXT_BYTES + 1),
     ],
 )
 def test_anything_else_is_refused_in_words(text: str) -> None:
@@ -67,15 +75,19 @@ def test_anything_else_is_refused_in_words(text: str) -> None:
     assert caught.value.next_step
 
 
+def damages(armed: Failpoints, phase: faults.Phase, step: int, stage: int) -> bool:
+    return armed.sent(b"xyz", phase, step, stage) != b"xyz"
+
+
 def test_each_acts_once_at_its_moment_and_is_noted_first(tmp_path: Path) -> None:
     log = tmp_path / "log"
     armed = Failpoints("forward@3/1=corrupt", log)
-    assert not armed.spoils("corrupt", "forward", 2, 1)
-    assert not armed.spoils("corrupt", "forward", 3, 0)
-    assert not armed.spoils("corrupt", "backward", 3, 1)
+    assert not damages(armed, "forward", 2, 1)
+    assert not damages(armed, "forward", 3, 0)
+    assert not damages(armed, "backward", 3, 1)
     before = time.time()
-    assert armed.spoils("corrupt", "forward", 3, 1)
-    assert not armed.spoils("corrupt", "forward", 3, 1)
+    assert damages(armed, "forward", 3, 1)
+    assert not damages(armed, "forward", 3, 1)
     (line,) = log.read_text().splitlines()
     record = json.loads(line)
     assert before <= record["time"] <= time.time()
@@ -100,14 +112,14 @@ def test_who_is_meant_is_hit(
 def test_a_file_arms_while_the_process_runs(tmp_path: Path) -> None:
     file = tmp_path / "failpoints"
     armed = Failpoints(f"@{file}", None)
-    assert not armed.spoils("corrupt", "forward", 1, 0), "there is no file yet"
+    assert not damages(armed, "forward", 1, 0), "there is no file yet"
     _replace(file, "forward@*=corrupt")
-    assert armed.spoils("corrupt", "forward", 1, 0)
-    assert not armed.spoils("corrupt", "forward", 2, 0), "the same file is not read twice"
+    assert damages(armed, "forward", 1, 0)
+    assert not damages(armed, "forward", 2, 0), "the same file is not read twice"
     _replace(file, "forward@*=cor")  # half-written, or damaged
-    assert not armed.spoils("corrupt", "forward", 3, 0)
+    assert not damages(armed, "forward", 3, 0)
     _replace(file, "forward@*=corrupt")
-    assert armed.spoils("corrupt", "forward", 4, 0)
+    assert damages(armed, "forward", 4, 0)
 
 
 def _replace(file: Path, text: str) -> None:
@@ -116,16 +128,14 @@ def _replace(file: Path, text: str) -> None:
     new.replace(file)
 
 
-def test_nothing_is_armed_without_the_variable() -> None:
-    assert not faults.arm({})
+def test_nothing_is_armed_in_a_users_volunteer() -> None:
     assert faults.active is None
     payload = b"x" * 100
     assert failpoints.before_send(_forward(1), payload, 0, WORKER) is payload
-    faults.meet_full_disk(".stage-0-v1.safetensors.tmp")
 
 
 def test_a_payload_is_damaged_on_its_way_out() -> None:
-    faults.arm({faults.VARIABLE: "forward@1=corrupt;averaging@2=corrupt"})
+    arm({VARIABLE: "forward@1=corrupt;averaging@2=corrupt"})
     payload = bytes(100)
     assert failpoints.before_send(_forward(0), payload, 0, WORKER) == payload
     damaged = failpoints.before_send(_forward(1), payload, 0, WORKER)
@@ -156,8 +166,8 @@ def test_tasks_have_their_moments(
 ) -> None:
     hit: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: hit.append(pid))
-    for other in faults.PHASES:
-        faults.arm({faults.VARIABLE: f"{other}@5=kill-worker"})
+    for other in PHASES:
+        arm({VARIABLE: f"{other}@5=kill-worker"})
         failpoints.before_task(task, stage=0, first=first, worker=WORKER)  # type: ignore[arg-type]
         assert hit == ([WORKER] if other == phase else [])
         hit.clear()
@@ -165,10 +175,10 @@ def test_tasks_have_their_moments(
 
 @pytest.mark.parametrize("name", [".stage-1-v7.safetensors.tmp", "snapshot-1-v7.safetensors"])
 def test_the_disk_is_full_for_one_file(name: str) -> None:
-    faults.arm({faults.VARIABLE: "checkpoint@7/1=nospace"})
-    faults.meet_full_disk(".stage-0-v7.safetensors.tmp")
-    faults.meet_full_disk("other")
+    armed = Failpoints("checkpoint@7/1=nospace", None)
+    armed.write(".stage-0-v7.safetensors.tmp")
+    armed.write("other")
     with pytest.raises(OSError, match="No space left") as caught:
-        faults.meet_full_disk(name)
+        armed.write(name)
     assert caught.value.errno == errno.ENOSPC
-    faults.meet_full_disk(name)
+    armed.write(name)
