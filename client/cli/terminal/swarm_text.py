@@ -32,16 +32,34 @@ COMPUTES: Final[dict[Compute, str]] = {
 }
 
 
+def summary(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
+    """Yield what a volunteer must know of a swarm before it joins, line by line."""
+    purpose = f", for {manifest.purpose}" if manifest.purpose else ""
+    yield f"{_heading(manifest, swarm)}{purpose}:"
+    yield f"  founder    {manifest.founder}"
+    model = manifest.model
+    yield (
+        f"  model      {model.architecture}, {model.parameter_count:,} parameters in "
+        f"{plural(manifest.stage_count, 'stage')}; {_length(manifest)}"
+    )
+    yield from _imported(manifest)
+    yield _text(manifest)
+
+
 def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
     """Yield the description of a swarm, line by line."""
-    admitted = "those whom a member invites" if manifest.policy.private else "anybody"
-    yield f"The swarm {manifest.name} ({swarm[:12]}), open to {admitted}:"
+    yield f"{_heading(manifest, swarm)}:"
     if manifest.purpose:
         yield f"  for        {manifest.purpose}"
     yield f"  founder    {manifest.founder}"
     yield from _model(manifest)
     yield from _data(manifest)
     yield from _run(manifest)
+
+
+def _heading(manifest: Manifest, swarm: SwarmId) -> str:
+    admitted = "those whom a member invites" if manifest.policy.private else "anybody"
+    return f"The swarm {manifest.name} ({swarm[:12]}), open to {admitted}"
 
 
 def _model(manifest: Manifest) -> Iterator[str]:
@@ -58,10 +76,7 @@ def _model(manifest: Manifest) -> Iterator[str]:
             f"{INDENT}a token passes {experts.active} of {experts.count} experts in each layer: "
             f"{model.active_parameter_count:,} parameters of all"
         )
-    if manifest.start:
-        sizes = " + ".join(human_bytes(start.size_bytes) for start in manifest.start)
-        begins = "begins     with imported" if model.lora is None else "frozen     are imported"
-        yield f"  {begins} weights, by stage {sizes}; a member copies those of its stage"
+    yield from _imported(manifest)
     if (lora := model.lora) is not None:
         trained = sum(stage.parameters for stage in manifest.stages)
         yield (
@@ -71,18 +86,35 @@ def _model(manifest: Manifest) -> Iterator[str]:
         )
 
 
-def _data(manifest: Manifest) -> Iterator[str]:
+def _imported(manifest: Manifest) -> Iterator[str]:
+    if manifest.start:
+        sizes = " + ".join(human_bytes(start.size_bytes) for start in manifest.start)
+        trained = manifest.model.lora is None
+        begins = "begins     with imported" if trained else "frozen     are imported"
+        yield f"  {begins} weights, by stage {sizes}; a member copies those of its stage"
+
+
+def _text(manifest: Manifest) -> str:
     data = manifest.data
-    yield f"  data       {data.name}, {human_bytes(data.kept_bytes)}; every member can read it"
+    return f"  data       {data.name}, {human_bytes(data.kept_bytes)}; every member can read it"
+
+
+def _length(manifest: Manifest) -> str:
+    tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    step = "step" if manifest.local_rounds is None else "round"
+    return f"{plural(manifest.steps, step)} of {tokens:,} tokens"
+
+
+def _data(manifest: Manifest) -> Iterator[str]:
+    yield _text(manifest)
     if words := describe_mixture(manifest, manifest.steps):
         yield f"{INDENT}{words}"
 
 
 def _run(manifest: Manifest) -> Iterator[str]:
-    tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
     rounds = manifest.local_rounds
     step, averaged = ("step", "gradients") if rounds is None else ("round", "these steps")
-    yield f"  length     {plural(manifest.steps, step)} of {tokens:,} tokens"
+    yield f"  length     {_length(manifest)}"
     rule = manifest.optimizer
     schedule = "" if rule.schedule == DEFAULT_SCHEDULE else f", schedule {rule.schedule}"
     z_loss = f", z-loss {rule.z_loss:g}" if rule.z_loss else ""
@@ -117,6 +149,5 @@ def memory_words(manifest: Manifest) -> str:
     """Return the memory that a volunteer of the swarm takes at least, for its largest stage."""
     stage = max(stage.memory_bytes for stage in manifest.stages)
     return (
-        f"about {human_bytes(NODE_BYTES)} for the program, and "
-        f"{human_bytes(WORKER_BYTES + stage)} or more for each stage"
+        f"about {human_bytes(NODE_BYTES)}, and {human_bytes(WORKER_BYTES + stage)} or more a stage"
     )
