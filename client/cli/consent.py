@@ -7,15 +7,14 @@ scripts) counts as agreed by the person who set it up; nothing is saved for it.
 from __future__ import annotations
 
 import shutil
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
 
 from client.cli.terminal.ask import says_yes
-from client.cli.terminal.output import say
-from client.cli.terminal.swarm_text import INDENT, introduction, memory_words
+from client.cli.terminal.output import say, wrapped
+from client.cli.terminal.swarm_text import memory_words, summary
 from client.config import Settings
 from client.limits.cores import find_cores
 from client.quantities import plural
@@ -63,8 +62,8 @@ def agrees(folder: Path, settings: Settings, swarm: SwarmFile) -> bool:
         swarm: the swarm.
     """
     width = min(shutil.get_terminal_size().columns, 100)
-    for line in (*introduction(swarm.manifest, swarm.swarm), *terms(settings, folder, swarm)):
-        say(textwrap.fill(line, width, subsequent_indent=INDENT if line[0] == " " else ""))
+    for line in (*summary(swarm.manifest, swarm.swarm), *terms(settings, folder, swarm)):
+        say(wrapped(line, width))
     if not says_yes("Agree?"):
         return False
     remember(folder, swarm.swarm)
@@ -98,47 +97,38 @@ def _text_bytes(manifest: Manifest, settings: Settings) -> int:
 
 
 def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
-    """Yield the resources that ``swarm`` would use under ``settings`` and the data that it would
-    see, line by line."""
+    """Yield what ``swarm`` would use under ``settings`` and see of its volunteer, line by line."""
     manifest = swarm.manifest
     checkpoint = max(s.parameters for s in manifest.stages) * manifest.state.bytes_per_parameter
+    kept = human_bytes(2 * settings.checkpoint_keep * checkpoint)  # our own, and another's
     cores = settings.threads or find_cores().usable
+    share = f", {settings.compute_share} % of the time" if settings.compute_share < 100 else ""
     memory = settings.memory_limit_bytes
     upload = settings.upload_limit_bytes_per_s
     quota = settings.daily_quota_bytes
-    text = human_bytes(_text_bytes(manifest, settings))
-    traffic = human_bytes(traffic_bytes(manifest))
     limits = (
         f"at most {human_line(upload)} up" if upload else "",
         f"{human_bytes(quota)} a day" if quota else "",
     )
-    yield "Taking part uses this machine until you pause, finish or stop:"
+    yield "It uses, until you pause, finish or stop (for limits: volunteer join --help):"
+    yield f"  processor  {plural(cores, 'core')}{share}{_cards(settings.devices)}"
     yield (
-        f"  processor  {plural(cores, 'core')}"
-        + (f", {settings.compute_share} % of the time" if settings.compute_share < 100 else "")
-        + _cards(settings.devices)
-    )
-    yield (
-        f"  memory     {memory_words(manifest)}, at most two; "
+        f"  memory     {memory_words(manifest)} (at most {settings.seats or 2}); "
         f"{f'at most {human_bytes(memory)}' if memory else 'no limit'}"
     )
     yield (
-        f"  disk       {plural(settings.checkpoint_keep, 'checkpoint')} of "
-        f"{human_bytes(checkpoint)} per stage, as many for others, {text} of text, at most "
-        f"{human_bytes(settings.boundary_disk_bytes)} of tensors in transit beyond "
-        f"{human_bytes(settings.boundary_memory_bytes)} in memory, in {folder}"
+        f"  disk       {kept} a stage, {human_bytes(_text_bytes(manifest, settings))} of text, "
+        f"{human_bytes(settings.boundary_disk_bytes)} at most in transit, in {folder}"
     )
     yield (
-        f"  network    about {traffic} in all if you hold a stage alone; "
-        + (", ".join(filter(None, limits)) or "no limit")
+        f"  network    about {human_bytes(traffic_bytes(manifest))} in all if you hold a stage "
+        f"alone; {', '.join(filter(None, limits)) or 'no limit'}"
     )
     called = f', and the name "{settings.nickname}"' if settings.nickname else ""
     yield (
-        f"Members see this machine's network address{called}, its speed and memory, what it "
-        "contributes, and when it is there; not your files, your other programs, nor who you are. "
-        "It runs no program that a member sends."
+        f"Members see your network address{called}, speed, memory, work and hours; not your files, "
+        "your other programs or who you are. No program of theirs runs here."
     )
-    yield "To set limits: volunteer config set threads 2; see volunteer join --help."
 
 
 def _cards(devices: tuple[str, ...]) -> str:

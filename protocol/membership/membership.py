@@ -18,12 +18,13 @@ outside.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from protocol.effects import Explain, Penalise, Publish, Send
-from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
 from protocol.membership.contacts import Contacts
@@ -116,8 +117,18 @@ class Membership:
         advert is next renewed: they are not worth a record of their own."""
         self._advert = advert
 
-    def say(self, kind: str, body: bytes, wall: float) -> list[MembershipEffect]:
-        """Publish our record of a kind; not sooner after the last one than the kind's rules say."""
+    def say(self, kind: str, encode: Callable[[], bytes], wall: float) -> list[MembershipEffect]:
+        """Publish our record of a kind; not sooner after the last one than the kind's rules say.
+
+        Args:
+            kind: of the record.
+            encode: returns its body, or raises ``LocalProtocolError`` if a field is out of range.
+            wall: Unix seconds.
+        """
+        try:
+            body = encode()
+        except LocalProtocolError as error:
+            return [_dropped(kind, error)]
         return [Publish(kind, self._own, self.records.next_seq((kind, self._own), wall), body)]
 
     def set_seats(
@@ -157,25 +168,23 @@ class Membership:
     def publish(
         self, publish: Publish, signer: Signer, now: float, wall: float
     ) -> list[MembershipEffect]:
-        """Perform a ``Publish``: sign the record, store it and spread it.
+        """Perform a ``Publish``: sign the record, store it and spread it. One that breaks the rules
+        is dropped, since nobody would take it.
 
         Args:
             publish: kind, key, number and body of the record.
             signer: holds our private key.
             now: monotonic seconds.
             wall: Unix seconds, the record's issue time.
-
-        Raises:
-            LocalProtocolError: our own store refuses the record.
         """
         life_s = ttl_s(publish.kind, len(self.roster))
         key = f"{publish.key}/{self._own}" if publish.kind == POSTING else publish.key
         record = Record(key, publish.seq, max(0, int(wall)), life_s, publish.body)
-        envelope = seal(signer, publish.kind, record, self._swarm)
         try:
+            envelope = seal(signer, publish.kind, record, self._swarm)
             offer = self.records.put_own(envelope, wall)
-        except RemoteProtocolError as error:
-            raise LocalProtocolError(f"our own record was refused: {error}") from error
+        except ProtocolError as error:
+            return [_dropped(publish.kind, error)]
         if offer.held is None:
             words = f"our {publish.kind} record was not taken: {offer.reason}"
             return [Explain("membership", words, "debug")]
@@ -315,9 +324,8 @@ class Membership:
         short = {"missing": (), "audited": ()}
         serves = tuple(msgspec.structs.replace(seat, **short) for seat in self._seats)
         advert = msgspec.structs.replace(self._advert, serves=serves)
-        seq = self.records.next_seq((ADVERT, self._own), wall)
         self._next_refresh = now + ttl_s(ADVERT, len(self.roster)) / RENEWALS
-        return [Publish(ADVERT, self._own, seq, encode_advert(advert))]
+        return self.say(ADVERT, partial(encode_advert, advert), wall)
 
     def _heartbeat(self, now: float) -> list[MembershipEffect]:
         self._next_heartbeat = now + TICK_S
@@ -393,6 +401,11 @@ class Membership:
         if held.envelope.kind != ADVERT:
             return [RecordGone(held.envelope.kind, held.subject)]
         return list(self.roster.withdraw(held.signer, reason))
+
+
+def _dropped(kind: str, error: ProtocolError) -> Explain:
+    words = f"a fault of this program: our {kind} record breaks the rules and is not sent: {error}"
+    return Explain("membership", words, "error")
 
 
 def _changed(held: Held) -> RecordChanged:

@@ -111,7 +111,7 @@ class Trouble:
     def words(self) -> str:
         """Say in words why training cannot go on, or nothing."""
         if lost := self._known.lost_stages():
-            return f"nobody alive has the state of stage {', '.join(map(str, lost))}"
+            return f"no member has a whole copy of stage {', '.join(map(str, lost))}"
         for stage, ((step, *_), behind_since) in self._behind_since.items():
             if self._known.now >= behind_since + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"

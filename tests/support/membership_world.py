@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from protocol.effects import Penalise, Publish, Send
+from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
@@ -77,6 +77,7 @@ class World:
     def perform(self, name: PeerId, effects: Iterable[MembershipEffect]) -> None:
         for effect in effects:
             self.seen[name].append(effect)
+            assert not isinstance(effect, Explain) or effect.level != "error", effect.words
             if isinstance(effect, Send):
                 self.sent[type(effect.message).__name__] += 1
                 self.in_flight.append((name, effect.peer, effect.message))

@@ -8,7 +8,10 @@ cursor, set the title or reverse the reading order.
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -85,9 +88,27 @@ def check_output(path: Path, *, force: bool) -> None:
 
 
 def say(text: str) -> None:
-    """Tell the user a message that is not the result; one that nobody can read changes nothing."""
+    """Tell the user a message that is not the result, broken at words where a terminal shows it;
+    one that nobody can read changes nothing."""
+    text = printable(text)
     with suppress(OSError):
-        print(printable(text), file=sys.stderr, flush=True)
+        if sys.stderr.isatty():
+            columns = shutil.get_terminal_size().columns
+            text = "\n".join(wrapped(line, columns) for line in text.split("\n"))
+        print(text, file=sys.stderr, flush=True)
+
+
+def wrapped(line: str, columns: int) -> str:
+    """Return a line broken at words, indented as it is, or to what stands behind its label."""
+    label = re.match(r" +\S+ {2,}| *", line)
+    indent = " " * label.end() if label else ""
+    return textwrap.fill(
+        line,
+        columns,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def printable(text: str) -> str:

@@ -32,36 +32,48 @@ COMPUTES: Final[dict[Compute, str]] = {
 }
 
 
+def summary(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
+    """Yield what a volunteer must know of a swarm before it joins, line by line."""
+    model, data = manifest.model, manifest.data
+    admitted = "those whom a member invites" if manifest.policy.private else "anybody"
+    purpose = f", for {manifest.purpose}" if manifest.purpose else ""
+    yield f"The swarm {manifest.name} ({swarm[:12]}), open to {admitted}{purpose}:"
+    yield f"  founder    {manifest.founder}"
+    step = "step" if manifest.local_rounds is None else "round"
+    tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    yield (
+        f"  model      {model.architecture}, {model.parameter_count:,} parameters in "
+        f"{plural(manifest.stage_count, 'stage')}; {plural(manifest.steps, step)} of {tokens:,} "
+        "tokens"
+    )
+    if manifest.start:
+        sizes = " + ".join(human_bytes(start.size_bytes) for start in manifest.start)
+        begins = "begins     with imported" if model.lora is None else "frozen     are imported"
+        yield f"  {begins} weights, by stage {sizes}; a member copies those of its stage"
+    yield f"  data       {data.name}, {human_bytes(data.kept_bytes)}; every member can read it"
+
+
 def introduction(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
     """Yield the description of a swarm, line by line."""
-    admitted = "those whom a member invites" if manifest.policy.private else "anybody"
-    yield f"The swarm {manifest.name} ({swarm[:12]}), open to {admitted}:"
-    if manifest.purpose:
-        yield f"  for        {manifest.purpose}"
-    yield f"  founder    {manifest.founder}"
+    yield from summary(manifest, swarm)
+    if words := describe_mixture(manifest, manifest.steps):
+        yield f"{INDENT}{words}"
     yield from _model(manifest)
-    yield from _data(manifest)
     yield from _run(manifest)
 
 
 def _model(manifest: Manifest) -> Iterator[str]:
     model = manifest.model
-    layers = " + ".join(map(str, manifest.layers_per_stage))
     yield (
-        f"  model      {model.architecture}, {model.parameter_count:,} parameters"
-        f"{', whose embedding is the output projection' if model.tied else ''}; width "
-        f"{model.width}, context {model.context}, {plural(manifest.stage_count, 'stage')} of "
-        f"{layers} {'layer' if layers == '1' else 'layers'}"
+        f"  layers     {' + '.join(map(str, manifest.layers_per_stage))}, width {model.width}, "
+        f"context {model.context}"
+        f"{'; the embedding is the output projection' if model.tied else ''}"
     )
     if (experts := model.experts) is not None:
         yield (
             f"{INDENT}a token passes {experts.active} of {experts.count} experts in each layer: "
             f"{model.active_parameter_count:,} parameters of all"
         )
-    if manifest.start:
-        sizes = " + ".join(human_bytes(start.size_bytes) for start in manifest.start)
-        begins = "begins     with imported" if model.lora is None else "frozen     are imported"
-        yield f"  {begins} weights, by stage {sizes}; a member copies those of its stage"
     if (lora := model.lora) is not None:
         trained = sum(stage.parameters for stage in manifest.stages)
         yield (
@@ -71,18 +83,9 @@ def _model(manifest: Manifest) -> Iterator[str]:
         )
 
 
-def _data(manifest: Manifest) -> Iterator[str]:
-    data = manifest.data
-    yield f"  data       {data.name}, {human_bytes(data.kept_bytes)}; every member can read it"
-    if words := describe_mixture(manifest, manifest.steps):
-        yield f"{INDENT}{words}"
-
-
 def _run(manifest: Manifest) -> Iterator[str]:
-    tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
     rounds = manifest.local_rounds
     step, averaged = ("step", "gradients") if rounds is None else ("round", "these steps")
-    yield f"  length     {plural(manifest.steps, step)} of {tokens:,} tokens"
     rule = manifest.optimizer
     schedule = "" if rule.schedule == DEFAULT_SCHEDULE else f", schedule {rule.schedule}"
     z_loss = f", z-loss {rule.z_loss:g}" if rule.z_loss else ""
@@ -117,6 +120,5 @@ def memory_words(manifest: Manifest) -> str:
     """Return the memory that a volunteer of the swarm takes at least, for its largest stage."""
     stage = max(stage.memory_bytes for stage in manifest.stages)
     return (
-        f"about {human_bytes(NODE_BYTES)} for the program, and "
-        f"{human_bytes(WORKER_BYTES + stage)} or more for each stage"
+        f"about {human_bytes(NODE_BYTES)}, and {human_bytes(WORKER_BYTES + stage)} or more a stage"
     )

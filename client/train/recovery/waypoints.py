@@ -65,7 +65,7 @@ class WaypointDriver:
         try:
             effects = self.machine.restore(found.links)
         except RemoteProtocolError as error:
-            self._warn(f"the chain of waypoints cannot be used, beginning anew: {error}")
+            self._warn(f"the chain of waypoints cannot be used, going on without it: {error}")
             return
         self._perform(effects, save=False)
 

@@ -8,6 +8,7 @@ matching. It decides nothing. State: the meters, the beliefs, and the times at w
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Final
 
 from client.train.machine.line_meter import MIN_PAYLOAD_BYTES, LineMeter
@@ -191,7 +192,7 @@ class Measuring:
         if not found.partners or not (stale or found != self._said):
             return []
         self._said, self._published = found, now
-        return self._membership.say(MEASURED, encode_measurements(found), wall)
+        return self._membership.say(MEASURED, partial(encode_measurements, found), wall)
 
     def _revise(self) -> list[MembershipEffect]:
         roster = self._membership.roster

@@ -67,7 +67,7 @@ class Notary:
                 self.elector.load(kept.terms)
         except (OSError, DamagedMarks) as error:
             self._old = True
-            words = f"what this volunteer has signed before cannot be read, beginning anew: {error}"
+            words = f"what this volunteer signed before cannot be read, going on without: {error}"
             self._explain(Explain("membership", words, "warning"))
 
     def resume(self, era: int) -> None:

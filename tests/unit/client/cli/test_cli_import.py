@@ -113,7 +113,7 @@ def test_a_tied_embedding_is_copied_and_the_founder_told(folder: Path, tmp_path:
     assert any("begins as a copy" in note for note in found(folder, tmp_path / "b").warnings)
     alone = found(folder, tmp_path / "c", stages=1)
     assert alone.manifest.model.tied
-    assert "whose embedding is the output projection" in described(alone.manifest)
+    assert "; the embedding is the output projection" in described(alone.manifest)
     assert not any("begins as a copy" in note for note in alone.warnings)
     embedding = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
     with open_folder(folder) as opened:

@@ -59,15 +59,16 @@ def test_a_person_is_asked_once_for_each_swarm(
     asked, manifest = capsys.readouterr().err, swarm.manifest
     state = manifest.state.bytes_per_parameter * max(s.parameters for s in manifest.stages)
     one_line = " ".join(asked.split())
-    for words in ("The swarm mine", swarm.swarm[:12], manifest.founder, "book.txt", "200 steps",
-                  "open to anybody", f"checkpoints of {human_bytes(state)}",
+    for words in ("The swarm mine", swarm.swarm[:12], manifest.founder, "200 steps",
+                  "book.txt", "every member can read it",
+                  "open to anybody", f"{human_bytes(4 * state)} a stage",
                   human_bytes(consent.traffic_bytes(manifest)), "2 cores", "memory", "disk",
                   "16.0 Mbit/s up", "network address", "Agree?"):  # fmt: skip
         assert words in one_line, words
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert consent.agrees(folder, Settings(), swarm)
     asked = capsys.readouterr().err
-    assert len(asked.splitlines()) <= 24
+    assert len(asked.splitlines()) <= 13, "twelve lines and the question"
     assert max(map(len, asked.splitlines())) <= 80
     assert consent.is_agreed(folder, swarm.swarm)
     assert not consent.is_agreed(folder, little_swarm(book, "other").swarm)
@@ -95,8 +96,9 @@ def test_create_and_join_say_the_same_of_memory(tmp_path: Path, swarm: SwarmFile
     words = memory_words(swarm.manifest)
     assert f"memory of a volunteer: {words}" in list(outlook(swarm.manifest, None))
     said = " ".join(consent.terms(Settings(), tmp_path, swarm))
-    assert f"memory     {words}, at most two; no limit" in said
-    assert "at most 4.29 GB of tensors in transit beyond 537 MB in memory" in said
+    assert f"memory     {words} (at most 2); no limit" in said
+    assert "4.29 GB at most in transit" in said
+    assert "(at most 1); no limit" in " ".join(consent.terms(Settings(seats=1), tmp_path, swarm))
 
 
 @pytest.mark.parametrize("known", [True, False])

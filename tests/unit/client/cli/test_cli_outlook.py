@@ -51,7 +51,7 @@ class TestTime:
 
 def test_memory_is_said_by_stage() -> None:
     lines = list(outlook(run(10), 120.0))
-    assert lines[0].endswith("about 100 MB for the program, and 351 MB or more for each stage")
+    assert lines[0].endswith("about 100 MB, and 351 MB or more a stage")
     assert "2 min 00 s or more with 4 volunteers" in lines[1]
 
 

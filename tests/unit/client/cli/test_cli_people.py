@@ -12,7 +12,7 @@ from client.cli.consent import terms
 from client.cli.diagnosis.bundle import _nameless
 from client.cli.models.kept import contributors_of
 from client.cli.reach.home import find_home
-from client.cli.terminal.swarm_text import introduction
+from client.cli.terminal.swarm_text import summary
 from client.config import Settings
 from client.control.snapshot import ContributorView
 from client.errors import ExitCode
@@ -65,9 +65,9 @@ def test_a_name_is_set_shown_to_its_owner_and_removed(home: Path, within: Within
 
 def test_who_joins_is_told_what_it_is_for_and_that_others_see_the_name(tmp_path: Path) -> None:
     swarm = for_what()
-    assert "  for        Haiku in Basque" in list(introduction(swarm.manifest, swarm.swarm))
+    assert next(summary(swarm.manifest, swarm.swarm)).endswith(", for Haiku in Basque:")
     plain = for_what("")
-    assert not [line for line in introduction(plain.manifest, plain.swarm) if "  for " in line]
+    assert next(summary(plain.manifest, plain.swarm)).endswith("open to anybody:")
     told = " ".join(terms(Settings(nickname="Anna"), tmp_path, swarm))
     assert 'the name "Anna"' in told
     assert "the name" not in " ".join(terms(Settings(), tmp_path, swarm))

@@ -88,7 +88,7 @@ def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
     assert local["memory_bytes"] <= 22e9 < local["memory_bytes"] + local["host_memory_bytes"]
     assert not any("are few" in note for note in answer["notes"])
     less = planned(within, *HOMES, "--host-memory", "48GB")
-    assert less["ways"][1]["loss_percent"] > 2 * local["loss_percent"], "fewer rounds"
+    assert less["ways"][1]["loss_percent"] > 1.8 * local["loss_percent"], "fewer rounds"
     assert any("rounds are few" in note for note in less["notes"])
     _, local, narrow = planned(within, *HOMES)["ways"]
     assert local["stages"] > 1, "processors have all of it in one memory"

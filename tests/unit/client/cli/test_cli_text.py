@@ -13,7 +13,7 @@ import pytest
 from client.cli.logging.log_writer import as_json, as_text, log_writer
 from client.cli.serving.metrics import exposition
 from client.cli.terminal import when
-from client.cli.terminal.output import printable
+from client.cli.terminal.output import printable, wrapped
 from client.config import Settings
 from client.control.matches import PayingMove
 from client.control.snapshot import (
@@ -205,6 +205,21 @@ def test_the_longest_reasons_fit_100_columns() -> None:
 
 
 # --- times as people write them ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("", ""),
+        ("wrote a file; join with it", "wrote a file;\njoin with it"),
+        ("  leave it here, where it is", "  leave it here,\n  where it is"),
+        ("  model    gpt of 128 layers", "  model    gpt of\n           128\n           layers"),
+        ("volunteer:0123456789abcdef?peer=x", "volunteer:0123456789abcdef?peer=x"),
+        ("the rank-one well-known sum", "the rank-one\nwell-known sum"),
+    ],
+)
+def test_lines_are_broken_at_words_and_never_within_an_address(line: str, shown: str) -> None:
+    assert wrapped(line, 17) == shown
 
 
 @pytest.mark.parametrize(

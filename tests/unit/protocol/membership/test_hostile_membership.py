@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+from functools import partial
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.effects import Publish, Send
+from protocol.effects import Explain, Publish, Send
+from protocol.membership.measured import (
+    MEASURED,
+    Measurements,
+    Partner,
+    StageRate,
+    encode_measurements,
+)
 from protocol.membership.membership import Membership
+from protocol.membership.rules import POSTING
 from protocol.wire.messages import Heartbeat, RecordDigest, Records, decode_message, encode_message
 from tests.support.membership_world import World
 from tests.support.protocol_examples import (
@@ -60,6 +72,22 @@ def test_no_sequence_of_messages_and_events_breaks_it(script: list[tuple[object,
         assert set(machine.roster.live()) <= {OWN}
         deadline = machine.next_deadline()
         assert deadline is None or deadline == deadline
+
+
+def test_our_own_record_that_breaks_the_rules_is_dropped_and_told() -> None:
+    machine = Membership(OWN, SWARM, 4)
+    endless = Measurements((Partner(peer(2), (StageRate(1, -1, 1),)),))
+    posted = Publish(POSTING, "4", 1, b"")
+    told = [
+        *machine.describe(advert(flops=math.nan), 0.0, WALL),
+        *machine.say(MEASURED, partial(encode_measurements, endless), WALL),
+        *machine.publish(posted, signer(0), 0.0, WALL),
+        *machine.publish(replace(posted, key="3", body=bytes(2049)), signer(0), 0.0, WALL),
+        *machine.publish(replace(posted, key="3", seq=-1), signer(0), 0.0, WALL),
+    ]
+    assert [isinstance(each, Explain) and each.level for each in told] == ["error"] * 5
+    assert len(machine.records) == 0
+    assert machine.next_deadline() is not None, "it goes on"
 
 
 def test_a_conversation_replayed_changes_nothing_in_its_own_or_another_swarm() -> None:

@@ -102,7 +102,7 @@ def test_replays_and_records_in_quick_succession_change_nothing(world: World) ->
 
 def test_what_one_measures_reaches_all_and_expires(world: World) -> None:
     body = encode_measurements(GOOD)
-    world.perform(peer(0), world.members[peer(0)].say(MEASURED, body, world.wall))
+    world.perform(peer(0), world.members[peer(0)].say(MEASURED, lambda: body, world.wall))
     world.run(6)
     for name, seen in world.seen.items():
         got = [e for e in seen if isinstance(e, RecordChanged) and e.kind == MEASURED]

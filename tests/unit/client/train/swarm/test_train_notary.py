@@ -82,7 +82,7 @@ def test_damaged_marks_and_a_full_disk_are_told_and_survived(tmp_path: Path) -> 
     path = tmp_path / "marks"
     path.write_bytes(b"rubbish that is long enough to be read")
     made, told = notary(path)
-    assert "beginning anew" in told[0]
+    assert "going on without" in told[0]
     assert made.promised(1, 5, 8) == (8, LEFT_OUT)
     assert made.signed(PLAN) is not None
     blocked, told = notary(path := tmp_path / "folder" / "marks")
@@ -106,7 +106,7 @@ def test_marks_that_could_not_be_written_are_known_to_be_old(
         assert first.signed(replace(PLAN, attempt=3)) is not None
     assert "cannot be written down" in told[0]
     second, told = notary(tmp_path / "marks")
-    assert "beginning anew" in told[0]
+    assert "going on without" in told[0]
     assert second.promised(1, 5, 8) == (8, LEFT_OUT)
 
 
