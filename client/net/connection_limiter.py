@@ -12,18 +12,18 @@ to us, all others, strangers and members alike, are *guests*: they share few pla
 taken, the oldest of the prefix that has the most makes room; if none has more than the newcomer's,
 the oldest of all makes room, every few seconds: so whoever waits gets in.
 
-A prefix from which many break rules in a short time is closed for a while. An IPv6 /64 counts as
-one address, for its holder may use all of it (``protocol.hosts``).
+No prefix is shut out for what some of it do: who breaks rules there may be anybody's neighbour. An
+IPv6 /64 counts as one address, for its holder may use all of it (``protocol.hosts``).
 
-State: the inbound connections in the order in which they began, the proven peers, the handshakes
-of each machine, and of each prefix when it offended. The clock is passed in; no sockets. On
-loopback nothing is counted by address: many volunteers on one machine are legitimate.
+State: the inbound connections in the order in which they began, the proven peers, and the
+handshakes of each machine. The clock is passed in; no sockets. On loopback nothing is counted by
+address: many volunteers on one machine are legitimate.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -34,11 +34,6 @@ from protocol.token_bucket import TokenBucket
 
 V = TypeVar("V")
 
-OFFENCES, OFFENCES_WITHIN_S = 50, 10.0
-"""Bans and violations of strangers, and the period in seconds, that close a prefix."""
-CLOSED_S = 600.0
-MAX_PREFIXES = 1024
-"""Prefixes whose offences are remembered; the one with the oldest offence is forgotten."""
 MOST_WAIT_S = 2.0
 """Longest wait for each turn; a connection that would wait longer is refused."""
 MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST = 1.0, 16.0
@@ -143,8 +138,6 @@ class ConnectionLimiter:
     _by_machine: Counter[str] = field(default_factory=Counter)
     _handshakes: OrderedDict[str, TokenBucket] = field(default_factory=OrderedDict)
     _friends: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    _offences: OrderedDict[str, deque[float]] = field(default_factory=OrderedDict)
-    _closed_until: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
         limits = self.limits
@@ -162,11 +155,11 @@ class ConnectionLimiter:
         Raises:
             Refusal: it is not welcome.
         """
-        self._check(inbound, now)
+        self._check(inbound)
         turns = self._turns(inbound, now)
         _check_turns(turns, now)
         if not inbound.near:
-            _newest(self._handshakes, inbound.machine, turns[0][0], MAX_MACHINES)
+            _newest(self._handshakes, inbound.machine, turns[0][0])
         self._make_room(inbound)
         self._inbound[inbound] = None
         self._by_machine[inbound.machine] += 1
@@ -177,7 +170,7 @@ class ConnectionLimiter:
         be. This costs nobody a turn or a place, and little time: a crowd asks often."""
         inbound = InboundConnection(ip, lambda: None)
         try:
-            self._check(inbound, now)
+            self._check(inbound)
             _check_turns(self._turns(inbound, now), now)
         except Refusal as refusal:
             return str(refusal)
@@ -216,7 +209,7 @@ class ConnectionLimiter:
             now: monotonic seconds.
         """
         for ip in ips:
-            _newest(self._friends, machine_of(ip), None, MAX_MACHINES)
+            _newest(self._friends, machine_of(ip), None)
         self._proven, self._guests = None if proven is None else frozenset(proven), guests
         there = [v for v in self._inbound if self._is_guest(v.peer) and not v.leaving]
         stayed = [v for v in there if now - v.since >= GUEST_STAYS_S]
@@ -228,18 +221,6 @@ class ConnectionLimiter:
         self._by_machine[inbound.machine] -= 1
         if not self._by_machine[inbound.machine]:
             del self._by_machine[inbound.machine]  # as small as the set of connected addresses
-
-    def offence(self, ip: str, now: float) -> None:
-        """A peer at this address was banned, or a stranger broke a rule."""
-        if not ip or is_loopback(ip):
-            return
-        prefix = prefix_of(ip)
-        times = _newest(self._offences, prefix, deque[float](maxlen=OFFENCES))
-        times.append(now)
-        if len(times) == OFFENCES and now - times[0] <= OFFENCES_WITHIN_S:
-            times.clear()
-            _newest(self._closed_until, prefix, 0.0)
-            self._closed_until[prefix] = now + CLOSED_S
 
     def _turns(self, inbound: InboundConnection, now: float) -> list[tuple[TokenBucket, str]]:
         """Return the turns that its handshake waits for, its machine's own first, each with the
@@ -275,14 +256,12 @@ class ConnectionLimiter:
     def _is_guest(self, peer: PeerId | None) -> bool:
         return peer is not None and self._proven is not None and peer not in self._proven
 
-    def _check(self, inbound: InboundConnection, now: float) -> None:
-        near = inbound.near
-        if not near and now < self._closed_until.get(prefix_of(inbound.ip), now):
-            raise Refusal("prefix-closed")
+    def _check(self, inbound: InboundConnection) -> None:
         members = sum(not self._is_stranger(other) for other in self._inbound)
         if self.dialled + members >= self.limits.connections:
             raise Refusal("too-many-connections")
-        if not near and self._by_machine[inbound.machine] >= self.limits.connections_per_ip:
+        full = self._by_machine[inbound.machine] >= self.limits.connections_per_ip
+        if full and not inbound.near:
             raise Refusal("too-many-from-one-ip")
 
     def _make_room(self, inbound: InboundConnection) -> None:
@@ -322,10 +301,9 @@ def _evict_down_to(strangers: list[InboundConnection], count: int) -> None:
         inbound.evict()
 
 
-def _newest(table: OrderedDict[str, V], key: str, default: V, most: int = MAX_PREFIXES) -> V:
-    """Return an entry, made if need be, as the newest of a bounded table."""
-    value = table.setdefault(key, default)
+def _newest(table: OrderedDict[str, V], key: str, default: V) -> None:
+    """Keep an entry, made if need be, as the newest of a bounded table."""
+    table.setdefault(key, default)
     table.move_to_end(key)
-    if len(table) > most:
+    if len(table) > MAX_MACHINES:
         table.popitem(last=False)
-    return value

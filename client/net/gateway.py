@@ -1,4 +1,4 @@
-"""Asks this network's router to map a port: by PCP in datagrams, by UPnP in a thread.
+"""Asks this network's router to map a port: by PCP in datagrams, by UPnP in another process.
 
 Answers are taken from the router alone, checked, and bounded in size and time. No state; PCP takes
 the address of the router, which only Linux tells here.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import trio
 
+from client.net import upnp
 from client.net.addresses import reachable_hosts
 from protocol.hosts import is_global
 from protocol.port_mapping import pcp
@@ -24,11 +27,9 @@ from protocol.port_mapping.mapped import GATEWAY_PORT, Mapped, MappingRefused
 WAITS_S: Final = (0.25, 0.5, 1.0, 2.0)
 """Between the repetitions of a datagram (RFC 6887, section 8.1.1), shortened."""
 MAX_DATAGRAM_BYTES: Final = 1100
-UPNP_SEARCH_MS: Final = 2500
 UPNP_S: Final = 20.0
-"""Longest wait for a router that speaks UPnP; its thread may take longer, and is left alone."""
-ABOUT: Final = "volunteer"
-"""What the router's owner reads in its list of mappings."""
+"""Longest wait for a router that speaks UPnP."""
+MAX_WORDS: Final = 200
 _ROUTES: Final = Path("/proc/thread-self/net/route")
 _ROUTES6: Final = Path("/proc/thread-self/net/ipv6_route")
 _UP_AND_GATEWAY: Final = 0x0003
@@ -78,7 +79,8 @@ async def ask(effect: AskMapping, nonce: bytes) -> Mapped:
         MappingRefused: the router says no, or nobody answers.
     """
     if effect.way == "upnp":
-        return await _in_thread(lambda: _upnp_map(effect))
+        host = await _upnp("map", effect.outer_port, effect.own_port, effect.lease_s)
+        return Mapped(host, effect.outer_port, effect.lease_s)
     return await _pcp(effect, effect.lease_s, nonce)
 
 
@@ -86,7 +88,7 @@ async def end(effect: EndMapping, nonce: bytes) -> None:
     """Give a mapping back, if the router still answers."""
     with suppress(MappingRefused):
         if effect.way == "upnp":
-            await _in_thread(lambda: _upnp_end(effect))
+            await _upnp("end", effect.outer_port)
         else:
             await _pcp(effect, 0, nonce)
 
@@ -154,46 +156,20 @@ async def _answer(router: trio.socket.SocketType, request: bytes, read: Callable
     raise MappingRefused("no answer from the router")
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Run what blocks; a thread that does not end is left alone."""
-    with trio.move_on_after(UPNP_S):
-        return await trio.to_thread.run_sync(
-            work,
-            abandon_on_cancel=True,  # type: ignore[call-arg]  # the stubs are of an older trio
+async def _upnp(*words: object) -> str:
+    """Return what the process of ``upnp`` answers, which ends in time.
+
+    Raises:
+        MappingRefused: the router says no, or nobody answers.
+    """
+    command = [sys.executable, "-m", upnp.__name__, str(UPNP_S), *map(str, words)]
+    try:
+        done = await trio.run_process(
+            command, capture_stdout=True, stderr=subprocess.DEVNULL, check=False
         )
-    raise MappingRefused("no answer from the router")
-
-
-def _upnp_map(effect: AskMapping) -> Mapped:
-    router, host = _upnp_router()
-    port, own = effect.outer_port, (router.lanaddr, effect.own_port)
-    try:
-        router.addportmapping(port, "TCP", *own, ABOUT, "", effect.lease_s)
-    except Exception as error:  # the library raises nothing else
-        words = str(error)
-        raise MappingRefused(words, conflict="Conflict" in words) from error
-    return Mapped(host, port, effect.lease_s)
-
-
-def _upnp_end(effect: EndMapping) -> None:
-    router, _ = _upnp_router()
-    with suppress(Exception):
-        router.deleteportmapping(effect.outer_port, "TCP")
-
-
-def _upnp_router() -> tuple[Any, str]:
-    """Return miniupnpc's handle of the router, and the router's outer address."""
-    import miniupnpc
-
-    router = miniupnpc.UPnP()
-    router.discoverdelay = UPNP_SEARCH_MS
-    try:
-        if not router.discover():
-            raise MappingRefused("no router with UPnP answers")
-        router.selectigd()
-        host = str(ipaddress.IPv4Address(router.externalipaddress()))
-    except MappingRefused:
-        raise
-    except Exception as error:  # "Success" is one of them, where there is no router
-        raise MappingRefused("no router with UPnP answers") from error
-    return router, host
+    except OSError as error:
+        raise MappingRefused(f"the router cannot be asked: {error.strerror}") from error
+    said = done.stdout.decode(errors="replace").strip()[:MAX_WORDS]
+    if done.returncode:
+        raise MappingRefused(said or "no answer from the router", conflict="Conflict" in said)
+    return said

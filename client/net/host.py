@@ -422,7 +422,6 @@ class Host:
             return None
         except HandshakeFailed:
             self.refused["handshake-failed"] += 1
-            self.limiter.offence(inbound.ip, trio.current_time())
             return None
         return Connection(
             proved, stream, dialled=False, ip=inbound.ip, inbound=inbound, relay=inbound.relay

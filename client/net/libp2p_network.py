@@ -431,8 +431,6 @@ class Libp2pNetwork:
         self._refused[reason] += 1
         banned = self._penalties.add(peer, points, trio.current_time())
         if banned and (link := self._links.get(peer)):
-            for carrier in link.carriers:
-                self._host.limiter.offence(carrier.connection.ip, trio.current_time())
             link.close(f"banned: {reason}")
 
     def expel(self, peer: PeerId, reason: str) -> None:
@@ -550,8 +548,6 @@ class Libp2pNetwork:
             self._has_changed(link.peer)
             if connection.violation is not None:
                 self._on_refused(link.peer, connection.violation)
-                if not self.is_member(link.peer):
-                    self._host.limiter.offence(connection.ip, trio.current_time())
             if last:
                 self.passing.link_ended(link.peer)
                 self.reaching.link_ended(link.peer)

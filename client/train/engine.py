@@ -159,7 +159,7 @@ class Engine:
         """Messages between seats of ours, so that none is called while another one acts."""
         self._nursery = nursery
         self._slow_news = SlowNews(self._is_new)
-        self.chunks = ChunkServer(self, network, nursery, self._serve_chunk)
+        self.chunks = ChunkServer(self, network, nursery, self._serve_chunk, self._is_new)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
         reported = self, signer.peer, self.membership, manifest, event_sink
         self._loss_reports = LossReports(*reported, lambda: self.amending.book.steps)

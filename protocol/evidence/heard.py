@@ -80,7 +80,8 @@ class Heard:
         verify(envelope, self._swarm)
         if held is not None:
             return False, contradiction(held, envelope)
-        if envelope.signer not in self._said and len(self._said) >= MAX_AUTHORS:
+        self._said.pop(envelope.signer, None)  # who has said nothing for longest comes first
+        if len(self._said) >= MAX_AUTHORS:
             del self._said[next(iter(self._said))]
         self._said[envelope.signer] = said
         said[spot] = envelope

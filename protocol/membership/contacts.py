@@ -58,7 +58,9 @@ class Contacts:
         work with it. If it counted for ever, the honest other one of two could close no step
         again."""
         self._expelled.setdefault(peer, self._spoke_at)
-        self._contacts[peer] = _Contact(-math.inf, end="closed")
+        if len(self._expelled) > MAX_CONTACTS:  # that of the first is long ago
+            del self._expelled[next(iter(self._expelled))]
+        self._contacts.pop(peer, None)
 
     def vacated(self, stage: int) -> None:
         """Our seat in a stage has ended: it sets nobody aside."""
@@ -87,9 +89,7 @@ class Contacts:
         """
         if peer in self._expelled:
             return
-        if peer not in self._contacts and len(self._contacts) >= MAX_CONTACTS:
-            del self._contacts[min(self._contacts, key=lambda p: self._contacts[p].heard)]
-        contact = self._contacts.setdefault(peer, _Contact(now))
+        contact = self._contact(peer, _Contact(now))
         if contact.end:
             contact.echoed = -math.inf
         contact.heard, contact.met, contact.end = now, True, ""
@@ -100,8 +100,14 @@ class Contacts:
         """Watch peers that a plan names: one that stays silent from now on is lost, even if we
         never heard it before."""
         for peer in peers:
-            if peer not in self._contacts and len(self._contacts) < MAX_CONTACTS:
-                self._contacts[peer] = _Contact(now, met=False)
+            self._contact(peer, _Contact(now, met=False))
+
+    def _contact(self, peer: PeerId, new: _Contact) -> _Contact:
+        """Return what is known of a peer; a new one takes the place of who was silent longest: a
+        crowd of strangers has been here, and whom a plan names is watched all the same."""
+        if peer not in self._contacts and len(self._contacts) >= MAX_CONTACTS:
+            del self._contacts[min(self._contacts, key=lambda p: self._contacts[p].heard)]
+        return self._contacts.setdefault(peer, new)
 
     def closed(self, peer: PeerId, *, by_peer: bool, now: float) -> None:
         """Note that the link ended. When a process dies, its system closes its connections while
@@ -169,4 +175,4 @@ class Contacts:
             for peer, contact in self._contacts.items()
             if contact.ended or now >= contact.heard + DEAD_AFTER_S
         }
-        return frozenset(found.union(*self._shunned.values()))
+        return frozenset(found.union(self._expelled, *self._shunned.values()))

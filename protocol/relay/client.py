@@ -1,18 +1,19 @@
 """The side of a member that nobody can dial: at which relays it keeps a reservation.
 
 It keeps two, at relays of different prefixes where there are such, so that the end of one relay
-cuts off nobody. A relay that refuses is left alone for a while.
+cuts off nobody. A relay that refuses is left alone for a while. A reservation is renewed where it
+would be made now: not at a relay that is no member any more, nor where there is a better one.
 
 Inputs: the relays there are and whether we need any, answers, ends of links, drains; all with the
-clock. Outputs are effects. State, all bounded: the reservations and requests, at most two each,
-and the relays that were of no use lately.
+clock. Outputs are effects. State, all bounded: the reservations and requests, at most two each
+beside those that lapse, and the relays that were of no use lately.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from protocol.ids import PeerId
@@ -46,9 +47,14 @@ class Reservation:
     """A reservation that we hold, by monotonic seconds."""
 
     renew_at: float
+    """Infinite: it lapses, for its place is filled, or is to be."""
     expires: float
-    draining: bool = False
     rate_bytes_per_s: float = 0.0
+
+    @property
+    def lapses(self) -> bool:
+        """Whether we do not count on it any more."""
+        return self.renew_at == math.inf
 
 
 @dataclass
@@ -68,7 +74,7 @@ class RelayClient:
     @property
     def relays(self) -> tuple[PeerId, ...]:
         """The relays through which we are reached, those that leave last."""
-        return tuple(sorted(self._held, key=lambda relay: self._held[relay].draining))
+        return tuple(sorted(self._held, key=lambda relay: self._held[relay].lapses))
 
     @property
     def rate_bytes_per_s(self) -> float:
@@ -120,10 +126,10 @@ class RelayClient:
     def draining(self, relay: PeerId, now: float) -> list[ClientEffect]:
         """A relay says that it leaves: its place is filled at once."""
         held = self._held.get(relay)
-        if held is None or held.draining:
+        if held is None or held.lapses:
             return []
         self._avoid(relay, now)
-        self._held[relay] = Reservation(math.inf, held.expires, draining=True)
+        self._held[relay] = replace(held, renew_at=math.inf)
         return [Moved(), *self.tick(now)]
 
     def tick(self, now: float) -> list[ClientEffect]:
@@ -133,9 +139,10 @@ class RelayClient:
         self._held = {
             relay: held for relay, held in self._held.items() if held.expires > now and self._needed
         }
-        requests = [relay for relay, held in self._held.items() if held.renew_at <= now]
-        requests = [relay for relay in requests if relay not in self._asked]
-        requests += self._further() if self._needed else []
+        for relay, held in self._held.items():
+            if held.renew_at <= now:
+                self._held[relay] = replace(held, renew_at=math.inf)
+        requests = self._further() if self._needed else []
         self._asked += requests
         moved: list[ClientEffect] = [Moved()] if set(self._held) != before else []
         return [*moved, *map(Request, requests)]
@@ -150,8 +157,8 @@ class RelayClient:
 
     def _standing(self) -> list[PeerId]:
         """Return the relays that we count on, or ask."""
-        held = [relay for relay, one in self._held.items() if not one.draining]
-        return held + [relay for relay in self._asked if relay not in self._held]
+        held = [relay for relay, one in self._held.items() if not one.lapses]
+        return held + [relay for relay in self._asked if relay not in held]
 
     def _further(self) -> list[PeerId]:
         """Return the relays to ask now."""
@@ -161,7 +168,7 @@ class RelayClient:
             free = [
                 relay
                 for relay in self._candidates
-                if relay not in standing and relay not in self._avoided and relay not in self._held
+                if relay not in standing and relay not in self._avoided
             ]
             best = min(free, key=lambda relay: self._candidates[relay] in near, default=None)
             if best is None:

@@ -1,13 +1,14 @@
 """Fetches a blob (a stage's state, a tokenizer) in verified chunks from several donors.
 
 Donors whose offers agree in size and root serve the same bytes. The list of the chunks' digests
-comes first, from one of them. Chunks are striped over them with a few requests in flight per donor,
-so a faster donor serves more. A chunk counts when its digest matches; a donor that sends another
-one is dropped. Verified chunks are kept: when a donor goes, only its chunks in flight are requested
-again. Donors that offer other bytes wait for their turn: it comes when all donors of the chosen
-blob are gone, or when that one takes long. The next turn of a blob is twice as long as its last, so
-that the whole comes in the end, and a liar whose bytes drip does not keep others from giving
-theirs.
+comes first; all of them are asked for it, for one that is silent may have repeated an honest offer.
+Chunks are striped over them with a few requests in flight per donor, so a faster donor serves more.
+A chunk counts when its digest matches; a donor that sends another one is dropped. Verified chunks
+are kept: when a donor goes, only its chunks in flight are requested again. In the end others are
+asked, too, for those that a donor was asked for long ago. Donors that offer other bytes wait for
+their turn: it comes when all donors of the chosen blob are gone, or when that one takes long. The
+next turn of a blob is twice as long as its last, so that the whole comes in the end, and a liar
+whose bytes drip does not keep others from giving theirs.
 Chunks of an earlier attempt are reused if their digests match.
 """
 
@@ -68,7 +69,7 @@ class Fetch:
         self._chosen: BlobOffer | None = None
         self._listed: list[bytes] | None = None
         """The digests of the chosen blob's chunks, once they are here."""
-        self._missing: list[int | None] = []
+        self._missing: list[int] = []
         self._have = 0
         self._held: dict[int, bytes] = {}
         self._sources = dict[_Bytes, set[PeerId]]()
@@ -171,7 +172,8 @@ class Fetch:
         if digest != self._expected(chunk.index) or not self._is_whole(chunk.index, payload):
             self._lose(sender, now)
             return [Penalise(sender, "chunk-with-wrong-digest", 50), *self._ask(now)]
-        del donor.outstanding[chunk.index]
+        for other in self._donors.values():
+            other.outstanding.pop(chunk.index, None)
         donor.heard = now
         if chunk.index is None:
             self._take_list(split(payload))
@@ -205,28 +207,51 @@ class Fetch:
         chosen = self._chosen
         if chosen is None:
             return []
-        effects: list[FetchEffect] = []
         wanted = _bytes_of(chosen)
         ready = [(p, d) for p, d in self._donors.items() if _bytes_of(d.offer) == wanted]
-        while self._missing:
-            free = [
-                (len(d.outstanding), p, d) for p, d in ready if len(d.outstanding) < self._window
-            ]
-            if not free:
-                break
-            _, peer, donor = min(free, key=lambda entry: entry[:2])
-            index = self._missing.pop()
-            donor.outstanding[index] = now
-            request = ChunkRequest(chosen.kind, chosen.stage, chosen.version, index)
-            effects.append(Send(peer, request))
+        if self._listed is None:
+            return [self._request(p, None, now) for p, d in ready if None not in d.outstanding]
+        effects: list[FetchEffect] = []
+        while self._missing and (peer := self._least_busy(ready, self._missing[-1])):
+            effects.append(self._request(peer, self._missing.pop(), now))
+        if not self._missing:
+            for index in self._late(now):
+                if peer := self._least_busy(ready, index):
+                    effects.append(self._request(peer, index, now))
         return effects
+
+    def _request(self, peer: PeerId, index: int | None, now: float) -> Send:
+        assert self._chosen is not None
+        self._donors[peer].outstanding[index] = now
+        chosen = self._chosen
+        return Send(peer, ChunkRequest(chosen.kind, chosen.stage, chosen.version, index))
+
+    def _least_busy(self, ready: list[tuple[PeerId, _Donor]], index: int) -> PeerId | None:
+        """Return who is asked for a chunk; None: all that were not have enough in flight."""
+        free = [
+            (len(donor.outstanding), peer)
+            for peer, donor in ready
+            if len(donor.outstanding) < self._window and index not in donor.outstanding
+        ]
+        return min(free)[1] if free else None
+
+    def _late(self, now: float) -> list[int]:
+        """Return the chunks that were asked for long ago and of nobody since: a liar that drips
+        must not decide how long the last ones take."""
+        asked = dict[int, float]()
+        for donor in self._donors.values():
+            for index, at in donor.outstanding.items():
+                if index is not None:
+                    asked[index] = max(at, asked.get(index, at))
+        return sorted(index for index, at in asked.items() if now >= at + FORGET_S)
 
     def _lose(self, peer: PeerId, now: float) -> None:
         donor = self._donors.pop(peer, None)
         if donor is None:
             return
-        self._missing += sorted(donor.outstanding, key=_last_first)
-        self._missing.sort(key=_last_first)
+        elsewhere = {index for other in self._donors.values() for index in other.outstanding}
+        lost = [i for i in donor.outstanding if i is not None and i not in elsewhere]
+        self._missing = sorted((*self._missing, *lost), reverse=True)
         self._choose_again(now)
 
     def _choose_again(self, now: float) -> None:
@@ -244,7 +269,7 @@ class Fetch:
         )
         self._turn_ends = now + FORGET_S * 2**least
         self._turns[_bytes_of(self._chosen)] += 1
-        self._listed, self._missing, self._have = None, [None], 0
+        self._listed, self._missing, self._have = None, [], 0
         for donor in self._donors.values():
             donor.outstanding.clear()
 
@@ -285,8 +310,3 @@ class Fetch:
 def _bytes_of(offer: BlobOffer | None) -> _Bytes:
     """Return what names the offered bytes."""
     return None if offer is None else (offer.version, offer.size_bytes, offer.root)
-
-
-def _last_first(index: int | None) -> int:
-    """Order what is missing: it is asked for from the end."""
-    return -1 if index is None else -index

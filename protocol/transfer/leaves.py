@@ -5,6 +5,10 @@ as the run goes on, and a donor may have a part. The manifest's root proves each
 no offer lists digests. A leaf that is wrong costs its donor, which is not asked again; the leaf is
 fetched from another.
 
+A leaf is asked for where it is likely to come first: of a donor with few in flight, whose leaves
+have come fast. One that has given nothing, or nothing for a while, is asked last, so that silent
+donors keep nobody waiting for long, however many they are and however often they come anew.
+
 A leaf that a task waits for is asked for at once. It still arrives behind those that its donor was
 asked for before, so leaves that are needed later are asked for only as many at a time as arrive
 soon, at the rate at which the donor's leaves have arrived so far: a slow line has two in flight, a
@@ -59,8 +63,9 @@ class _Donor:
     """Leaf to the time of its answer."""
     heard: float = float("-inf")
     rests_until: float = float("-inf")
-    between_s: float = SOON_S / LEAST_AHEAD
-    """Mean time between its leaves while it owes some."""
+    between_s: float = LOST_S
+    """Mean time between its leaves while it owes some; ``LOST_S``: it has given none, or none for
+    so long."""
 
     @property
     def ahead(self) -> int:
@@ -71,7 +76,8 @@ class _Donor:
     def arrived(self, asked: float, now: float) -> None:
         """Note a leaf that came, and when it was asked for."""
         took_s = now - max(asked, self.heard)
-        self.between_s += LATEST_SHARE * (took_s - self.between_s)
+        share = LATEST_SHARE if self.between_s < LOST_S else 1.0
+        self.between_s += share * (took_s - self.between_s)
 
 
 class LeafFetch:
@@ -114,7 +120,7 @@ class LeafFetch:
         return self._ask(now)
 
     def chunk(self, sender: PeerId, chunk: Chunk, verdict: Verdict, now: float) -> list[LeafEffect]:
-        """Take a leaf; one that nobody asked this sender for is ignored.
+        """Take a leaf; one that comes late counts, too.
 
         Args:
             sender: the donor.
@@ -124,9 +130,9 @@ class LeafFetch:
         """
         donor, index = self._donors.get(sender), chunk.index
         asked = None if donor is None or index is None else donor.asked.pop(index, None)
-        if donor is None or index is None or asked is None:
+        if donor is None or index is None or (asked is None and verdict != "proven"):
             return []
-        if verdict == "proven":
+        if asked is not None and verdict == "proven":
             donor.arrived(asked, now)
         donor.heard = now
         if verdict == "lie":
@@ -138,6 +144,8 @@ class LeafFetch:
             return self._ask(now)
         wanted = index in self._wanted
         self._wanted.pop(index, None)
+        for other in self._donors.values():
+            other.asked.pop(index, None)
         return [*([StoreChunk(index)] if wanted else []), *self._ask(now)]
 
     def refused(self, sender: PeerId, now: float) -> list[LeafEffect]:
@@ -154,7 +162,8 @@ class LeafFetch:
         """Leave silent donors alone, and ask others; a donor may have by now what it lacked."""
         for peer, donor in self._donors.items():
             oldest = min(donor.asked.values(), default=now)
-            if now - max(oldest, donor.heard) >= FORGET_S:
+            if now - max(oldest, donor.heard) >= LOST_S:
+                donor.between_s = LOST_S
                 self._rest(peer, now + FORGET_S)
             donor.lacks = {leaf: at for leaf, at in donor.lacks.items() if now < at + FORGET_S}
         return self._ask(now)
@@ -177,7 +186,7 @@ class LeafFetch:
             free = [(p, d) for p, d in ready if len(d.asked) < (WINDOW if urgent else d.ahead)]
             if not free and not urgent:
                 break
-            if (peer := _least_busy(free, leaf)) is not None:
+            if (peer := _soonest(free, leaf)) is not None:
                 self._donors[peer].asked[leaf] = now
                 effects.append(Send(peer, ChunkRequest("data", 0, LEAVES, leaf)))
         in_flight = any(donor.asked for donor in self._donors.values())
@@ -188,10 +197,10 @@ class LeafFetch:
         return effects
 
 
-def _least_busy(free: Sequence[tuple[PeerId, _Donor]], leaf: int) -> PeerId | None:
-    """Return who is asked for a leaf; equal ones take turns."""
+def _soonest(free: Sequence[tuple[PeerId, _Donor]], leaf: int) -> PeerId | None:
+    """Return from whom a leaf is likely to come first; equal ones take turns."""
     turns = [
-        (len(donor.asked), (leaf + turn) % len(free), peer)
+        ((1 + len(donor.asked)) * donor.between_s, (leaf + turn) % len(free), peer)
         for turn, (peer, donor) in enumerate(free)
         if leaf not in donor.lacks
     ]

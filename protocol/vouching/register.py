@@ -11,6 +11,7 @@ I/O here; the driver keeps ``KeptRegister`` on disk.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from hmac import compare_digest
@@ -78,11 +79,15 @@ class KeptRegister(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 class Entry(Struct, frozen=True):
     """An expulsion that counts."""
 
-    by: PeerId
-    depth: int
-    """Of its author in the tree; the founder has 0."""
+    above: tuple[PeerId, ...]
+    """The founder, those by whom its author was invited, and its author."""
     said: Expelled
     whole: Expulsion
+
+    @property
+    def by(self) -> PeerId:
+        """Its author."""
+        return self.above[-1]
 
 
 class _Member(NamedTuple):
@@ -349,7 +354,7 @@ class Register:
         if not path or path[-1] != member or author not in above:
             raise RemoteProtocolError("expulsion-forged", "not theirs to expel", FORGED_PENALTY)
         verify(envelope, self._swarm)
-        entry = Entry(author, above.index(author), said, expulsion)
+        entry = Entry(above[: above.index(author) + 1], said, expulsion)
         self._expelled[author, member] = entry
         if member not in self._met:
             self._meet(member, path, tuple(expulsion.chain))
@@ -358,10 +363,16 @@ class Register:
         return True
 
     def _drop(self) -> Entry:
-        """Forget the expulsion whose author is furthest from the founder, the newest of several:
-        nobody can crowd out those of members above."""
-        worst = max(self._expelled.items(), key=lambda item: (item[1].depth, item[1].said.issued))
-        return self._expelled.pop(worst[0])
+        """Forget an expulsion of the branch that has the most, of its branches again, and so on; of
+        one author the newest. Whom a member invites and expels it may invent, and the times that it
+        signs: so it crowds out only its own, and nobody those of members above."""
+        entries, depth = list(self._expelled.values()), 0
+        while below := [entry for entry in entries if len(entry.above) > depth]:
+            (fullest, _), *_ = Counter(entry.above[depth] for entry in below).most_common(1)
+            entries = [entry for entry in below if entry.above[depth] == fullest]
+            depth += 1
+        worst = max(entries, key=lambda entry: entry.said.issued)
+        return self._expelled.pop((worst.by, PeerId(worst.said.member)))
 
     def _answer(self, path: Sequence[PeerId]) -> Answer:
         entry = self._expulsion(path)

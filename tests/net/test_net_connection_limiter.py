@@ -7,13 +7,10 @@ from itertools import pairwise
 import pytest
 
 from client.net.connection_limiter import (
-    CLOSED_S,
     GUEST_EVERY_S,
     GUEST_STAYS_S,
     MACHINE_ARRIVALS_BURST,
     MAX_MACHINES,
-    MAX_PREFIXES,
-    OFFENCES,
     ConnectionLimiter,
     HostLimits,
     InboundConnection,
@@ -151,43 +148,15 @@ def test_a_member_gets_its_link_at_once_however_many_strangers_want_one() -> Non
     assert limiter.recognise(inbound[16], PeerId("one more"), 1.0) == pytest.approx(1.25)
 
 
-@pytest.mark.parametrize(
-    ("prefix", "neighbour"), [("192.0.2.{}", "192.0.3.1"), ("2a11:0:7:{}::1", "2a11:0:8::9")]
-)
-def test_a_prefix_with_many_bans_is_closed_for_a_while(prefix: str, neighbour: str) -> None:
-    crowd = Crowd()
-    for number in range(OFFENCES):
-        crowd.arrive("before", prefix.format(number), now=number / 10)
-        crowd.limiter.offence(prefix.format(number), now=number / 10)
-        crowd.limiter.offence("::1", now=number / 10)
-    with pytest.raises(Refusal, match="prefix-closed"):
-        crowd.arrive("x", prefix.format(200), now=6.0)
-    crowd.arrive("neighbour", neighbour, now=6.0)
-    crowd.arrive("here", "::1", now=6.0)
-    crowd.arrive("later", prefix.format(201), now=6.0 + CLOSED_S)
-
-
-def test_few_bans_or_slow_ones_close_nothing() -> None:
-    crowd = Crowd()
-    for number in range(4 * OFFENCES):
-        crowd.limiter.offence("192.0.2.1", now=number * 0.3)
-        crowd.limiter.offence("127.0.0.1", now=0.0)
-    crowd.arrive("x", "192.0.2.2", now=60.0)
-    crowd.arrive("y", "127.0.0.1", now=60.0)
-
-
-def test_what_is_remembered_of_machines_and_prefixes_is_bounded() -> None:
+def test_what_is_remembered_of_machines_is_bounded() -> None:
     limiter = ConnectionLimiter(FAST, lambda peer: False, now=0.0)
-    for number in range(2 * max(MAX_PREFIXES, MAX_MACHINES)):
+    for number in range(2 * MAX_MACHINES):
         ip = f"10.{number // 256}.{number % 256}.1"
         one = InboundConnection(ip, lambda: None)
         limiter.arrive(one, 0.0)
         limiter.leave(one)
         limiter.trust(None, 4, [ip], 0.0)
-        for _ in range(OFFENCES):
-            limiter.offence(ip, now=0.0)
     assert len(limiter._handshakes) == len(limiter._friends) == MAX_MACHINES
-    assert len(limiter._offences) == len(limiter._closed_until) == MAX_PREFIXES
 
 
 PROVEN = ("p1", "p2")
@@ -310,9 +279,7 @@ def test_a_machine_with_all_its_places_taken_costs_no_other_a_turn() -> None:
 def test_who_would_be_refused_is_known_beforehand_and_to_ask_costs_nobody_anything() -> None:
     slow = HostLimits(arrivals_per_s=2, arrivals_burst=6, connections_per_ip=3)
     crowd = Crowd(slow, members=ALL)
-    for number in range(OFFENCES):
-        crowd.limiter.offence(f"203.0.113.{number}", 0.0)
-    asked = ["198.51.100.1"] * 5 + ["203.0.113.9", "127.0.0.1"] + ["2a11::1"] * 2 + ["10.0.0.1"] * 9
+    asked = ["198.51.100.1"] * 5 + ["127.0.0.1"] + ["2a11::1"] * 2 + ["10.0.0.1"] * 9
     refusals = list[str]()
     for ip in asked:
         expected = {crowd.limiter.refusal(ip, 0.0) for _ in range(50)}
@@ -323,7 +290,6 @@ def test_who_would_be_refused_is_known_beforehand_and_to_ask_costs_nobody_anythi
             refusals.append(str(refusal))
         assert expected == {refusals[-1]}
     assert refusals[3] == "too-many-from-one-ip"
-    assert refusals[5] == "prefix-closed"
     assert refusals[-1] == "too-many-from-one-ip"
     assert crowd.limiter.refusal("10.0.0.2", 0.0) == ""
     assert len(crowd.limiter._inbound) == refusals.count("")

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import trio
@@ -16,6 +13,7 @@ from trio.testing import MockClock
 
 from client.net import gateway
 from client.net.gateway import WAITS_S, MappingRefused, _answer, _connected
+from client.net.upnp import ABOUT
 from protocol.port_mapping.machine import AskMapping, EndMapping
 from protocol.port_mapping.mapped import Mapped, Way
 
@@ -168,78 +166,80 @@ async def test_a_router_that_cannot_be_asked_is_named(monkeypatch: pytest.Monkey
         await gateway.ask(AskMapping("pcp", 4001, 4002, 600), NONCE)
 
 
-class Upnp:
-    """What miniupnpc is to us."""
-
+LIBRARY = """
+class UPnP:
     lanaddr = "192.168.0.2"
 
-    def __init__(self, *, found: int = 1, refuses: str = "", outer: str = "203.0.113.7") -> None:
-        self.found, self.refuses, self.outer = found, refuses, outer
-        self.done = list[tuple[Any, ...]]()
+    def discover(self):
+        {discover}
 
-    def discover(self) -> int:
-        return self.found
+    def selectigd(self):
+        pass
 
-    def selectigd(self) -> None:
-        self.done.append(("selected",))
+    def externalipaddress(self):
+        return "{outer}"
 
-    def externalipaddress(self) -> str:
-        return self.outer
+    def addportmapping(self, *asked):
+        print(*asked, file=open("{done}", "a"))
+        {maps}
 
-    def addportmapping(self, *asked: Any) -> None:
-        self.done.append(asked)
-        if self.refuses:
-            raise Exception(self.refuses)
-
-    def deleteportmapping(self, *which: Any) -> None:
-        self.done.append(which)
+    def deleteportmapping(self, *which):
+        print(*which, file=open("{done}", "a"))
         raise Exception("NoSuchEntry")
-
-
-def upnp(monkeypatch: pytest.MonkeyPatch, made: Upnp) -> Upnp:
-    monkeypatch.setitem(sys.modules, "miniupnpc", SimpleNamespace(UPnP=lambda: made))
-    return made
-
-
+"""
+"""What miniupnpc is to us."""
 UPNP = AskMapping("upnp", 4001, 4002, 600)
 
 
-async def test_upnp_maps_a_port_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    router = upnp(monkeypatch, Upnp())
+@pytest.fixture
+def upnp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Replaces the library; returns the file of what the router is told."""
+
+    def replaced(**changes: str) -> Path:
+        done = tmp_path / "done"
+        usual = {"discover": "pass", "outer": "203.0.113.7", "maps": "pass", "done": str(done)}
+        (tmp_path / "miniupnpc.py").write_text(LIBRARY.format(**usual | changes))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        return done
+
+    return replaced
+
+
+async def test_upnp_maps_a_port_and_gives_it_back(upnp: Callable[..., Path]) -> None:
+    done = upnp()
     assert await gateway.ask(UPNP, NONCE) == Mapped("203.0.113.7", 4002, 600)
-    asked = (4002, "TCP", "192.168.0.2", 4001, gateway.ABOUT, "", 600)
-    assert router.done == [("selected",), asked]
     await gateway.end(EndMapping("upnp", 4001, 4002), NONCE)
-    assert router.done[-1] == (4002, "TCP")
+    assert done.read_text().splitlines() == [
+        f"4002 TCP 192.168.0.2 4001 {ABOUT}  600",
+        "4002 TCP",
+    ]
 
 
 @pytest.mark.parametrize(
     ("router", "words", "conflict"),
     [
-        (Upnp(found=0), "no router with UPnP answers", False),
-        (Upnp(outer=""), "no router with UPnP answers", False),
-        (Upnp(refuses="ConflictInMappingEntry"), "ConflictInMappingEntry", True),
-        (Upnp(refuses="OnlyPermanentLeasesSupported"), "OnlyPermanentLeases", False),
+        ({"discover": "raise Exception('Success')"}, "no router with UPnP answers", False),
+        ({"outer": ""}, "no router with UPnP answers", False),
+        ({"maps": "raise Exception('ConflictInMappingEntry')"}, "ConflictInMappingEntry", True),
+        ({"maps": "raise Exception('OnlyPermanentLeases')"}, "OnlyPermanentLeases", False),
+        ({"maps": "import os; os.kill(os.getpid(), 11)"}, "no answer from the router", False),
+        ({"discover": "bytearray(1 << 30)"}, "no router with UPnP answers", False),
     ],
 )
-async def test_what_upnp_refuses_is_said(
-    monkeypatch: pytest.MonkeyPatch, router: Upnp, words: str, conflict: bool
+async def test_what_upnp_refuses_is_said_and_no_router_harms_the_node(
+    upnp: Callable[..., Path], router: dict[str, str], words: str, conflict: bool
 ) -> None:
-    upnp(monkeypatch, router)
+    upnp(**router)
     with pytest.raises(MappingRefused, match=words) as refused:
         await gateway.ask(UPNP, NONCE)
     assert refused.value.conflict is conflict
 
 
-async def test_a_router_whose_thread_hangs_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_router_that_drips_takes_no_thread_of_the_node(
+    upnp: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway, "UPNP_S", 0.05)
-    over = trio.Event()
-
-    async def hang(*_: object, **__: object) -> None:
-        await over.wait()
-
-    monkeypatch.setattr(trio.to_thread, "run_sync", hang)
+    upnp(discover="import time; time.sleep(60)")
+    monkeypatch.setattr(gateway, "UPNP_S", 0.5)
     with pytest.raises(MappingRefused, match="no answer from the router"):
         await gateway.ask(UPNP, NONCE)
+    assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0

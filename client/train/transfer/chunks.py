@@ -2,9 +2,9 @@
 
 A request of thirty bytes asks for two megabytes, so requests are queued, not chunks. Each asker is
 served one chunk after the other: the next is read once the connection has taken the one before. All
-askers together have a few places, each for one chunk in memory; when an asker waits long for a
-place, the slowest reader loses its place and its link, if it is slower than any line that can
-train.
+askers together have a few places, each for one chunk in memory, and those that work has proven have
+half of them to themselves; when an asker waits long for a place, the slowest reader loses its place
+and its link, if it is slower than any line that can train.
 
 State: by peer, the requests that wait and when its chunk was read.
 """
@@ -49,6 +49,7 @@ class ChunkServer:
 
     Args:
         answer: reads a chunk and sends it.
+        is_new: whether a peer has done no work, though work has proven others.
     """
 
     def __init__(
@@ -57,11 +58,12 @@ class ChunkServer:
         network: Network,
         nursery: trio.Nursery,
         answer: Callable[[PeerId, ChunkRequest], Awaitable[None]],
+        is_new: Callable[[PeerId], bool],
     ) -> None:
         self._ports, self._network, self._nursery = ports, network, nursery
-        self._answer = answer
+        self._answer, self._is_new = answer, is_new
         self._askers: dict[PeerId, _Asker] = {}
-        self._places = trio.CapacityLimiter(PLACES)
+        self._places = {new: trio.CapacityLimiter(PLACES // 2) for new in (False, True)}
 
     def ask(self, peer: PeerId, request: ChunkRequest) -> None:
         """Serve a chunk when it is this peer's turn; a repeated request is not served twice."""
@@ -82,7 +84,8 @@ class ChunkServer:
     async def _serve(self, peer: PeerId, asker: _Asker) -> None:
         try:
             while asker.requests:
-                await self._take_place(peer)
+                places = self._places[self._is_new(peer)]
+                await self._take_place(places, peer)
                 try:
                     if asker.requests:  # its link may have ended while it waited
                         asker.reading_since = trio.current_time()
@@ -90,14 +93,14 @@ class ChunkServer:
                         await self._network.wait_sent(peer, "background")
                 finally:
                     asker.reading_since = None
-                    self._places.release_on_behalf_of(peer)
+                    places.release_on_behalf_of(peer)
         finally:
             del self._askers[peer]
 
-    async def _take_place(self, peer: PeerId) -> None:
+    async def _take_place(self, places: trio.CapacityLimiter, peer: PeerId) -> None:
         while True:
             with trio.move_on_after(IMPATIENT_S) as patience:
-                await self._places.acquire_on_behalf_of(peer)
+                await places.acquire_on_behalf_of(peer)
             if not patience.cancelled_caught:
                 return
             await self._drop_slowest()

@@ -208,3 +208,11 @@ def test_marks_are_bounded() -> None:
         word.may_say("plan", said(1, era=era))
     assert len(word.marks) == MAX_MARKS
     assert word.promise(1, MAX_MARKS + 4) == (7, 1)
+
+
+def test_who_has_just_spoken_is_kept_while_others_come_and_go() -> None:
+    heard = Heard(SWARM)
+    for number in range(10, 10 + MAX_AUTHORS):
+        heard.take(LEADER, by(1, plan(attempt=number)))
+        heard.passed_on(BORIS, shown(number, plan()))
+    assert heard.passed_on(BORIS, shown(1, plan(attempt=10, electors=(2, 1)))) is not None

@@ -62,6 +62,24 @@ def test_a_reservation_is_renewed_and_given_up_when_no_longer_needed() -> None:
     assert machine.relays == ()
 
 
+def test_a_reservation_is_renewed_where_it_would_be_made_now() -> None:
+    """Whom work has proven is among the best; who was there before the others is so no more."""
+    machine = client({R1: "p", R2: "q"}, R1, R2)
+    assert machine.update({R3: "r", R2: "q", R1: "p"}, True, 299.0) == []
+    assert requests(machine.tick(300.0)) == [R3, R2]
+    assert requests(machine.answered(R3, None, 301.0)) == [R1], "it is better than none"
+    machine.answered(R1, GRANTED, 302.0)
+    machine.answered(R2, GRANTED, 302.0)
+    machine.update({R4: "r", R2: "q"}, True, 303.0)
+    assert requests(machine.tick(602.0)) == [R4, R2]
+    machine.answered(R4, GRANTED, 603.0)
+    machine.answered(R2, GRANTED, 603.0)
+    assert machine.relays == (R2, R4, R1), "it lapses"
+    assert machine.next_deadline() == 902.0
+    assert machine.tick(902.0) == [Moved()]
+    assert machine.relays == (R2, R4)
+
+
 def test_a_relay_that_refuses_is_avoided_for_a_while() -> None:
     machine = RelayClient()
     machine.update({R1: "p", R2: "q", R3: "r"}, True, 0.0)

@@ -14,7 +14,7 @@ from client.lab.simulate.electing import UnsplitQuorum
 from protocol.decree.decree import designated
 from protocol.ids import PeerId, peer_id_from_key, rank, short
 from protocol.limits import MAX_ELECTORS
-from protocol.membership.contacts import Contacts
+from protocol.membership.contacts import MAX_CONTACTS, Contacts
 from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pace import HEARD_S
 from protocol.pipeline.place import Place
@@ -382,6 +382,27 @@ def test_a_convicted_elector_does_not_count_for_ever() -> None:
         assert seconds_with_a_majority(made, contacts, awake) == (awake if me == first else [])
         assert made.ended() == (0 if me == first else 2)
         assert made.may_go_on_without([convict], 39)
+
+
+def test_whom_a_plan_names_is_missed_however_many_strangers_were_here() -> None:
+    """Nobody is planned without before it is lost, so who is named and never comes has to be."""
+    contacts = hearing(OTHER, at=100.0)
+    for number in range(2 * MAX_CONTACTS):
+        contacts.heard(PeerId(f"stranger {number}"), (), 0, number / 100)
+    made = Quorum(ME, STAGE, contacts)
+    made.settle([ME, OTHER, THIRD], [ME, OTHER], 1, 100.0)
+    assert contacts.lost(100.0) & {OTHER, THIRD} == set()
+    contacts.heard(OTHER, (STAGE,), 0, 100.0 + DEAD_AFTER_S)
+    assert contacts.lost(100.0 + DEAD_AFTER_S) & {OTHER, THIRD} == {THIRD}
+
+
+def test_convicts_without_end_take_no_room_and_are_lost() -> None:
+    contacts = hearing(OTHER)
+    for number in range(3 * MAX_CONTACTS):
+        contacts.expel(PeerId(f"convict {number}"))
+    assert len(contacts.lost(10.0)) == MAX_CONTACTS
+    assert OTHER not in contacts.lost(10.0)
+    assert len(contacts._contacts) == 1
 
 
 def seconds_with_a_majority(made: Quorum, contacts: Contacts, awake: list[int]) -> list[int]:

@@ -176,15 +176,35 @@ def test_an_inconsistent_offer_is_blamed() -> None:
 LISTED = Chunk("state", 1, 7, None)
 
 
-def test_the_list_of_digests_comes_first_and_from_one_donor() -> None:
+def test_the_list_of_digests_comes_first_and_once_from_whoever_gives_it() -> None:
+    """So one that repeats an honest offer and is silent keeps nobody waiting."""
     fetch = Fetch(QUERY, [A, B])
     fetch.start(0.0)
     effects = [*fetch.offered(A, offer(3), 0.0), *fetch.offered(B, offer(3), 0.0)]
-    assert effects == [Send(A, ChunkRequest("state", 1, 7, None))]
+    assert effects == [Send(donor, ChunkRequest("state", 1, 7, None)) for donor in (A, B)]
     assert fetch.progress == (0, 3)
     listed = LISTS[offer(3).root]
-    requests = asked(fetch.chunk(A, LISTED, listed, root_of(listed), 1.0))
+    requests = asked(fetch.chunk(B, LISTED, listed, root_of(listed), 1.0))
     assert sorted(index for _, index in requests) == [0, 1, 2]
+    assert fetch.chunk(A, LISTED, listed, root_of(listed), 2.0) == []
+
+
+def test_a_donor_that_drips_does_not_decide_how_long_the_last_chunks_take() -> None:
+    fetch, drips_s = begin(A, B), 2 * FORGET_S
+    requests = asked([*fetch.offered(A, offer(20), 0.0), *fetch.offered(B, offer(20), 0.0)])
+    held = [index for peer, index in requests if peer == A]
+    assert len(held) == WINDOW
+    serve_all(fetch, [(peer, index) for peer, index in requests if peer == B])
+    assert fetch.progress == (20 - WINDOW, 20)
+    assert asked(fetch.tick(FORGET_S - 1)) == []
+    late = asked(fetch.tick(FORGET_S))
+    assert late == [(B, index) for index in sorted(held)]
+    assert asked(fetch.tick(FORGET_S + 1)) == [], "of nobody twice"
+    assert stored(fetch.chunk(A, chunk(held[0]), digest(held[0]), drips_s - 1)) == [held[0]]
+    assert fetch.chunk(B, chunk(held[0]), digest(held[0]), drips_s) == []
+    fetch.lost(A, drips_s)
+    assert sorted(serve_all(fetch, [(B, index) for index in held[1:]])) == sorted(held[1:])
+    assert fetch.done
 
 
 def test_a_list_that_is_not_the_offers_costs_the_donor_and_comes_from_another() -> None:
@@ -194,7 +214,9 @@ def test_a_list_that_is_not_the_offers_costs_the_donor_and_comes_from_another() 
     fetch.offered(B, offer(3), 0.0)
     effects = fetch.chunk(A, LISTED, LISTS[offer(3, flavour=1).root], digest(9), 1.0)
     assert blamed(effects) == [A]
-    assert Send(B, ChunkRequest("state", 1, 7, None)) in effects
+    listed = LISTS[offer(3).root]
+    requests = asked(fetch.chunk(B, LISTED, listed, root_of(listed), 1.0))
+    assert sorted(requests) == [(B, index) for index in range(3)]
 
 
 def test_a_list_of_too_few_digests_costs_the_donor() -> None:

@@ -129,8 +129,33 @@ def test_the_leaves_of_a_lost_donor_are_asked_for_elsewhere() -> None:
 def test_a_silent_donor_rests() -> None:
     fetch = begin(A)
     fetch.want([1], [], 0.0)
-    assert asked(fetch.tick(FORGET_S)) == []
-    assert asked(fetch.tick(2 * FORGET_S)) == [(A, 1)]
+    assert asked(fetch.tick(LOST_S)) == []
+    assert asked(fetch.tick(LOST_S + FORGET_S)) == [(A, 1)]
+
+
+def test_a_crowd_of_silent_donors_keeps_nobody_waiting_for_long() -> None:
+    """One gives ten leaves a second; the others offer them again and again, and give none."""
+    silent = [peer_id_from_key(bytes([n]) * 32) for n in range(2, 30)]
+    fetch, wanted, given = begin(A), 20, 0
+    line = asked(fetch.want(range(wanted), [], 0.0))
+    for tenth in range(1, 900):
+        now = tenth / 10
+        if ours := [index for peer, index in line if peer == A]:
+            given, wanted = given + 1, wanted + 1
+            line = [entry for entry in line if entry[1] != ours[0]]
+            line += asked(fetch.chunk(A, leaf(ours[0]), "proven", now))
+            line += asked(fetch.want(sorted(fetch._wanted | {wanted: None}), [], now))
+        line += asked(fetch.offer([A, *silent][: None if tenth % 20 else 1], now))
+        line += asked(fetch.tick(now))
+    assert given >= 800
+
+
+def test_a_late_leaf_counts() -> None:
+    fetch = begin(A)
+    fetch.want([1, 2], [], 0.0)
+    fetch.tick(LOST_S)
+    assert fetch.chunk(A, leaf(1), "proven", LOST_S + 1)[0] == StoreChunk(1)
+    assert fetch.chunk(A, leaf(2), "lie", LOST_S + 1) == []
 
 
 def test_one_that_refuses_rests_for_a_while() -> None:

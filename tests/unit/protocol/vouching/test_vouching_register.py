@@ -218,6 +218,23 @@ class TestExpulsions:
         assert len(judge.expulsions) == MAX_EXPULSIONS
         assert real in judge.expulsions
 
+    def test_a_member_that_expels_its_own_crowds_out_nobody_beside_it(self) -> None:
+        """It signs that it did so long ago, and has some of them done by those it has invited."""
+        founder, judge = register(FOUNDER), register(9)
+        bad, good = invite(founder, 2), invite(founder, 3)
+        below = invite(good, 4)
+        real = [
+            good.expel(invite(good, 5).me, "", NOW),
+            below.expel(invite(below, 6).me, "", NOW),
+        ]
+        crowd = [bad, *(invite(bad, number) for number in range(50, 55))]
+        for number in range(100, 100 + MAX_EXPULSIONS):
+            by = crowd[number % len(crowd)]
+            judge.take_expulsion(by.expel(invite(by, number).me, "", 0.0))
+        assert all(map(judge.take_expulsion, real))
+        assert len(judge.expulsions) == MAX_EXPULSIONS
+        assert all(one in judge.expulsions for one in real)
+
 
 class TestKept:
     def test_what_does_not_hold_is_left_out(self) -> None:
