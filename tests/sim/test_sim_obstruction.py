@@ -290,6 +290,28 @@ def test_who_says_that_all_has_returned_does_not_stop_its_stage() -> None:
     goes_on(made, begin)
 
 
+@pytest.mark.parametrize("friend", usual(1, [0, 1, 2]))
+def test_a_judge_that_sides_with_a_liar_is_outvoted(friend: int) -> None:
+    """It names the liar's siblings, as if it had set them aside."""
+    made = world(3, seed=1)
+    *siblings, liar = made.of_stage(1)
+
+    def sides_with_it(judge: Volunteer) -> None:
+        seat = judge.seat
+        assert seat is not None
+        status = seat.status
+        seat.status = lambda rate: msgspec.structs.replace(  # type: ignore[method-assign]
+            status(rate), missing=tuple(one.peer for one in siblings)
+        )
+
+    def begin() -> None:
+        made.mislead(made.of_stage(0)[friend], sides_with_it)
+        made.liars[liar.peer] = swallow(*IN_ROUNDS, *IN_THE_PIPELINE)
+
+    goes_on(made, begin)
+    assert not made.set_aside() & {short(one.peer) for one in siblings}
+
+
 @pytest.mark.parametrize("seed", usual(1, [1, 2, 3]))
 def test_a_stage_goes_on_where_all_that_some_have_out_is_kept(seed: int) -> None:
     """With three replicas and few microbatches some have nothing out but what the liar keeps."""
