@@ -11,6 +11,7 @@ import pytest
 
 from client.lab.simulate.chaos.config import ChaosConfig
 from client.lab.simulate.chaos.volunteer import Volunteer
+from client.lab.simulate.chaos.world import ChaosWorld
 from protocol.decree.decree import PROMISE, READY, agreed, digest_of, encode_ballot
 from protocol.decree.elector import Term
 from protocol.effects import Send
@@ -243,6 +244,24 @@ def test_a_leader_that_proposes_lies_loses_its_attempts_and_not_the_run(
     liar = made.of_stage(1)[-1]
     goes_on(made, lambda: made.mislead(liar, FALSE_LEADERS[name]))
     assert not [pair for pair in made.blamed if liar.peer not in pair]
+
+
+def test_a_leader_that_plans_alone_makes_nobody_drop_its_state() -> None:
+    """It names a state that nobody else has, and takes part in that plan itself."""
+    made = world(3, seed=1)
+    liar = made.of_stage(1)[-1]
+
+    def plan_alone(to: PeerId, message: Message) -> list[tuple[Message, float]]:
+        if not isinstance(message, Plan):
+            return [(message, 0.0)]
+        part = Segment(1, message.step, message.attempt, 0, era=message.era)
+        ChaosWorld.send(made, liar, to, part, (b"",))
+        own = [member for member in message.members if member.peer == liar.peer]
+        bounds = [0, message.bounds[-1]]
+        return [(msgspec.structs.replace(message, members=own, bounds=bounds, state=b"x" * 16), 0)]
+
+    goes_on(made, lambda: made.liars.update({liar.peer: plan_alone}))
+    assert not [line for line in made.log if "differs from our siblings" in line]
 
 
 @pytest.mark.parametrize("begins", usual(1, [WARM_UP_S, 0.0]))
