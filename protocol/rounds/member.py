@@ -170,7 +170,7 @@ class RoundMember:
             return []
         self._other = None
         words = f"our state of version {self.step} differs from our siblings'"
-        return [Fault("behind", words)]
+        return [Fault("differs", words)]
 
     def _give_up(self) -> None:
         """Give the attempt up. The promise stays: only a later one is followed."""

@@ -480,7 +480,7 @@ def test_it_leaves_if_most_of_its_siblings_have_another_state(hashed: bool) -> N
     assert made.plan_followed is None
     assert not [e for e in made.segment(B, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
     [fault] = [e for e in made.segment(C, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
-    assert fault.kind == "behind"
+    assert fault.kind == "differs"
 
 
 def test_of_two_the_word_of_one_is_not_more_than_that_of_the_other() -> None:
