@@ -263,9 +263,10 @@ class Committed:
 class Fault:
     """Something the machine cannot go on from; the driver decides (stop, or rejoin the stage)."""
 
-    kind: Literal["poisoned", "diverged", "behind", "memory", "internal"]
-    """``poisoned``: numbers run away, by others' tensors or by our own state; ``diverged``: on our
-    own samples, so that no other peer's tensors can be at fault."""
+    kind: Literal["poisoned", "diverged", "behind", "differs", "memory", "internal"]
+    """``differs``: most of those that made our version have another state of it; ``poisoned``:
+    numbers run away, by others' tensors or by our own state; ``diverged``: on our own samples, so
+    that no other peer's tensors can be at fault."""
     words: str
 
 

@@ -86,6 +86,7 @@ class RoundMember:
         audits: what they add to the round, in a run with audits.
         rate: the learning rate of a plan's step by its amendments; None: the manifest's.
         sign: signs a Ready; None: we have signed another one.
+        roll: returns the members of the decree that made our version; nobody, before the first.
     """
 
     def __init__(
@@ -100,9 +101,10 @@ class RoundMember:
         audits: RoundAudits,
         rate: Callable[[Plan], float | None],
         sign: Callable[[Ready], Ready | None],
+        roll: Callable[[], frozenset[PeerId]],
     ) -> None:
         self._place, self._size = place, size
-        self._audits, self._rate, self._sign = audits, rate, sign
+        self._audits, self._rate, self._sign, self._roll = audits, rate, sign, roll
         self._commitments = audits.commitments if audits.active else None
         self._accumulator, self.loaded, self._promise = accumulator, loaded, promise
         self._reset(step, b"")
@@ -155,18 +157,20 @@ class RoundMember:
         return bool(plan.state) and self.state not in (b"", plan.state)
 
     def _outnumbered(self) -> list[RoundEffect]:
-        """Take our state for wrong once most members of a plan of another one take part in it. By
-        its leader's word alone all would drop theirs at once."""
+        """Take our state for wrong once most of those that made our version take part in a plan of
+        another one. By its leader's word alone all would drop theirs at once."""
         if (plan := self._other) is None:
             return []
         said = self._inbox.senders(plan.attempt)
         if self._commitments is not None:
             said |= self._commitments.authors(plan)
-        if 2 * len(said.intersection(_members(plan)) - {self._place.me}) <= len(plan.members):
+        members, me = _members(plan), self._place.me
+        roll = self._roll() or members
+        if 2 * len(roll.intersection(members, said) - {me}) <= len(roll):
             return []
         self._other = None
         words = f"our state of version {self.step} differs from our siblings'"
-        return [Fault("behind", words)]
+        return [Fault("differs", words)]
 
     def _give_up(self) -> None:
         """Give the attempt up. The promise stays: only a later one is followed."""

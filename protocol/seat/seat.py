@@ -206,6 +206,7 @@ class Seat:
             audits=self.auditing,
             rate=self.agreeing.rate,
             sign=self._sign_ready,
+            roll=lambda: self.quorum.roll,
         )
         self.leader = RoundLeader(
             self.place,

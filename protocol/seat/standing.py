@@ -27,16 +27,17 @@ stage, too, that one judges for itself.
 
 - A replica's claim against a sibling, made by naming it as missing in its heartbeats, is one word
   against another: one of the two has to go, whichever lies. The replicas of the neighbouring stages
-  are the judges. Each decides for itself and names the loser; all follow the first judge that has
-  decided, in an order that the pair fixes, for as long as it names the loser, so that no two sides
-  of a run wait for opposite peers.
-  Where nobody judges, siblings decide for themselves, and of the two each against the other.
+  are the judges. Each decides for itself and names the loser; all follow more than half of them,
+  for as long as these name the loser, so that no two sides of a run wait for opposite peers and no
+  single judge has anybody set aside. Where most do not agree, judges go by their own decision, and
+  siblings decide for themselves, too: of the two each against the other.
 - A majority of a stage expels a member for good (``audit/charges.py``).
 
 A judge decides against the one that it has found out itself, else the one with more disputes, else
 the one that has brought us nothing while the other did, else by rank. If the stage makes no
-progress without that one, the other one goes instead. A decision holds for a minute, twice as long
-each time; whoever is back for ten times as long starts over, because honest machines sleep, too.
+progress without that one, the other one goes instead; where as many judges name the one as the
+other, the one of higher rank. A decision holds for a minute, twice as long each time; whoever is
+back for ten times as long starts over, because honest machines sleep, too.
 Followed decisions are not named: otherwise two replicas would follow each other forever.
 
 No stage is left without a replica. Nor does anybody set a peer aside without which too few
@@ -433,7 +434,8 @@ class Standing:
         self._record(peer).times += 1
 
     def _look_again(self, peer: PeerId, decision: _Decision, now: float) -> None:
-        """Without one of two siblings their stage should have gone on; else the other one goes."""
+        """Without one of two siblings their stage should have gone on; else the other one goes, or
+        if as many judges want that already, the one by rank."""
         other, version = decision.other, self.seen.committed(decision.stage)
         look_at = now + self._unmended_s(decision.stage)
         self._decisions[peer] = replace(decision, version=version, look_at=look_at)
@@ -445,6 +447,9 @@ class Standing:
         if peer in self._spoilers() or versions.get(peer, version) < max(
             versions.values(), default=0
         ):
+            return
+        votes = list(self._votes(frozenset((peer, other))).values())
+        if 0 < votes.count({other}) == votes.count({peer}) and _rank(peer) > _rank(other):
             return
         del self._decisions[peer]
         self._decide(other, peer, decision.stage, "its stage does not go on with it", now)
@@ -463,7 +468,7 @@ class Standing:
         """Return when we decide a dispute: those beside the stage have seen both work, so others
         wait for them first. No judge need tell us of whom we have seen the fault."""
         dispute, me = self._disputes[pair], self._place.me
-        judges = self._judges(pair, dispute.stage)
+        judges = self._votes(pair)
         known = me in pair and not pair.isdisjoint(self._spoilers())
         waits = judges and me not in judges and not known
         heard = max(self._of(peer).back_at for peer in pair) + HEARD_S
@@ -491,36 +496,33 @@ class Standing:
 
         def blame(peer: PeerId) -> tuple[bool, int, bool, bytes]:
             idle = self._of(peer).worked_at < latest - ANSWER_S
-            return peer in spoilers, disputes[peer], idle, rank("standing", peer)
+            return peer in spoilers, disputes[peer], idle, _rank(peer)
 
         return max(pair, key=blame)
 
-    def _judges(self, pair: Pair, stage: int) -> list[PeerId]:
-        """Return who serves beside a stage; the two may do so themselves, and judge nothing."""
+    def _votes(self, pair: Pair) -> dict[PeerId, Pair]:
+        """Return whom of two siblings each judge has set aside: who serves beside their stage; the
+        two may do so themselves, and judge nothing."""
+        if (dispute := self._disputes.get(pair)) is None:
+            return {}
+        stage, me = dispute.stage, self._place.me
         beside = (*self.seen.serving(stage - 1), *self.seen.serving(stage + 1))
-        return [r.peer for r in beside if r.peer not in pair]
+        proven = [r for r in beside if self.is_proven(r.peer)] or beside
+        return {
+            r.peer: pair.intersection(self._decisions if r.peer == me else r.missing)
+            for r in proven
+            if r.peer not in pair and r.peer not in self._aside
+        }
 
     def _judged(self, pair: Pair) -> PeerId | None:
-        """Return which of two siblings the first judge that has decided has set aside, in an order
-        that is the same for all."""
-        judges = [j for j in self._judges(pair, self._disputes[pair].stage) if j not in self._aside]
-        decided = {j: named for j in judges if len(named := self._names(j) & pair) == 1}
-        first = min(decided, key=lambda j: rank("judge", *sorted(pair), j), default=None)
-        return None if first is None else next(iter(decided[first]))
-
-    def _names(self, judge: PeerId) -> frozenset[PeerId]:
-        """Return the peers that a replica of a stage beside a dispute says it has set aside."""
-        if judge == self._place.me:
-            return frozenset(self._decisions)
-        stages = map(self.seen.serving, range(self._place.stages))
-        found = (r.missing for stage in stages for r in stage if r.peer == judge)
-        return frozenset(next(found, ()))
+        """Return which of two siblings more than half of the judges have set aside."""
+        votes = list(self._votes(pair).values())
+        return next((peer for peer in pair if 2 * votes.count({peer}) > len(votes)), None)
 
     def _follow_judges(self) -> None:
-        """The first judge may have decided later than we did, or changed its mind."""
+        """Most judges may have decided later than we did, or changed their minds."""
         for peer, decision in list(self._decisions.items()):
-            pair = frozenset((peer, decision.other))
-            if pair in self._disputes and self._judged(pair) == decision.other:
+            if self._judged(frozenset((peer, decision.other))) == decision.other:
                 del self._decisions[peer]
 
     # --- who is aside ----------------------------------------------------------------------
@@ -557,8 +559,7 @@ class Standing:
         for peer, own in self._decisions.items():
             yield peer, _Aside(own.stage, own.why, "its time is over")
         for pair, dispute in self._disputes.items():
-            stands = now >= dispute.since + ANSWER_S
-            if stands and (loser := self._judged(pair)) is not None:
+            if (loser := self._judged(pair)) is not None:
                 yield loser, _Aside(dispute.stage, "others decided so", "others have let it back")
 
     def _let_enough_back(self, after: dict[PeerId, _Aside], now: float) -> Iterator[Explain]:
@@ -645,6 +646,11 @@ class Standing:
 def _back(peer: PeerId, why: str) -> Explain:
     words = f"{short(peer)} is not set aside any more: {why}"
     return Explain("membership", words, members=(peer,))
+
+
+def _rank(peer: PeerId) -> bytes:
+    """Return an order of peers; of two that are alike in all else the greater one goes."""
+    return rank("standing", peer)
 
 
 def _doubled(times: int) -> float:

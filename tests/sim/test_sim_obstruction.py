@@ -11,6 +11,7 @@ import pytest
 
 from client.lab.simulate.chaos.config import ChaosConfig
 from client.lab.simulate.chaos.volunteer import Volunteer
+from client.lab.simulate.chaos.world import ChaosWorld
 from protocol.decree.decree import PROMISE, READY, agreed, digest_of, encode_ballot
 from protocol.decree.elector import Term
 from protocol.effects import Send
@@ -245,6 +246,24 @@ def test_a_leader_that_proposes_lies_loses_its_attempts_and_not_the_run(
     assert not [pair for pair in made.blamed if liar.peer not in pair]
 
 
+def test_a_leader_that_plans_alone_makes_nobody_drop_its_state() -> None:
+    """It names a state that nobody else has, and takes part in that plan itself."""
+    made = world(3, seed=1)
+    liar = made.of_stage(1)[-1]
+
+    def plan_alone(to: PeerId, message: Message) -> list[tuple[Message, float]]:
+        if not isinstance(message, Plan):
+            return [(message, 0.0)]
+        part = Segment(1, message.step, message.attempt, 0, era=message.era)
+        ChaosWorld.send(made, liar, to, part, (b"",))
+        own = [member for member in message.members if member.peer == liar.peer]
+        bounds = [0, message.bounds[-1]]
+        return [(msgspec.structs.replace(message, members=own, bounds=bounds, state=b"x" * 16), 0)]
+
+    goes_on(made, lambda: made.liars.update({liar.peer: plan_alone}))
+    assert not [line for line in made.log if "differs from our siblings" in line]
+
+
 @pytest.mark.parametrize("begins", usual(1, [WARM_UP_S, 0.0]))
 @pytest.mark.parametrize("leap", usual(1, [1, MAX_ATTEMPTS_PER_S]))
 def test_who_does_not_lead_overtakes_nobody(leap: int, begins: float) -> None:
@@ -288,6 +307,28 @@ def test_who_says_that_all_has_returned_does_not_stop_its_stage() -> None:
         made.liars[friend.peer] = swallow(Backward)
 
     goes_on(made, begin)
+
+
+@pytest.mark.parametrize("friend", usual(1, [0, 1, 2]))
+def test_a_judge_that_sides_with_a_liar_is_outvoted(friend: int) -> None:
+    """It names the liar's siblings, as if it had set them aside."""
+    made = world(3, seed=1)
+    *siblings, liar = made.of_stage(1)
+
+    def sides_with_it(judge: Volunteer) -> None:
+        seat = judge.seat
+        assert seat is not None
+        status = seat.status
+        seat.status = lambda rate: msgspec.structs.replace(  # type: ignore[method-assign]
+            status(rate), missing=tuple(one.peer for one in siblings)
+        )
+
+    def begin() -> None:
+        made.mislead(made.of_stage(0)[friend], sides_with_it)
+        made.liars[liar.peer] = swallow(*IN_ROUNDS, *IN_THE_PIPELINE)
+
+    goes_on(made, begin)
+    assert not made.set_aside() & {short(one.peer) for one in siblings}
 
 
 @pytest.mark.parametrize("seed", usual(1, [1, 2, 3]))

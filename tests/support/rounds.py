@@ -78,6 +78,7 @@ def member_of(place: Place, size: int, step: int, *, summed: Summed, **parts: An
         "audits": Audits(),
         "rate": lambda _plan: None,
         "sign": lambda ready: ready,
+        "roll": frozenset,
     }
     return RoundMember(place, size, step, accumulator=summed, **(usual | parts))
 

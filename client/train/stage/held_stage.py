@@ -72,6 +72,8 @@ class HeldStageDriver:
         """Until when the worker has to have answered what the seat before gave it."""
         self._diverged = False
         """Our own samples have made numbers run away before, in a state that was given up then."""
+        self._misled_by = set[PeerId]()
+        """Who has admitted us with a state that was not that of its version."""
         self._seat_number = 0
         self._promise = (0, (0, 0))
         """Era and promise of our last seat: what it sent for that attempt may still arrive."""
@@ -322,7 +324,9 @@ class HeldStageDriver:
     async def _take(self, worker: Worker, nursery: trio.Nursery) -> None:
         """One attempt to serve the stage; ends when the seat stands, whose tasks go on."""
         context = self._context
-        acquisition = self._acquisition = StageAcquisition(context, self.stage, worker, self._waits)
+        acquisition = self._acquisition = StageAcquisition(
+            context, self.stage, worker, self._waits, self._misled_by
+        )
         try:
             size = await acquisition.open(self._fit)
             way = await acquisition.way_in()
@@ -441,13 +445,24 @@ class HeldStageDriver:
         if fault.kind == "memory":
             self._fail(UserError(fault.words, NO_MEMORY, ExitCode.CONFIG))
             return
-        if fault.kind == "behind":
+        if fault.kind == "differs":
+            self._note_who_misled_us()
+        if fault.kind in ("behind", "differs"):
             self._context.terms.history.left_behind(self.stage)
         if fault.kind in ("poisoned", "diverged"):  # a new state is needed
             self._context.terms.history.reopened(self.stage)
         words = fault.words if self.machine.drains else f"{fault.words}; fetching the stage again"
         self._context.owner.perform(Explain("round", words, "warning"))
         self._lose()
+
+    def _note_who_misled_us(self) -> None:
+        """Most of those that made our version have another state of it: if we have gone no further
+        since we were admitted, that state was a false one."""
+        acquisition, driver = self._acquisition, self.driver
+        if acquisition is not None and driver is not None and acquisition.admitted is not None:
+            by, version = acquisition.admitted
+            if driver.seat.step == version:
+                self._misled_by.add(by)
 
     def _lose(self) -> None:
         """The attempt or its seat is lost."""

@@ -5,7 +5,7 @@ One object per attempt. Only files under their final names outlive it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -131,6 +131,7 @@ class StageAcquisition:
     Args:
         waits: called with the ``Phase`` reached and, where that says too little, with what is
             waited for.
+        misled_by: whose admissions led to states that were not those of their versions.
     """
 
     def __init__(
@@ -139,10 +140,14 @@ class StageAcquisition:
         stage: int,
         worker: Worker,
         waits: Callable[..., None],
+        misled_by: Collection[PeerId] = (),
     ) -> None:
         self._context, self._terms = context, context.terms
         self.stage, self._worker, self._waits = stage, worker, waits
-        self._admits, self._admitted = trio.open_memory_channel[Admit](4)
+        self._misled_by = misled_by
+        self._admits, self._admitted = trio.open_memory_channel[tuple[PeerId, Admit]](4)
+        self.admitted: tuple[PeerId, int] | None = None
+        """Who has admitted us, and at which version."""
         self.knows_where = False
         """Whether the state of one lineage is being fetched."""
 
@@ -230,7 +235,9 @@ class StageAcquisition:
                 for replica in self._context.view.serving(self.stage):
                     self._terms.ports.send(replica.peer, JoinStage(self.stage))
                 with trio.move_on_after(JOIN_RETRY_S):
-                    return await self._admitted.receive()
+                    sender, admit = await self._admitted.receive()
+                    self.admitted = sender, admit.version
+                    return admit
         raise DownloadFailed(f"nobody admitted us to stage {self.stage}")
 
     async def load(self, admit: Admit) -> None:
@@ -477,12 +484,16 @@ class StageAcquisition:
         return sources
 
     def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> None:
-        """A leader admits us, if its message counts."""
+        """A leader admits us, if its message counts; one that has misled us, if nobody else can."""
         view, machine = self._context.view, self._terms.history.machine
-        believed = admission(self.stage, sender, admit, view, machine)
+        others = {r.peer for r in view.serving(self.stage)}.difference(self._misled_by)
+        if sender in self._misled_by and others:
+            return
+        verify = self._context.owner.notary.elector.verify
+        believed = admission(self.stage, sender, admit, view, machine, verify)
         if believed is not None:
             with suppress(trio.WouldBlock):  # more leaders than needed have admitted us
-                self._admits.send_nowait(believed)
+                self._admits.send_nowait((sender, believed))
 
     async def _next_change(self) -> None:
         with trio.move_on_after(LOOK_S):

@@ -402,7 +402,7 @@ class ChaosWorld(ChaosSwarm):
 
     def faulted(self, peer: Volunteer, fault: SeatFault) -> None:
         """See ``SeatWorld``: a node takes the stage again, for any reason."""
-        if fault.kind == "behind":
+        if fault.kind in ("behind", "differs"):
             peer.recovery.known.left_behind(peer.stage)
         self.lose(peer, fault.words)
 

@@ -480,7 +480,7 @@ def test_it_leaves_if_most_of_its_siblings_have_another_state(hashed: bool) -> N
     assert made.plan_followed is None
     assert not [e for e in made.segment(B, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
     [fault] = [e for e in made.segment(C, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
-    assert fault.kind == "behind"
+    assert fault.kind == "differs"
 
 
 def test_of_two_the_word_of_one_is_not_more_than_that_of_the_other() -> None:
@@ -490,6 +490,19 @@ def test_of_two_the_word_of_one_is_not_more_than_that_of_the_other() -> None:
     assert not [e for e in made.segment(B, Segment(STAGE, STEP, 1, 0)) if isinstance(e, Fault)]
     assert made.plan(LEADER, replace(plan(attempt=2), state=STATE))
     assert made.plan_followed is not None
+
+
+def test_a_leader_that_plans_alone_is_not_most_of_those_that_made_the_version() -> None:
+    worker = Summed({8, 9})
+    made = member_of(
+        Place(ME, STAGE, 2, PER_STEP), SIZE, STEP, summed=worker, roll=lambda: {ME, B, C}
+    )
+    made.start_step(STEP, STATE)
+    alone = replace(plan({B: set(IDS), STRANGER: set()}), state=OTHER)
+    assert made.plan(B, alone) == []
+    for sender in (B, STRANGER):
+        effects = made.segment(sender, Segment(STAGE, STEP, 1, 0))
+        assert not [e for e in effects if isinstance(e, Fault)]
 
 
 def test_a_version_stays_until_its_hash_is_known() -> None:

@@ -62,10 +62,6 @@ def view(
     return SwarmView.of([[replica(ME), replica(SIBLING)], [replica(peer) for peer in second]])
 
 
-def first_judge() -> PeerId:
-    return min((ME, SIBLING), key=lambda judge: rank("judge", ONE, TWO, judge))
-
-
 @pytest.fixture
 def standing() -> Standing:
     made = standing_of()
@@ -157,12 +153,32 @@ def test_who_has_brought_nothing_lately_goes_whatever_its_rank(once: bool) -> No
 
 
 @pytest.mark.parametrize("named", [ONE, TWO])
-def test_all_go_by_the_first_judge_that_has_decided(standing: Standing, named: PeerId) -> None:
-    judged(standing, {ONE: (TWO,), TWO: (ONE,)})
+def test_all_go_by_most_judges_and_by_no_single_one(standing: Standing, named: PeerId) -> None:
+    claims, judges = {ONE: (TWO,), TWO: (ONE,)}, (ME, SIBLING, THIRD)
+    for now in (0.0, ANSWER_S):
+        observe(standing, held_by(judges, (ONE, TWO), missing=claims), (), now)
     (own,) = standing.beside()
-    observe(standing, view({SIBLING: (named,)}), (), 2.0)
-    assert standing.aside() == {own if first_judge() == ME else named}
+    alone = held_by(judges, (ONE, TWO), missing={**claims, SIBLING: (named,)})
+    observe(standing, alone, (), 2.0)
+    assert standing.aside() == {own}
+    most = held_by(judges, (ONE, TWO), missing={**claims, SIBLING: (named,), THIRD: (named,)})
+    observe(standing, most, (), 2.0)
+    assert standing.aside() == {named}
     assert set(standing.beside()) <= standing.aside(), "what is followed is not said"
+
+
+@pytest.mark.parametrize("idle", [ONE, TWO])
+def test_two_judges_that_differ_agree_once_the_stage_does_not_go_on(
+    standing: Standing, idle: PeerId
+) -> None:
+    (busy,) = {ONE, TWO} - {idle}
+    standing.worked(busy, 0.0)
+    judged(standing, {ONE: (TWO,)})
+    differ = view({ONE: (TWO,), SIBLING: (busy,)})
+    observe(standing, differ, (), ANSWER_S)
+    assert standing.beside() == [idle]
+    observe(standing, differ, (), ANSWER_S + LOST_S)
+    assert standing.beside() == [max((ONE, TWO), key=lambda peer: rank("standing", peer))]
 
 
 def test_a_time_aside_that_was_wrong_does_not_count_the_next_time(standing: Standing) -> None:
@@ -224,11 +240,14 @@ def test_who_has_sent_us_what_we_refused_goes_whatever_others_say(
 def test_the_two_of_a_dispute_wait_for_their_judges(standing: Standing) -> None:
     observe(standing, view({SIBLING: (ME,)}), (), 0.0)
     observe(standing, view({SIBLING: (ME,), ONE: (SIBLING,)}), (), ANSWER_S)
+    assert standing.aside() == set(), "one of two judges"
+    judges_name = {ONE: (SIBLING,), TWO: (SIBLING,)}
+    observe(standing, view({SIBLING: (ME,), **judges_name}), (), ANSWER_S)
     assert standing.aside() == {SIBLING}
     observe(standing, view(), (), 1e3)
-    assert standing.aside() == set(), "as long as the judge says so"
+    assert standing.aside() == set(), "as long as the judges say so"
     observe(standing, view({SIBLING: (ME,)}), (), 2e3)
-    observe(standing, view({SIBLING: (ME,), ONE: (ME,)}), (), 2e3 + HEARD_S)
+    observe(standing, view({SIBLING: (ME,), ONE: (ME,), TWO: (ME,)}), (), 2e3 + HEARD_S)
     assert standing.aside() == set(), "it is we who go"
 
 

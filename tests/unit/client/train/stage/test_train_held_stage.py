@@ -199,18 +199,33 @@ class TestItsEnd:
 class TestFaults:
     @pytest.mark.parametrize(
         ("kind", "anew"),
-        [("behind", True), ("poisoned", True), ("diverged", True), ("internal", False)],
+        [
+            ("behind", True),
+            ("differs", True),
+            ("poisoned", True),
+            ("diverged", True),
+            ("internal", False),
+        ],
     )
     def test_after_a_fault_the_stage_is_fetched_again(self, kind: Any, anew: bool) -> None:
         held = serving()
         held.of.fault(Fault(kind, "numbers run away"))
         history = held.around.terms.history
         assert (history.reopened.called or history.left_behind.called) is anew
-        assert history.left_behind.called is (kind == "behind")
+        assert history.left_behind.called is (kind in ("behind", "differs"))
         words = "numbers run away; fetching the stage again"
         assert held.told() == [Explain("round", words, "warning")]
         assert held.of.driver is None
         assert held.of._failure is None
+
+    @pytest.mark.parametrize(("step", "misled"), [(7, True), (8, False)])
+    def test_who_admitted_us_with_a_false_state_is_known(self, step: int, misled: bool) -> None:
+        """We have gone no further with it; what we have made since may be our own fault."""
+        held = serving()
+        held.of._acquisition = Mock(admitted=(OTHER, 7))
+        held.seat.seat.step = step
+        held.of.fault(Fault("differs", "our state differs from our siblings'"))
+        assert held.of._misled_by == ({OTHER} if misled else set())
 
     def test_a_worker_that_dies_is_replaced_and_not_without_end(self) -> None:
         held, death = serving(), WorkerDied(-9, ("killed",))

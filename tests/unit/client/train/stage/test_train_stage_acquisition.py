@@ -26,7 +26,8 @@ from protocol.recovery.evidence import Evidence
 from protocol.recovery.stored import Lineage
 from protocol.transfer.blob import Blob
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit, BlobQuery
+from protocol.wire.messages import Admit, BlobQuery, Commit
+from protocol.wire.parts import Decree
 from tests.support.hashes import state_hash
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -260,7 +261,9 @@ async def test_adapters_are_recovered_beside_their_frozen_weights(
 ME, SERVING, SIBLING, FETCHING, NEXT = map(PeerId, ("me", "serving", "sibling", "fetching", "next"))
 
 
-async def admission(*said: tuple[PeerId, Admit], evidence: Evidence | None = None) -> Admit | None:
+async def admission(
+    *said: tuple[PeerId, Admit], evidence: Evidence | None = None, misled_by: Any = ()
+) -> Admit | None:
     """A newcomer's belief in the others' claims about stage 0."""
     view = SwarmView.of(
         [
@@ -271,8 +274,11 @@ async def admission(*said: tuple[PeerId, Admit], evidence: Evidence | None = Non
     ports = SimpleNamespace(send=lambda *_: None)
     machine = SimpleNamespace(lineage=Lineage(), evidence=evidence or Evidence())
     terms = SimpleNamespace(ports=ports, me=ME, history=SimpleNamespace(machine=machine))
-    context = SimpleNamespace(terms=terms, view=view)
-    acquisition = StageAcquisition(cast(Any, context), 0, cast(Any, None), lambda *_: None)
+    notary = SimpleNamespace(elector=SimpleNamespace(verify=lambda *_: True))
+    context = SimpleNamespace(terms=terms, view=view, owner=SimpleNamespace(notary=notary))
+    acquisition = StageAcquisition(
+        cast(Any, context), 0, cast(Any, None), lambda *_: None, misled_by
+    )
     for sender, admit in said:
         acquisition.admit(sender, admit, b"")
     with trio.move_on_after(5):
@@ -280,8 +286,18 @@ async def admission(*said: tuple[PeerId, Admit], evidence: Evidence | None = Non
     return None
 
 
+async def test_who_has_misled_a_newcomer_admits_it_only_if_nobody_else_serves() -> None:
+    both = (SERVING, admit(SERVING)), (SIBLING, admit(SIBLING))
+    believed = await admission(*both, misled_by={SERVING})
+    assert believed.donors == [SIBLING]
+    believed = await admission(*both, misled_by={SERVING, SIBLING})
+    assert believed.donors == [SERVING]
+
+
 def admit(*donors: PeerId) -> Admit:
-    return Admit(0, 5, ME, list(donors))
+    made_by = (SERVING, SIBLING)
+    decree = Decree(1, bytes(32), made_by, made_by, 0.0, ready=(bytes(64), bytes(64)))
+    return Admit(0, 5, ME, list(donors), Commit(0, 4, 1, SERVING, decree, ()))
 
 
 async def test_a_state_that_the_leader_does_not_know_is_fetched_from_another_donor(
