@@ -7,12 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from client.control.snapshot import Counters, EventView, ReplicaView, SeatView, Snapshot, StageView
+from client.control.snapshot import Counters, ReplicaView, SeatView, Snapshot, StageView
 from client.errors import UserError
 from client.lab.demo.command import MARKER, prepare_folder
 from client.lab.demo.report import check_invariants
-from client.lab.demo.run import DemoRun, Kill, Observed, choose_victim
-from client.lab.demo.screen import Screen, View
+from client.lab.demo.run import Observed, choose_victim
 from tests.support.control_fakes import example_snapshot
 from tests.support.hashes import checkpoint_of
 
@@ -99,45 +98,3 @@ def test_replicas_that_differ_in_a_bit_are_found(tmp_path: Path) -> None:
     assert (found.doubled_microbatches, found.hold) == (1, False)
     found = check_invariants(Observed(), {3: {0: [*same, other]}})
     assert (found.compared_replicas, found.differing_replicas, found.hold) == (2, 1, False)
-
-
-def test_the_earliest_recovery_counts() -> None:
-    """The member that is looked at first may tell later of an earlier recovery."""
-
-    def recovered(at: float) -> EventView:
-        words = "first gradient of a re-routed microbatch 0.28 s after detection"
-        data = {"phase": "recovered"}
-        return EventView(
-            seq=1,
-            time=at,
-            kind="RecoveryEvent",
-            words=words,
-            level="info",
-            topic="pipeline",
-            data=data,
-        )
-
-    looks = [([], [recovered(100.9)]), ([recovered(100.5)], []), ([recovered(99.0)], [])]
-    members = [
-        SimpleNamespace(name=name, snapshot=lambda: None, new_events=lambda n=n: looks[0][n])
-        for n, name in enumerate(("first", "second"))
-    ]
-    swarm = SimpleNamespace(alive=members)
-    run = DemoRun(swarm, Screen(), kill=True, timeout_s=10.0)  # type: ignore[arg-type]
-    run.observed.kill = Kill(name="third", peer="p", step=4, time=100.0)
-    while looks:
-        run._look()
-        looks.pop(0)
-    assert run.observed.recovered_s == pytest.approx(0.5)
-
-
-def test_without_a_terminal_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen()
-    for step in (3, 3, 3, 4):
-        now = example_snapshot(step=step)
-        names = {"12D3KooWexamplepeer": "volunteer 1"}
-        screen.show(View(now, names, frozenset(), [3.0, 2.5, 2.0], 65))
-    text = capsys.readouterr().err
-    assert text.count("step  3/10") == text.count("step  4/10") == 1
-    assert text.count("stage 0  volunteer 1 serving") == 1
-    assert "\x1b" not in text
