@@ -32,13 +32,6 @@ def _run(*arguments: str, **variables: str) -> tuple[int, set[str], str]:
     return int(code), set(loaded.split()), text
 
 
-@pytest.mark.parametrize("arguments", [["version"], ["--version"]])
-def test_loads_nothing_heavy(arguments: list[str]) -> None:
-    code, loaded, _ = _run(*arguments)
-    assert code == 0
-    assert not HEAVY & loaded
-
-
 def test_help_names_every_command_and_loads_none_of_them() -> None:
     from client.cli.command_table import COMMANDS, FIRST
 
