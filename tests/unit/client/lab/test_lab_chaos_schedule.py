@@ -16,7 +16,6 @@ from client.lab.chaos.catalogue import (
     MEANINGS,
     MOMENTS,
     all_faults,
-    choose_faults,
     stages_of,
 )
 from client.lab.chaos.command import chaos
@@ -33,26 +32,6 @@ def test_every_fault_can_be_done_and_is_explained() -> None:
         assert ways.count(True) == 1
         if fault.kind in ACTIONS:
             parse_failpoints(f"{fault.moment}@*={ACTIONS[fault.kind]}")
-
-
-@pytest.mark.parametrize(
-    ("kinds", "only"),
-    [
-        ("explode", None),
-        ("", None),
-        (",", None),
-        (None, "kill"),
-        (None, "kill@noon"),
-        (None, "partition@forward"),
-        (None, "disk@forward"),
-        ("kill", "kill@forward"),
-    ],
-)
-def test_a_wrong_name_shows_the_right_ones(kinds: str | None, only: str | None) -> None:
-    with pytest.raises(UserError) as caught:
-        choose_faults(kinds, only, KINDS)
-    assert caught.value.exit_code == ExitCode.USAGE
-    assert caught.value.next_step
 
 
 @given(seed=st.integers(0, 2**62), stages=st.integers(1, 5), every=st.floats(5, 60))

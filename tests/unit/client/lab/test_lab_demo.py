@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from client.control.snapshot import Counters, ReplicaView, SeatView, Snapshot, StageView
+from client.control.snapshot import Counters
 from client.errors import UserError
 from client.lab.demo.command import MARKER, prepare_folder
 from client.lab.demo.report import check_invariants
-from client.lab.demo.run import Observed, choose_victim
+from client.lab.demo.run import Observed
 from tests.support.control_fakes import example_snapshot
 from tests.support.hashes import checkpoint_of
 
@@ -36,50 +35,6 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, content: str) -
         prepare_folder(out)
     assert out.exists()
     assert content == "." or (out / content).exists()
-
-
-def _snapshot(peer: str, stages: list[int], holders: dict[int, str]) -> Snapshot:
-    """``holders``: by stage, one letter per replica; upper case serves, lower case fetches."""
-    return example_snapshot(
-        peer=peer,
-        seats=[SeatView(stage=stage, version=1, state="serving") for stage in stages],
-        stages=[
-            StageView(stage=stage, layers=1, version=1, replicas=[_replica(c) for c in letters])
-            for stage, letters in holders.items()
-        ],
-    )
-
-
-def _replica(letter: str) -> ReplicaView:
-    state = "serving" if letter.isupper() else "fetching"
-    return ReplicaView(peer=letter.upper(), version=1, state=state, rate=1.0)
-
-
-@pytest.mark.parametrize(
-    ("holders", "victim"),
-    [
-        ({0: "AC", 1: "BD"}, "D"),
-        ({0: "AC", 1: "Bd"}, "C"),
-        ({0: "AC", 1: "bD"}, "C"),
-        ({0: "A", 1: "BD"}, "D"),
-        ({0: "BD", 1: "AC"}, "C"),
-        ({0: "A", 1: "B"}, None),
-        ({0: "", 1: ""}, None),
-        ({0: "ACD", 1: "BD"}, "D"),
-        ({0: "AC", 1: "B", 2: "D"}, "C"),
-    ],
-)
-def test_the_victim_has_a_serving_sibling_in_every_stage(
-    holders: dict[int, str], victim: str | None
-) -> None:
-    held = {
-        letter: [stage for stage, letters in holders.items() if letter in letters.upper()]
-        for letter in "ABCD"
-    }
-    seen = Observed(last={name: _snapshot(name, stages, holders) for name, stages in held.items()})
-    members = [SimpleNamespace(name=name) for name in held]
-    chosen = choose_victim(iter(members), seen, seen.last["A"])  # type: ignore[arg-type]
-    assert (chosen.name if chosen else None) == victim
 
 
 def _checkpoint(path: Path, version: int, content: bytes) -> Path:

@@ -108,16 +108,3 @@ def test_own_steps_are_cheap_and_no_larger_than_the_exact_runs() -> None:
     assert paced(rounds(inner=5), pair, 8, 10**9, microbatches=10) == rounds(5, 10)
     long = paced(rounds(inner=0, parameters=7_000_000_000), pair, 8, 10**9)
     assert long.microbatches == MAX_MICROBATCHES_PER_STEP
-
-
-def test_the_loss_falls_with_the_number_of_rounds_as_measured() -> None:
-    gaps = [gap_percent(n, 4, muon=True) for n in (1, 48, 96, 320, 10_000)]
-    assert gaps == pytest.approx([9.3, 9.3, 5.9, 1.3, 1.3])
-    assert gap_percent(175, 4, muon=True) == pytest.approx((5.9 * 1.3) ** 0.5, rel=0.01)
-    assert gap_percent(96, 4, muon=False) == pytest.approx(3.1 * 5.9)
-
-
-def test_more_replicas_lose_more() -> None:
-    assert gap_percent(96, 2, muon=True) == gap_percent(96, 4, muon=True), "an upper bound"
-    assert gap_percent(48, 8, muon=True) == pytest.approx(16.4, rel=0.1)
-    assert gap_percent(96, 8, muon=True) == pytest.approx(12.2, rel=0.2)
