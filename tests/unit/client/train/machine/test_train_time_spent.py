@@ -41,6 +41,14 @@ def test_a_step_is_computing_averaging_and_waiting() -> None:
     assert clock.shares == pytest.approx((0.6, 0.3, 0.1, 0.0))
 
 
+def test_what_the_worker_does_in_a_round_is_computing() -> None:
+    clock = Clock()
+    clock.serves(0, averages=True)
+    clock.computes(1)
+    clock.now += 3
+    assert clock.shares == pytest.approx((0.25, 0.75, 0.0, 0.0))
+
+
 def test_tasks_that_overlap_count_once() -> None:
     clock = Clock()
     clock.serves(0)
@@ -98,3 +106,10 @@ def test_of_short_steps_those_of_a_minute_count() -> None:
         clock.step(step, computing=0, averaging=0, waiting=1)
     assert clock.shares == pytest.approx((0.5, 0.0, 0.5, 0.0))
     assert len(clock.of._steps) == WINDOW_S + 1
+
+
+def test_what_hangs_now_counts_as_well() -> None:
+    clock = Clock()
+    clock.step(0, computing=WINDOW_S, averaging=0, waiting=0)
+    clock.now += 3 * WINDOW_S
+    assert clock.shares == pytest.approx((0.25, 0.0, 0.75, 0.0))
