@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -31,7 +30,6 @@ from tests.support.e2e_local import (
 )
 
 pytestmark = pytest.mark.slow
-HERE = ("--data", str(Path(__file__).parent))
 LIMITS = ("--listen-host", HOST, "--threads", "1", "--seats", "1")
 
 
@@ -80,22 +78,6 @@ def test_detach_returns_when_it_answers_and_commands_reach_it(folder: Path) -> N
     kept = Persisted(folders.contributions(started["swarm"]), KeptContributions).read()
     assert kept is not None
     assert kept.counts
-
-
-def test_detach_says_why_a_node_could_not_start(folder: Path) -> None:
-    """The node answers on its socket before it finds out."""
-    home, swarm = folder / "v1", str(folder / "x.swarm")
-    shutil.rmtree(home_folders(home).texts)
-    done = volunteer(home, "join", "--swarm", swarm, "--detach", "--yes", *LIMITS, *HERE)
-    assert done.returncode == ExitCode.CONFIG
-    assert "cannot read" in done.stderr
-    assert "takes part" not in done.stderr
-    for command in ("status", "attach"):
-        said = volunteer(home, command)
-        assert said.returncode == ExitCode.NOT_RUNNING
-        assert "cannot read" in said.stderr
-        assert "(exit code 78)" in said.stderr
-        assert "start it again: volunteer join --swarm daemon" in said.stderr
 
 
 def test_an_invite_of_a_member_outlives_the_founder(folder: Path) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.support.e2e_local import kill_all, parsed, started, volunteer, wait_for_descendants
+from tests.support.e2e_local import parsed, volunteer
 
 pytestmark = pytest.mark.slow
 
@@ -36,25 +34,3 @@ def test_a_short_demo_survives_a_kill_and_leaves_its_results(tmp_path: Path) -> 
     assert {path.name for path in (out / "model").iterdir()} == names
     ElementTree.parse(out / "loss.svg")
     assert (out / "sample.txt").read_bytes().decode() == report["sample"]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("command", "number"),
-    [("demo", signal.SIGINT), ("demo", signal.SIGTERM), ("chaos", signal.SIGINT)],
-)
-def test_an_interrupted_command_leaves_no_process(
-    tmp_path: Path, command: str, number: signal.Signals
-) -> None:
-    process = started(tmp_path / "home", command, "--out", str(tmp_path / "out"))
-    children = list[psutil.Process]()
-    try:
-        children = wait_for_descendants(process, 4)
-        process.send_signal(number)
-        assert process.wait(60) == 130
-        _, alive = psutil.wait_procs(children, timeout=30)
-        assert alive == []
-    finally:
-        process.kill()
-        process.wait()
-        kill_all(children)

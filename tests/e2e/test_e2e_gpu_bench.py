@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.bench.gpu.running import REPOSITORY, SHARES_S
-from tests.support.e2e_local import kill_all, wait_for_descendants
 
 pytestmark = pytest.mark.slow
 
@@ -49,29 +46,3 @@ def test_every_part_prints_its_row_and_keeps_it(folder: Path) -> None:
     assert found["repeats"]["two replicas: version equal"]
     assert found["tests"]["not passed"] == []
     assert " passed" in found["tests"]["in all"]
-
-
-def test_what_has_no_time_says_so_and_an_interrupted_part_leaves_rows_and_no_process(
-    folder: Path,
-) -> None:
-    process = quick(folder, "--deadline", "5")
-    printed, _ = process.communicate(timeout=100)
-    rows = [json.loads(line) for line in printed.splitlines()]
-    assert process.returncode == 1
-    assert [row["part"] for row in rows if "failed" in row or "ended" in row] == list(SHARES_S)
-    assert "no time is left for it" in [row.get("failed") for row in rows]
-
-    process = quick(folder)
-    children = list[psutil.Process]()
-    try:
-        children = wait_for_descendants(process, 1)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 130
-        _, alive = psutil.wait_procs(children, timeout=30)
-        assert alive == []
-        last = (folder / "rows.jsonl").read_text().splitlines()[-1]
-        assert json.loads(last)["failed"] == "interrupted"
-    finally:
-        process.kill()
-        process.communicate()
-        kill_all(children)

@@ -197,15 +197,6 @@ def test_a_newcomer_finds_its_stage_while_the_crowd_comes_and_goes() -> None:
     assert world.have_places(late)
 
 
-def test_many_newcomers_at_once_all_find_a_stage_beside_a_crowd() -> None:
-    world = Crowded(2, seed=5)
-    world.begin()
-    world.invent(100)
-    late = world.newcomers(12, at=0.1)
-    world.run(120, until=lambda: world.have_places(late))
-    assert world.have_places(late)
-
-
 def test_stewards_of_the_next_beacon_are_none_of_the_crowd() -> None:
     world = Crowded(4, seed=6)
     working = world.begin()

@@ -94,11 +94,3 @@ def test_a_partition_of_the_full_design_heals_into_one_matching(design: Design) 
             at = sorted(stage for stage, places in pools.items() if who in places)
             assert at == sorted(machine.stages), f"seed {seed}"
         assert healed_at > cut_at
-
-
-def test_the_majority_goes_on_moving() -> None:
-    moved = 0
-    for seed in range(SEEDS):
-        world, part, cut_at = cut_off(seed, ALONE)
-        moved += bool(moves_of(world, set(world.machines) - part, cut_at))
-    assert moved > 2

@@ -6,14 +6,10 @@ import pytest
 
 from protocol.ids import Stage
 from protocol.matching.effects import Assign
-from protocol.matching.seat import State
 from protocol.matching.timing import LOOK_S
 from tests.support.cases import usual
 from tests.support.matching_examples import manifest, member
 from tests.support.matching_world import CALM, FULL, STORMY, Design, Weather, World
-
-EQUAL = 1e9
-
 
 STAYING = Design(moves=False)
 """Incumbents keep their home: what is tested is something else."""
@@ -127,16 +123,6 @@ def test_a_crashed_replica_is_replaced_by_a_newcomer_and_nobody_else_moves() -> 
         settle(world, 4)
         assert world.spread() == [2, 2], f"seed {seed}"
         assert survivors.items() <= world.matching().items(), f"seed {seed}"
-
-
-def test_a_volunteer_that_lost_its_stage_finds_it_again() -> None:
-    world = swarm(4, 2, 1, STORMY)
-    settle(world, 4)
-    who = sorted(world.machines)[0]
-    world.lose(who, "the worker ran out of memory")
-    assert world.machines[who].state is not State.SERVING
-    settle(world, 4)
-    assert world.spread() == [2, 2]
 
 
 def test_a_serving_peer_outlives_every_steward() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -103,29 +102,6 @@ def in_state(member: Member, members: list[Member], state: str, step: int = 0) -
         return now if now is not None and now.state == state and now.step >= step else None
 
     return wait_for(look, f"{member.name} {state}", members)
-
-
-def started(home: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a command that Ctrl-C reaches, also where a shell runs the tests in the background."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "client.cli.main", *arguments],
-        env=environment(home),
-        cwd=REPOSITORY,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def wait_for_descendants(process: subprocess.Popen[bytes], count: int) -> list[psutil.Process]:
-    """Return what a command has started, once it is so many."""
-
-    def look() -> list[psutil.Process] | None:
-        found = psutil.Process(process.pid).children(recursive=True)
-        return found if len(found) >= count else None
-
-    return wait_for(look, f"{count} processes of its own")
 
 
 def kill_all(processes: Sequence[psutil.Process]) -> None:

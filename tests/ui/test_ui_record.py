@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from client.control.snapshot import DrainCostView, HeldOutView, NetworkView
+from client.control.snapshot import DrainCostView, HeldOutView
 from client.control.updates import StepPoint
 from client.ui.header import header
 from client.ui.leaving import ways
 from client.ui.source.news import Link
 from client.views.dashboard import loss
-from client.views.logs import chosen as chosen_logs
-from client.views.logs import event_details, log_rows, log_title
-from client.views.peers import chosen, peer_rows
 from client.views.record import MAX_EVENTS, MAX_POINTS, Record
 from client.views.span import Box, plain
 from client.views.status import drain_words
-from client.views.swarm import swarm_head
 from tests.ui.examples import (
     ANNA,
-    BORIS,
     NOW,
     evaluated,
     event,
@@ -81,22 +76,6 @@ def test_another_node_begins_a_new_record() -> None:
     assert not record.losses
 
 
-def test_transfer_rates_come_from_what_was_counted() -> None:
-    record = Record()
-    for second in range(8):
-        counted = NetworkView(sent_bytes=1000 * second, received_bytes=500 * second, links=1)
-        record.apply(update(second, network=counted))
-    assert round(record.rates.sent) == 1000
-    assert round(record.rates.received) == 500
-
-
-def test_time_left_is_what_the_node_says() -> None:
-    record = recorded_from(update(9, step=6, steps=16, eta_s=7800.0))
-    assert "about 2 h 10 min left" in plain(swarm_head(record, Box(120, 8)))
-    assert "about 2 h 10 min left" in plain(header(record, LIVE, Box(120, 4)))
-    assert "left" not in plain(swarm_head(recorded_from(update(1)), Box(120, 8)))
-
-
 def test_the_state_is_said_once_and_leaving_is_no_question_any_more() -> None:
     waits = recorded_from(update(1, state="waiting", reason="waiting for 1 more volunteer"))
     assert "WAITING for 1 more volunteer" in plain(header(waits, LIVE, Box(80, 4)))
@@ -119,12 +98,6 @@ def test_held_out_losses_are_drawn_beside_those_of_training() -> None:
     alone = replace(record.snapshot, held_out=replace(told, vouchers=1, claims=1))
     record.snapshot = alone
     assert "one member's claim" in plain(loss(record, Box(80, 12)))
-
-
-def test_a_repeated_version_replaces_later_ones() -> None:
-    told = (evaluated(1, 4, 3.5), evaluated(2, 8, 3.0), evaluated(3, 4, 3.6))
-    record = recorded_from(update(9, *told))
-    assert [(p.step, p.loss) for p in record.held_out_curve()] == [(4, 3.6)]
 
 
 # --- header ----------------------------------------------------------------------------------
@@ -171,22 +144,3 @@ def test_last_replica_is_a_warning_everywhere() -> None:
 
 
 # --- peers and logs --------------------------------------------------------------------------
-
-
-def test_peers_are_filtered_by_all_words() -> None:
-    rows = peer_rows(snapshot())
-    assert [row.peer for row in chosen(rows, "BORIS")] == [BORIS]
-    assert [row.peer for row in chosen(rows, "connected ANNA")] == [ANNA]
-    assert chosen(rows, "nobody like this") == []
-
-
-def test_logs_by_level_and_words() -> None:
-    record = recorded_from(
-        update(1, event(1, "one", level="debug"), event(2, "two"), event(3, "three", level="error"))
-    )
-    assert [e.words for e in chosen_logs(record, "info", "")] == ["two", "three"]
-    assert [e.words for e in chosen_logs(record, "debug", "SWARM on")] == ["one"]
-    assert [row.key for row in log_rows(record, NARROW, "info", "")] == ["2", "3"]
-    assert log_title(record, "error", "") == "1 event, error and above, newest last"
-    assert "nothing contains" in plain(log_rows(record, NARROW, "info", "zzz")[0].lines)
-    assert "error" in plain(event_details(record, "3", NARROW))

@@ -268,16 +268,6 @@ async def test_a_terminal_that_is_too_small_for_the_tabs_says_so(on: Stage) -> N
     assert "This machine" in on.text()
 
 
-@on_stage()
-async def test_an_invite_that_could_not_be_made_is_only_told(on: Stage) -> None:
-    await on.feed(recorded()[:30])
-    await on.press("i")
-    on.source.news.put(Answer("invite", False, "only its owner may"))
-    await on.feed([])
-    assert not on.app.screen.is_modal
-    assert any("only its owner" in note.message for note in on.app._notifications)
-
-
 # --- keys that change the view ---------------------------------------------------------------
 
 
@@ -331,26 +321,3 @@ async def test_the_log_follows_its_end_until_one_scrolls_away(on: Stage) -> None
     assert "event number 61" not in on.text()
     await on.press("pagedown", "end")
     assert "event number 61" in on.text()
-
-
-@on_stage()
-async def test_help_names_the_keys_and_closes(on: Stage) -> None:
-    await on.press("question_mark")
-    for said in ("pause or resume", "◆ you", "/s: microbatches a second"):
-        assert said in on.text()
-    await on.press("question_mark")
-    assert not on.app.screen.is_modal
-
-
-@on_stage()
-async def test_tabs_and_keys_can_be_clicked(on: Stage) -> None:
-    await on.feed(recorded()[:9])
-    row = on.text().splitlines()
-    tabs = next(n for n, line in enumerate(row) if "2 Swarm" in line)
-    await on.pilot.click(offset=(row[tabs].index("Swarm"), tabs))
-    await on.pilot.pause()
-    assert on.app.pane.id == "swarm"
-    row = on.text().splitlines()
-    await on.pilot.click(offset=(row[-1].index("help"), len(row) - 1))
-    await on.pilot.pause()
-    assert on.app.screen.is_modal

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import pytest
-
 from client.control.matches import MatchesSnapshot, SeatMatch
-from client.control.snapshot import AmendmentView, AuditCounts, AuditsView, Snapshot
+from client.control.snapshot import AmendmentView
 from client.control.updates import Update
-from client.views import dashboard, matching, peers, trust, words
+from client.views import dashboard, matching, words
 from client.views.record import Record
 from client.views.span import Box, line_width, plain
-from client.views.stages import stage_map, stage_rows, stage_table
+from client.views.stages import stage_map, stage_rows
 from client.views.swarm import swarm_head
 from tests.ui import examples
 from tests.ui.examples import (
-    ANNA,
     BORIS,
     CARLA,
-    ME,
     NOW,
     event,
-    judged,
     recorded_from,
     replica,
     snapshot,
     stage,
     stage_match,
-    step,
     update,
 )
 from tests.ui.playing import recorded
@@ -65,17 +59,6 @@ def test_where_room_is_short_those_in_need_come_first() -> None:
     assert "and 37 more: press 2" in text
 
 
-def test_the_table_names_all_replicas() -> None:
-    head, rows = stage_table(_with_matching(), Box(80))
-    assert "wanted" in plain([head])
-    text = plain([line for row in rows for line in row.lines])
-    for peer in (ANNA, BORIS):
-        assert peer[-6:] in text
-    assert "you" in text
-    many = recorded_from(update(1, stages=[stage(0, *(replica(f"peer{n:06}") for n in range(90)))]))
-    assert "and 66 more" in plain([line for row in stage_table(many, BOX)[1] for line in row.lines])
-
-
 # --- matching --------------------------------------------------------------------------------
 
 
@@ -102,20 +85,7 @@ def test_what_we_hold_and_what_is_on_its_way_are_told() -> None:
     assert "Nobody could move" in text
 
 
-def test_before_the_matching_it_says_what_is_waited_for() -> None:
-    assert "as soon as this machine has been measured" in said(None)
-    assert "one is being chosen for you" in said(examples.matching(stage_match(0), seats=[]))
-
-
 # --- dashboard -------------------------------------------------------------------------------
-
-
-def test_events_leave_out_what_other_panels_show() -> None:
-    record = recorded_from(
-        update(1, step(1, 0), event(2, "hello"), event(3, "detail", level="debug"))
-    )
-    assert plain(dashboard.events(record, BOX)).endswith("hello")
-    assert len(dashboard.events(record, BOX)) == 1
 
 
 def test_all_views_fit_every_width_all_through_the_run() -> None:
@@ -151,52 +121,6 @@ def test_the_swarm_tab_shows_every_amendment() -> None:
 # --- trust -----------------------------------------------------------------------------------
 
 
-def record_of(now: Snapshot) -> Record:
-    record = recorded_from(update(1))
-    record.snapshot = now
-    return record
-
-
-def audited(**results: int) -> Snapshot:
-    return snapshot(audits=AuditsView(contributions=412, results=AuditCounts(**results)))
-
-
-def test_a_run_without_audits_and_faults_has_no_summary() -> None:
-    assert trust.summary(Record(), WIDE) == []
-    assert trust.summary(record_of(snapshot()), WIDE) == []
-
-
-@pytest.mark.parametrize(
-    ("today", "words"),
-    [
-        ({}, "0 of 412 contributions audited"),
-        ({"agree": 3}, "all agree; 3 of 412 contributions audited"),
-    ],
-)
-def test_the_dashboard_has_a_line_of_them(today: dict[str, int], words: str) -> None:
-    lines = plain(dashboard.machine(record_of(audited(**today)), WIDE)).splitlines()
-    assert f"audits  {words}" in lines
-    narrow = plain(dashboard.machine(record_of(audited(**today)), Box(32, 40))).splitlines()
-    assert any(line.startswith(f"audits  {words[:8]}") for line in narrow)
-    assert "audits" not in plain(dashboard.machine(record_of(snapshot()), WIDE))
-
-
-def test_the_details_say_why_a_member_is_trusted() -> None:
-    record = record_of(judged())
-    good, new, own = (plain(peers.details(record, peer, WIDE)) for peer in (ANNA, CARLA, ME))
-    assert "proven: steps that were closed here contain its work" in good
-    assert "0carla, 3 invitations from the founder, in the branch of 0boris" in good
-    assert "evidence" not in good
-    assert "on probation: no step that was closed here contains its work; one is enough" in new
-    assert "our audits" not in new
-    assert "trust" not in own
-
-
 def test_the_share_of_who_did_all_the_work_fits_its_column() -> None:
     shares = [words.share(part) for part in (0.042, 0.42, 0.9994, 0.9996, 1.0)]
     assert shares == ["4.2 %", "42.0 %", "99.9 %", "100 %", "100 %"]
-
-
-def test_of_whom_nothing_is_known_nothing_is_said() -> None:
-    text = plain(peers.details(record_of(snapshot()), ANNA, WIDE))
-    assert "none of its work is known here yet" in text

@@ -10,8 +10,7 @@ from torch import Tensor
 from model_zoo.models.documents import documents_of
 from model_zoo.specs.architecture import Experts
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.slices import slices
-from model_zoo.stages import Stage, build_stage, summed_loss
+from model_zoo.stages import Stage, summed_loss
 from model_zoo.whole import build_whole
 
 CPU = torch.device("cpu")
@@ -84,14 +83,6 @@ def test_other_documents_change_no_bit(shape: ModelSpec) -> None:
     assert not torch.equal(before[0, :5], after[0, :5])
     assert torch.equal(before[0, 5:], after[0, 5:])
     assert torch.equal(before[1:], after[1:])
-
-
-def test_stages_with_borders_equal_the_whole(shape: ModelSpec) -> None:
-    tokens, begins = batch(shape)[0], begins_of(LENGTHS)
-    x = tokens
-    for part in slices((1, 2, 1)):
-        x = build_stage(shape, part, seed=1)(x, begins)
-    assert torch.equal(x, build_whole(shape, seed=1)(tokens, begins))
 
 
 def test_a_document_to_a_sequence_changes_no_bit(shape: ModelSpec) -> None:

@@ -58,8 +58,3 @@ def test_both_rivals_learn_the_same(tmp_path: Path) -> None:
         losses.append(turn(pipeline.QUICK, folder)[1])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert losses[0][-1] < losses[0][0]
-
-
-@pytest.mark.long
-def test_the_bound_is_that_of_the_slowest_stage(tmp_path: Path) -> None:
-    assert pipeline.bound(pipeline.QUICK, tmp_path)[0][0] > 0

@@ -6,11 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from grimp import ImportGraph
-
-from tests.lint.cycles import cycles
-
 REPOSITORY = Path(__file__).parents[3]
 CONTRACT = """
 [tool.importlinter]
@@ -21,25 +16,6 @@ contract_types = ["no_cycles: tests.lint.cycles.NoCycles"]
 name = "no cycles"
 type = "no_cycles"
 """
-
-
-@pytest.mark.parametrize(
-    ("imports", "found"),
-    [
-        ("", ""),
-        ("ab bc ac", ""),
-        ("ba ab", "ab ba"),
-        ("xa ab bc ca cx", "ab bc ca"),
-        ("ab ba cd dc ac", "ab ba|cd dc"),
-        ("ab bc ca bd db", "ab bc ca|bd db"),
-    ],
-)
-def test_cycles_are_found(imports: str, found: str) -> None:
-    graph = ImportGraph()
-    for importer, imported in imports.split():
-        graph.add_import(importer=importer, imported=imported)
-    expected = [[(a, b) for a, b in cycle.split()] for cycle in found.split("|") if cycle]
-    assert sorted(cycles(graph)) == expected
 
 
 def lint(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutant_hook.sitecustomize import changed
-from tests.mutants import PACKAGES, REPOSITORY, Mutant, Trials, mutants, nearest_tests
+from tests.mutants import PACKAGES, REPOSITORY, Mutant, Trials, mutants
 from tests.support.cli_process import apart
 
 SOURCE = """def first(given, limit):
@@ -32,23 +32,6 @@ def second(given):
 
 def third(size):
     return size + 1
-"""
-NOT_DRAWN = """if TYPE_CHECKING:
-    use(1)
-
-
-def first(given: int | None = None) -> str:
-    assert given is not None and given > 3
-    assert_never(given)
-    return "a" + given + f"{given + 1}"
-
-
-def __repr__(self):
-    return self.name or "nobody"
-
-
-if sys.platform == "another":
-    call()
 """
 
 
@@ -92,12 +75,6 @@ def test_each_is_one_change_that_still_is_a_program(tmp_path: Path) -> None:
         ast.parse(text)
 
 
-def test_what_no_test_is_to_notice_is_not_drawn(tmp_path: Path) -> None:
-    assert made_of(tmp_path, NOT_DRAWN) == set()
-    here = NOT_DRAWN.replace('"another"', repr(sys.platform))
-    assert made_of(tmp_path, here) == {here.replace("call()", "pass")}
-
-
 def test_the_same_seed_makes_the_same() -> None:
     first, again, other = (
         list(itertools.islice(mutants(REPOSITORY, ["client/net"], seed), 30)) for seed in (0, 0, 1)
@@ -107,25 +84,6 @@ def test_the_same_seed_makes_the_same() -> None:
     kinds = {mutant.kind for mutant in first[:6]}
     assert kinds == {"arithmetic", "branch", "call", "comparison", "junction", "refusal"}
     assert {m.path for m in first} == {m.path for m in first if m.path.startswith("client/net/")}
-
-
-def test_the_nearest_tests_come_first() -> None:
-    mutant = Mutant("protocol/rounds/leader.py", 1, "call", "", "", 0, 0)
-    found = nearest_tests(REPOSITORY, mutant)
-    assert found[0] == "tests/unit/protocol/rounds/test_rounds_leader.py"
-    through_others = found.index("tests/unit/client/train/test_train_engine.py")
-    assert found.index("tests/unit/protocol/rounds/test_rounds_quorum.py") < through_others
-    found = nearest_tests(REPOSITORY, replace(mutant, path="client/net/connection_limiter.py"))
-    assert found[0] == "tests/net/test_net_connection_limiter.py"
-
-
-def test_a_mutant_of_another_text_is_not_applied(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("def\n")
-    mutant = Mutant("a.py", 1, "call", "def", "pass", 0, 3)
-    assert mutant.fits(tmp_path)
-    assert not replace(mutant, start=1, end=4).fits(tmp_path)
-    with pytest.raises(ValueError, match="has changed"):
-        changed(b"y()\n", start=0, end=3, before="def", after="pass")
 
 
 def test_every_process_imports_the_mutant_and_no_file_is_changed() -> None:

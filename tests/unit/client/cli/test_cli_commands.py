@@ -394,9 +394,3 @@ def test_what_a_running_volunteer_lacks_is_said(
         [check] = [one for one in checks_outside.check_node(find_home()) if one.name == line]
     assert (check.status, check.words.endswith(words)) == (status, True), check.words
     assert step in check.next_step
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_printed(within: Within, shell: str) -> None:
-    done = within.ends(0, "completion", shell)
-    assert "volunteer" in done.stdout

@@ -64,17 +64,6 @@ def test_bytes_on_stdin_that_are_no_text_are_refused(
     assert "it is not text" in within.ends(2, "join", "--swarm", "-").stderr
 
 
-def test_a_process_ends_with_its_code(volunteer: Volunteer) -> None:
-    for arguments, code, words in (
-        (["join", "--swarm", "-"], 2, "not an invite"),
-        (["nonsense"], 2, "nonsense"),
-        (["status"], 3, "no volunteer runs"),
-    ):
-        done = volunteer(*arguments)
-        assert (done.returncode, done.stdout) == (code, "")
-        assert words in done.stderr
-
-
 def test_what_the_locale_cannot_show_is_no_fault_of_the_program(volunteer: Volunteer) -> None:
     named = {"PYTHONIOENCODING": "latin-1", "VOLUNTEER_NICKNAME": "Анна"}
     done = volunteer("config", "show", **named)

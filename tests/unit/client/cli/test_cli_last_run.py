@@ -76,17 +76,6 @@ def test_a_node_that_does_not_answer_yet_is_no_dead_one(home: Path) -> None:
     assert (check.status, f"process {os.getpid()} runs" in check.words) == ("warn", True)
 
 
-def test_the_doctor_knows_how_it_ended(home: Path) -> None:
-    assert [check.status for check in check_node(find_home())] == ["ok"]
-    _keep(home, DEAD)
-    (check,) = check_node(find_home())
-    assert (check.status, "no device 'cuda'" in check.words) == ("warn", True)
-    assert "give --device cpu" in check.next_step
-    _keep(home, msgspec.structs.replace(DEAD, exit_code=0, reason="it drained and left the swarm"))
-    (check,) = check_node(find_home())
-    assert check.status == "ok"
-
-
 def test_who_watches_a_node_end_is_told_why(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The node's control socket closes before the process has written its end."""
     ended = msgspec.structs.replace(DEAD, pid=os.getpid())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,38 +93,6 @@ def test_each_acts_once_at_its_moment_and_is_noted_first(tmp_path: Path) -> None
     assert record["pid"] == os.getpid()
     assert (record["step"], record["stage"]) == (3, 1)
     assert record["failpoint"] == "forward@3/1=corrupt"
-
-
-@pytest.mark.parametrize(
-    ("action", "sent"),
-    [("kill", signal.SIGKILL), ("stop", signal.SIGSTOP), ("kill-worker", signal.SIGKILL)],
-)
-def test_who_is_meant_is_hit(
-    monkeypatch: pytest.MonkeyPatch, action: str, sent: signal.Signals
-) -> None:
-    signals: list[tuple[int, int]] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: signals.append((pid, number)))
-    Failpoints(f"averaging@*={action}", None).reach("averaging", 1, 0, WORKER)
-    assert signals == [(WORKER if action == "kill-worker" else os.getpid(), sent)]
-
-
-def test_a_file_arms_while_the_process_runs(tmp_path: Path) -> None:
-    file = tmp_path / "failpoints"
-    armed = Failpoints(f"@{file}", None)
-    assert not damages(armed, "forward", 1, 0), "there is no file yet"
-    _replace(file, "forward@*=corrupt")
-    assert damages(armed, "forward", 1, 0)
-    assert not damages(armed, "forward", 2, 0), "the same file is not read twice"
-    _replace(file, "forward@*=cor")  # half-written, or damaged
-    assert not damages(armed, "forward", 3, 0)
-    _replace(file, "forward@*=corrupt")
-    assert damages(armed, "forward", 4, 0)
-
-
-def _replace(file: Path, text: str) -> None:
-    new = file.with_suffix(".new")
-    new.write_text(text)
-    new.replace(file)
 
 
 def test_nothing_is_armed_in_a_users_volunteer() -> None:

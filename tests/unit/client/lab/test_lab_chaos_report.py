@@ -6,7 +6,6 @@ import json
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -16,19 +15,13 @@ from client.lab.chaos.inject import Injected
 from client.lab.chaos.ledger import read_ledger
 from client.lab.chaos.measure import (
     FaultFigures,
-    elasticity,
-    jitter_share,
-    loss_gap,
     measure_faults,
-    missing_share,
-    read_progress,
 )
 from client.lab.chaos.plot import plot
 from client.lab.chaos.record import LogTail, Note
 from client.lab.chaos.report import Report, Settings, make_report, markdown, text_report
 from client.lab.chaos.run import Seen
 from client.lab.chaos.schedule import Planned
-from client.lab.chaos.score import WEIGHTS, score
 
 PER_STEP = 4
 TOKENS = 100
@@ -153,18 +146,6 @@ def test_a_recovery_is_measured_from_the_instant_of_the_fault() -> None:
     assert found.wasted_s == 0.3
 
 
-def test_without_a_gradient_the_next_closed_step_ends_a_recovery() -> None:
-    found = _measured(_steps(20, 1.0, gap=(3, 2.0)), _injected())
-    assert (found.rto_s, found.rto_by) == (3.0, "step")
-    assert found.stall_s == 3.0
-    assert (found.detect_s, found.rematch_s, found.transfer_s) == (None, None, None)
-
-
-def test_a_worker_that_dies_is_noticed_by_its_own_node() -> None:
-    event = _note("v4", "RecoveryEvent", BEGAN + 3.2, phase="detected", fault="worker")
-    assert _measured([*_steps(9, 1.0), event], _injected("worker")).detect_s == 0.2
-
-
 def test_what_was_rolled_back_is_lost() -> None:
     again = [
         _closed(n, BEGAN + 10.0 + v, v, 2, stage=0, of=f"again {v}", era=1)
@@ -175,62 +156,12 @@ def test_what_was_rolled_back_is_lost() -> None:
     assert (found.lost_steps, found.lost_microbatches) == (2, 2 * PER_STEP)
 
 
-def test_a_fault_that_never_came_costs_nothing() -> None:
-    found = _measured(_steps(20, 1.0), _injected(at=None))
-    assert (found.at_s, found.rto_s, found.rto_by, found.stall_s) == (None, None, "", None)
-
-
-def test_losses_are_compared_step_by_step() -> None:
-    one, other = read_progress(_steps(5, 1.0)), read_progress(_steps(4, 2.0))
-    assert loss_gap(one, other) == (4, 0.0)
-    other.losses[2] *= 1.01
-    steps, gap = loss_gap(one, other)
-    assert (steps, round(gap or 0.0, 4)) == (4, 0.0099)
-    assert loss_gap(one, read_progress([])) == (0, None)
-
-
 def test_a_step_that_nobody_says_it_closed_is_missing_though_its_loss_may_be_unknown() -> None:
     notes = _steps(6, 1.0)
     silent = [n for n in notes if not (n.kind == "StepCommitted" and n.number("step") == 3)]
     assert read_ledger(silent, PER_STEP, 2).missing == ()
     skipped = [n for n in notes if not (n.number("version") == 4 and n.number("stage") == 1)]
     assert read_ledger(skipped, PER_STEP, 2).missing == (3,)
-
-
-def test_time_away_is_weighed_by_rate_and_cut_to_the_run() -> None:
-    seen = _seen(_steps(5, 1.0))
-    seen.away["v1"] = [(BEGAN - 5.0, BEGAN + 5.0), (BEGAN + 15.0, None)]
-    assert missing_share(seen) == pytest.approx(10.0 / 80.0)
-    seen.rates["v1"] = 30.0
-    assert missing_share(seen) == pytest.approx(30.0 / 120.0)
-
-
-def test_throughput_beside_the_run_is_compared_with_it() -> None:
-    seen = _seen(_steps(20, 1.0), seconds=10.0)
-    slow = [
-        _note("v3", "StepCommitted", BEGAN + 22.0 + 2.0 * n, step=20 + n, tokens=(21 + n) * TOKENS)
-        for n in range(10)
-    ]
-    seen.notes += slow
-    seen.phases = {"jitter": (BEGAN + 20.0, BEGAN + 38.0), "join": (BEGAN + 20.0, BEGAN + 30.0)}
-    assert jitter_share(seen) == 0.5
-    assert elasticity(seen, "join") == 5.0
-    assert elasticity(seen, "leave") is None
-
-
-def test_every_cost_that_was_measured_lowers_the_score() -> None:
-    def total(lost: int = 0, rto_s: float = 0.0, **costs: Any) -> float | None:
-        figures = _measured(_steps(20, 1.0), _injected())
-        done = [msgspec.structs.replace(figures, lost_steps=lost, rto_s=rto_s)]
-        none = {"elasticity_s": [0.0], "jitter": 1.0, "corrected_goodput": 1.0}
-        return score(done, **none | costs).total
-
-    assert total() == total(jitter=None) == 1.0
-    assert total(lost=1) == pytest.approx(1.0 - 0.5 * WEIGHTS["rpo"])
-    assert total(rto_s=3.0) == pytest.approx(1.0 - 0.75 * WEIGHTS["rto"])
-    assert total(elasticity_s=[1.0]) == pytest.approx(1.0 - 0.5 * WEIGHTS["elasticity"])
-    assert total(jitter=0.5) == pytest.approx(1.0 - 0.5 * WEIGHTS["jitter"])
-    assert total(corrected_goodput=0.0) == pytest.approx(1.0 - WEIGHTS["preemption"])
 
 
 SETTINGS = Settings(

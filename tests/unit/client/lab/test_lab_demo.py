@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from client.control.snapshot import Counters, EventView, ReplicaView, SeatView, Snapshot, StageView
+from client.control.snapshot import Counters
 from client.errors import UserError
 from client.lab.demo.command import MARKER, prepare_folder
 from client.lab.demo.report import check_invariants
-from client.lab.demo.run import DemoRun, Kill, Observed, choose_victim
-from client.lab.demo.screen import Screen, View
+from client.lab.demo.run import Observed
 from tests.support.control_fakes import example_snapshot
 from tests.support.hashes import checkpoint_of
 
@@ -39,50 +37,6 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path, content: str) -
     assert content == "." or (out / content).exists()
 
 
-def _snapshot(peer: str, stages: list[int], holders: dict[int, str]) -> Snapshot:
-    """``holders``: by stage, one letter per replica; upper case serves, lower case fetches."""
-    return example_snapshot(
-        peer=peer,
-        seats=[SeatView(stage=stage, version=1, state="serving") for stage in stages],
-        stages=[
-            StageView(stage=stage, layers=1, version=1, replicas=[_replica(c) for c in letters])
-            for stage, letters in holders.items()
-        ],
-    )
-
-
-def _replica(letter: str) -> ReplicaView:
-    state = "serving" if letter.isupper() else "fetching"
-    return ReplicaView(peer=letter.upper(), version=1, state=state, rate=1.0)
-
-
-@pytest.mark.parametrize(
-    ("holders", "victim"),
-    [
-        ({0: "AC", 1: "BD"}, "D"),
-        ({0: "AC", 1: "Bd"}, "C"),
-        ({0: "AC", 1: "bD"}, "C"),
-        ({0: "A", 1: "BD"}, "D"),
-        ({0: "BD", 1: "AC"}, "C"),
-        ({0: "A", 1: "B"}, None),
-        ({0: "", 1: ""}, None),
-        ({0: "ACD", 1: "BD"}, "D"),
-        ({0: "AC", 1: "B", 2: "D"}, "C"),
-    ],
-)
-def test_the_victim_has_a_serving_sibling_in_every_stage(
-    holders: dict[int, str], victim: str | None
-) -> None:
-    held = {
-        letter: [stage for stage, letters in holders.items() if letter in letters.upper()]
-        for letter in "ABCD"
-    }
-    seen = Observed(last={name: _snapshot(name, stages, holders) for name, stages in held.items()})
-    members = [SimpleNamespace(name=name) for name in held]
-    chosen = choose_victim(iter(members), seen, seen.last["A"])  # type: ignore[arg-type]
-    assert (chosen.name if chosen else None) == victim
-
-
 def _checkpoint(path: Path, version: int, content: bytes) -> Path:
     path.write_bytes(checkpoint_of("s", 0, 1, version, content))
     return path
@@ -99,45 +53,3 @@ def test_replicas_that_differ_in_a_bit_are_found(tmp_path: Path) -> None:
     assert (found.doubled_microbatches, found.hold) == (1, False)
     found = check_invariants(Observed(), {3: {0: [*same, other]}})
     assert (found.compared_replicas, found.differing_replicas, found.hold) == (2, 1, False)
-
-
-def test_the_earliest_recovery_counts() -> None:
-    """The member that is looked at first may tell later of an earlier recovery."""
-
-    def recovered(at: float) -> EventView:
-        words = "first gradient of a re-routed microbatch 0.28 s after detection"
-        data = {"phase": "recovered"}
-        return EventView(
-            seq=1,
-            time=at,
-            kind="RecoveryEvent",
-            words=words,
-            level="info",
-            topic="pipeline",
-            data=data,
-        )
-
-    looks = [([], [recovered(100.9)]), ([recovered(100.5)], []), ([recovered(99.0)], [])]
-    members = [
-        SimpleNamespace(name=name, snapshot=lambda: None, new_events=lambda n=n: looks[0][n])
-        for n, name in enumerate(("first", "second"))
-    ]
-    swarm = SimpleNamespace(alive=members)
-    run = DemoRun(swarm, Screen(), kill=True, timeout_s=10.0)  # type: ignore[arg-type]
-    run.observed.kill = Kill(name="third", peer="p", step=4, time=100.0)
-    while looks:
-        run._look()
-        looks.pop(0)
-    assert run.observed.recovered_s == pytest.approx(0.5)
-
-
-def test_without_a_terminal_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen()
-    for step in (3, 3, 3, 4):
-        now = example_snapshot(step=step)
-        names = {"12D3KooWexamplepeer": "volunteer 1"}
-        screen.show(View(now, names, frozenset(), [3.0, 2.5, 2.0], 65))
-    text = capsys.readouterr().err
-    assert text.count("step  3/10") == text.count("step  4/10") == 1
-    assert text.count("stage 0  volunteer 1 serving") == 1
-    assert "\x1b" not in text

@@ -140,17 +140,6 @@ def versions(paths: list[Path]) -> list[str]:
     return [path.stem for path in paths]
 
 
-NEWEST = ["stage-0-v20", "stage-1-v20"]
-
-
-async def test_the_newest_whole_version_is_copied(
-    swarm: Swarm, tmp_path: Path, autojump_clock: MockClock
-) -> None:
-    paths = await swarm.copy(tmp_path / "out")
-    assert versions(paths) == NEWEST
-    assert [path.read_bytes() for path in paths] == [checkpoint(s, 20, 0) for s in (0, 1)]
-
-
 @pytest.mark.parametrize("version", [15, 20, 25, 30])
 async def test_a_stranger_with_records_of_its_own_is_not_believed(
     swarm: Swarm, tmp_path: Path, autojump_clock: MockClock, version: int

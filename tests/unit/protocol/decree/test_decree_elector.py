@@ -87,18 +87,6 @@ def leaders() -> tuple[PeerId, PeerId]:
     return one, B if one == A else A
 
 
-def test_the_designated_leader_needs_no_promises(swarm: Swarm) -> None:
-    first, _ = leaders()
-    leading = swarm.proposer(first)
-    assert leading.ask(0.0) == []
-    assert (leading.state, leading.attempt) == (State.FREE, 1)
-    swarm.say(first, leading.propose(decree(first), 0.0), leading, to="A")
-    assert leading.commit() is None, "one of three is no majority"
-    swarm.say(first, leading.tick(9.0), leading, to="BC")
-    commit = leading.commit()
-    assert voters(commit, frozenset((A, B, C)), verify) >= {B, C}
-
-
 def test_nobody_else_has_the_first_attempt(swarm: Swarm) -> None:
     first, other = leaders()
     asked = Propose(STAGE, STEP, 1, decree(other), era=ERA)
@@ -121,19 +109,6 @@ def test_who_comes_later_completes_what_may_be_decreed(swarm: Swarm) -> None:
     swarm.say(other, later.propose(decree(first), 0.0), later, to="BC")
     assert (again := later.commit()) is not None
     assert (again.decree, again.attempt) == (commit.decree, 2)
-
-
-def test_who_is_overtaken_decides_nothing(swarm: Swarm) -> None:
-    first, other = leaders()
-    leading, later = swarm.proposer(first), swarm.proposer(other)
-    leading.ask(0.0)
-    swarm.say(other, later.ask(0.0), later)
-    assert later.state is State.FREE
-    assert len(later.promises) >= 2
-    swarm.say(first, leading.propose(decree(first), 0.0), leading)
-    assert (leading.state, leading.commit()) == (State.IDLE, None)
-    leading.ask(1.0)
-    assert leading.attempt > later.attempt
 
 
 def test_a_liar_cannot_propose_what_the_promises_do_not_allow(swarm: Swarm) -> None:
@@ -186,19 +161,6 @@ def test_a_commit_moves_on_what_may_be_older_than_its_word(swarm: Swarm) -> None
     show(again, proves={A, B, C}.__contains__)
     again.take(swarm.before)
     assert isinstance(again.answer(first, Propose(STAGE, STEP, 2, era=ERA)), Vote)
-
-
-def test_it_asks_for_the_commit_before_and_gives_those_it_has(swarm: Swarm) -> None:
-    first, _ = leaders()
-    new = elector(D)
-    show(new, proves={A, B, C}.__contains__)
-    asked = Propose(STAGE, STEP, 1, decree(first), era=ERA)
-    assert new.answer(first, asked) == Propose(STAGE, STEP - 1, 0, era=ERA)
-    given = swarm.electors[A].answer(D, Propose(STAGE, STEP - 1, 0, era=ERA))
-    assert given == swarm.before
-    new.take(given)
-    answer = new.answer(first, asked)
-    assert answer.signature
 
 
 def test_a_commit_counts_by_the_votes_of_those_named_before(swarm: Swarm) -> None:
@@ -367,14 +329,6 @@ class TestWhatIsProposed:
         answer = self.answer(voter, decree(first, members=first))
         assert isinstance(answer, Vote) == votes
         assert (voter.liars() == {first}) != votes
-
-    def test_what_it_has_voted_for_it_votes_for_again(self, swarm: Swarm) -> None:
-        """It may be decreed, whoever is there now."""
-        voter, (first, other) = swarm.electors[C], leaders()
-        said = decree(first, members=first)
-        assert isinstance(self.answer(voter, said), Vote)
-        show(voter, serving=lambda _stage: {first: STEP, other: STEP})
-        assert isinstance(self.answer(voter, said), Vote)
 
     def test_two_that_have_voted_are_believed_and_one_is_not(self) -> None:
         swarm = Swarm("ABCDE", "ABCDE")

@@ -66,13 +66,6 @@ def test_who_says_goodbye_is_not_missed_when_majorities_are_counted() -> None:
     assert matching._context.last_members.has_majority({peer(0), peer(4)})
 
 
-def test_only_candidates_may_speak_for_a_stage() -> None:
-    matching = machine(9)
-    speakers = {p for p in candidates(9) if matching.may_speak(p, Stage(0), NOW)}
-    assert speakers == set(candidates(9)[:3])
-    assert not matching.may_speak(peer(77), Stage(0), NOW)
-
-
 def test_only_the_assigned_stage_can_be_served_or_lost() -> None:
     matching = machine()
     with pytest.raises(LocalProtocolError):

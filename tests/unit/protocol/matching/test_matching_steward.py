@@ -95,15 +95,6 @@ def test_a_lease_is_renewed_by_a_message_or_by_the_view_and_lapses_otherwise() -
     assert set(steward.pool.places) == {peer(1), peer(3)}
 
 
-def test_an_incumbent_is_kept_whatever_the_quota() -> None:
-    members = [member(n, held=[0]) for n in range(1, 6)]
-    steward, _ = steward_of([member(0), *members])
-    for number in range(1, 6):
-        steward.receive(peer(number), propose(MANDATE, bound=True), NOW)
-    assert steward.posting.locked_replicas == 5
-    assert steward.posting.level > steward.posting.quota
-
-
 def test_a_member_that_left_the_swarm_loses_its_place_at_once() -> None:
     steward, context = two_stages()
     steward.receive(peer(1), propose(MANDATE), NOW)

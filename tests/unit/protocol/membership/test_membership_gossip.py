@@ -74,14 +74,6 @@ def test_at_rest_only_heartbeats_and_one_digest_per_interval() -> None:
     assert set(world.sent) == {"RecordDigest", "Heartbeat"}
 
 
-def test_nothing_is_sent_back_to_its_sender_or_author_or_twice() -> None:
-    gossip = linked(1, 2, 3)
-    result = gossip.receive_records(peer(1), Records([record_of(2)]), 0.0, WALL)
-    assert [send.peer for send in sent(result.effects)] == [peer(3)]
-    again = gossip.receive_records(peer(3), Records([record_of(2)]), 0.0, WALL)
-    assert (again.fresh, again.effects) == ([], [])
-
-
 def test_a_flood_of_valid_records_is_not_passed_on_without_bound() -> None:
     gossip = linked(1, 2, 3)
     passed_on = 0

@@ -91,18 +91,6 @@ def test_leaving_is_told_to_the_whole_swarm() -> None:
         assert peer(2) not in world.members[peer(number)].roster.live()
 
 
-def test_an_advert_that_is_not_renewed_expires() -> None:
-    world = World(2)
-    world.advertise()
-    world.link(peer(0), peer(1))
-    world.deliver()
-    lonely = world.members[peer(0)]
-    world.perform(peer(0), lonely.link_down(peer(1), "closed", world.now, crashed=False))
-    assert peer(1) in lonely.roster.live()
-    seen = lonely.tick(world.now + 700, world.wall + 700)
-    assert MemberDown(peer(1), "its advert expired") in seen
-
-
 def test_adverts_are_renewed_in_time() -> None:
     world = mesh(3)
     world.run(400)

@@ -101,13 +101,6 @@ class TestTheUsualWay:
 
 
 class TestRefusals:
-    def test_busy_goes_elsewhere_at_once(self) -> None:
-        made = deliveries(A, B)
-        peer, attempt = offered(made)
-        [(other, again)] = offers(made.receipt(peer, receipt("busy", attempt), 1.0))
-        assert {peer, other} == {A, B}
-        assert again == attempt + 1
-
     def test_everybody_busy_pauses_longer_and_longer(self) -> None:
         made = deliveries(A)
         _, attempt = offered(made)
@@ -204,13 +197,6 @@ class TestLosses:
         made.receipt(A, receipt("known", 2), 1.1)
         assert made.next_deadline() is not None  # the wait for the gradient begins again
         assert made.redo(M + 1, "corrupt", 1.0) == []
-
-    def test_nothing_is_left_of_a_forgotten_step(self) -> None:
-        made = deliveries(A)
-        held(made)
-        made.forget(STEP)
-        assert made.next_deadline() is None
-        assert not made.gradient(A, STEP, M, 1.0)
 
 
 class TestCrowdsThatHaveShownNothing:
@@ -653,14 +639,6 @@ class TestTwoHolders:
         assert line.made._open[m].peer == other
         assert load(line.made) == 0
         assert line.made.next_deadline() is None
-
-    def test_the_second_may_be_in_vain(self) -> None:
-        line = Line()
-        m, slow, other = line.sent_twice()
-        line.brings(slow, m)
-        assert line.made._open[m].peer == slow
-        assert line.made.receipt(other, answer(m, "absent", 2), line.now) == []
-        assert load(line.made) == 0
 
     def test_a_dead_holder_leaves_it_to_the_other(self) -> None:
         line = Line()

@@ -13,7 +13,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.pace import ANSWER_S, ASIDE_S, FORGET_S, HEARD_S, RENEWALS
-from protocol.recovery.choice import SEED, Claims, holders, next_era
+from protocol.recovery.choice import SEED, Claims, next_era
 from protocol.recovery.deciding import SILENT_SHARE
 from protocol.recovery.effects import Adopt, RecoveryContext, RecoveryEffect, SaveNow
 from protocol.recovery.evidence import DOUBTED_AFTER, Evidence
@@ -33,7 +33,6 @@ from protocol.recovery.trouble import IN_VAIN_S
 PEERS = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
 FIRST = Lineage(1, electors=tuple(PEERS))
 BEGUN = begun(0, 0, (), (PEERS[0],), b"")
-LATER = begun(1, 3, (bytes(32), bytes(32)), (PEERS[0],), b"")
 EVERY = 10
 
 
@@ -138,23 +137,6 @@ class TestLost:
         made.update(context(27, None), 200.0)
         assert adopted(made.tick(200.0 + ANSWER_S)) is not None
 
-    def test_the_others_wait_their_turn(self) -> None:
-        order = sorted(PEERS, key=lambda peer: rank("restore", FIRST.era, peer))
-        made = running(order[1])
-        made.update(context(27, None), 20.0)
-        assert adopted(made.tick(20.0 + ANSWER_S)) is None
-        assert adopted(made.tick(20.0 + ANSWER_S + HEARD_S)) is not None
-
-    def test_others_follow_who_see_the_same(self) -> None:
-        decider, other = first(PEERS), max(PEERS, key=lambda p: rank("restore", FIRST.era, p))
-        made = running(decider)
-        made.update(context(27, None), 20.0)
-        lineage = adopted(made.tick(20.0 + ANSWER_S))
-        follower = running(other)
-        follower.update(context(27, None), 20.1)
-        said = stored((0, 20), (1, 20), lineage=lineage)
-        assert adopted(follower.receive(decider, said, 21.5)) == lineage
-
     def test_who_is_not_followed_goes_back_to_those_that_train(self) -> None:
         made = running(PEERS[0])
         alone, idle = Lineage(9 << 32, electors=FIRST.electors), 10.0 + BRIEF_PATIENCE_S
@@ -178,13 +160,6 @@ class TestLost:
         due = made.next_deadline()
         assert due <= 60.0
         assert adopted(made.tick(60.0)) is not None
-
-    def test_before_anything_was_made_nothing_is_lost(self) -> None:
-        made = machine(first(PEERS))
-        for other in PEERS:
-            made.receive(other, stored(), 0.0)
-        made.update(context(0, None), 1.0)
-        assert adopted(made.tick(60.0)) is None
 
     def test_much_is_not_thrown_away_at_once(self) -> None:
         """The copies of the last versions may be with somebody who comes back in a moment."""
@@ -284,14 +259,6 @@ class TestBegin:
     def test_not_before_it_is_settled_where(self) -> None:
         made = machine(PEERS[0])
         assert not made.may_begin(0, 100.0)
-
-
-def test_a_stage_that_drains_is_not_stuck() -> None:
-    made = running(first(PEERS))
-    for step in range(28, 60):
-        made.update(context(step - 1, step), float(step))
-        made.update(context(step, step), step + 0.5)
-    assert adopted(made.tick(61.0)) is None
 
 
 class TestBeginning:
@@ -469,15 +436,6 @@ class TestResume:
         assert adopted(made.tick(310.0 + ANSWER_S + PATIENCE_S)) is None
         assert made.known.newest_whole().version == 90
 
-    def test_a_newer_version_is_waited_for(self) -> None:
-        me = first(PEERS[:2])
-        made = machine(me, (0, 40), (0, 20))
-        other = next(p for p in PEERS[:2] if p != me)
-        made.receive(other, stored((1, 20)), 0.1)
-        made.update(context(None, None, live=PEERS[:2]), 0.2)
-        assert adopted(made.tick(0.2 + SETTLE_S)) is None, "who has (1, 40) may be on its way"
-        assert begun_at(made.tick(0.2 + SETTLE_S + PATIENCE_S)) == 20
-
     def test_one_checkpoint_interval_is_waited_for_only_briefly(self) -> None:
         made = machine(PEERS[0], (0, 20), (0, 30))
         made.receive(PEERS[1], stored((1, 20)), 0.1)
@@ -607,15 +565,6 @@ class TestChoice:
         assert Claims({PEERS[0]: old}, later).newest_whole(2).version == 0
         new = stored((0, 10), (1, 10), (0, 20), lineage=later)
         assert Claims({PEERS[0]: old, PEERS[1]: new}, later).newest_whole(2).version == 10
-
-    def test_holders_have_just_that_state(self) -> None:
-        lineage = Lineage(1 << 32, 10, (digest(0, 10), digest(1, 10)))
-        known = {
-            PEERS[0]: stored((0, 10), lineage=lineage),
-            PEERS[1]: Stored(lineage, (Copy(0, 10, digest(0, 10, 1)),)),
-        }
-        assert holders(known, lineage, 0) == [PEERS[0]]
-        assert holders(known, lineage, 1) == []
 
 
 class TestRecord:

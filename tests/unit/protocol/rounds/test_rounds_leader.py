@@ -349,13 +349,6 @@ class TestDecree:
         assert B in commits(made.vote(C, vote(voted=1), 400.0))
         assert made.next_deadline() is None
 
-    def test_who_does_not_lead_any_more_still_closes_what_it_has_proposed(self) -> None:
-        made, _ = planned(*HALVES, electors=(ME, C, NEW))
-        made.ready(ME, ready(), 1.0)
-        made.ready(B, ready(), 1.0)
-        made.update_view(view(ME, B), False, 2.0)
-        assert ME in commits(made.vote(C, vote(voted=1), 2.0))
-
     @pytest.mark.parametrize(
         ("sender", "message"),
         [
@@ -421,12 +414,6 @@ class TestHostileReports:
             made.report(peer_id_from_key(n.to_bytes(32, "big")), report(IDS), 0.0)
         assert len(made.reports) == MAX_REPORTS
         assert not plans(made.tick(1.0))
-
-    def test_a_replica_of_another_version_is_no_member(self) -> None:
-        made = leader(ME, B)
-        made.update_view(view(ME, B, B=STEP + 1), True, 0.0)
-        made.report(B, report(range(20, 24)), 0.0)
-        assert not plans(made.report(ME, report(range(16, 20)), 0.0))
 
 
 class TestRefusal:

@@ -408,15 +408,6 @@ class TestAMemberIsExpelled:
 # --- sums are decoded before anybody relies on them --------------------------------------------
 
 
-def test_a_sum_is_decoded_before_anybody_relies_on_it() -> None:
-    table, reduce = summing()
-    table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
-    effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
-    key = PayloadKey(STEP, "reduced", 1, 1, B)
-    assert tasks(effects) == [DecodeTask(STEP, 1, 1, key, 3.0)]
-    assert not table.member.ready
-
-
 def test_a_malformed_sum_costs_an_attempt_and_its_owner_is_blamed() -> None:
     table, _ = exchanging()
     effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))

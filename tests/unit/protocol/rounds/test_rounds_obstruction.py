@@ -29,14 +29,6 @@ def claimed_after(made: Obstruction, kind: Kind, until: float) -> float | None:
     return None
 
 
-@pytest.mark.parametrize("kind", TIMES)
-def test_what_lasts_too_long_becomes_a_claim(kind: Kind) -> None:
-    made = used_to_rounds()
-    assert claimed_after(made, kind, 20.0) == pytest.approx(
-        TIMES[kind] * made.patience_s(TASK_S), abs=0.11
-    )
-
-
 def test_before_the_first_round_there_is_more_time() -> None:
     assert Obstruction().patience_s(TASK_S) == FIRST_S
     assert used_to_rounds().patience_s(0.0) == FIRST_S, "nobody knows how long a microbatch takes"

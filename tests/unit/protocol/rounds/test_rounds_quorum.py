@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.lab.simulate.electing import UnsplitQuorum
-from protocol.decree.decree import designated
 from protocol.ids import PeerId, peer_id_from_key, rank, short
 from protocol.limits import MAX_ELECTORS
 from protocol.membership.contacts import MAX_CONTACTS, Contacts
@@ -127,22 +125,6 @@ def test_electors_that_follow_a_later_lineage_do_not_come_back() -> None:
     assert made.ended() == 3
 
 
-def test_some_of_the_others_can_still_suffice() -> None:
-    contacts = Contacts()
-    made = quorum(PEERS[0], contacts, PEERS[:5])
-    assert made.can_suffice_without(PEERS[3:5])
-    assert not made.can_suffice_without(PEERS[2:5])
-
-
-def test_who_is_leaving_is_no_elector_as_long_as_others_stay() -> None:
-    made = quorum(ME, Contacts(), PEERS[:3])
-    for leaving, named in [({OTHER}, {ME, THIRD}), ({ME, OTHER, THIRD}, {ME, OTHER, THIRD})]:
-        here = [Replica(p, 0, True, leaving=p in leaving) for p in PEERS[:3]]
-        view = SwarmView.of([[], here])
-        assert set(made.choose(PEERS[:3], (), view)) == named
-        assert made.keeps(PEERS[:3], sorted(named), view, 0.0)
-
-
 def test_who_gives_this_stage_up_and_keeps_the_one_beside_it_is_no_elector() -> None:
     """The others do not know it as one: they would refuse each other's plans."""
     made = quorum(ME, Contacts(), PEERS[:3])
@@ -150,27 +132,6 @@ def test_who_gives_this_stage_up_and_keeps_the_one_beside_it_is_no_elector() -> 
     beside = [Replica(OTHER, 0, True), Replica(PEERS[3], 0, True)]
     named = made.choose(PEERS[:3], (OTHER, PEERS[3]), SwarmView.of([beside, here]))
     assert set(named) == {ME, THIRD, PEERS[3]}
-
-
-def test_the_decree_before_designates_a_leader() -> None:
-    made = Quorum(PEERS[0], STAGE, Contacts(), electors=PEERS[:3])
-    assert made.designated == ""
-    seen = set()
-    for step in range(20):
-        made.settle(PEERS[:2], PEERS[:3], step, 0.0)
-        assert made.designated in PEERS[:2], "of its members"
-        assert made.designated == designated(reversed(PEERS[:2]), STAGE, step), "for all the same"
-        seen.add(made.designated)
-    assert len(seen) == 2, "they take turns"
-
-
-def test_without_contacts_who_is_not_in_the_view_has_ended() -> None:
-    made = UnsplitQuorum(ME, STAGE, [ME, OTHER, THIRD])
-    assert not made.suffice({ME})
-    made.observe(view_of(0, [], [ME], [OTHER]), 0.0)
-    assert made.suffice({ME, OTHER})
-    made.observe(view_of(0, [], [ME]), 1.0)
-    assert made.suffice({ME})
 
 
 def test_a_refusal_says_what_is_missing() -> None:
@@ -274,14 +235,6 @@ class TestEvidence:
             contacts.heard(PEERS[1], (STAGE,), echo, 10.0)
             assert not contacts.present(PEERS[1], 10.0)
 
-    def test_an_end_of_ours_of_the_link_is_not_yet_a_loss(self) -> None:
-        """The other may still count us for as long as it has heard us."""
-        contacts = hearing(PEERS[1])
-        contacts.closed(PEERS[1], by_peer=False, now=11.0)
-        assert not contacts.present(PEERS[1], 11.0)
-        assert PEERS[1] not in contacts.lost(10.0 + HEARD_S)
-        assert PEERS[1] in contacts.lost(10.0 + DEAD_AFTER_S)
-
     def test_who_is_set_aside_is_lost_at_once(self) -> None:
         """No step is closed twice with it, however soon the others go on without it."""
         contacts = hearing(PEERS[1])
@@ -291,13 +244,6 @@ class TestEvidence:
         contacts.shun(STAGE, [])
         hear(contacts, PEERS[1], (STAGE,), 11.0)
         assert contacts.lost(11.0 + DEAD_AFTER_S / 2) == frozenset()
-
-    def test_who_says_that_it_serves_no_more_is_out_by_its_own_word(self) -> None:
-        contacts = hearing(OTHER)
-        made = quorum(ME, contacts, [ME, OTHER])
-        assert not made.may_go_on_without({OTHER}, 10.5)
-        hear(contacts, OTHER, (), 11.0)
-        assert made.may_go_on_without({OTHER}, 11.5)
 
     def test_nobody_is_missed_any_more_in_the_next_step(self) -> None:
         made = quorum(ME, Contacts(), [ME, OTHER])
@@ -432,14 +378,6 @@ class TestTheFirstStep:
         made.observe(SwarmView.of([[Replica(other, 0, False)], [Replica(me, 0, True)]]), 1.0)
         assert made.without_a_seat(1.0) == set()
 
-    def test_who_comes_meanwhile_is_no_elector(self) -> None:
-        me, *electing = PEERS[:4]
-        contacts = contacts_of(me, set(PEERS[:4]), since=0.0, now=10.0, everybody=PEERS[:4])
-        made = self.made(me, electing, contacts)
-        made.observe(SwarmView(((),) * 2), 0.0)
-        assert made.electors == {*electing}
-        assert made.holds(10.0), "with them it closes the step"
-
     @pytest.mark.parametrize("gone", [True, False])
     def test_where_the_processes_of_all_have_ended_a_roll_back_waits_for_nobody(
         self, gone: bool
@@ -503,10 +441,3 @@ class TestElectorsOfAPlan:
         assert set(chosen) <= set(many)
         assert chosen == electors(STAGE, reversed(many), ())
         assert chosen != electors(STAGE + 1, many, ()), "not always the same in all stages"
-
-    def test_before_the_first_plan_whoever_we_see_does(self) -> None:
-        made = Quorum(self.ME, STAGE, Contacts())
-        members, both = [self.ME, self.LEADER], [self.ME, self.LEADER, self.BEFORE]
-        assert not made.keeps(members, both, self.VIEW, 0.0)
-        made.vouch(self.VIEW, lambda _peer: False)
-        assert made.keeps(members, both, self.VIEW, 0.0)

@@ -176,21 +176,6 @@ def replica(peer: PeerId, up: float, down: float = 1e13) -> Replica:
     return Replica(peer, 0, True, uplink_bytes_per_s=up, downlink_bytes_per_s=down)
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ((0, 0, 0, 0), [1, 1, 1, 1]),  # nobody knows anything
-        ((10, 8, 12, 6), [10, 10, 10, 10]),  # alike: the rest is noise
-        ((10, 10, 10, 2), [10, 10, 10, 2]),
-        ((10, 0, 10, 2), [10, 10, 10, 2]),  # an unknown member counts as usual
-        ((10, 10, 10, 1e9), [10, 10, 10, 10]),  # a boast brings nothing
-        ((10, 10, 2, 2), [10, 10, 2, 2]),
-    ],
-)
-def test_only_slow_lines_are_heeded(lines: tuple[float, ...], expected: list[float]) -> None:
-    assert heeded(*lines) == expected
-
-
 @given(st.integers(3, 16), st.floats(0.05, 0.45), st.floats(0.1, 50.0), st.integers(1, 8))
 def test_it_owns_less_where_the_round_is_faster(
     count: int, up: float, ratio: float, segments: int

@@ -403,12 +403,6 @@ class TestAnAuditorThatCovers:
     def whom(self, digest: bytes, step: int, others: dict[PeerId, Record]) -> PeerId | None:
         return drawn(bytes(32), digest, STAGE, step, others, 0.2)
 
-    def test_our_own_draw_comes_first(self, parts: Parts) -> None:
-        assert self.step(parts, STEP, draws=True) == [STEP]
-        parts.auditing.computed(KEEP, Outcome(), 0.2)
-        parts.tick(0.2 + PATIENCE_S)
-        assert results(parts) == {Grade.REFUSED: 1}, "as its auditor"
-
     def test_who_has_called_on_us_less_often_is_judged(self, parts: Parts) -> None:
         """SIBLING is audited itself, by THIRD."""
         found = AuditNotice(STAGE, STEP + 1, ATTEMPT, SIBLING)
@@ -502,17 +496,6 @@ def test_a_charge_of_ours_is_told_a_few_times(parts: Parts) -> None:
     assert times == [HEARD_S * n for n in range(1, TELL_TIMES)]
     assert parts.next_deadline() is None
     assert parts.terms.open_charges() == {(STAGE, THIRD): [ME]}
-
-
-def test_what_was_kept_for_auditors_is_dropped_after_a_while(parts: Parts) -> None:
-    assert parts.dropped(3, 0.0) == []
-    assert parts.dropped(4, 1.0) == []
-    assert parts.next_deadline() == LOST_S
-    assert parts.tick(LOST_S - 0.1) == []
-    assert parts.tick(LOST_S) == [DropStep(3)]
-    assert parts.next_deadline() == 1.0 + LOST_S
-    assert parts.tick(1.0 + LOST_S) == [DropStep(4)]
-    assert parts.next_deadline() is None
 
 
 def test_the_step_of_an_audit_is_kept_and_a_judge_that_nobody_calls_gives_it_up(
@@ -642,16 +625,6 @@ class TestTheStage:
         judge.auditing.computed(keeps(STEP + 1), Outcome(error="oom"), 0.2)
         assert judge.auditing.computed(KEEP, Outcome(error="oom"), 0.2) == []
         assert not self.kept(judge)
-
-    def test_nobody_else_calls_us(self, judge: Parts) -> None:
-        judge.auditing.computed(KEEP, Outcome(), 0.2)
-        for sender, said in (
-            (THIRD, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=True)),
-            (SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, ME, agrees=True)),
-            (SIBLING, AuditNotice(STAGE, STEP, ATTEMPT + 1, THIRD, agrees=True)),
-        ):
-            assert judge.auditing.on_notice(sender, said, 0.3) == []
-        assert self.kept(judge)
 
 
 def test_without_all_commitments_nothing_is_audited(parts: Parts) -> None:

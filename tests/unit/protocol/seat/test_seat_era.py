@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.effects import Send
 from protocol.ids import peer_id_from_key
-from protocol.pipeline.effects import Keep, SendPayload
+from protocol.pipeline.effects import Keep
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.wire.messages import Forward, LedgerReport, Receipt
@@ -44,15 +43,6 @@ def test_one_of_ours_is() -> None:
     (receipt,) = receipts(made.receive(UPSTREAM, forward(ERA), 1.0))
     assert (receipt.verdict, receipt.era) == ("accepted", ERA)
     assert made.pipeline.in_flight() == {12}
-
-
-def test_whatever_a_seat_says_bears_its_era() -> None:
-    made = seat()
-    effects = made.receive(UPSTREAM, forward(ERA), 1.0)
-    said = [e.message for e in effects if isinstance(e, Send | SendPayload)]
-    assert said
-    assert all(message.era == ERA for message in said if hasattr(message, "era"))
-    assert made.status(1.0).era == ERA
 
 
 def test_a_report_of_another_era_does_not_reach_the_leader() -> None:

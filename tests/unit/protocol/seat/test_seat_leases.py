@@ -104,15 +104,6 @@ class TestWhoGetsWhat:
 
 
 class TestLosses:
-    def test_unless_a_survivor_holds_it_too(self) -> None:
-        desk = Desk()
-        desk.ask(A, 2)
-        desk.grant(0.0)
-        desk.lose(A)
-        desk.reports[B] = report(held={16})
-        desk.ask(B, 1)
-        assert desk.granted(1.0) == [(B, True, [17])]
-
     def test_a_lost_lease_is_granted_again_after_a_while(self) -> None:
         desk = Desk()
         desk.ask(A, 2)

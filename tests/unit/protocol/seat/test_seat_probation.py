@@ -84,13 +84,6 @@ def test_in_our_stage_a_newcomer_counts_once_it_is_admitted() -> None:
     assert not on.admit([NEW], 0.0)
 
 
-def test_beside_us_a_few_are_tried_and_what_they_say_of_proven_ones_does_not_count() -> None:
-    on = probation()
-    tried = counted(on, view(beside=[NEXT, *CROWD], missing=[NEXT]), 0.0, 1) - {NEXT}
-    assert len(tried) == TRIED_AT_LEAST
-    assert not any(replica.missing for replica in on.seen.serving(1))
-
-
 def test_those_on_probation_may_blame_each_other_and_nobody_else() -> None:
     """Otherwise a liar among them holds up its siblings, and nobody beside them hears of it."""
     on = probation()

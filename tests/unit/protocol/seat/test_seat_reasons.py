@@ -1,7 +1,6 @@
 """Why a seat waits: every "may I" says what is missing, in the words that people read."""
 
 from client.lab.simulate.electing import UnsplitQuorum
-from protocol.answer import YES, no
 from protocol.ids import short
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
@@ -71,21 +70,6 @@ def test_who_leads_a_step_that_nobody_serves_says_so() -> None:
     made = leading(Replica(ME, STEP - 1, True))
     made.tick(1.0)
     assert made.may_plan.reason == "nobody serves it yet"
-
-
-def test_who_leads_says_what_the_step_lacks() -> None:
-    made = leading(HERE, THERE)
-    made.report(ME, report([12]), 0.0)
-    assert made.may_plan.reason == f"{short(SIBLING)} has not reported its ledger"
-    made.report(SIBLING, report([13]), 0.0)
-    assert made.may_plan.reason == "2 of 4 microbatches are counted"
-    made._returned = lambda: no("the stage before has not got all gradients")
-    made.report(SIBLING, report([13, 14, 15], seq=2), 0.0)
-    assert made.may_plan.reason == "the stage before has not got all gradients"
-    assert made.refused == ""
-    made._returned = lambda: YES
-    made.tick(1.0)
-    assert made.may_plan
 
 
 def test_a_straggler_is_named() -> None:

@@ -33,13 +33,6 @@ def test_only_what_the_model_needs_counts() -> None:
     assert used.computing_flop_per_s(120.0) == 60.0 / 10
 
 
-def test_waiting_lowers_one_and_not_the_other() -> None:
-    used = Utilization(COSTS, began=0.0)
-    used.note(LossTask(0, 0), 1.0, 30.0)
-    assert used.flop_per_s(30.0) == 1.0
-    assert used.computing_flop_per_s(30.0) == 30.0
-
-
 def test_before_the_first_pass_and_after_a_minute_there_is_nothing() -> None:
     used = Utilization(COSTS, began=5.0)
     assert used.flop_per_s(5.0) == used.computing_flop_per_s(5.0) == 0.0

@@ -39,13 +39,6 @@ def test_another_protocol_is_refused_and_said_with_which_side_is_older(
     assert ("git pull" in told[-1].words) == (protocol > PROTOCOL)
 
 
-def test_ours_is_admitted_without_a_word() -> None:
-    ports = RecordingPorts()
-    me = Handshake(ME, SWARM, "volunteer/0", b"", b"", ports)
-    assert me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
-    assert (ports.sent, ports.done) == ([], [])
-
-
 def test_who_is_expelled_is_refused_although_its_ban_is_forgotten() -> None:
     """Bans are kept in a table that free identities can fill."""
     ports, verdicts = RecordingPorts(), Verdicts()

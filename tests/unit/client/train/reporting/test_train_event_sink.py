@@ -83,17 +83,6 @@ class TestLastError:
         assert event_sink.last_error is None
 
 
-def test_steps_that_are_done_again_are_told_again(event_sink: EventSink) -> None:
-    for step in range(10):
-        event_sink.progressed(Progress(step, 3.0, 8 * step), float(step))
-    event_sink.rolled_back(6)
-    assert event_sink.loss == 3.0
-    assert event_sink.progress is None
-    event_sink.progressed(Progress(6, 2.0, 56), 20.0)
-    assert [point.step for point in event_sink.curve.points(100)] == list(range(7))
-    assert event_sink.loss == 2.0
-
-
 def test_the_time_before_a_complete_run_was_extended_does_not_slow_its_pace() -> None:
     pace = Pace()
     for step in range(20):

@@ -184,15 +184,6 @@ def test_a_fault_is_told_to_its_owner() -> None:
     assert not driven.ports.perform.called
 
 
-def test_everything_else_goes_to_the_engine_and_nothing_once_it_is_closed() -> None:
-    driven, said = Driven(), Explain("round", "something")
-    driven.of._perform([said])
-    driven.ports.perform.assert_called_once_with(said)
-    driven.of.close()
-    driven.of._perform([said])
-    assert driven.ports.perform.call_count == 1
-
-
 def test_the_owner_hears_what_neighbours_are_told_of_an_open_seat() -> None:
     driven = Driven()
     driven.of._perform([])

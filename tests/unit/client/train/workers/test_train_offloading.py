@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from client.compute.requests import OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
-from client.train.machine.memory_budget import MemoryBudget
 from client.train.stage.stage_acquisition import open_stage_request
 from client.train.workers.opening import (
     ONE,
@@ -126,15 +125,6 @@ def test_the_host_needs_room_for_pinned_memory() -> None:
     for devices in (Devices(1, needed - 1, "auto"), Devices(1, needed, "off"), Devices()):
         with pytest.raises(UserError):
             fit_stage(LARGE, 0, rerun - 2, devices=devices)
-
-
-async def test_the_budget_and_the_request_know_of_it() -> None:
-    budget = MemoryBudget(LARGE, lambda: bytes_for(LARGE, reruns_blocks=True) - 2, lambda: CARD)
-    assert budget.has_room()
-    fit = await budget.take(0)
-    request = request_of(LARGE, fit)
-    assert request.offload
-    assert budget.free_bytes >= 0
 
 
 def test_what_is_advertised_lets_the_matching_give_such_a_stage() -> None:

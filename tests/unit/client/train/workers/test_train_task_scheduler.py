@@ -27,14 +27,6 @@ class Stage:
         return bool(name)
 
 
-def test_a_single_stage_never_waits() -> None:
-    log: list[str] = []
-    alone = Stage(TaskScheduler(), 0, log)
-    for number in range(5):
-        alone.wants(str(number))
-    assert log == ["0", "1", "2", "3", "4"]
-
-
 def test_two_stages_take_turns_by_backlog() -> None:
     log: list[str] = []
     scheduler = TaskScheduler()
