@@ -3,14 +3,18 @@
 import os
 import socket
 import struct
+import traceback
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
+import torch
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client.compute import requests
 from client.compute.channel import Channel, NodeGone
 from client.compute.errors import FrameError
 from client.compute.frame_stream import FrameReader
@@ -26,9 +30,11 @@ from client.compute.frames import (
 from client.compute.process import Call, WorkerProcess
 from client.compute.requests import Done, SetThreads
 from client.compute.ring import RingReader, RingWriter, create_shared_file
-from client.compute.worker import copy_beside
-from protocol.pipeline.effects import Outcome
+from client.compute.worker import copy_beside, serve
+from protocol.pipeline.effects import BackwardTask, ForwardTask, Outcome
+from tests.support.compute_stages import open_request, opened, tokens_of
 
+PRODUCT = Path(requests.__file__).parent
 RING = 4096
 MESSAGE = SetThreads(threads=2)
 
@@ -174,6 +180,33 @@ def test_a_channel_receives_and_answers(connected) -> None:
         channel.receive()
     with pytest.raises(NodeGone):
         channel.send(4, MESSAGE, [bytes(100)])
+
+
+def test_the_way_from_a_frame_to_the_device_is_short(connected, monkeypatch) -> None:
+    """Between the frame of a backward and the model five functions run, and no more."""
+    channel, node, to_worker, _ = connected
+    first = opened(0, [2, 2])
+    shape = first.replica.wire.boundary_shape
+    gradient = bytes(first.replica.wire.boundary_out(torch.ones(shape), "backward").now())
+    asked = [
+        (open_request(0, [2, 2]), ()),
+        (ForwardTask(0, 7), (tokens_of(7),)),
+        (BackwardTask(0, 7), (gradient,)),
+    ]
+    for number, (request, payloads) in enumerate(asked):
+        for buffer in pack(number, request, payloads, to_worker, 0):
+            node.sendall(buffer)
+    node.shutdown(socket.SHUT_WR)
+    ways, run_back = [], torch.autograd.backward
+
+    def traced(*given) -> None:
+        stack = traceback.extract_stack()
+        ways.append([f.name for f in stack if f.filename.startswith(str(PRODUCT))])
+        run_back(*given)
+
+    monkeypatch.setattr(torch.autograd, "backward", traced)
+    serve(channel)
+    assert ways[-1] == ["serve", "execute", "_run", "backward", "run_back"]
 
 
 def test_a_frame_cut_short_means_that_the_node_is_gone(connected) -> None:
