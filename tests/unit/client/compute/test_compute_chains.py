@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from msgspec.structs import replace
 from client.compute.payload import HEADER
 from client.lab.reference import TrainingPlan, train_reference
 from model_zoo.data import inputs_and_targets
-from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.narrow import Narrow
@@ -41,6 +41,7 @@ from tests.support.compute_stages import (
     token_tensors,
     tokens_of,
 )
+from tests.support.texts import corpus_of
 
 CUT = [1, 2, 1]
 K = 8
@@ -298,9 +299,10 @@ def test_boundaries_and_cuts_of_another_width_are_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
-def test_narrow_stages_make_the_versions_of_the_reference(name: str) -> None:
-    tokens = np.random.default_rng(1).integers(61, size=20_000, dtype=np.uint8)
-    corpus, steps, each = Corpus.from_tokens("corpus", tokens), 3, 2
+def test_narrow_stages_make_the_versions_of_the_reference(name: str, tmp_path: Path) -> None:
+    tokens = np.random.default_rng(1).integers(1, 61, size=20_000, dtype=np.uint8)
+    (tmp_path / "text").write_bytes(tokens.tobytes())
+    corpus, steps, each = corpus_of(str(tmp_path / "text")), 3, 2
     rule = replace(OPTIMIZER, name=name)
     chain, losses = NARROW["llama"].chain(optimizer=rule, microbatches=each), []
     for step in range(steps):

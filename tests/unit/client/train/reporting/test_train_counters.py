@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from client.events import RecoveryEvent
 from client.train.ports import Ports
 from client.train.reporting.counters import Counters
 from client.train.reporting.event_sink import EventSink
@@ -21,8 +22,8 @@ class Said:
     def now(self) -> float:
         return self.time
 
-    def recovery(self, words: str, *rest: object) -> None:
-        self.reports.append((words, *rest))
+    def publish(self, event: RecoveryEvent) -> None:
+        self.reports.append((event.words, event.fault, event.phase, event.step, event.peer))
 
     def closed(self, committed: Committed) -> None:
         self.closed_steps.append(committed)
@@ -63,7 +64,7 @@ def test_a_recovery_lasts_from_the_first_rerouted_microbatch_to_its_gradient() -
     assert len(said.reports) == 1
     made.note_accepted(GradientAccepted(5, 40, rerouted=True))
     words = "first gradient of a re-routed microbatch 2.50 s after detection"
-    assert said.reports[1:] == [(words, "peer", "recovered", 5)]
+    assert said.reports[1:] == [(words, "peer", "recovered", 5, None)]
     made.note_accepted(GradientAccepted(5, 41, rerouted=True))
     assert len(said.reports) == 2, "that is said once, too"
 
