@@ -46,6 +46,7 @@ from client.compute.requests import (
 )
 from client.compute.slicing import halve, is_out_of_memory
 from client.compute.starting import load_start
+from model_zoo.specs.aggregation import DEFAULT as SUM
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -248,7 +249,7 @@ class Executor:
         replica = open_replica(request, chosen, departures)
         device.warm_up(replica)
         self._choose_threads(request, replica)
-        averager = Averager(replica, request.aggregation)
+        averager = Averager(replica, SUM if request.follows else request.manifest.aggregation)
         blocks, compiled = compile_blocks(request, replica, chosen)
         auditor = Auditor(replica, averager)
         self._opened = _Opened(replica, averager, auditor, blocks, departures)

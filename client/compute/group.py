@@ -61,7 +61,6 @@ from client.compute.requests import (
     ShareVersion,
 )
 from client.devices import torch_name
-from model_zoo.specs.aggregation import DEFAULT as SUM
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -305,14 +304,13 @@ class WorkerGroup(Worker):
     def _opening(self, request: OpenStage, rank: int) -> OpenStage:
         """Return the request of one rank. Only the first one keeps what rounds need."""
         ranks = len(self._processes)
-        own = replace(
+        return replace(
             request,
             device=torch_name(self._devices[rank]),
             threads=_part(request.threads, ranks),
             memory_bytes=request.memory_bytes // ranks,
+            follows=rank > 0,
         )
-        follower = {"follows": True, "averaging_codec": "fp32", "aggregation": SUM}
-        return replace(own, **follower) if rank else own
 
     async def _load(self, request: Load | LoadStart) -> _Outcome:
         self._ledger.forget_before(math.inf)

@@ -305,24 +305,24 @@ def open_replica(
         part = _part(request)
     except ValueError as error:
         raise ShapeError(str(error)) from error
-    spec = request.model
-    if request.local_rounds is not None and request.follows:
+    run, spec = request.manifest, request.manifest.model
+    if run.local_rounds is not None and request.follows:
         raise ShapeError("in local rounds each device trains alone: start a volunteer for each")
     slot, home = _new_slot(request, part, device)
-    slot.module.precision = precision_on(request.precision, fast_in_bf16=_is_fast(device))
+    slot.module.precision = precision_on(run.compute, fast_in_bf16=_is_fast(device))
     slot.module.reruns_blocks = request.reruns_blocks
     slot.module.logits_at_once = request.logits_at_once
     flat = slot.flat
     wire = Wire(
-        request.sequences,
-        request.tokens,
+        run.sequences_per_microbatch,
+        spec.context,
         spec.boundary_width,
         spec.vocab,
-        request.boundary_codec,
-        request.averaging_codec,
+        run.boundary_codec,
+        "fp32" if request.follows else run.averaging_codec,
         device,
-        masked=request.masked,
-        packed=request.packed,
+        masked=run.data.masked,
+        packed=run.data.packed,
         narrow=spec.narrow is not None,
         swarm=request.swarm,
         stage=request.stage,
@@ -330,15 +330,14 @@ def open_replica(
     )
     matrices = hidden_matrices(spec, part)
     inner = None
-    if request.local_rounds is not None:
-        optimizer, inner = _local(request, request.local_rounds, flat, matrices, device)
+    if run.local_rounds is not None:
+        optimizer, inner = _local(run.optimizer, run.local_rounds, flat, matrices, device)
     else:
-        make_optimizer = Followed if request.follows else flat_optimizer(request.optimizer)
-        optimizer = make_optimizer(flat.values, flat.decay_size, request.optimizer, matrices, home)
+        make_optimizer = Followed if request.follows else flat_optimizer(run.optimizer)
+        optimizer = make_optimizer(flat.values, flat.decay_size, run.optimizer, matrices, home)
     samples = Samples(request) if request.corpus else None
-    behind = len(request.layers_per_stage) - 1 - request.stage
+    behind = run.stage_count - 1 - request.stage
     outliers = OutlierFilter({"forward": request.stage, "backward": behind})
-    weight = request.token_data.loss_weight if request.token_data else 1.0
     return Replica(
         request.swarm,
         request.peer,
@@ -346,17 +345,17 @@ def open_replica(
         optimizer,
         wire,
         request.graphs_kept,
-        request.microbatches * wire.token_count,
+        run.microbatches_per_step * wire.token_count,
         outliers,
         home,
         samples,
-        weight,
+        run.data.loss_weight,
         inner,
     )
 
 
 def _local(
-    request: OpenStage,
+    spec: OptimizerSpec,
     local: LocalRounds,
     flat: FlatParameters,
     matrices: tuple[Matrix, ...],
@@ -368,16 +367,16 @@ def _local(
     """
     away = Vectors(device) if device.type == "cpu" else host_vectors(device)
     base = away.zeros(flat.values.numel()).copy_(flat.values)
-    make_inner, spec = flat_optimizer(request.optimizer), request.optimizer
-    inner = make_inner(flat.values, flat.decay_size, spec, matrices, away)
+    inner = flat_optimizer(spec)(flat.values, flat.decay_size, spec, matrices, away)
     inner.alone = True
     outer = flat_optimizer(local.outer)(base, 0, local.outer, home=away)
     return outer, InnerSteps(base, inner, local.inner_microbatches)
 
 
 def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> tuple[Slot, Vectors]:
-    make = blank_stage if request.imported else build_stage
-    module = make(request.model, part, request.seed)
+    run = request.manifest
+    make = blank_stage if run.start else build_stage
+    module = make(run.model, part, run.seed)
     module.to(device)
     home = vectors_for(request, device)
     flat = FlatParameters(module, vectors=home)
@@ -385,13 +384,12 @@ def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> tup
 
 
 def _part(request: OpenStage) -> StageSlice:
-    parts, spec = slices(request.layers_per_stage), request.model
-    if problem := cut_problem(spec, request.layers_per_stage):
+    cut = request.manifest.layers_per_stage
+    parts = slices(cut)
+    if problem := cut_problem(request.manifest.model, cut):
         raise ValueError(problem)
     if request.stage >= len(parts):
         raise ValueError(f"there is no stage {request.stage} of {len(parts)}")
-    if request.tokens > spec.context:
-        raise ValueError(f"{request.tokens} tokens exceed the context of {spec.context}")
     return parts[request.stage]
 
 

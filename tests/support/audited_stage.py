@@ -132,7 +132,6 @@ class AuditedStage:
             averaging=self.averaging,
             model=self.model,
             sequences=self.sequences,
-            tokens=self.model.context,
             microbatches=sum(self.shares),
             precision=self.precision,
         )

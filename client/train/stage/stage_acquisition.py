@@ -90,24 +90,12 @@ def open_stage_request(terms: Terms, stage: int, fit: Fit, corpus: str) -> OpenS
         fit: how it fits into memory.
         corpus: folder of the training data, or of leaves of them; empty: not needed.
     """
-    manifest, settings = terms.manifest, terms.settings
+    settings = terms.settings
     return OpenStage(
         swarm=terms.swarm,
         peer=terms.me,
-        model=manifest.model,
-        layers_per_stage=list(manifest.layers_per_stage),
+        manifest=terms.manifest,
         stage=stage,
-        seed=manifest.seed,
-        imported=bool(manifest.start),
-        optimizer=manifest.optimizer,
-        precision=manifest.compute,
-        boundary_codec=manifest.boundary_codec,
-        averaging_codec=manifest.averaging_codec,
-        aggregation=manifest.aggregation,
-        local_rounds=manifest.local_rounds,
-        sequences=manifest.sequences_per_microbatch,
-        tokens=manifest.model.context,
-        microbatches=manifest.microbatches_per_step,
         graphs_kept=fit.graphs,
         reruns_blocks=fit.reruns_blocks,
         logits_at_once=fit.logits_at_once,
@@ -121,7 +109,6 @@ def open_stage_request(terms: Terms, stage: int, fit: Fit, corpus: str) -> OpenS
         compile_folder=terms.folders.compiled,
         device=settings.device,
         corpus=corpus,
-        token_data=manifest.data,
     )
 
 
