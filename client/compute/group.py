@@ -37,7 +37,6 @@ from msgspec.structs import replace
 from client.compute.process import (
     RING_BYTES,
     Call,
-    Rank,
     RequestFailed,
     Worker,
     WorkerDied,
@@ -53,13 +52,14 @@ from client.compute.requests import (
     LoadStart,
     MatmulRate,
     OpenStage,
+    Ping,
     Probe,
     Probed,
     Request,
     Save,
-    SetThreads,
     ShareVersion,
 )
+from client.control.snapshot import RankView
 from client.devices import torch_name
 from protocol.pipeline.effects import (
     ApplyTask,
@@ -78,7 +78,7 @@ _MARGIN_S = 30.0
 _BLAME_S = 1.0
 
 _PASSES = ForwardTask | LossTask | BackwardTask | PassTask
-_ALL = OpenStage | Load | LoadStart | Probe | SetThreads
+_ALL = OpenStage | Load | LoadStart | Probe | Ping
 _ROUND = ContributeTask | ApplyTask
 _OWN = _ALL | _ROUND
 """Requests that the group handles by itself; what is left goes to the first rank."""
@@ -152,10 +152,10 @@ class WorkerGroup(Worker):
         return tuple(pid for rank in self._processes for pid in rank.pids)
 
     @property
-    def ranks(self) -> tuple[Rank, ...]:
+    def ranks(self) -> tuple[RankView, ...]:
         """The ranks, the one that leads first."""
         return tuple(
-            Rank(device, process.pid, self._done[rank])
+            RankView(device=device, pid=process.pid, passes=self._done[rank])
             for rank, (device, process) in enumerate(
                 zip(self._devices, self._processes, strict=True)
             )
@@ -342,15 +342,11 @@ class WorkerGroup(Worker):
         return outcomes[0]
 
     def _for_rank(self, request: _Asked, rank: int) -> _Asked:
-        match request:
-            case Probe():
-                device = torch_name(self._devices[rank])
-                threads = _part(request.threads, len(self._processes))
-                return replace(request, device=device, threads=threads)
-            case SetThreads():
-                return SetThreads(threads=_part(request.threads, len(self._processes)))
-            case _:
-                return request
+        if not isinstance(request, Probe):
+            return request
+        device = torch_name(self._devices[rank])
+        threads = _part(request.threads, len(self._processes))
+        return replace(request, device=device, threads=threads)
 
     async def _each(self, request: Callable[[int], _Asked]) -> list[_Outcome]:
         """Ask all ranks at once; their outcomes, in order."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -54,7 +54,6 @@ _NORM_CHUNK = 1 << 18
 class Replica:
     """The stage that a worker holds."""
 
-    swarm: str
     peer: str
     """Ours, by which keys name us."""
     slot: Slot
@@ -71,19 +70,17 @@ class Replica:
     """Where all vectors (N,) lie but the parameters."""
     samples: Samples | None = None
     """The source of the first stage's microbatches; None if the node sends them."""
-    loss_weight: float = 1.0
-    """What the loss of a learned token is multiplied with before it is run back."""
     inner: InnerSteps | None = None
     """None: the weights stay until the next version."""
     version: int = 0
     known_hash: str | None = None
     """Hash of this version, where it is known already."""
     _version_stage: Stage | None = None
-    sequences_at_once: int = 0
+    sequences_at_once: int = field(init=False)
     """Sequences of a microbatch that are run at a time: all, until memory is short."""
 
     def __post_init__(self) -> None:
-        self.sequences_at_once = self.sequences_at_once or self.wire.sequences
+        self.sequences_at_once = self.wire.run.sequences_per_microbatch
 
     @property
     def state(self) -> StateSpec:
@@ -188,7 +185,9 @@ class Replica:
         microbatch: it goes to and fro, for honest rounds are up to some times as long."""
         assert self.inner is not None
         steps = microbatches / self.inner.microbatches
-        return USUAL_SIZE * self._inner_rate() * math.sqrt(steps) * self.wire.token_count
+        return (
+            USUAL_SIZE * self._inner_rate() * math.sqrt(steps) * self.wire.run.tokens_per_microbatch
+        )
 
     def _inner_rate(self) -> float:
         assert self.inner is not None
@@ -197,7 +196,7 @@ class Replica:
 
     def _step_inside(self) -> None:
         assert self.inner is not None
-        tokens = self.inner.waiting * self.wire.token_count
+        tokens = self.inner.waiting * self.wire.run.tokens_per_microbatch
         spec, squares = self.trained_by, squared_norm(self.gradient_sum)
         scale = step_scale(squares, tokens, stage_clip(spec, self.part.count))
         self.inner.step(self.slot, self._inner_rate(), scale)
@@ -207,7 +206,7 @@ class Replica:
         may be the gradient sum's own."""
         if self.inner is None:
             return self.gradient_sum[start:end]
-        tokens = len(self.counted) * self.wire.token_count
+        tokens = len(self.counted) * self.wire.run.tokens_per_microbatch
         return self.inner.moved(self.slot, start, end).mul_(tokens)
 
     def update(
@@ -235,19 +234,16 @@ class Replica:
         rate = learning_rate(config, self.version) if rate is None else rate
         scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
         self.optimizer.step(total, rate, scale * stretch)
-        self._begin(self.version + 1)
+        self.begin(self.version + 1)
         return math.sqrt(squared_norm) / tokens
 
-    def _begin(self, version: int) -> None:
-        """Begin the step of a version, whose parameters are there, with nothing accumulated."""
+    def begin(self, version: int) -> None:
+        """Begin the step of a version with nothing accumulated; its parameters are there, or come
+        from the process that makes them."""
         self.slot.clear()
         if self.inner is not None:
             self.inner.begin(self.slot)
         self.version, self.known_hash, self._version_stage = version, None, None
-
-    def follow(self, version: int) -> None:
-        """Switch to a version whose parameters will come from the process that makes them."""
-        self._begin(version)
 
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
         """Switch to another version, with nothing accumulated.
@@ -261,7 +257,7 @@ class Replica:
         self.optimizer.steps_done = version
         if self.inner is not None:
             self.inner.forget()
-        self._begin(version)
+        self.begin(version)
 
     def load_base(self, tensors: Mapping[str, Tensor]) -> None:
         """Take what is frozen beside adapters, by name, each on the device and in its type."""
@@ -313,21 +309,7 @@ def open_replica(
     slot.module.reruns_blocks = request.reruns_blocks
     slot.module.logits_at_once = request.logits_at_once
     flat = slot.flat
-    wire = Wire(
-        run.sequences_per_microbatch,
-        spec.context,
-        spec.boundary_width,
-        spec.vocab,
-        run.boundary_codec,
-        "fp32" if request.follows else run.averaging_codec,
-        device,
-        masked=run.data.masked,
-        packed=run.data.packed,
-        narrow=spec.narrow is not None,
-        swarm=request.swarm,
-        stage=request.stage,
-        departures=departures,
-    )
+    wire = Wire(run, request.swarm, request.stage, device, departures)
     matrices = hidden_matrices(spec, part)
     inner = None
     if run.local_rounds is not None:
@@ -339,17 +321,15 @@ def open_replica(
     behind = run.stage_count - 1 - request.stage
     outliers = OutlierFilter({"forward": request.stage, "backward": behind})
     return Replica(
-        request.swarm,
         request.peer,
         slot,
         optimizer,
         wire,
         request.graphs_kept,
-        run.microbatches_per_step * wire.token_count,
+        run.microbatches_per_step * run.tokens_per_microbatch,
         outliers,
         home,
         samples,
-        run.data.loss_weight,
         inner,
     )
 

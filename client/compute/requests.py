@@ -248,23 +248,12 @@ class Probe(Request[Probed], frozen=True, kw_only=True):
     threads: Positive = 1
 
 
-class SetThreads(Request[Done], frozen=True, kw_only=True):
-    """Set the number of CPU threads from now on; no stage needs to be open."""
-
-    threads: Positive
+class Ping(Request[Done], frozen=True):
+    """Answer when everything before is done; no stage needs to be open."""
 
 
 AnyRequest = (
-    Task
-    | OpenStage
-    | Save
-    | Load
-    | LoadStart
-    | Probe
-    | SetThreads
-    | JoinGroup
-    | GatherSum
-    | ShareVersion
+    Task | OpenStage | Save | Load | LoadStart | Probe | Ping | JoinGroup | GatherSum | ShareVersion
 )
 AnyAnswer = Outcome | Done | StageOpened | VersionShared | Saved | Loaded | Probed | Failed
 

@@ -29,12 +29,10 @@ from client.control.snapshot import (
     NodeState,
     PauseView,
     PeerView,
-    RankView,
     ReplicaView,
     SeatView,
     Snapshot,
     StageView,
-    TimeView,
     WorkerState,
     WorkerView,
 )
@@ -93,7 +91,7 @@ def take_snapshot(
         eta_s=_eta_s(engine, step, pace) if state == "training" else None,
         held_out=_held_out(engine),
         own_tokens_per_s=pace * _own_share(engine, held_stages),
-        time_spent=_time_spent(engine, held_stages) if state == "training" else None,
+        time_spent=held_stages.time_spent.shares(engine.now()) if state == "training" else None,
         seats=_seats(held_stages),
         stages=stages,
         peers=_peers(engine),
@@ -348,11 +346,6 @@ def _utilized(
     )
 
 
-def _time_spent(engine: Engine, held_stages: HeldStages) -> TimeView | None:
-    shares = held_stages.time_spent.shares(engine.now())
-    return None if shares is None else TimeView(**shares._asdict())
-
-
 def _workers(held_stages: HeldStages, now: float) -> list[WorkerView]:
     """Every worker, those of held stages first; one that starts if there is none."""
     views = [
@@ -370,15 +363,7 @@ def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerVi
     if worker is None:
         state: WorkerState = "restarting" if restarts else "starting"
         return WorkerView(state=state, restarts=restarts, stage=stage)
-    ranks = [
-        RankView(
-            device=rank.device,
-            pid=rank.pid,
-            rss_bytes=_rss(rank.pid),
-            passes=rank.passes,
-        )
-        for rank in worker.ranks
-    ]
+    ranks = [msgspec.structs.replace(rank, rss_bytes=_rss(rank.pid)) for rank in worker.ranks]
     rss = sum(rank.rss_bytes for rank in ranks) if ranks else _rss(worker.pid)
     return WorkerView(
         state="running", pid=worker.pid, restarts=restarts, rss_bytes=rss, stage=stage, ranks=ranks
@@ -394,14 +379,13 @@ def _rss(pid: int) -> int:
 
 def _counters(engine: Engine, held_stages: HeldStages) -> Counters:
     counters = held_stages.counters
-    open_seats = sum(driver.miscounted for driver in held_stages.drivers())
     restarts = Counter(counters.restarts)
     for driver in held_stages.drivers():
         restarts.update(driver.seat.leader.restarts)
     refused = Counter(engine.penalties) + Counter(engine.network.statistics().refused)
     return Counters(
         lost_microbatches=counters.replayed,
-        doubled_microbatches=counters.miscounted + open_seats,
+        doubled_microbatches=counters.miscounted,
         rerouted_microbatches=counters.rerouted,
         refused_frames=refused.total(),
         refused_by_reason=dict(refused),

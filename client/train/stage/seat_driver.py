@@ -142,8 +142,6 @@ class SeatDriver:
         self.utilization = Utilization(costs, self._ports.now(), around.scheduler.at_once)
         self.microbatches = 0
         """Backward passes done here."""
-        self.miscounted = 0
-        """Rounds whose contribution was not what the plan counted: must stay 0 (I1)."""
 
     def rate(self) -> float:
         """Return microbatches per second of computing, 0 before the first."""
@@ -477,7 +475,7 @@ class SeatDriver:
         self._store(task, payloads)
         self._note_graph(task, outcome)
         if isinstance(task, ContributeTask) and not self._as_planned(task, outcome):
-            self.miscounted += 1
+            self._around.counters.miscounted += 1
         self._perform(self.seat.computed(task, outcome, self._ports.now()))
 
     def _as_planned(self, task: ContributeTask, outcome: Outcome) -> bool:

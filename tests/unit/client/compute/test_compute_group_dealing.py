@@ -22,12 +22,12 @@ from client.compute.requests import (
     JoinGroup,
     MatmulRate,
     OpenStage,
+    Ping,
     Probe,
     Probed,
     Request,
     Save,
     Saved,
-    SetThreads,
     ShareVersion,
     StageOpened,
     VersionShared,
@@ -70,7 +70,7 @@ class FakeRank(Worker):
             OpenStage: OPENED,
             GatherSum: Done(),
             ShareVersion: VersionShared(digest=self.digest),
-            SetThreads: Done(),
+            Ping: Done(),
             Probe: probed(self.kind),
             ContributeTask: Outcome(),
             ApplyTask: Outcome(hash="h", grad_norm=1.0),
@@ -184,7 +184,7 @@ async def test_a_failure_of_the_first_rank_is_only_told() -> None:
             await asked.wait()
         assert (caught.value.kind, caught.value.part) == ("codec", 3)
         assert "ShareVersion" not in ranks[0].kinds() + ranks[1].kinds()
-        await group.call(SetThreads(threads=2))
+        await group.call(Ping())
 
 
 @pytest.mark.parametrize("how", ["death", "digest", "failure"])
