@@ -10,9 +10,7 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Literal
 
-Level = Literal["debug", "info", "warning", "error"]
-Decision = Literal["", "proposal", "hold", "rejection", "place", "settled"]
-Topic = Literal["membership", "matching", "pipeline", "round", "transfer", "swarm"]
+from protocol.effects import Decision, Level, Topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -498,13 +498,10 @@ class Node(ControlApi):
         training = Training(engine, history, site, self._pauses)
         self._engine, self._training = engine, training
         self._relaying = Relaying(
+            engine,
             self._network,
-            engine.membership.roster,
-            engine.own_advert,
             self._options.settings.relay,
             lambda: not self._limiting.used_up,
-            lambda: self._network.reached or engine.reach.reachable,
-            self._event_sink.explain,
             always=self._options.relay_only,
         )
         if self._options.relay_only:

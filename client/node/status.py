@@ -69,12 +69,11 @@ def take_snapshot(
     """
     manifest = engine.manifest
     state, reason = _state(engine, held_stages, stopping, paused)
-    pace = 0.0 if state == "done" else engine.event_sink.pace.per_s()
     workers, stages = _workers(held_stages, engine.now()), _stages(engine)
-    waypoint, step = engine.waypoints.machine.newest, _step(engine, stages)
-    sink = engine.event_sink
+    step, sink = _step(engine, stages), engine.event_sink
+    pace = 0.0 if state == "done" else sink.pace.per_s()
     error = sink.last_error
-    return Snapshot(
+    now = Snapshot(
         version=__version__,
         pid=os.getpid(),
         peer=engine.signer.peer,
@@ -82,11 +81,11 @@ def take_snapshot(
         swarm_name=manifest.name,
         state=state,
         reason=reason,
-        step=_step(engine, stages),
+        step=step,
         steps=engine.amending.book.steps,
         aggregation=manifest.aggregation,
-        loss=engine.event_sink.loss,
-        loss_vouchers=engine.event_sink.vouchers,
+        loss=sink.loss,
+        loss_vouchers=sink.vouchers,
         tokens_per_s=pace,
         eta_s=_eta_s(engine, step, pace) if state == "training" else None,
         held_out=_held_out(engine),
@@ -107,14 +106,24 @@ def take_snapshot(
         paused=paused,
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
+        audits=_audits(held_stages),
+        trust=trust_of(engine, held_stages),
+    )
+    return _of_the_swarm(now, engine)
+
+
+def _of_the_swarm(now: Snapshot, engine: Engine) -> Snapshot:
+    """Return the snapshot with what is known of the run and of all members."""
+    manifest, waypoint = engine.manifest, engine.waypoints.machine.newest
+    given_up = engine.event_sink.given_up
+    return msgspec.structs.replace(
+        now,
         amendments=amendment_views(engine.amending.book),
         beside=_beside(engine),
-        given_up=EventView.of(sink.given_up) if sink.given_up else None,
+        given_up=EventView.of(given_up) if given_up else None,
         contradicted_amendment=engine.amending.book.contradiction,
         newer=engine.handshake.newer.words,
         expelled=expelled(engine),
-        audits=_audits(held_stages),
-        trust=trust_of(engine, held_stages),
         certified_version=0 if waypoint is None else waypoint.version,
         certified_links=len(engine.waypoints.machine.chain),
         purpose=manifest.purpose,
