@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from client.compute.errors import CheckpointError, CheckpointUnreadable
-from client.compute.state_hash import Hasher
+from client.compute.state_hash import PieceHasher, root
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
 from model_zoo.specs.state import ADAMW_STATE, DTYPE, NUMBER_BYTES, Layout, StateSpec, size
 from model_zoo.specs.tensor_headers import (
@@ -162,17 +162,17 @@ def verified(path: Path) -> Iterator[tuple[CheckpointInfo, Callable[[Iterable[me
 def _sound(file: BinaryIO, path: Path, take: Callable[[bytes], None]) -> CheckpointInfo:
     try:
         info = _read_info(file)
-        state = Hasher(info.version)
+        state = PieceHasher()
         for chunk in _chunks(file, info, state):
             take(chunk)
-        if state.hexdigest() != info.hash:
+        if root(info.version, state.digests) != info.hash:
             raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
     except OSError as error:
         raise _unread(f"cannot read {path.name}", error) from error
     return info
 
 
-def _chunks(file: BinaryIO, info: CheckpointInfo, state: Hasher) -> Iterator[bytes]:
+def _chunks(file: BinaryIO, info: CheckpointInfo, state: PieceHasher) -> Iterator[bytes]:
     """Read a file chunk by chunk; the state's hasher gets the data."""
     file.seek(0)
     header_bytes = info.data_start

@@ -264,9 +264,7 @@ class WorkerGroup(Worker):
         try:
             return await submitted.wait()
         except RequestFailed as failure:
-            kind, words = failure.kind, failure.message
-            failed = Failed(kind=kind, message=words, part=failure.part, parts=failure.parts)
-            return failed, []
+            return failure.failed, []
 
     # --- requests that nothing overlaps --------------------------------------------------------
 

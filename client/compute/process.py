@@ -72,6 +72,7 @@ class RequestFailed(ComputeError):
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(f"{failed.kind}: {failed.message}")
+        self.failed = failed
         self.kind: FailureKind = failed.kind
         self.message = failed.message
         self.part, self.parts = failed.part, failed.parts

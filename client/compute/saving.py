@@ -14,7 +14,6 @@ GPU's host the buffers of the copy, which are used again. The version knows when
 change.
 """
 
-import hashlib
 import os
 import sys
 import threading
@@ -34,7 +33,7 @@ from client.compute.checkpoint import CHUNK_BYTES, CheckpointInfo, build_header,
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.replica import Replica, hash_tensors, host_bytes
 from client.compute.requests import Load, Loaded, Save, Saved
-from client.compute.state_hash import Hasher
+from client.compute.state_hash import PieceHasher, root
 from model_zoo.specs.state import Layout, StateSpec
 
 COPY_ELEMENTS = 1 << 20
@@ -127,10 +126,10 @@ def _write_version(
         DiskError: the file could not be completed.
     """
     if known is None:
-        hasher = Hasher(info.version)
+        hasher = PieceHasher()
         for part in data.read(again=True):
             hasher.update(part)
-        known = hasher.hexdigest()
+        known = root(info.version, hasher.digests)
     header = build_header(replace(info, hash=known))
     parts = chain([memoryview(header)], data.read(again=False))
     digests = write_atomically(path, parts, durable=durable)
@@ -291,23 +290,16 @@ def write_atomically(path: Path, data: Iterable[memoryview], *, durable: bool) -
 
 
 def _write(path: Path, data: Iterable[memoryview], *, durable: bool) -> list[bytes]:
-    digests = []
-    chunk, filled = hashlib.blake2b(digest_size=32), 0
+    hasher = PieceHasher(CHUNK_BYTES)
     with path.open("wb") as file:
         for piece in _pieces(data):
             file.write(piece)
-            while piece:
-                taken = piece[: CHUNK_BYTES - filled]
-                chunk.update(taken)
-                filled, piece = filled + len(taken), piece[len(taken) :]
-                if filled == CHUNK_BYTES:
-                    digests.append(chunk.digest())
-                    chunk, filled = hashlib.blake2b(digest_size=32), 0
+            hasher.update(piece)
         faults.meet_full_disk(path.name)
         file.flush()
         if durable:
             os.fsync(file.fileno())
-    return [*digests, chunk.digest()] if filled else digests
+    return hasher.digests
 
 
 def _pieces(data: Iterable[memoryview]) -> Iterable[memoryview]:

@@ -223,16 +223,7 @@ class TestSwarm:
         if starts:
             shutil.copytree(self.starts.folder, disk.parent / "starts")
         folder = CheckpointFolder(disk)
-        history = engine.history = History(
-            engine,
-            signer.peer,
-            self.manifest,
-            self.file.swarm,
-            engine.membership.contacts,
-            folder,
-            engine.shelf,
-            engine.downloads,
-        )
+        history = engine.history = self._history(engine, folder)
         own = Settings(
             threads=1,
             device=device,
@@ -253,6 +244,18 @@ class TestSwarm:
         if stage is not None:
             volunteer.assign(stage)
         return volunteer
+
+    def _history(self, engine: Engine, folder: CheckpointFolder) -> History:
+        return History(
+            engine,
+            engine.signer.peer,
+            self.manifest,
+            self.file.swarm,
+            engine.membership.contacts,
+            folder,
+            engine.shelf,
+            engine.downloads,
+        )
 
     async def staffed(self, *stages: int, steps: int = 0) -> list[Volunteer]:
         """Train with a volunteer for each of these, who all serve when it begins; return them once

@@ -21,7 +21,7 @@ from client.train.messaging.bootstrap import (
     find_swarm,
     remember_swarm,
 )
-from client.train.messaging.handshake import PROTOCOL
+from client.train.messaging.handshake import CLIENT, PROTOCOL
 from protocol.address import Address
 from protocol.ids import PeerId, SwarmId, peer_id_from_key
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
@@ -137,7 +137,7 @@ async def fetched(*said: Message, swarm: SwarmId | None = SWARM) -> SwarmFile | 
         assert len(seen) >= len(said), "the engine gets all of it"
         async for event in member.events:
             if isinstance(event, Inbound):
-                assert event.message == Hello(PROTOCOL, None, "volunteer"), "it shows no ticket"
+                assert event.message == Hello(PROTOCOL, None, CLIENT), "it shows no ticket"
                 break
         return found
 

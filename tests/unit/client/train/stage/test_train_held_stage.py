@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from client.compute.process import RequestFailed, WorkerDied
-from client.compute.requests import Failed
+from client.compute.requests import Failed, Ping
 from client.errors import UserError
 from client.train.stage.held_stage import MAX_WORKER_RESTARTS, HeldStageDriver
 from client.train.stage.stage_context import StageContext
@@ -247,11 +247,10 @@ class TestItsLife:
     ) -> None:
         held, worker = serving(), Mock()
         held.around.owner.now.side_effect = trio.current_time
-        held.around.terms.capacity.return_value = SimpleNamespace(threads=3)
         held.of._answers_by = trio.current_time() + 30.0
 
         async def call(request: Any) -> None:
-            assert request.threads == 3
+            assert request == Ping()
             await trio.sleep(25.0 if answers else math.inf)
 
         worker.call = call

@@ -30,6 +30,7 @@ from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_STEP
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
+    Compute,
     ContributeTask,
     DropStep,
     Fault,
@@ -407,8 +408,9 @@ class Samples:
     def here(self, microbatch: int) -> bool:
         return self.come.is_set()
 
-    async def wait(self, microbatch: int) -> None:
-        await self.come.wait()
+    async def wait(self, microbatch: int, over: Callable[[], bool]) -> None:
+        while not (self.come.is_set() or over()):
+            await trio.sleep(0.5)
 
     def begin(self, microbatch: int) -> None:
         self.told.append(("begin", microbatch))
@@ -426,20 +428,16 @@ async def test_a_task_waits_for_its_samples_unless_its_step_is_over(
     entered = list[object]()
     enter = Mock(side_effect=lambda task, in_round: entered.append(in_round))
     driven.of._gate = Mock(enter=enter)
-    assert not driven.of._can_read(TASK, cast(Any, samples))
-    nursery.start_soon(driven.of._enter_later, TASK, cast(Any, samples))
-    await trio.testing.wait_all_tasks_blocked()
+    driven.of._perform([Compute(TASK)])
+    await trio.sleep(2.0)
     assert entered == []
     if over:
         driven.of.seat.step = STEP + 1
-        driven.of._stop_waiting()
     else:
-        driven.of._stop_waiting()
         samples.come.set()
-    await trio.testing.wait_all_tasks_blocked()
+    await trio.sleep(1.0)
     assert entered == [False]
     assert samples.told == [("begin", 12)]
-    assert not driven.of._awaiting
     driven.of._has_read(TASK)
     assert samples.told == [("begin", 12), ("end", 12)]
 
