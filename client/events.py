@@ -10,10 +10,9 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Final, Literal, get_args
 
-Level = Literal["debug", "info", "warning", "error"]
+from protocol.effects import Decision, Level, Topic
+
 LEVELS: Final[tuple[str, ...]] = get_args(Level)
-Decision = Literal["", "proposal", "hold", "rejection", "place", "settled"]
-Topic = Literal["membership", "matching", "pipeline", "round", "transfer", "swarm"]
 
 
 def at_least(level: str, least: str) -> bool:

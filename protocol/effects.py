@@ -40,6 +40,8 @@ class Penalise:
     points: int = 10
 
 
+Level = Literal["debug", "info", "warning", "error"]
+Topic = Literal["membership", "matching", "pipeline", "round", "transfer", "swarm"]
 Decision = Literal["", "proposal", "hold", "rejection", "place", "settled"]
 """What the matching has decided; empty: nothing."""
 
@@ -48,9 +50,9 @@ Decision = Literal["", "proposal", "hold", "rejection", "place", "settled"]
 class Explain:
     """Tell the user why something happened (or did not): words for people, fields for programs."""
 
-    topic: Literal["membership", "matching", "pipeline", "round", "transfer", "swarm"]
+    topic: Topic
     words: str
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    level: Level = "info"
     members: tuple[PeerId, ...] = ()
     """Those that the words name by the ends of their ids."""
     decision: Decision = ""

@@ -156,7 +156,7 @@ class Auditor:
             tokens = exactly(given, 2)[1]
             if bytes(tokens) != bytes(samples.read(microbatch)):
                 raise CodecError("the tokens are not those of the samples", 1)
-        unused = not (part.embeds or part.has_head or wire.packed or wire.narrow)
+        unused = not (part.embeds or part.has_head or wire.run.tokens_everywhere)
         return given[:-1] if unused else given
 
     def compare(self, task: CompareTask, payloads: Payloads) -> Outcome:
@@ -207,7 +207,7 @@ class Auditor:
         theirs, expected = (
             self._boundary(sent, direction, place).flatten() for sent in (claimed, ours)
         )
-        step = CODECS[self._replica.wire.boundary_codec].step
+        step = CODECS[self._replica.wire.run.boundary_codec].step
         padded = torch.nn.functional.pad(expected, (0, -len(expected) % GROUP)).view(-1, GROUP)
         allowed = max(ROUNDING, step) * float(torch.linalg.vector_norm(padded, dim=1).max())
         distance = math.sqrt(max(0.0, squared_norm(theirs - expected) - allowed**2))

@@ -30,7 +30,7 @@ from client.compute.aggregation.rule import new_aggregation
 from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
 from client.compute.payload import Buffer, sealed_digest
 from client.compute.replica import Replica, squared_norm
-from model_zoo.specs.aggregation import DEFAULT, RULES
+from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.optimizer import OPTIMIZERS
 from protocol.pipeline.effects import ApplyTask, ContributeTask, DecodeTask, Outcome, ReduceTask
@@ -67,19 +67,19 @@ class Averager:
 
     Args:
         replica: whose gradients are averaged.
-        rule: name of the aggregation rule.
+        follows: whether another rank takes part in rounds, so that there is no residual.
     """
 
-    def __init__(self, replica: Replica, rule: str = DEFAULT) -> None:
+    def __init__(self, replica: Replica, *, follows: bool = False) -> None:
         self._replica = replica
-        self._rule = rule
+        self._rule = replica.wire.run.aggregation
         self._attempt: _Attempt | None = None
         self._decoded: dict[int, _Decoded] = {}  # by segment of the attempt
         self._squares: deque[float] = deque(maxlen=_USUAL_STEPS)  # of the newest gradients
         self.last_norm: float | None = None
         """L2 norm of the sum that made this version; None where it was not applied here."""
-        lossy = not CODECS[replica.wire.averaging_codec].lossless
-        self._residual = replica.away.zeros(replica.size) if lossy else None
+        lossy = not CODECS[replica.wire.run.averaging_codec].lossless
+        self._residual = replica.away.zeros(replica.size) if lossy and not follows else None
 
     def forget(self) -> None:
         """Start without residual and attempt, as after loading another version."""
@@ -177,7 +177,7 @@ class Averager:
             return 0.0
         seen = 1 - optimizer.spec.beta2**optimizer.steps_done
         squares = kept["second_moment"][start:end].sum(dtype=torch.float64)
-        return math.sqrt(float(squares) / seen) * replica.wire.token_count
+        return math.sqrt(float(squares) / seen) * replica.wire.run.tokens_per_microbatch
 
     def sum_again(self, task: ReduceTask, payloads: Payloads, size: int, usual: float) -> Outcome:
         """Aggregate a segment as its owner had to, and compare what it has broadcast.

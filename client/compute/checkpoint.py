@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from client.compute.errors import CheckpointError, CheckpointUnreadable
-from client.compute.state_hash import Hasher
+from client.compute.state_hash import PieceHasher, root
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
 from model_zoo.specs.state import ADAMW_STATE, DTYPE, NUMBER_BYTES, Layout, StateSpec, size
 from model_zoo.specs.tensor_headers import (
@@ -47,8 +47,8 @@ _STATES = {format_name(state): state for state in map(StateSpec, OPTIMIZERS)}
 class CheckpointInfo:
     """The content of a checkpoint's header.
 
-    `layout` names the parameters with their shapes in the order of the data; `data_start` is the
-    offset of the data in the file; `hash` is hex.
+    `layout` names the parameters with their shapes in the order of the data; `hash` is hex;
+    `data_start` is the offset of the data in the file, once there is one.
     """
 
     swarm: str
@@ -57,10 +57,10 @@ class CheckpointInfo:
     version: int
     hash: str
     layout: Layout
-    data_start: int
-    size_bytes: int
-    state: StateSpec
+    state: StateSpec = ADAMW_STATE
     """The sections of the data."""
+    data_start: int = 0
+    size_bytes: int = 0
 
     @property
     def parameters(self) -> int:
@@ -81,39 +81,20 @@ class _Header(msgspec.Struct):
     metadata: _Metadata = msgspec.field(name=METADATA)
 
 
-def build_header(
-    *,
-    swarm: str,
-    stage: int,
-    stages: int,
-    version: int,
-    digest: str,
-    layout: Layout,
-    state: StateSpec = ADAMW_STATE,
-) -> bytes:
-    """Return everything before the data, including its length; a multiple of 64 bytes.
-
-    Args:
-        swarm: id of the swarm.
-        stage: index of the stage.
-        stages: number of stages.
-        version: version of the state.
-        digest: hash of the version, hex.
-        layout: names and shapes of the parameters, in the order of the data.
-        state: sections of the data.
-    """
+def build_header(info: CheckpointInfo) -> bytes:
+    """Return everything before the data, including its length; a multiple of 64 bytes."""
     header: dict[str, Any] = {
         METADATA: {
-            "format": format_name(state),
-            "hash": digest,
-            "stage": str(stage),
-            "stages": str(stages),
-            "swarm": swarm,
-            "version": str(version),
+            "format": format_name(info.state),
+            "hash": info.hash,
+            "stage": str(info.stage),
+            "stages": str(info.stages),
+            "swarm": info.swarm,
+            "version": str(info.version),
         }
     }
     offset = 0
-    for name, shape in state.tensors(layout):
+    for name, shape in info.state.tensors(info.layout):
         end = offset + NUMBER_BYTES * math.prod(shape)
         header[name] = {"dtype": DTYPE, "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
@@ -181,17 +162,17 @@ def verified(path: Path) -> Iterator[tuple[CheckpointInfo, Callable[[Iterable[me
 def _sound(file: BinaryIO, path: Path, take: Callable[[bytes], None]) -> CheckpointInfo:
     try:
         info = _read_info(file)
-        state = Hasher(info.version)
+        state = PieceHasher()
         for chunk in _chunks(file, info, state):
             take(chunk)
-        if state.hexdigest() != info.hash:
+        if root(info.version, state.digests) != info.hash:
             raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
     except OSError as error:
         raise _unread(f"cannot read {path.name}", error) from error
     return info
 
 
-def _chunks(file: BinaryIO, info: CheckpointInfo, state: Hasher) -> Iterator[bytes]:
+def _chunks(file: BinaryIO, info: CheckpointInfo, state: PieceHasher) -> Iterator[bytes]:
     """Read a file chunk by chunk; the state's hasher gets the data."""
     file.seek(0)
     header_bytes = info.data_start
@@ -250,16 +231,7 @@ def _read_info(file: BinaryIO) -> CheckpointInfo:
         info = _info(text, len(first) + len(text), size)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise CheckpointError(f"not a checkpoint: {error}") from error
-    written = build_header(
-        swarm=info.swarm,
-        stage=info.stage,
-        stages=info.stages,
-        version=info.version,
-        digest=info.hash,
-        layout=info.layout,
-        state=info.state,
-    )
-    if first + text != written:
+    if first + text != build_header(info):
         raise CheckpointError("not a checkpoint: its header is not what its fields say")
     return info
 
@@ -276,5 +248,5 @@ def _info(text: bytes, start: int, file_size: int) -> CheckpointInfo:
     layout = tuple((name, entry.shape) for name, entry in islice(entries.items(), count))
     stage, stages, version = map(int, (metadata.stage, metadata.stages, metadata.version))
     return CheckpointInfo(
-        metadata.swarm, stage, stages, version, metadata.hash, layout, start, file_size, state
+        metadata.swarm, stage, stages, version, metadata.hash, layout, state, start, file_size
     )

@@ -73,7 +73,9 @@ def compile_blocks(
     blocks = None
     try:
         _prepare(request.compile_folder, request.compile_threads)
-        blocks = CompiledBlocks((request.sequences, request.tokens, request.model.width))
+        run = request.manifest
+        shape = run.sequences_per_microbatch, run.model.context, run.model.width
+        blocks = CompiledBlocks(shape)
         _compile(blocks, replica)
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -86,9 +88,9 @@ def compile_blocks(
 
 def _hopeless(request: OpenStage, device: torch.device) -> str:
     """Return why nothing needs to be tried; empty: it may work."""
-    if request.packed:
+    if request.manifest.data.packed:
         return "documents have lengths that change"
-    if isinstance(request.model.experts, msgspec.Struct):
+    if isinstance(request.manifest.model.experts, msgspec.Struct):
         return "a mixture of experts sends tokens where their numbers say"
     if device.type == "mps":
         return "that is not done on Apple's GPUs"

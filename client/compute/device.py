@@ -224,10 +224,11 @@ def fewest_threads(timed: Mapping[int, float]) -> int:
 def _measure_once(replica: Replica) -> tuple[float, float]:
     wire, slot = replica.wire, replica.slot
     boundary = torch.randn(wire.boundary_shape, device=wire.device)
-    tokens = torch.randint(wire.vocab, (wire.sequences, wire.tokens), device=wire.device)
+    model = wire.run.model
+    tokens = torch.randint(model.vocab, wire.boundary_shape[:2], device=wire.device)
     start = _now(wire.device)
     gradient, x = None, tokens if replica.part.embeds else boundary
-    given = passes.StageInput(x, tokens=tokens if wire.narrow else None)
+    given = passes.StageInput(x, tokens=None if model.narrow is None else tokens)
     if replica.part.has_head:
         graph, _ = passes.run_loss(replica, slot, given, tokens)
     else:

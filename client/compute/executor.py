@@ -38,9 +38,9 @@ from client.compute.requests import (
     Loaded,
     LoadStart,
     OpenStage,
+    Ping,
     Probe,
     Save,
-    SetThreads,
     ShareVersion,
     StageOpened,
 )
@@ -70,7 +70,7 @@ _PASSES = _DEPARTING | PassTask
 _ROUND = ContributeTask | ReduceTask | DecodeTask | ApplyTask
 _CHANGES = ApplyTask | Load | LoadStart | OpenStage | ShareVersion
 """Requests that change the tensors of the version."""
-_NO_GRADIENTS = _ROUND | CompareTask | ForwardTask | Probe | SetThreads
+_NO_GRADIENTS = _ROUND | CompareTask | ForwardTask | Probe | Ping
 """Requests that leave the gradients' scratch to the averager; so does a pass for the loss."""
 
 
@@ -97,7 +97,6 @@ class Executor:
         self._ranks: Ranks | None = None
         self._saver, self._hasher = saving.Saver(), VersionHasher()
         self._throttle = allowance.Throttle()
-        self._useful_threads = sys.maxsize
 
     def execute(self, request: AnyRequest, payloads: Sequence[Buffer], send: Send) -> None:
         """Execute one request and answer it by ``send``, in the order of the requests, though
@@ -206,8 +205,7 @@ class Executor:
                 return self._stage.auditor.keep(request), ()
             case CompareTask():
                 return self._stage.auditor.compare(request, payloads), ()
-            case SetThreads():
-                torch.set_num_threads(min(request.threads, self._useful_threads))
+            case Ping():
                 return Done(), ()
             case JoinGroup():
                 self._ranks = Ranks(request)
@@ -247,21 +245,13 @@ class Executor:
         departures = Departures() if departs else None
         replica = open_replica(request, chosen, departures)
         device.warm_up(replica)
-        self._choose_threads(request, replica)
-        averager = Averager(replica, request.aggregation)
+        if request.choose_threads:
+            torch.set_num_threads(device.useful_threads(replica, request.threads))
+        averager = Averager(replica, follows=request.follows)
         blocks, compiled = compile_blocks(request, replica, chosen)
         auditor = Auditor(replica, averager)
         self._opened = _Opened(replica, averager, auditor, blocks, departures)
         return StageOpened(parameters=replica.size, compiled=compiled)
-
-    def _choose_threads(self, request: OpenStage, replica: Replica) -> None:
-        """Use as many threads as help, now and when more are allowed."""
-        self._useful_threads = sys.maxsize
-        if request.choose_threads:
-            useful = device.useful_threads(replica, request.threads)
-            if useful < request.threads:
-                self._useful_threads = useful
-                torch.set_num_threads(useful)
 
     def _load(self, request: Load | LoadStart) -> Loaded:
         replica = self._stage.replica

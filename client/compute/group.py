@@ -37,7 +37,6 @@ from msgspec.structs import replace
 from client.compute.process import (
     RING_BYTES,
     Call,
-    Rank,
     RequestFailed,
     Worker,
     WorkerDied,
@@ -53,15 +52,15 @@ from client.compute.requests import (
     LoadStart,
     MatmulRate,
     OpenStage,
+    Ping,
     Probe,
     Probed,
     Request,
     Save,
-    SetThreads,
     ShareVersion,
 )
+from client.control.snapshot import RankView
 from client.devices import torch_name
-from model_zoo.specs.aggregation import DEFAULT as SUM
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -79,7 +78,7 @@ _MARGIN_S = 30.0
 _BLAME_S = 1.0
 
 _PASSES = ForwardTask | LossTask | BackwardTask | PassTask
-_ALL = OpenStage | Load | LoadStart | Probe | SetThreads
+_ALL = OpenStage | Load | LoadStart | Probe | Ping
 _ROUND = ContributeTask | ApplyTask
 _OWN = _ALL | _ROUND
 """Requests that the group handles by itself; what is left goes to the first rank."""
@@ -153,10 +152,10 @@ class WorkerGroup(Worker):
         return tuple(pid for rank in self._processes for pid in rank.pids)
 
     @property
-    def ranks(self) -> tuple[Rank, ...]:
+    def ranks(self) -> tuple[RankView, ...]:
         """The ranks, the one that leads first."""
         return tuple(
-            Rank(device, process.pid, self._done[rank])
+            RankView(device=device, pid=process.pid, passes=self._done[rank])
             for rank, (device, process) in enumerate(
                 zip(self._devices, self._processes, strict=True)
             )
@@ -265,9 +264,7 @@ class WorkerGroup(Worker):
         try:
             return await submitted.wait()
         except RequestFailed as failure:
-            kind, words = failure.kind, failure.message
-            failed = Failed(kind=kind, message=words, part=failure.part, parts=failure.parts)
-            return failed, []
+            return failure.failed, []
 
     # --- requests that nothing overlaps --------------------------------------------------------
 
@@ -305,14 +302,13 @@ class WorkerGroup(Worker):
     def _opening(self, request: OpenStage, rank: int) -> OpenStage:
         """Return the request of one rank. Only the first one keeps what rounds need."""
         ranks = len(self._processes)
-        own = replace(
+        return replace(
             request,
             device=torch_name(self._devices[rank]),
             threads=_part(request.threads, ranks),
             memory_bytes=request.memory_bytes // ranks,
+            follows=rank > 0,
         )
-        follower = {"follows": True, "averaging_codec": "fp32", "aggregation": SUM}
-        return replace(own, **follower) if rank else own
 
     async def _load(self, request: Load | LoadStart) -> _Outcome:
         self._ledger.forget_before(math.inf)
@@ -344,15 +340,11 @@ class WorkerGroup(Worker):
         return outcomes[0]
 
     def _for_rank(self, request: _Asked, rank: int) -> _Asked:
-        match request:
-            case Probe():
-                device = torch_name(self._devices[rank])
-                threads = _part(request.threads, len(self._processes))
-                return replace(request, device=device, threads=threads)
-            case SetThreads():
-                return SetThreads(threads=_part(request.threads, len(self._processes)))
-            case _:
-                return request
+        if not isinstance(request, Probe):
+            return request
+        device = torch_name(self._devices[rank])
+        threads = _part(request.threads, len(self._processes))
+        return replace(request, device=device, threads=threads)
 
     async def _each(self, request: Callable[[int], _Asked]) -> list[_Outcome]:
         """Ask all ranks at once; their outcomes, in order."""

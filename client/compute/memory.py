@@ -6,24 +6,17 @@ and keeps whole forward graphs where memory allows.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.aggregation import RULES
-from model_zoo.specs.codec import CODECS, AveragingCodec
+from model_zoo.specs.codec import CODECS
 from model_zoo.specs.matrices import largest_matrix
 from model_zoo.specs.model import LOGITS_AT_ONCE, ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS
-from model_zoo.specs.precision import (
-    DEFAULT,
-    MATRIX_BYTES,
-    POSSIBLE,
-    SAVED_SHARE,
-    Compute,
-    Precision,
-)
+from model_zoo.specs.precision import MATRIX_BYTES, POSSIBLE, SAVED_SHARE, Precision
 from model_zoo.specs.slices import frozen_bytes, slices, stage_parameters
-from model_zoo.specs.state import NUMBER_BYTES, StateSpec
+from model_zoo.specs.state import NUMBER_BYTES
+from protocol.manifest import Manifest
 
 _SCRATCH_BUFFERS = 1  # of gradients, as long as the parameters
 # The graph of the block that is run again, and the gradients of the same size on the way back.
@@ -67,50 +60,34 @@ class MemoryNeed:
         return self.state_bytes + passing + self.frozen_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Holding:
     """How a replica of a stage is held; `need` is the memory of it, without the process itself.
 
     Fields:
-        model: shape of the whole model.
-        layers_per_stage: the cut.
+        manifest: of the run; where passes may compute in several types it is enough for all.
         stage: index of the stage.
-        sequences: B, sequences per microbatch.
-        tokens: T, tokens per sequence.
         graphs_kept: forward graphs held for their backward; one more is in use.
-        averaging_codec: codec of contributions; a lossy one needs a residual.
-        state: layout of a version.
-        inner: the optimizer of inner steps, in local rounds; None: there are none.
-        aggregation: name of the aggregation rule.
-        precision: in which passes compute; `auto`: enough for all that it may be.
         reruns_blocks: whether graphs keep the blocks' inputs alone.
         offload: whether all vectors but those that passes are run at lie in a GPU's host memory.
         host: whether a GPU computes, whose host has memory of its own: what a local round or an
             inner step touches once lies there.
     """
 
-    model: ModelSpec
-    layers_per_stage: Sequence[int]
+    manifest: Manifest
     stage: int
-    sequences: int
-    tokens: int
-    graphs_kept: int
-    averaging_codec: AveragingCodec
-    state: StateSpec
-    inner: str | None = None
-    aggregation: str = SUM
-    precision: Compute = DEFAULT
-    reruns_blocks: bool = False
-    offload: bool = False
-    host: bool = False
+    graphs_kept: int = 1
+    reruns_blocks: bool = field(default=False, kw_only=True)
+    offload: bool = field(default=False, kw_only=True)
+    host: bool = field(default=False, kw_only=True)
 
     @property
     def need(self) -> MemoryNeed:
         """The memory that it needs."""
         parameters = self.parameters
         averaging, contributions = self.averaging_bytes(parameters)
-        optimizer = self.state.optimizer if self.inner is None else self.inner
-        scratch = OPTIMIZERS[optimizer].matrix_scratch * largest_matrix(self.model)
+        optimizer = OPTIMIZERS[self.manifest.optimizer.name]
+        scratch = optimizer.matrix_scratch * largest_matrix(self.model)
         here, away = self.vectors
         offloaded = parameters * NUMBER_BYTES * away
         if away:
@@ -127,25 +104,29 @@ class Holding:
             block_bytes=block_bytes,
             graphs=1 if self.is_last else self.graphs_kept + 1,
             head_bytes=_head_bytes(self.model, self.batch) if self.is_last else 0,
-            frozen_bytes=_frozen_bytes(self.model, self.layers_per_stage, self.stage),
+            frozen_bytes=_frozen_bytes(self.model, self.manifest.layers_per_stage, self.stage),
         )
 
     @property
+    def model(self) -> ModelSpec:
+        return self.manifest.model
+
+    @property
     def layers(self) -> int:
-        return self.layers_per_stage[self.stage]
+        return self.manifest.layers_per_stage[self.stage]
 
     @property
     def is_last(self) -> bool:
-        return self.stage == len(self.layers_per_stage) - 1
+        return self.stage == self.manifest.stage_count - 1
 
     @property
     def parameters(self) -> int:
-        return stage_parameters(self.model, self.layers_per_stage, self.stage)
+        return stage_parameters(self.model, self.manifest.layers_per_stage, self.stage)
 
     @property
     def batch(self) -> int:
         """Tokens of a microbatch."""
-        return self.sequences * self.tokens
+        return self.manifest.tokens_per_microbatch
 
     def ends_bytes(self) -> int:
         """Of what a graph keeps of narrow boundaries: what came, and what is projected."""
@@ -160,7 +141,7 @@ class Holding:
         ends = self.ends_bytes()
         whole = ends + max(
             _graph_bytes(self.model, self.layers, self.batch, self.parameters, precision)
-            for precision in POSSIBLE[self.precision]
+            for precision in POSSIBLE[self.manifest.compute]
         )
         if not self.reruns_blocks:
             return whole, 0
@@ -171,28 +152,29 @@ class Holding:
     @property
     def lossy(self) -> bool:
         """Whether contributions are, so that there is a residual."""
-        return not CODECS[self.averaging_codec].lossless
+        return not CODECS[self.manifest.averaging_codec].lossless
 
     @property
     def vectors(self) -> tuple[int, int]:
         """How many vectors as long as the parameters lie beside those that passes are run at, and
         how many lie in the host's memory."""
         passing = 1 + _SCRATCH_BUFFERS  # the gradient sum
-        rounds = len(self.state.sections) - 1 + self.lossy
-        if self.inner is not None:
-            rounds += 1 + len(OPTIMIZERS[self.inner].vectors)  # the version's parameters
+        rounds = len(self.manifest.state.sections) - 1 + self.lossy
+        inner = self.manifest.inner_optimizer
+        if inner is not None:
+            rounds += 1 + len(OPTIMIZERS[inner].vectors)  # the version's parameters
         if self.offload:
             return 0, passing + rounds
-        if self.inner is not None and self.host:
+        if inner is not None and self.host:
             return passing, rounds
         return passing + rounds, 0
 
     def averaging_bytes(self, parameters: int) -> tuple[int, int]:
         """Of what is encoded, and of contributions that are kept until all are here."""
         # at most 2 bytes a number, or what is sent and what comes
-        number_bytes = 2 * min(1.0, CODECS[self.averaging_codec].bytes_per_number)
+        number_bytes = 2 * min(1.0, CODECS[self.manifest.averaging_codec].bytes_per_number)
         sent = math.ceil(number_bytes * parameters) * self.lossy
-        return sent, parameters * NUMBER_BYTES if RULES[self.aggregation].robust else 0
+        return sent, parameters * NUMBER_BYTES if RULES[self.manifest.aggregation].robust else 0
 
 
 def _graph_bytes(

@@ -221,7 +221,7 @@ def stage_input(
             given = [replica.samples.read(microbatch)]
         (tokens,) = exactly(given, 1)
         return StageInput(wire.tokens_in(tokens)[0], wire.begins_in(tokens)), tokens
-    payload, *rest = exactly(given, 2 if part.has_head or wire.packed or wire.narrow else 1)
+    payload, *rest = exactly(given, 2 if part.has_head or wire.run.tokens_everywhere else 1)
     tokens = rest[0] if rest else b""
     x, good = wire.boundary_in(payload, "forward", place)
     readings.note(good)
@@ -258,7 +258,7 @@ def run_loss(
             stage.hidden(x if leaf is None else leaf, given.begins, given.tokens),  # (B, T, C)
             targets,
             z_weight=replica.trained_by.z_loss,
-            weight=replica.loss_weight,
+            weight=replica.wire.run.data.loss_weight,
         )
     return Graph(leaf, whole), loss
 
@@ -297,7 +297,7 @@ def run_back(
         readings: of the pass.
         like: an input gradient that another replica has sent of the same; as `encode` takes it.
     """
-    slot.zero_gradients()
+    slot.flat.zero_gradients()
     of_inputs = []
     for graph, output, gradient in passes:
         whole: Tensor = output
@@ -408,7 +408,7 @@ def loss_and_gradient(
     gradient = run_back(replica, slot, passes(), (task.step, task.microbatch), readings, like)
     readings.read()
     loss_sum = sum(each.found for each in found)
-    if replica.wire.masked:
+    if replica.wire.run.data.masked:
         loss_sum *= shown_share(targets)
     return loss_sum, [each.found for each in gradient]
 

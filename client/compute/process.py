@@ -27,6 +27,7 @@ from client.compute.frames import pack, payload_views
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, AnyAnswer, Failed, ReplyT, Request, reply_type
 from client.compute.ring import RingReader, RingWriter, create_shared_file
+from client.control.snapshot import RankView
 from protocol.pipeline.effects import Outcome, Task
 
 RING_BYTES = 16 << 20
@@ -38,9 +39,9 @@ ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": s
 # Threads that wait for work sleep instead of spinning. A spinning thread takes a core from the node
 # and from other volunteers; when it waited for a thread without a core, a step took ten times the
 # processor time. The user's settings win.
-WAITING = {"OMP_WAIT_POLICY": "passive"}
+OMP_ENV = {"OMP_WAIT_POLICY": "passive"}
 # An operation that torch has not written for Apple's GPUs yet runs on the processor.
-FALLING_BACK = {"PYTORCH_ENABLE_MPS_FALLBACK": "1"}
+MPS_ENV = {"PYTORCH_ENABLE_MPS_FALLBACK": "1"}
 WORKER_COMMAND = (sys.executable, "-m", "client.compute.worker")
 _CLOSE_GRACE_S = 2.0  # a save under way may finish
 _STDERR_GRACE_S = 1.0
@@ -71,49 +72,10 @@ class RequestFailed(ComputeError):
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(f"{failed.kind}: {failed.message}")
+        self.failed = failed
         self.kind: FailureKind = failed.kind
         self.message = failed.message
         self.part, self.parts = failed.part, failed.parts
-
-
-@dataclass(frozen=True, slots=True)
-class Launched:
-    """A started process and the node's ends of the shared resources.
-
-    `stderr` is the descriptor to read the process's output from; its owner closes it.
-    """
-
-    process: subprocess.Popen[bytes]
-    connection: socket.socket
-    outgoing: RingWriter
-    incoming: RingReader
-    stderr: int
-
-
-def launch(command: Sequence[str] = WORKER_COMMAND, ring_bytes: int = RING_BYTES) -> Launched:
-    """Start a worker; call this from the thread that lives as long as the node.
-
-    The kernel's parent-death signal follows the thread that forked, not the process: a child
-    started from a pool thread would be killed as soon as that thread is retired.
-
-    Raises:
-        OSError: the process cannot be started.
-    """
-    with ExitStack() as on_failure, ExitStack() as child_ends:
-        ours, theirs = socket.socketpair()
-        on_failure.callback(ours.close)
-        child_ends.callback(theirs.close)
-        stderr, stderr_end = os.pipe()
-        on_failure.callback(os.close, stderr)
-        child_ends.callback(os.close, stderr_end)
-        rings = []
-        for _ in range(2):
-            rings.append(create_shared_file(ring_bytes))
-            child_ends.callback(os.close, rings[-1])
-        outgoing, incoming = RingWriter(rings[0]), RingReader(rings[1])
-        process = _spawn(command, theirs.fileno(), rings, stderr_end)
-        on_failure.pop_all()
-        return Launched(process, ours, outgoing, incoming, stderr)
 
 
 def _spawn(
@@ -126,17 +88,8 @@ def _spawn(
         stdout=stderr,
         stderr=stderr,
         pass_fds=(connection, *rings),
-        env={**ALLOCATOR, **WAITING, **FALLING_BACK, **os.environ},
+        env={**ALLOCATOR, **OMP_ENV, **MPS_ENV, **os.environ},
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """One process of a worker that is a group; `passes` are the ones that it has answered."""
-
-    device: str
-    pid: int
-    passes: int
 
 
 @dataclass(eq=False, slots=True)
@@ -189,7 +142,7 @@ class Worker(ABC):
         return self.pids[0]
 
     @property
-    def ranks(self) -> tuple[Rank, ...]:
+    def ranks(self) -> tuple[RankView, ...]:
         """The processes of a group; empty: the worker is no group."""
         return ()
 
@@ -260,15 +213,35 @@ class Worker(ABC):
 
 
 class WorkerProcess(Worker):
-    """A worker that is one process; made by `open_worker`."""
+    """A worker that is one process; made by `open_worker`.
 
-    def __init__(self, launched: Launched) -> None:
+    Make it in the thread that lives as long as the node. The kernel's parent-death signal follows
+    the thread that forked, not the process: a child started from a pool thread would be killed as
+    soon as that thread is retired.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], ring_bytes: int) -> None:
         super().__init__()
-        self._outgoing, self._incoming = launched.outgoing, launched.incoming
         self._talking = trio.CancelScope()
-        self._process = launched.process
-        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(launched.connection))
-        self._output = trio.lowlevel.FdStream(launched.stderr)
+        with ExitStack() as on_failure, ExitStack() as child_ends:
+            ours, theirs = socket.socketpair()
+            on_failure.callback(ours.close)
+            child_ends.callback(theirs.close)
+            stderr, stderr_end = os.pipe()
+            on_failure.callback(os.close, stderr)
+            child_ends.callback(os.close, stderr_end)
+            rings = []
+            for _ in range(2):
+                rings.append(create_shared_file(ring_bytes))
+                child_ends.callback(os.close, rings[-1])
+            self._outgoing, self._incoming = RingWriter(rings[0]), RingReader(rings[1])
+            self._process = _spawn(command, theirs.fileno(), rings, stderr_end)
+            on_failure.pop_all()
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        self._output = trio.lowlevel.FdStream(stderr)
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._stderr_rest = b""
 
@@ -386,7 +359,7 @@ async def open_worker(
     Raises:
         OSError: the process cannot be started.
     """
-    async with running(WorkerProcess(launch(command, ring_bytes))) as worker:
+    async with running(WorkerProcess(command, ring_bytes)) as worker:
         yield worker
 
 

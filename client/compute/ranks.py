@@ -85,7 +85,7 @@ class Ranks:
             StaleRequest: this rank is not at the version, or not at the one before.
         """
         if self._rank != _LEADER:
-            replica.follow(request.version)
+            replica.begin(request.version)
         if replica.version != request.version:
             raise StaleRequest(f"rank {self._rank} is at version {replica.version}")
         dist.broadcast(replica.parameters, _LEADER)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -54,7 +54,6 @@ _NORM_CHUNK = 1 << 18
 class Replica:
     """The stage that a worker holds."""
 
-    swarm: str
     peer: str
     """Ours, by which keys name us."""
     slot: Slot
@@ -71,19 +70,17 @@ class Replica:
     """Where all vectors (N,) lie but the parameters."""
     samples: Samples | None = None
     """The source of the first stage's microbatches; None if the node sends them."""
-    loss_weight: float = 1.0
-    """What the loss of a learned token is multiplied with before it is run back."""
     inner: InnerSteps | None = None
     """None: the weights stay until the next version."""
     version: int = 0
     known_hash: str | None = None
     """Hash of this version, where it is known already."""
     _version_stage: Stage | None = None
-    sequences_at_once: int = 0
+    sequences_at_once: int = field(init=False)
     """Sequences of a microbatch that are run at a time: all, until memory is short."""
 
     def __post_init__(self) -> None:
-        self.sequences_at_once = self.sequences_at_once or self.wire.sequences
+        self.sequences_at_once = self.wire.run.sequences_per_microbatch
 
     @property
     def state(self) -> StateSpec:
@@ -188,7 +185,9 @@ class Replica:
         microbatch: it goes to and fro, for honest rounds are up to some times as long."""
         assert self.inner is not None
         steps = microbatches / self.inner.microbatches
-        return USUAL_SIZE * self._inner_rate() * math.sqrt(steps) * self.wire.token_count
+        return (
+            USUAL_SIZE * self._inner_rate() * math.sqrt(steps) * self.wire.run.tokens_per_microbatch
+        )
 
     def _inner_rate(self) -> float:
         assert self.inner is not None
@@ -197,7 +196,7 @@ class Replica:
 
     def _step_inside(self) -> None:
         assert self.inner is not None
-        tokens = self.inner.waiting * self.wire.token_count
+        tokens = self.inner.waiting * self.wire.run.tokens_per_microbatch
         spec, squares = self.trained_by, squared_norm(self.gradient_sum)
         scale = step_scale(squares, tokens, stage_clip(spec, self.part.count))
         self.inner.step(self.slot, self._inner_rate(), scale)
@@ -207,7 +206,7 @@ class Replica:
         may be the gradient sum's own."""
         if self.inner is None:
             return self.gradient_sum[start:end]
-        tokens = len(self.counted) * self.wire.token_count
+        tokens = len(self.counted) * self.wire.run.tokens_per_microbatch
         return self.inner.moved(self.slot, start, end).mul_(tokens)
 
     def update(
@@ -235,19 +234,16 @@ class Replica:
         rate = learning_rate(config, self.version) if rate is None else rate
         scale = step_scale(squared_norm, tokens, stage_clip(config, self.part.count))
         self.optimizer.step(total, rate, scale * stretch)
-        self._begin(self.version + 1)
+        self.begin(self.version + 1)
         return math.sqrt(squared_norm) / tokens
 
-    def _begin(self, version: int) -> None:
-        """Begin the step of a version, whose parameters are there, with nothing accumulated."""
+    def begin(self, version: int) -> None:
+        """Begin the step of a version with nothing accumulated; its parameters are there, or come
+        from the process that makes them."""
         self.slot.clear()
         if self.inner is not None:
             self.inner.begin(self.slot)
         self.version, self.known_hash, self._version_stage = version, None, None
-
-    def follow(self, version: int) -> None:
-        """Switch to a version whose parameters will come from the process that makes them."""
-        self._begin(version)
 
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
         """Switch to another version, with nothing accumulated.
@@ -261,7 +257,7 @@ class Replica:
         self.optimizer.steps_done = version
         if self.inner is not None:
             self.inner.forget()
-        self._begin(version)
+        self.begin(version)
 
     def load_base(self, tensors: Mapping[str, Tensor]) -> None:
         """Take what is frozen beside adapters, by name, each on the device and in its type."""
@@ -305,58 +301,41 @@ def open_replica(
         part = _part(request)
     except ValueError as error:
         raise ShapeError(str(error)) from error
-    spec = request.model
-    if request.local_rounds is not None and request.follows:
+    run, spec = request.manifest, request.manifest.model
+    if run.local_rounds is not None and request.follows:
         raise ShapeError("in local rounds each device trains alone: start a volunteer for each")
     slot, home = _new_slot(request, part, device)
-    slot.module.precision = precision_on(request.precision, fast_in_bf16=_is_fast(device))
+    slot.module.precision = precision_on(run.compute, fast_in_bf16=_is_fast(device))
     slot.module.reruns_blocks = request.reruns_blocks
     slot.module.logits_at_once = request.logits_at_once
     flat = slot.flat
-    wire = Wire(
-        request.sequences,
-        request.tokens,
-        spec.boundary_width,
-        spec.vocab,
-        request.boundary_codec,
-        request.averaging_codec,
-        device,
-        masked=request.masked,
-        packed=request.packed,
-        narrow=spec.narrow is not None,
-        swarm=request.swarm,
-        stage=request.stage,
-        departures=departures,
-    )
+    wire = Wire(run, request.swarm, request.stage, device, departures)
     matrices = hidden_matrices(spec, part)
     inner = None
-    if request.local_rounds is not None:
-        optimizer, inner = _local(request, request.local_rounds, flat, matrices, device)
+    if run.local_rounds is not None:
+        optimizer, inner = _local(run.optimizer, run.local_rounds, flat, matrices, device)
     else:
-        make_optimizer = Followed if request.follows else flat_optimizer(request.optimizer)
-        optimizer = make_optimizer(flat.values, flat.decay_size, request.optimizer, matrices, home)
+        make_optimizer = Followed if request.follows else flat_optimizer(run.optimizer)
+        optimizer = make_optimizer(flat.values, flat.decay_size, run.optimizer, matrices, home)
     samples = Samples(request) if request.corpus else None
-    behind = len(request.layers_per_stage) - 1 - request.stage
+    behind = run.stage_count - 1 - request.stage
     outliers = OutlierFilter({"forward": request.stage, "backward": behind})
-    weight = request.token_data.loss_weight if request.token_data else 1.0
     return Replica(
-        request.swarm,
         request.peer,
         slot,
         optimizer,
         wire,
         request.graphs_kept,
-        request.microbatches * wire.token_count,
+        run.microbatches_per_step * run.tokens_per_microbatch,
         outliers,
         home,
         samples,
-        weight,
         inner,
     )
 
 
 def _local(
-    request: OpenStage,
+    spec: OptimizerSpec,
     local: LocalRounds,
     flat: FlatParameters,
     matrices: tuple[Matrix, ...],
@@ -368,16 +347,16 @@ def _local(
     """
     away = Vectors(device) if device.type == "cpu" else host_vectors(device)
     base = away.zeros(flat.values.numel()).copy_(flat.values)
-    make_inner, spec = flat_optimizer(request.optimizer), request.optimizer
-    inner = make_inner(flat.values, flat.decay_size, spec, matrices, away)
+    inner = flat_optimizer(spec)(flat.values, flat.decay_size, spec, matrices, away)
     inner.alone = True
     outer = flat_optimizer(local.outer)(base, 0, local.outer, home=away)
     return outer, InnerSteps(base, inner, local.inner_microbatches)
 
 
 def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> tuple[Slot, Vectors]:
-    make = blank_stage if request.imported else build_stage
-    module = make(request.model, part, request.seed)
+    run = request.manifest
+    make = blank_stage if run.start else build_stage
+    module = make(run.model, part, run.seed)
     module.to(device)
     home = vectors_for(request, device)
     flat = FlatParameters(module, vectors=home)
@@ -385,13 +364,12 @@ def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> tup
 
 
 def _part(request: OpenStage) -> StageSlice:
-    parts, spec = slices(request.layers_per_stage), request.model
-    if problem := cut_problem(spec, request.layers_per_stage):
+    cut = request.manifest.layers_per_stage
+    parts = slices(cut)
+    if problem := cut_problem(request.manifest.model, cut):
         raise ValueError(problem)
     if request.stage >= len(parts):
         raise ValueError(f"there is no stage {request.stage} of {len(parts)}")
-    if request.tokens > spec.context:
-        raise ValueError(f"{request.tokens} tokens exceed the context of {spec.context}")
     return parts[request.stage]
 
 

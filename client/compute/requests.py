@@ -22,14 +22,8 @@ import msgspec
 from msgspec import Meta
 
 from client.compute.errors import FailureKind
-from model_zoo.specs.aggregation import DEFAULT as SUM
-from model_zoo.specs.codec import AveragingCodec, Codec
-from model_zoo.specs.data import DataSpec
-from model_zoo.specs.local_rounds import LocalRounds
-from model_zoo.specs.model import LOGITS_AT_ONCE, ModelSpec
-from model_zoo.specs.optimizer import OptimizerSpec
-from model_zoo.specs.precision import DEFAULT, Compute
-from model_zoo.specs.state import StateSpec
+from model_zoo.specs.model import LOGITS_AT_ONCE
+from protocol.manifest import Manifest
 from protocol.pipeline.effects import Outcome, Task
 
 Count = Annotated[int, Meta(ge=0)]
@@ -125,14 +119,13 @@ class Request(msgspec.Struct, Generic[ReplyT], frozen=True, tag=True):
 
 
 class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
-    """Hold `stage` of the model at version 0; replaces the stage that was open.
+    """Hold `stage` of a run at version 0; replaces the stage that was open.
 
     Fields:
         swarm: hex id, written into checkpoints.
-        imported: whether the weights, or what is frozen beside adapters, come from `LoadStart`;
-            until then they are zero.
         peer: our id; of the parts of a sum, the one with it in its key is our own.
-        sequences, tokens: B and T of a microbatch; microbatches: in a step, of all replicas.
+        manifest: of the run. Where it has starts the weights, or what is frozen beside adapters,
+            come from `LoadStart`; until then they are zero.
         graphs_kept: most forward graphs held for their backward.
         threads: CPU threads; choose_threads: use fewer where that is as fast; device: `cpu`,
             `cuda`, `cuda:1`, or `auto`.
@@ -145,21 +138,8 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
 
     swarm: str
     peer: str = ""
-    model: ModelSpec
-    layers_per_stage: list[int]
+    manifest: Manifest
     stage: Count
-    seed: int
-    imported: bool = False
-    optimizer: OptimizerSpec
-    precision: Compute = DEFAULT
-    """In which passes compute."""
-    boundary_codec: Codec
-    averaging_codec: AveragingCodec
-    aggregation: str = SUM
-    """Name of the rule by which segments are aggregated."""
-    sequences: Positive
-    tokens: Positive
-    microbatches: Positive
     graphs_kept: Count = 4
     reruns_blocks: bool = False
     """Whether graphs keep the blocks' inputs alone, where whole ones do not fit."""
@@ -180,29 +160,9 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """How many kernels are compiled at once, where nobody else needs the cores."""
     corpus: str = ""
     """Folder of the training data, or of leaves of them, for the first stage."""
-    token_data: DataSpec | None = None
-    """What the manifest says of the data; None: they are bytes, and all are learned."""
-    local_rounds: LocalRounds | None = None
-    """How the replica steps between two versions; None: it does not."""
     follows: bool = False
-    """Whether another rank of the group makes the versions: then nothing is kept for updates."""
-
-    @property
-    def masked(self) -> bool:
-        """Whether tokens say if they are learned."""
-        return self.token_data is not None and self.token_data.masked
-
-    @property
-    def packed(self) -> bool:
-        """Whether tokens say if a document begins with them."""
-        return self.token_data is not None and self.token_data.packed
-
-    @property
-    def state(self) -> StateSpec:
-        """The layout of a version of the stage."""
-        if self.local_rounds is not None:
-            return StateSpec(self.local_rounds.outer.name)
-        return StateSpec(self.optimizer.name)
+    """Whether another rank of the group makes the versions and takes part in rounds: then nothing
+    is kept for them."""
 
 
 class JoinGroup(Request[Done], frozen=True, kw_only=True):
@@ -288,23 +248,12 @@ class Probe(Request[Probed], frozen=True, kw_only=True):
     threads: Positive = 1
 
 
-class SetThreads(Request[Done], frozen=True, kw_only=True):
-    """Set the number of CPU threads from now on; no stage needs to be open."""
-
-    threads: Positive
+class Ping(Request[Done], frozen=True):
+    """Answer when everything before is done; no stage needs to be open."""
 
 
 AnyRequest = (
-    Task
-    | OpenStage
-    | Save
-    | Load
-    | LoadStart
-    | Probe
-    | SetThreads
-    | JoinGroup
-    | GatherSum
-    | ShareVersion
+    Task | OpenStage | Save | Load | LoadStart | Probe | Ping | JoinGroup | GatherSum | ShareVersion
 )
 AnyAnswer = Outcome | Done | StageOpened | VersionShared | Saved | Loaded | Probed | Failed
 

@@ -20,18 +20,17 @@ class Samples:
     """Reads the samples of an id; the manifest's seed and microbatch shape are fixed."""
 
     def __init__(self, request: OpenStage) -> None:
-        if request.token_data is None:
-            raise WrongData("nothing is said of the data")
-        self._corpus = token_corpus(Path(request.corpus), request.token_data)
+        run = request.manifest
+        data, model = run.data, run.model
+        self._corpus = token_corpus(Path(request.corpus), data)
         try:
-            self._corpus.check(request.tokens)
+            self._corpus.check(model.context)
         except DataError as error:
             raise WrongData(str(error)) from error
-        self._sequences, self._tokens = request.sequences, request.tokens
-        self._seed = request.seed
-        self._vocab = request.model.vocab
-        self._bits = {"masked": request.masked, "packed": request.packed}
-        self._dtype = token_dtype(self._vocab, masked=request.masked)
+        self._sequences, self._tokens = run.sequences_per_microbatch, model.context
+        self._seed, self._vocab = run.seed, model.vocab
+        self._bits = {"masked": data.masked, "packed": data.packed}
+        self._dtype = token_dtype(self._vocab, masked=data.masked)
 
     def read(self, microbatch: int) -> bytes:
         """Tokens of a microbatch (B, T+1), as they are sent; held-out ones have negative numbers.

@@ -14,13 +14,12 @@ GPU's host the buffers of the copy, which are used again. The version knows when
 change.
 """
 
-import hashlib
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -34,7 +33,7 @@ from client.compute.checkpoint import CHUNK_BYTES, CheckpointInfo, build_header,
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.replica import Replica, hash_tensors, host_bytes
 from client.compute.requests import Load, Loaded, Save, Saved
-from client.compute.state_hash import Hasher
+from client.compute.state_hash import PieceHasher, root
 from model_zoo.specs.state import Layout, StateSpec
 
 COPY_ELEMENTS = 1 << 20
@@ -48,54 +47,6 @@ LONGEST_S = 15.0
 """That it waits where it cannot be copied: half of what a task is waited for at least."""
 SPARE_SHARE = 0.5
 """Of the memory that is free: so much a copy may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """The version to be written: its tensors, and the fields of its header."""
-
-    swarm: str
-    stage: int
-    stages: int
-    version: int
-    layout: Layout
-    state: StateSpec
-
-    def write(self, data: "_Data", digest: str | None, path: Path, *, durable: bool) -> Saved:
-        """Write the version.
-
-        Args:
-            data: its tensors.
-            digest: its hash, hex, where it is known already.
-            path: the file.
-            durable: flush it to the disk before it appears.
-
-        Raises:
-            DiskError: the file could not be completed.
-        """
-        if digest is None:
-            hasher = Hasher(self.version)
-            for part in data.read(again=True):
-                hasher.update(part)
-            digest = hasher.hexdigest()
-        header = build_header(
-            swarm=self.swarm,
-            stage=self.stage,
-            stages=self.stages,
-            version=self.version,
-            digest=digest,
-            layout=self.layout,
-            state=self.state,
-        )
-        parts = chain([memoryview(header)], data.read(again=False))
-        digests = write_atomically(path, parts, durable=durable)
-        return Saved(
-            version=self.version,
-            path=str(path),
-            hash=digest,
-            size_bytes=len(header) + data.nbytes,
-            chunk_digests=digests,
-        )
 
 
 class _Data:
@@ -159,6 +110,38 @@ class _Data:
         self.released.set()
 
 
+def _write_version(
+    info: CheckpointInfo, data: _Data, path: Path, *, known: str | None, durable: bool
+) -> Saved:
+    """Write a version.
+
+    Args:
+        info: what its header says, but for the hash.
+        data: its tensors.
+        path: the file.
+        known: its hash, hex; None: it is computed.
+        durable: flush it to the disk before it appears.
+
+    Raises:
+        DiskError: the file could not be completed.
+    """
+    if known is None:
+        hasher = PieceHasher()
+        for part in data.read(again=True):
+            hasher.update(part)
+        known = root(info.version, hasher.digests)
+    header = build_header(replace(info, hash=known))
+    parts = chain([memoryview(header)], data.read(again=False))
+    digests = write_atomically(path, parts, durable=durable)
+    return Saved(
+        version=info.version,
+        path=str(path),
+        hash=known,
+        size_bytes=len(header) + data.nbytes,
+        chunk_digests=digests,
+    )
+
+
 class Saver:
     """Saves one version at a time in a thread of its own."""
 
@@ -188,7 +171,7 @@ class Saver:
             raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
         if self._data is not None:
             raise DiskError("the save before this one is still being written")
-        version, digest = _version(replica), replica.known_hash
+        info, known, path = _info(replica), replica.known_hash, Path(request.path)
         tensors = [tensor.detach() for tensor in replica.state_tensors]
         self._keep_buffers(tensors)
         sources = [self._buffers.get(place, tensor) for place, tensor in enumerate(tensors)]
@@ -206,7 +189,7 @@ class Saver:
                 if all_copied:
                     data.released.set()
                     _yield_to_others()
-                return version.write(data, digest, Path(request.path), durable=request.durable)
+                return _write_version(info, data, path, known=known, durable=request.durable)
             finally:
                 self._data = None  # before the answer: it invites the next save
                 data.copied.set()
@@ -245,10 +228,11 @@ class Saver:
             self._buffers = {place: torch.empty(size) for place, size in sizes.items()}
 
 
-def _version(replica: Replica) -> _Version:
-    part, layout = replica.part, _layout(replica)
-    named = replica.swarm, part.index, part.count, replica.version
-    return _Version(*named, layout, replica.state)
+def _info(replica: Replica) -> CheckpointInfo:
+    """Return what the header of the version at hand says, but for its hash."""
+    part = replica.part
+    named = replica.wire.swarm, part.index, part.count, replica.version
+    return CheckpointInfo(*named, "", _layout(replica), replica.state)
 
 
 def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
@@ -306,24 +290,17 @@ def write_atomically(path: Path, data: Iterable[memoryview], *, durable: bool) -
 
 
 def _write(path: Path, data: Iterable[memoryview], *, durable: bool) -> list[bytes]:
-    digests = []
-    chunk, filled = hashlib.blake2b(digest_size=32), 0
+    hasher = PieceHasher(CHUNK_BYTES)
     with path.open("wb") as file:
         for piece in _pieces(data):
             file.write(piece)
-            while piece:
-                taken = piece[: CHUNK_BYTES - filled]
-                chunk.update(taken)
-                filled, piece = filled + len(taken), piece[len(taken) :]
-                if filled == CHUNK_BYTES:
-                    digests.append(chunk.digest())
-                    chunk, filled = hashlib.blake2b(digest_size=32), 0
+            hasher.update(piece)
         if faults.active is not None:
             faults.active.write(path.name)
         file.flush()
         if durable:
             os.fsync(file.fileno())
-    return [*digests, chunk.digest()] if filled else digests
+    return hasher.digests
 
 
 def _pieces(data: Iterable[memoryview]) -> Iterable[memoryview]:
@@ -367,7 +344,7 @@ def load(replica: Replica, request: Load) -> Loaded:
 
 def _check_identity(replica: Replica, request: Load, info: CheckpointInfo) -> None:
     found = (info.swarm, info.stage, info.stages, info.version)
-    wanted = (replica.swarm, replica.part.index, replica.part.count, request.version)
+    wanted = (replica.wire.swarm, replica.part.index, replica.part.count, request.version)
     if found != wanted:
         raise CheckpointError(f"checkpoint is of (swarm, stage, stages, version) {found}")
     if info.state != replica.state:

@@ -14,7 +14,7 @@ from client.compute.replica import Replica
 
 def parts_of(replica: Replica) -> list[slice]:
     """The slices of the sequences [0, B) that are run one after the other."""
-    count, size = replica.wire.sequences, replica.sequences_at_once
+    count, size = replica.wire.run.sequences_per_microbatch, replica.sequences_at_once
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
@@ -30,7 +30,7 @@ def halve(replica: Replica, words: str) -> None:
     elif torch.backends.mps.is_available():
         torch.mps.empty_cache()
     if replica.sequences_at_once <= 1:
-        tokens = replica.wire.tokens
+        tokens = replica.wire.run.model.context
         raise OutOfMemory(
             f"not even one sequence of {tokens} tokens fits in memory beside stage "
             f"{replica.part.index}: {words}"

@@ -46,10 +46,6 @@ class Slot:
             state = "not counted" if counted else "counted already"
             raise LedgerError(f"microbatch {microbatch} is {state} in its step")
 
-    def zero_gradients(self) -> None:
-        """Begin a pass: set the gradients in scratch to zero."""
-        self.flat.zero_gradients()
-
     def count(self, microbatch: int) -> None:
         """Add the gradient in scratch, which is that of this microbatch."""
         self.gradient_sum.add_(self.flat.gradients)

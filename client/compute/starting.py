@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -36,7 +37,7 @@ from model_zoo.specs.tensor_headers import (
     parse_header,
 )
 
-_Take = Callable[[str, Tensor], None]
+_Take = Callable[[str, Tensor], object]
 """Gets each tensor by name, in the order of the layout."""
 
 
@@ -114,10 +115,23 @@ def load_start(replica: Replica, request: LoadStart) -> Loaded:
         CheckpointUnreadable: it cannot be read now.
         CheckpointError: it is not the file of that digest, or of another stage.
     """
-    take = _Base(replica) if replica.module.spec.lora is not None else _Values(replica)
+    lora = replica.module.spec.lora
     layout = stage_layout(replica.module.spec.base, replica.part)
-    _read_verified(Path(request.path), layout, request.digest, take.add)
-    take.use()
+    read = partial(_read_verified, Path(request.path), layout, request.digest)
+    if lora is not None:
+        own, taken = dict(replica.module.named_parameters()), dict[str, Tensor]()
+
+        def take(name: str, found: Tensor) -> None:
+            taken[name] = kept(found.to(replica.wire.device), own[name], lora)
+
+        read(take)
+        replica.load_base(taken)
+    else:
+        values, sizes = replica.flat.gradients, [math.prod(shape) for _, shape in layout]
+        places = iter(torch.split(values, sizes))  # of the scratch
+        read(lambda _, found: next(places).copy_(found.flatten()))
+        zeros = [torch.zeros(1).expand(replica.size)] * (len(replica.state_tensors) - 1)
+        replica.replace_state(0, [values, *zeros])
     return Loaded(version=replica.version, hash=replica.state_hash())
 
 
@@ -152,44 +166,6 @@ def _read_verified(path: Path, layout: Layout, digest: str, take: _Take) -> None
         raise CheckpointError(f"{path.name} is not the start of this stage: {error}") from error
     if found != digest:
         raise CheckpointError(f"{path.name} is not the start of this stage: its digest differs")
-
-
-class _Values:
-    """The parameters of version 0, as they are read: into the scratch of the gradients."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica, self._place = replica, 0
-        self._values = replica.flat.gradients
-
-    def add(self, name: str, found: Tensor) -> None:
-        """Take the next tensor of the layout."""
-        end = self._place + found.numel()
-        self._values[self._place : end] = found.flatten()
-        self._place = end
-
-    def use(self) -> None:
-        """Begin with them."""
-        replica, zeros = self._replica, torch.zeros(1).expand(self._replica.size)
-        kept = len(replica.state_tensors) - 1
-        replica.replace_state(0, [self._values, *[zeros] * kept])
-
-
-class _Base:
-    """What is frozen beside adapters, as it is read."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-        self._own = dict(replica.module.named_parameters())
-        self._tensors: dict[str, Tensor] = {}
-
-    def add(self, name: str, found: Tensor) -> None:
-        """Take the next tensor of the layout, in the type in which it is kept."""
-        own, lora = self._own[name], self._replica.module.spec.lora
-        self._tensors[name] = kept(found.to(self._replica.wire.device), own, lora)
-
-    def use(self) -> None:
-        """Begin with them."""
-        self._replica.load_base(self._tensors)
 
 
 def _read(file: BinaryIO, layout: Layout, found: _Take) -> str:

@@ -62,27 +62,32 @@ def leaves(buffers: Sequence[Data]) -> Iterator[tuple[Data, ...]]:
         yield tuple(parts)
 
 
-class Hasher:
-    """Computes a version's hash of data that come one after the other."""
+class PieceHasher:
+    """Computes the BLAKE2b-256 of every piece of data that come one after the other; the last piece
+    may be shorter.
 
-    def __init__(self, version: int) -> None:
-        self._version, self._digests = version, list[bytes]()
-        self._leaf, self._filled = hashlib.blake2b(digest_size=32), 0
+    ``size``: of a piece; `LEAF_BYTES`: its digests are those of leaves.
+    """
+
+    def __init__(self, size: int = LEAF_BYTES) -> None:
+        self._size, self._digests = size, list[bytes]()
+        self._piece, self._filled = hashlib.blake2b(digest_size=32), 0
 
     def update(self, data: memoryview) -> None:
         """Take the next data."""
         while data:
-            part = data[: LEAF_BYTES - self._filled]
-            self._leaf.update(part)
+            part = data[: self._size - self._filled]
+            self._piece.update(part)
             self._filled, data = self._filled + len(part), data[len(part) :]
-            if self._filled == LEAF_BYTES:
-                self._digests.append(self._leaf.digest())
-                self._leaf, self._filled = hashlib.blake2b(digest_size=32), 0
+            if self._filled == self._size:
+                self._digests.append(self._piece.digest())
+                self._piece, self._filled = hashlib.blake2b(digest_size=32), 0
 
-    def hexdigest(self) -> str:
-        """Hex hash of what has come."""
-        rest = [self._leaf.digest()] if self._filled else []
-        return root(self._version, [*self._digests, *rest])
+    @property
+    def digests(self) -> list[bytes]:
+        """Of what has come."""
+        rest = [self._piece.digest()] if self._filled else []
+        return [*self._digests, *rest]
 
 
 def _number(version: int) -> bytes:

@@ -21,10 +21,10 @@ from client.compute.lane import lane_to
 from client.compute.payload import Buffer, Direction, check_seal, seal
 from client.compute.readings import Check
 from model_zoo.data import beginnings, inputs_and_targets
-from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.narrow import joined
 from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
 from model_zoo.tokenizers.arrays import Tokens
+from protocol.manifest import Manifest
 
 Of: TypeAlias = tuple[int, int]
 """A step and a microbatch."""
@@ -32,40 +32,31 @@ Of: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """The shapes and codecs that a manifest fixes for one stage."""
+    """The shapes and codecs of a run, for one of its stages.
 
-    sequences: int
-    tokens: int
-    width: int
-    vocab: int
-    boundary_codec: Codec
-    averaging_codec: AveragingCodec
+    Fields:
+        run: the manifest.
+        swarm, stage: what the rounding of gradients follows from.
+        device: where the tensors are.
+    """
+
+    run: Manifest
+    swarm: str
+    stage: int
     device: torch.device
-    masked: bool = False
-    """Whether tokens say if they are learned."""
-    packed: bool = False
-    """Whether tokens say if a document begins with them."""
-    narrow: bool = False
-    """Whether boundaries are narrow: all stages need the tokens then."""
-    swarm: str = ""
-    stage: int = 0
-    """With the swarm, what the rounding of gradients follows from."""
     departures: Departures | None = None
     """By which boundaries leave while the next task is computed; None: they are ready at once."""
 
     @property
     def boundary_shape(self) -> tuple[int, int, int]:
         """(B, T, K)."""
-        return (self.sequences, self.tokens, self.width)
+        model = self.run.model
+        return (self.run.sequences_per_microbatch, model.context, model.boundary_width)
 
     @property
     def _coded_shape(self) -> tuple[int, int, int]:
-        return joined(*self.boundary_shape) if self.narrow else self.boundary_shape
-
-    @property
-    def token_count(self) -> int:
-        """Predicted tokens in a microbatch."""
-        return self.sequences * self.tokens
+        shape = self.boundary_shape
+        return shape if self.run.model.narrow is None else joined(*shape)
 
     def boundary_out(
         self,
@@ -86,7 +77,7 @@ class Wire:
             PoisonedTensor: the tensor is not finite; here or when it is judged.
         """
         departures = self.departures
-        codec, key = self.boundary_codec, rounding_key(self.swarm, *of, self.stage)
+        codec, key = self.run.boundary_codec, rounding_key(self.swarm, *of, self.stage)
         tensor = tensor.reshape(self._coded_shape)
         begun = begin_encoding(tensor, codec, direction=direction, like=like, key=key)
         lane = lane_to(tensor.device)
@@ -121,7 +112,7 @@ class Wire:
             decoded, good = begin_decoding(
                 payload,
                 self._coded_shape,
-                codec=self.boundary_codec,
+                codec=self.run.boundary_codec,
                 direction=direction,
                 device=self.device,
             )
@@ -135,7 +126,7 @@ class Wire:
         """
         if segment.numel() == 0:
             return memoryview(b"")
-        payload = encode(segment, self.averaging_codec, direction="average")
+        payload = encode(segment, self.run.averaging_codec, direction="average")
         seal(payload)
         return payload
 
@@ -158,7 +149,8 @@ class Wire:
             self._decode_segment(payload, out)
 
     def _decode_segment(self, payload: Buffer, out: Tensor) -> None:
-        decode(payload, out.shape, codec=self.averaging_codec, direction="average", out=out)
+        codec = self.run.averaging_codec
+        decode(payload, out.shape, codec=codec, direction="average", out=out)
 
     def tokens_in(self, data: Buffer) -> tuple[Tensor, Tensor]:
         """Inputs and targets (B, T) int64 from tokens (B, T+1) as `specs.tokens` has them sent; a
@@ -177,7 +169,7 @@ class Wire:
         Raises:
             ShapeError: as there.
         """
-        return self.tokens_in(data)[0] if self.narrow else None
+        return None if self.run.model.narrow is None else self.tokens_in(data)[0]
 
     def begins_in(self, data: Buffer) -> Tensor | None:
         """With which inputs (B, T) documents begin, on the CPU, from tokens as `tokens_in` takes
@@ -186,15 +178,16 @@ class Wire:
         Raises:
             ShapeError: as there.
         """
-        return torch.from_numpy(beginnings(self._tokens(data))) if self.packed else None
+        return torch.from_numpy(beginnings(self._tokens(data))) if self.run.data.packed else None
 
     def _tokens(self, data: Buffer) -> Tokens:
         """Tokens (B, T+1) that were sent, checked."""
-        shape = (self.sequences, self.tokens + 1)
-        if len(data) != token_bytes(self.vocab, masked=self.masked) * shape[0] * shape[1]:
+        bits, vocab = self.run.data, self.run.model.vocab
+        shape = (self.run.sequences_per_microbatch, self.run.model.context + 1)
+        if len(data) != token_bytes(vocab, masked=bits.masked) * shape[0] * shape[1]:
             raise ShapeError(f"{len(data)} bytes are not {shape[0]} x {shape[1]} tokens")
-        sent = np.frombuffer(data, dtype=token_dtype(self.vocab, masked=self.masked))
-        largest = int(token_values(sent, masked=self.masked, packed=self.packed).max())
-        if largest >= self.vocab:
-            raise ShapeError(f"token {largest} is outside the vocabulary of {self.vocab}")
+        sent = np.frombuffer(data, dtype=token_dtype(vocab, masked=bits.masked))
+        largest = int(token_values(sent, masked=bits.masked, packed=bits.packed).max())
+        if largest >= vocab:
+            raise ShapeError(f"token {largest} is outside the vocabulary of {vocab}")
         return sent.reshape(shape)

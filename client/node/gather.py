@@ -17,7 +17,6 @@ from pathlib import Path
 import nacl.utils
 import trio
 
-from client import __version__
 from client.compute.errors import CheckpointUnreadable
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
@@ -26,7 +25,6 @@ from client.net.network import NetEvent
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import dial_first, fetch_manifest
-from client.train.messaging.handshake import Handshake
 from client.train.recovery.copies import FalseCopy, fetch_copy
 from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
@@ -42,7 +40,6 @@ from protocol.vouching.register import KeptRegister, Register
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import BlobQuery
 
-CLIENT = f"volunteer/{__version__}"
 FIND_S = 20.0
 LOOK_S = 0.5
 ANSWER_S = 5.0
@@ -108,7 +105,7 @@ async def _find(
     if isinstance(target, SwarmFile):
         return target
     swarm = target.swarm if isinstance(target, Invite) else None
-    found = await fetch_manifest(network, member, swarm, CLIENT, seen)
+    found = await fetch_manifest(network, member, swarm, seen)
     if isinstance(target, Address):
         return replace(found, peers=named)
     return replace(found, peers=named, ticket=target.ticket)
@@ -121,17 +118,13 @@ def _engine(
     nursery: trio.Nursery,
     lend: Lend,
 ) -> Engine:
-    engine = Engine(
-        network, signer, swarm.manifest, swarm.swarm, EventSink(EventLog(), _ignore), nursery
-    )
-    vouching = None
+    engine = Engine(network, signer, swarm, EventSink(EventLog(), _ignore), nursery)
     if swarm.manifest.policy.private:
         kept = lend(swarm, signer.peer)
         register = Register(signer, swarm.manifest.founder, swarm.swarm, kept)
-        vouching = Vouching(register, None, engine, _drop, engine.greet_all, engine.expel, _drop)
-    engine.handshake = Handshake(
-        signer.peer, swarm.swarm, CLIENT, swarm.encoded, swarm.signature, engine, vouching
-    )
+        engine.handshake.vouching = Vouching(
+            register, None, engine, _drop, engine.greet_all, engine.expel, _drop
+        )
     return engine
 
 

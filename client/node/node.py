@@ -18,7 +18,6 @@ import nacl.utils
 import trio
 from msgspec import structs
 
-from client import __version__
 from client.config import LIVE, SETTINGS, Settings
 from client.control.amended import ONLY_THE_FOUNDER, amended
 from client.control.invites import described
@@ -68,7 +67,6 @@ from client.train.machine.limiting import Limiting, Senses
 from client.train.machine.pausing import Pauses
 from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
-from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
 from client.train.recovery.history import History
 from client.train.reporting.curve import Curve
@@ -89,7 +87,6 @@ from protocol.vouching.register import KeptRegister, Register
 from protocol.vouching.ticket import MAX_USES, TICKET_BYTES, TICKET_LIFE_S
 from protocol.wire.envelope import Signer
 
-CLIENT = f"volunteer/{__version__}"
 CHECK_S = 0.2
 MEET_S = 10.0
 """Between two looks at whom we are linked with."""
@@ -169,8 +166,8 @@ async def _run(
             raise UserError(str(error), "see --listen-host", ExitCode.CONFIG) from error
         store = SwarmStore(folders.swarms)
         seen: list[NetEvent] = []
-        who, timeout_s = (signer.peer, CLIENT), settings.dial_timeout_s
-        find = partial(find_swarm, network, options.target, store, *who, seen, timeout_s)
+        me, timeout_s = signer.peer, settings.dial_timeout_s
+        find = partial(find_swarm, network, options.target, store, me, seen, timeout_s)
         swarm = await _unless_stopped(find, stop)
         if swarm is None:
             return ExitCode.OK
@@ -461,24 +458,8 @@ class Node(ControlApi):
         swarm, me = self._swarm, self._signer.peer
         largest, usual = largest_payload(swarm.manifest), usual_payload(swarm.manifest)
         self._network.expect_payloads(largest, usual, round_bytes(swarm.manifest))
-        engine = Engine(
-            self._network,
-            self._signer,
-            swarm.manifest,
-            swarm.swarm,
-            self._event_sink,
-            nursery,
-        )
-        engine.handshake = Handshake(
-            me,
-            swarm.swarm,
-            CLIENT,
-            swarm.encoded,
-            swarm.signature,
-            engine,
-            self._vouching(engine),
-            engine.membership.verdicts,
-        )
+        engine = Engine(self._network, self._signer, swarm, self._event_sink, nursery)
+        engine.handshake.vouching = self._vouching(engine)
         engine.handshake.greets = self._greets
         known = self._store.load(swarm.swarm)
         named = (*swarm.peers, *(known.peers if known else ()))
@@ -517,13 +498,10 @@ class Node(ControlApi):
         training = Training(engine, history, site, self._pauses)
         self._engine, self._training = engine, training
         self._relaying = Relaying(
+            engine,
             self._network,
-            engine.membership.roster,
-            engine.own_advert,
             self._options.settings.relay,
             lambda: not self._limiting.used_up,
-            lambda: self._network.reached or engine.reach.reachable,
-            self._event_sink.explain,
             always=self._options.relay_only,
         )
         if self._options.relay_only:

@@ -19,10 +19,9 @@ import trio
 from client.config import lent_bytes_per_s
 from client.control.snapshot import RelayView
 from client.net.libp2p_network import Libp2pNetwork
-from client.train.swarm.own_advert import OwnAdvert
+from client.train.engine import Engine
 from protocol.effects import Explain
 from protocol.ids import PeerId, rank, short
-from protocol.membership.roster import Roster
 from protocol.membership.view import Member
 
 LOOK_S: Final = 2.0
@@ -40,31 +39,26 @@ class Relaying:
     """See the module's docstring.
 
     Args:
+        engine: of the node; its advert says whether we relay and how we are reached.
         network: the links.
-        roster: the members.
-        own_advert: our advert, which says whether we relay and how we are reached.
         setting: the owner's ``relay``.
-        always: a pure relay, whose owner knows that it is reached.
         may: whether the owner's quota allows for relaying now.
-        reached: whether we can be dialled from the internet.
-        explain: tells the user.
+        always: a pure relay, whose owner knows that it is reached.
     """
 
     def __init__(
         self,
+        engine: Engine,
         network: Libp2pNetwork,
-        roster: Roster,
-        own_advert: OwnAdvert,
         setting: str,
         may: Callable[[], bool],
-        reached: Callable[[], bool],
-        explain: Callable[[Explain], None],
         *,
         always: bool = False,
     ) -> None:
-        self._network, self._roster, self._own_advert = network, roster, own_advert
-        self._setting, self._may = setting, may
-        self._reached, self._explain, self._always = reached, explain, always
+        self._network, self._roster = network, engine.membership.roster
+        self._own_advert, self._reach = engine.own_advert, engine.reach
+        self._setting, self._may, self._always = setting, may, always
+        self._explain = engine.event_sink.explain
         self._outside_since: float | None = None
         self._told: tuple[PeerId, ...] | bool = False
         self._over = False
@@ -113,6 +107,10 @@ class Relaying:
             circuits=machine.circuits,
             passed_bytes=machine.passed_bytes,
         )
+
+    def _reached(self) -> bool:
+        """Whether we can be dialled from the internet."""
+        return self._network.reached or self._reach.reachable
 
     def _lent_bytes_per_s(self) -> float:
         return lent_bytes_per_s(self._setting, self._own_advert.upload_bytes_per_s)

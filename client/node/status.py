@@ -29,12 +29,10 @@ from client.control.snapshot import (
     NodeState,
     PauseView,
     PeerView,
-    RankView,
     ReplicaView,
     SeatView,
     Snapshot,
     StageView,
-    TimeView,
     WorkerState,
     WorkerView,
 )
@@ -71,12 +69,11 @@ def take_snapshot(
     """
     manifest = engine.manifest
     state, reason = _state(engine, held_stages, stopping, paused)
-    pace = 0.0 if state == "done" else engine.event_sink.pace.per_s()
     workers, stages = _workers(held_stages, engine.now()), _stages(engine)
-    waypoint, step = engine.waypoints.machine.newest, _step(engine, stages)
-    sink = engine.event_sink
+    step, sink = _step(engine, stages), engine.event_sink
+    pace = 0.0 if state == "done" else sink.pace.per_s()
     error = sink.last_error
-    return Snapshot(
+    now = Snapshot(
         version=__version__,
         pid=os.getpid(),
         peer=engine.signer.peer,
@@ -84,16 +81,16 @@ def take_snapshot(
         swarm_name=manifest.name,
         state=state,
         reason=reason,
-        step=_step(engine, stages),
+        step=step,
         steps=engine.amending.book.steps,
         aggregation=manifest.aggregation,
-        loss=engine.event_sink.loss,
-        loss_vouchers=engine.event_sink.vouchers,
+        loss=sink.loss,
+        loss_vouchers=sink.vouchers,
         tokens_per_s=pace,
         eta_s=_eta_s(engine, step, pace) if state == "training" else None,
         held_out=_held_out(engine),
         own_tokens_per_s=pace * _own_share(engine, held_stages),
-        time_spent=_time_spent(engine, held_stages) if state == "training" else None,
+        time_spent=held_stages.time_spent.shares(engine.now()) if state == "training" else None,
         seats=_seats(held_stages),
         stages=stages,
         peers=_peers(engine),
@@ -109,14 +106,24 @@ def take_snapshot(
         paused=paused,
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
+        audits=_audits(held_stages),
+        trust=trust_of(engine, held_stages),
+    )
+    return _of_the_swarm(now, engine)
+
+
+def _of_the_swarm(now: Snapshot, engine: Engine) -> Snapshot:
+    """Return the snapshot with what is known of the run and of all members."""
+    manifest, waypoint = engine.manifest, engine.waypoints.machine.newest
+    given_up = engine.event_sink.given_up
+    return msgspec.structs.replace(
+        now,
         amendments=amendment_views(engine.amending.book),
         beside=_beside(engine),
-        given_up=EventView.of(sink.given_up) if sink.given_up else None,
+        given_up=EventView.of(given_up) if given_up else None,
         contradicted_amendment=engine.amending.book.contradiction,
         newer=engine.handshake.newer.words,
         expelled=expelled(engine),
-        audits=_audits(held_stages),
-        trust=trust_of(engine, held_stages),
         certified_version=0 if waypoint is None else waypoint.version,
         certified_links=len(engine.waypoints.machine.chain),
         purpose=manifest.purpose,
@@ -348,11 +355,6 @@ def _utilized(
     )
 
 
-def _time_spent(engine: Engine, held_stages: HeldStages) -> TimeView | None:
-    shares = held_stages.time_spent.shares(engine.now())
-    return None if shares is None else TimeView(**shares._asdict())
-
-
 def _workers(held_stages: HeldStages, now: float) -> list[WorkerView]:
     """Every worker, those of held stages first; one that starts if there is none."""
     views = [
@@ -370,15 +372,7 @@ def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerVi
     if worker is None:
         state: WorkerState = "restarting" if restarts else "starting"
         return WorkerView(state=state, restarts=restarts, stage=stage)
-    ranks = [
-        RankView(
-            device=rank.device,
-            pid=rank.pid,
-            rss_bytes=_rss(rank.pid),
-            passes=rank.passes,
-        )
-        for rank in worker.ranks
-    ]
+    ranks = [msgspec.structs.replace(rank, rss_bytes=_rss(rank.pid)) for rank in worker.ranks]
     rss = sum(rank.rss_bytes for rank in ranks) if ranks else _rss(worker.pid)
     return WorkerView(
         state="running", pid=worker.pid, restarts=restarts, rss_bytes=rss, stage=stage, ranks=ranks
@@ -394,14 +388,13 @@ def _rss(pid: int) -> int:
 
 def _counters(engine: Engine, held_stages: HeldStages) -> Counters:
     counters = held_stages.counters
-    open_seats = sum(driver.miscounted for driver in held_stages.drivers())
     restarts = Counter(counters.restarts)
     for driver in held_stages.drivers():
         restarts.update(driver.seat.leader.restarts)
     refused = Counter(engine.penalties) + Counter(engine.network.statistics().refused)
     return Counters(
         lost_microbatches=counters.replayed,
-        doubled_microbatches=counters.miscounted + open_seats,
+        doubled_microbatches=counters.miscounted,
         rerouted_microbatches=counters.rerouted,
         refused_frames=refused.total(),
         refused_by_reason=dict(refused),

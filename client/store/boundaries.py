@@ -7,7 +7,6 @@ keys and bytes, not tensors. Not thread-safe.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from client.store.paths import create_folders
+from client.store.positioned import read_at, write_at
 from protocol.pipeline.effects import PayloadKey
 
 
@@ -117,7 +117,7 @@ class BoundaryStore:
             raise StoreFull(f"{self._disk_budget} bytes of disk are in use for boundaries")
         try:
             spill = self._spills.get(key.step) or self._open_spill(key.step)
-            _write_all(spill.file.fileno(), data, spill.end)
+            write_at(spill.file.fileno(), data, spill.end)
         except OSError as error:
             raise StoreFull(f"cannot spill a boundary to disk: {error.strerror}") from error
         spill.places[key] = (spill.end, len(data))
@@ -141,21 +141,8 @@ class BoundaryStore:
         if place is None:
             return None
         offset, size_bytes = place
-        data = bytearray()
-        while len(data) < size_bytes:
-            descriptor = self._spills[key.step].file.fileno()
-            part = os.pread(descriptor, size_bytes - len(data), offset + len(data))
-            if not part:
-                return None
-            data += part
-        return bytes(data)
+        data = read_at(self._spills[key.step].file.fileno(), size_bytes, offset)
+        return data if len(data) == size_bytes else None
 
     def _disk_bytes(self) -> int:
         return sum(spill.end for spill in self._spills.values())
-
-
-def _write_all(descriptor: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view, offset = view[written:], offset + written

@@ -49,9 +49,9 @@ from protocol.effects import Effect, Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.evidence.proof import RECORDS
 from protocol.evidence.statement import Decisive
-from protocol.ids import PeerId, Stage, SwarmId, short
+from protocol.ids import PeerId, Stage, short
+from protocol.invite import SwarmFile
 from protocol.limits import MAX_CLOCK_OFFSET_S
-from protocol.manifest import Manifest
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.advert import Advert
@@ -106,13 +106,12 @@ class Engine:
         self,
         network: Network,
         signer: Signer,
-        manifest: Manifest,
-        swarm: SwarmId,
+        file: SwarmFile,
         event_sink: EventSink,
         nursery: trio.Nursery,
     ) -> None:
-        self.network, self.signer, self.manifest, self.swarm = network, signer, manifest, swarm
-        self.event_sink = event_sink
+        self.network, self.signer, self.event_sink = network, signer, event_sink
+        self.manifest, self.swarm = manifest, swarm = file.manifest, file.swarm
         self.membership = Membership(
             signer.peer,
             swarm,
@@ -131,21 +130,12 @@ class Engine:
         self.downloads.add(self.data_search)
         self.expulsions = Expulsions(self, network, self.membership, swarm)
         self.numbers = Numbers()
-        sees = Sight(
-            may_be=self._may_be,
-            proves=self._is_proven,
-            first=self._first_electors,
-            serving=self._serving,
-            lost=lambda: self.membership.contacts.lost(self.now()),
-            is_near=self._is_near,
-            now=self.now,
-        )
-        self.notary = Notary(signer, swarm, sees, self.event_sink.explain)
+        self.notary = Notary(signer, swarm, self._sight(), self.event_sink.explain)
         self.elector = self.notary.elector
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(self, manifest, swarm, self._amended)
         self.reach = Reach(self, network, self._has_advert, nursery)
-        self.handshake: Handshake
+        self.handshake = Handshake(file, self, self.membership.verdicts)
         self.history: History | None = None
         """None: we only look on."""
         self.held_stages = StageHolder(manifest.stage_count)
@@ -170,6 +160,18 @@ class Engine:
         self._lines: Mapping[PeerId, tuple[float, float]] = {}
         self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage: the number last announced
+
+    def _sight(self) -> Sight:
+        """Return what our elector goes by."""
+        return Sight(
+            may_be=self._may_be,
+            proves=self._is_proven,
+            first=self._first_electors,
+            serving=self._serving,
+            lost=lambda: self.membership.contacts.lost(self.now()),
+            is_near=self._is_near,
+            now=self.now,
+        )
 
     def _waypoint_driver(self) -> WaypointDriver:
         return WaypointDriver(

@@ -38,6 +38,7 @@ from model_zoo.specs.slices import narrow_layers, slices
 from model_zoo.stages import Stage, build_stage, summed_loss
 from model_zoo.threads import limited_threads
 from model_zoo.whole import load_whole
+from tests.support.compute_stages import small_run
 from tests.support.texts import corpus_of
 
 CONTEXT, SEQUENCES = 64, 16
@@ -79,11 +80,8 @@ class Pipeline:
 
     def __init__(self, spec: ModelSpec, codec: BoundaryCodec, rule: OptimizerSpec, seed: int):
         self.spec, self.rule, self.seed = spec, rule, seed
-        self.wire = Wire(
-            *(SEQUENCES, CONTEXT, spec.boundary_width, spec.vocab, codec, "fp32"),
-            device=torch.device("cpu"),
-            narrow=spec.narrow is not None,
-        )
+        run = small_run([spec.layers], model=spec, boundary=codec, sequences=SEQUENCES)
+        self.wire = Wire(run, "", 0, torch.device("cpu"))
         self.sent = 0
         self._stages = []
         for part in slices([1] * spec.layers):

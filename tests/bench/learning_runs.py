@@ -27,7 +27,7 @@ from model_zoo.specs.tokens import token_dtype
 from protocol.pipeline.effects import ApplyTask, ContributeTask, LossTask, PassTask
 from tests.bench.figures import checked_out
 from tests.support.compute_rounds import summed
-from tests.support.compute_stages import LocalWorker
+from tests.support.compute_stages import LocalWorker, open_request
 
 CONTEXT = 64
 STEP_SEQUENCES = 16
@@ -144,18 +144,15 @@ class Swarm:
         run = self.run
         spec, local = SHAPES[run.shape], run.method == "local"
         inner = LocalRounds(run.inner_microbatches, run.outer_lr, run.outer_momentum)
-        return OpenStage(
-            swarm="00" * 32,
+        return open_request(
+            0,
+            [spec.layers],
             model=spec,
-            layers_per_stage=[spec.layers],
-            stage=0,
             seed=run.seed,
             optimizer=optimizer_of(run),
-            boundary_codec="fp32",
-            averaging_codec=run.codec,
+            averaging=run.codec,
             aggregation=run.rule,
             sequences=self.sequences,
-            tokens=CONTEXT,
             microbatches=run.microbatches * run.replicas,
             local_rounds=inner if local else None,
         )

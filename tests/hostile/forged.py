@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trio
 
-from client.compute.checkpoint import build_header, read_info
+from client.compute.checkpoint import CheckpointInfo, build_header, read_info
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_RECORDS_PER_MESSAGE
 from protocol.membership.advert import ADVERT, encode_advert
@@ -65,13 +65,15 @@ async def forged_states(stranger: Stranger, version: int) -> list[bytes]:
         data = bytes(info.size_bytes - info.data_start)
         digest = state_hash(version, data)
         header = build_header(
-            swarm=stranger.swarm,
-            stage=stage,
-            stages=info.stages,
-            version=version,
-            digest=digest.hex(),
-            layout=info.layout,
-            state=info.state,
+            CheckpointInfo(
+                swarm=stranger.swarm,
+                stage=stage,
+                stages=info.stages,
+                version=version,
+                hash=digest.hex(),
+                layout=info.layout,
+                state=info.state,
+            )
         )
         states.append(header + data)
     return states

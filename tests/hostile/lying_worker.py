@@ -75,7 +75,7 @@ def nothing_computed(lies: Lies) -> None:
     def last(replica: Replica, request: Any, payloads: Any) -> Any:
         if not lies():
             return forward_backward(replica, request, payloads)
-        tokens = replica.wire.token_count
+        tokens = replica.wire.run.tokens_per_microbatch
         return Outcome(loss_sum=INVENTED_LOSS * tokens), _zero(replica, request)
 
     def inner(replica: Replica, request: Any, payloads: Any) -> Any:

@@ -99,9 +99,9 @@ def _sit(stage: Stage, manifest: Manifest) -> None:
 
 def _work(lie: str, file: str) -> None:
     """Let the node start workers that lie."""
-    launch = process.launch
+    spawn = process._spawn
     lying = (sys.executable, "-m", "tests.hostile.lying_worker", lie, file)
-    process.launch = lambda _, ring_bytes: launch(lying, ring_bytes)  # type: ignore[assignment]
+    process._spawn = lambda _, *shared: spawn(lying, *shared)  # type: ignore[assignment]
 
 
 def _lie(attack: Attack, manifest: Manifest) -> None:

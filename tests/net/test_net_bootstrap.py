@@ -43,7 +43,7 @@ async def test_the_manifest_does_not_wait_behind_what_a_member_says_first(
     ):
         nursery.start_soon(_answer, member, ManifestReply(encoded, signature))
         peer = await newcomer.connect(member.addresses[0])
-        found = await fetch_manifest(newcomer, peer, swarm, "test", seen)
+        found = await fetch_manifest(newcomer, peer, swarm, seen)
         nursery.cancel_scope.cancel()
     assert found.swarm == swarm
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from client.compute.requests import SetThreads
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.precision import DEFAULT, Precision
@@ -132,7 +131,6 @@ class AuditedStage:
             averaging=self.averaging,
             model=self.model,
             sequences=self.sequences,
-            tokens=self.model.context,
             microbatches=sum(self.shares),
             precision=self.precision,
         )
@@ -149,7 +147,7 @@ class AuditedStage:
         """All replicas compute their microbatches of the step."""
         self.work.clear()
         for place, (member, share) in enumerate(zip(self.members, self.shares, strict=True)):
-            self._set_threads(place)
+            torch.set_num_threads(self.threads[place] if place < len(self.threads) else 1)
             lies = lie if place == LIAR else Lie()
             microbatches = self._microbatches(place)
             with (lies.computes or _honestly)(member):
@@ -166,10 +164,6 @@ class AuditedStage:
     def _microbatches(self, place: int) -> list[int]:
         first = self.first + 1000 * self.step + 100 * place
         return [first + n for n in range(self.shares[place])]
-
-    def _set_threads(self, place: int) -> None:
-        threads = self.threads[place] if place < len(self.threads) else 1
-        self.members[place].call(SetThreads(threads=threads))
 
     def _passes(self, member: LocalWorker, microbatch: int) -> Sent:
         tokens = self._tokens(microbatch)
@@ -229,7 +223,7 @@ class AuditedStage:
 
     def finish(self, shown: Shown) -> Audited:
         """Have the second replica audit what the first one shows."""
-        self._set_threads(AUDITOR)
+        torch.set_num_threads(self.threads[AUDITOR])
         auditor, boundary = self.members[AUDITOR], 0.0
         for microbatch, sent in shown.work.items():
             request = PassTask(into="audit", step=shown.step, microbatch=microbatch)

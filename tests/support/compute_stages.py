@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from msgspec.structs import replace
@@ -16,10 +15,12 @@ from client.compute.memory import Holding, MemoryNeed
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, AnyRequest, Failed, OpenStage
 from model_zoo.specs.architecture import Experts, Lora
-from model_zoo.specs.codec import AveragingCodec, Codec
+from model_zoo.specs.data import DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
+from protocol.manifest import Manifest, StageCost, StageStart
 from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask
+from protocol.wire.envelope import Signer
 
 SEQUENCES, TOKENS, SEED = 3, 16, 7
 MICROBATCHES = 6
@@ -93,31 +94,58 @@ class LocalWorker:
         return self.executor._opened.replica
 
 
+_OF_THE_RUN = {
+    "seed": "seed",
+    "optimizer": "optimizer",
+    "aggregation": "aggregation",
+    "local_rounds": "local_rounds",
+    "boundary": "boundary_codec",
+    "averaging": "averaging_codec",
+    "sequences": "sequences_per_microbatch",
+    "microbatches": "microbatches_per_step",
+    "precision": "compute",
+    "data": "data",
+}
+"""Options of a small run, and what a manifest calls them."""
+
+
+def small_run(
+    cut: Sequence[int], *, model: str | ModelSpec = "gpt", imported: bool = False, **options: Any
+) -> Manifest:
+    """The manifest of a run of a small model, cut into stages of so many layers."""
+    run = Manifest(
+        protocol=1,
+        name="small",
+        founder=Signer(bytes(32)).peer,
+        created=0,
+        seed=SEED,
+        model=MODELS[model] if isinstance(model, str) else model,
+        stages=tuple(StageCost(layers, 0.0, 1, 0.0, 0.0, 0.0) for layers in cut),
+        sequences_per_microbatch=SEQUENCES,
+        microbatches_per_step=MICROBATCHES,
+        steps=100,
+        optimizer=OPTIMIZER,
+        data=DataSpec("bytes", 1000, "0" * 64),
+        boundary_codec="fp32",
+        averaging_codec="fp32",
+        start=(StageStart(1, "0" * 64),) * len(cut) if imported else (),
+    )
+    return replace(run, **{_OF_THE_RUN[name]: value for name, value in options.items()})
+
+
 def open_request(
     stage: int,
     cut: Sequence[int],
     *,
     model: str | ModelSpec = "gpt",
-    boundary: Codec = "fp32",
-    averaging: AveragingCodec = "fp32",
-    **changes: Any,
+    imported: bool = False,
+    **options: Any,
 ) -> OpenStage:
-    """A request for one stage of a small model."""
-    request = OpenStage(
-        swarm="ab" * 32,
-        model=MODELS[model] if isinstance(model, str) else model,
-        layers_per_stage=list(cut),
-        stage=stage,
-        seed=SEED,
-        optimizer=OPTIMIZER,
-        boundary_codec=boundary,
-        averaging_codec=averaging,
-        sequences=SEQUENCES,
-        tokens=TOKENS,
-        microbatches=MICROBATCHES,
-        device=DEVICE,
-    )
-    return msgspec.structs.replace(request, **changes)
+    """A request for one stage of a small run."""
+    of_run = {name: options.pop(name) for name in [*options] if name in _OF_THE_RUN}
+    run = small_run(cut, model=model, imported=imported, **of_run)
+    request = OpenStage(swarm="ab" * 32, manifest=run, stage=stage, device=DEVICE)
+    return replace(request, **options)
 
 
 def opened(stage: int, cut: Sequence[int], **options: Any) -> LocalWorker:
@@ -195,24 +223,16 @@ class Chain:
         }
 
 
-def need_of(request: OpenStage, **changes: Any) -> MemoryNeed:
-    """The memory that a stage needs, as predicted."""
-    fields = {
-        "model": request.model,
-        "layers_per_stage": request.layers_per_stage,
-        "stage": request.stage,
-        "sequences": request.sequences,
-        "tokens": request.tokens,
-        "graphs_kept": request.graphs_kept,
-        "averaging_codec": request.averaging_codec,
-        "state": request.state,
-        "inner": request.optimizer.name if request.local_rounds else None,
-        "aggregation": request.aggregation,
-        "precision": request.precision,
-        "reruns_blocks": request.reruns_blocks,
-        "offload": request.offload,
-    }
-    return Holding(**{**fields, **changes}).need
+def need_of(request: OpenStage, *, host: bool = False) -> MemoryNeed:
+    """The memory that a stage needs, as predicted; ``host``: beside a GPU."""
+    return Holding(
+        request.manifest,
+        request.stage,
+        request.graphs_kept,
+        reruns_blocks=request.reruns_blocks,
+        offload=request.offload,
+        host=host,
+    ).need
 
 
 def of_step(step: int) -> range:

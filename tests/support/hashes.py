@@ -1,6 +1,6 @@
 """The hash of a version of bytes in memory, and a checkpoint of it."""
 
-from client.compute.checkpoint import build_header
+from client.compute.checkpoint import CheckpointInfo, build_header
 from client.compute.state_hash import leaf_digest, leaves, root
 
 
@@ -12,11 +12,13 @@ def state_hash(version: int, *buffers: memoryview) -> str:
 def checkpoint_of(swarm: str, stage: int, stages: int, version: int, data: bytes) -> bytes:
     """Return a checkpoint whose weights and two moments are one tensor each, with these bytes."""
     header = build_header(
-        swarm=swarm,
-        stage=stage,
-        stages=stages,
-        version=version,
-        digest=state_hash(version, memoryview(data)),
-        layout=(("weights", (len(data) // 12,)),),
+        CheckpointInfo(
+            swarm=swarm,
+            stage=stage,
+            stages=stages,
+            version=version,
+            hash=state_hash(version, memoryview(data)),
+            layout=(("weights", (len(data) // 12,)),),
+        )
     )
     return header + data

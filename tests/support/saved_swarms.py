@@ -10,7 +10,7 @@ from typing import Any
 from client.cli.commands.create import sign
 from client.cli.founding.manifest import Founding, found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
-from client.compute.checkpoint import build_header
+from client.compute.checkpoint import CheckpointInfo, build_header
 from client.plan.model import Machine
 from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
@@ -72,13 +72,15 @@ def write_checkpoints(
         data = b"".join(tensor.numpy().tobytes() for tensor in state.values())
         data += bytes(swarm.manifest.state.bytes_per_parameter // 4 * len(data) - len(data))
         header = build_header(
-            swarm=swarm.swarm,
-            stage=stage,
-            stages=len(parts),
-            version=version,
-            digest=state_hash(version, memoryview(data)),
-            layout=tuple((name, tuple(tensor.shape)) for name, tensor in state.items()),
-            state=swarm.manifest.state,
+            CheckpointInfo(
+                swarm=swarm.swarm,
+                stage=stage,
+                stages=len(parts),
+                version=version,
+                hash=state_hash(version, memoryview(data)),
+                layout=tuple((name, tuple(tensor.shape)) for name, tensor in state.items()),
+                state=swarm.manifest.state,
+            )
         )
         paths.append(CheckpointFolder(folder).path(stage, version))
         paths[-1].write_bytes(header + data)

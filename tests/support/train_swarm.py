@@ -31,7 +31,6 @@ from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
-from client.train.messaging.handshake import Handshake
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.held_stage import HeldStageDriver
@@ -211,15 +210,11 @@ class TestSwarm:
         engine = RecordingEngine(
             self.hub.join(signer.peer),
             signer,
-            self.manifest,
-            self.file.swarm,
+            self.file,
             EventSink(EventLog(), _note_losses(losses)),
             self._nursery,
         )
         engine.commits, engine.given_up, engine.served = [], {}, []
-        engine.handshake = Handshake(
-            signer.peer, self.file.swarm, "test", self.file.encoded, self.file.signature, engine
-        )
         if ahead_s is not None:
             engine.own_clock = engine.handshake.clock = partial(_virtual_clock, ahead_s)
         workers: list[LocalWorker] = []
@@ -229,16 +224,7 @@ class TestSwarm:
         if starts:
             shutil.copytree(self.starts.folder, disk.parent / "starts")
         folder = CheckpointFolder(disk)
-        history = engine.history = History(
-            engine,
-            signer.peer,
-            self.manifest,
-            self.file.swarm,
-            engine.membership.contacts,
-            folder,
-            engine.shelf,
-            engine.downloads,
-        )
+        history = engine.history = self._history(engine, folder)
         own = Settings(
             threads=1,
             device=device,
@@ -259,6 +245,18 @@ class TestSwarm:
         if stage is not None:
             volunteer.assign(stage)
         return volunteer
+
+    def _history(self, engine: Engine, folder: CheckpointFolder) -> History:
+        return History(
+            engine,
+            engine.signer.peer,
+            self.manifest,
+            self.file.swarm,
+            engine.membership.contacts,
+            folder,
+            engine.shelf,
+            engine.downloads,
+        )
 
     async def staffed(self, *stages: int, steps: int = 0) -> list[Volunteer]:
         """Train with a volunteer for each of these, who all serve when it begins; return them once
@@ -301,7 +299,6 @@ class TestSwarm:
         for volunteer in [*self.volunteers, *self.dead]:
             assert volunteer.engine.internal_errors == 0
             assert volunteer.held_stages.counters.miscounted == 0
-            assert not any(driver.miscounted for driver in volunteer.held_stages.drivers())
             for commit in volunteer.engine.commits:
                 counted[commit.stage, commit.version] += commit.counted
                 hashes[commit.stage, commit.version].add(commit.hash)

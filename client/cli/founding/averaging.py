@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Final
 
 from client.cli.founding.options import RunChoices
-from client.compute.memory import USUAL_GRAPHS, MemoryNeed
+from client.compute.memory import USUAL_GRAPHS, Holding, MemoryNeed
 from client.plan.model import Load, Machine, Prediction, Run, predict
 from client.plan.rounds import WORTH_SHARE, gap_percent, paced
 from client.quantities import plural
 from client.train.machine.capacity import HOUSEHOLD_BYTES_PER_S
-from client.train.workers.opening import PINNED, stage_need
+from client.train.workers.opening import PINNED
 from client.views.words import size as human_bytes
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.operations import flops_per_token, forward_flops_per_token, update_flops
@@ -34,7 +34,7 @@ UNMEASURED: Final = Machine(1e11, math.inf, HOUSEHOLD_BYTES_PER_S, HOUSEHOLD_BYT
 def least_need(manifest: Manifest, stage: int, *, host: bool = False) -> MemoryNeed:
     """Return the least memory of a stage's volunteer; ``host``: a GPU computes, whose host has
     memory of its own."""
-    return stage_need(manifest, stage, USUAL_GRAPHS, reruns_blocks=True, host=host)
+    return Holding(manifest, stage, USUAL_GRAPHS, reruns_blocks=True, host=host).need
 
 
 def founded_run(manifest: Manifest, *, hosts: bool = False) -> Run:

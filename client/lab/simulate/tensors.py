@@ -28,7 +28,7 @@ from client.train.workers.tasks import payload_digest, results, sources
 from model_zoo.specs.aggregation import DEFAULT as SUM
 from model_zoo.specs.codec import AveragingCodec, Codec
 from model_zoo.specs.data import DataSpec
-from protocol.manifest import Manifest
+from protocol.manifest import Manifest, StageCost
 from protocol.pipeline.effects import ContributeTask, Outcome, PayloadKey, Task
 from protocol.pipeline.place import Place
 
@@ -86,24 +86,31 @@ class TensorSwarm:
 
     def _open(self, place: Place) -> TensorWorker:
         plan = self.plan
+        manifest = Manifest(
+            protocol=1,
+            name="simulated",
+            founder=place.me,
+            created=0,
+            seed=plan.seed,
+            model=plan.spec,
+            stages=tuple(StageCost(n, 0.0, 1, 0.0, 0.0, 0.0) for n in plan.layers_per_stage),
+            sequences_per_microbatch=plan.sequences_per_microbatch,
+            microbatches_per_step=plan.microbatches_per_step,
+            steps=plan.steps,
+            optimizer=plan.optimizer,
+            data=self.data,
+            boundary_codec=self.boundary_codec,
+            averaging_codec=self.averaging_codec,
+            local_rounds=plan.local_rounds,
+            compute=plan.precision,
+            aggregation=self.aggregation,
+        )
         request = OpenStage(
             swarm=SWARM,
             peer=place.me,
-            model=plan.spec,
-            layers_per_stage=list(plan.layers_per_stage),
+            manifest=manifest,
             stage=place.stage,
-            seed=plan.seed,
-            optimizer=plan.optimizer,
-            boundary_codec=self.boundary_codec,
-            averaging_codec=self.averaging_codec,
-            aggregation=self.aggregation,
-            local_rounds=plan.local_rounds,
-            precision=plan.precision,
-            sequences=plan.sequences_per_microbatch,
-            tokens=plan.spec.context,
-            microbatches=plan.microbatches_per_step,
             corpus=str(self.corpus) if place.first else "",
-            token_data=self.data,
         )
         return TensorWorker(place, request, self.folder)
 
@@ -136,8 +143,7 @@ class TensorWorker:
 
     def __init__(self, place: Place, request: OpenStage, folder: Path) -> None:
         self._exact = MultisetWorker(place)
-        everywhere = request.packed or request.model.narrow is not None
-        self._place = replace(place, tokens_everywhere=everywhere)
+        self._place = replace(place, tokens_everywhere=request.manifest.tokens_everywhere)
         self._executor = Executor()
         self._folder = folder
         opened, _ = self._execute(request)

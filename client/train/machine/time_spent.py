@@ -9,24 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
+
+from client.control.snapshot import TimeView
 
 LEAST_STEPS: Final = 3
 """Steps that count, besides the one that is open."""
 WINDOW_S: Final = 60.0
 """Of short steps as many count as take so long together."""
-
-
-class Shares(NamedTuple):
-    """Shares of the time; together 1."""
-
-    computing: float
-    averaging: float
-    """Waiting for the others of a round."""
-    waiting: float
-    """For work."""
-    resting: float
-    """The part of the worker's tasks in which it rests, by its owner's limit."""
 
 
 @dataclass(slots=True)
@@ -83,14 +73,14 @@ class TimeSpent:
         self._pass(now)
         self._tasks -= 1
 
-    def shares(self, now: float) -> Shares | None:
+    def shares(self, now: float) -> TimeView | None:
         """Return the shares of the last steps' time; None while no stage is served."""
         self._pass(now)
         whole_s = sum(step.whole_s for step in self._steps)
         if not self._averages or not whole_s:
             return None
         busy = sum(step.busy_s for step in self._steps) / whole_s
-        return Shares(
+        return TimeView(
             computing=busy * self._computes,
             averaging=sum(step.averaging_s for step in self._steps) / whole_s,
             waiting=sum(step.waiting_s for step in self._steps) / whole_s,

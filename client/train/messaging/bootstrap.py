@@ -16,7 +16,7 @@ from client.events import Event, LogLine
 from client.net.errors import NetworkError, TurnedAway
 from client.net.network import Inbound, NetEvent, Network
 from client.store.swarms import SwarmStore
-from client.train.messaging.handshake import PROTOCOL
+from client.train.messaging.handshake import CLIENT, PROTOCOL
 from protocol.address import Address, by_peer
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
@@ -36,7 +36,6 @@ async def find_swarm(
     target: Target,
     store: SwarmStore,
     me: PeerId,
-    client: str,
     seen: list[NetEvent],
     timeout_s: float,
 ) -> SwarmFile:
@@ -49,7 +48,6 @@ async def find_swarm(
         target: an invite, a swarm file or an address.
         store: the swarms known on this machine.
         me: our peer id.
-        client: our client's name in Hello.
         seen: collects network events about anything else.
         timeout_s: limit for the whole search.
 
@@ -76,14 +74,9 @@ async def find_swarm(
         ticket = known.ticket if isinstance(target, Address) else target.ticket or known.ticket
         return replace(known, peers=tuple(peers[:MAX_PEERS]), ticket=ticket)
     swarm = target.swarm if isinstance(target, Invite) else None
-    fetched = await fetch_manifest(network, member, swarm, client, seen)
-    return SwarmFile(
-        fetched.manifest,
-        fetched.encoded,
-        fetched.signature,
-        tuple(named),
-        ticket=target.ticket if isinstance(target, Invite) else None,
-    )
+    fetched = await fetch_manifest(network, member, swarm, seen)
+    ticket = target.ticket if isinstance(target, Invite) else None
+    return replace(fetched, peers=tuple(named), ticket=ticket)
 
 
 def remember_swarm(swarm: SwarmFile, store: SwarmStore, tell: Callable[[Event], None]) -> None:
@@ -149,7 +142,7 @@ def unreachable(tried: Sequence[str], timeout_s: float) -> UserError:
 
 
 async def fetch_manifest(
-    network: Network, peer: PeerId, swarm: SwarmId | None, client: str, seen: list[NetEvent]
+    network: Network, peer: PeerId, swarm: SwarmId | None, seen: list[NetEvent]
 ) -> SwarmFile:
     """Ask a linked member for the manifest and verify it; a ticket is not shown yet, which would
     redeem it.
@@ -158,14 +151,13 @@ async def fetch_manifest(
         network: our links.
         peer: the member.
         swarm: the expected swarm; None: any.
-        client: our client's name in Hello.
         seen: collects other network events of that time, for the engine.
 
     Raises:
         UserError: it refuses, does not answer, or sends an invalid manifest.
     """
     network.admit(peer)  # otherwise the manifest queues behind records that wait for admission
-    network.post(peer, Hello(PROTOCOL, None, client))
+    network.post(peer, Hello(PROTOCOL, None, CLIENT))
     with trio.move_on_after(REPLY_S):
         async for event in network.events:
             seen.append(event)

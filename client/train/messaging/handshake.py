@@ -11,16 +11,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from client import __version__
 from client.control.snapshot import HOW_TO_UPDATE
 from client.train.messaging.admission import Vouching
 from client.train.messaging.newer import NewerPrograms
 from client.train.ports import Ports
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, SwarmId, short
+from protocol.invite import SwarmFile
 from protocol.limits import MAX_REASON_CHARS
 from protocol.verdicts import Verdicts
 from protocol.wire.messages import Goodbye, Hello, ManifestReply
 
+CLIENT = f"volunteer/{__version__}"
+"""What this program calls itself."""
 PROTOCOL = 20
 """Version of the messages. It rises when one changes, so that peers with different versions
 disconnect at once with the reason."""
@@ -30,22 +34,20 @@ disconnect at once with the reason."""
 class Handshake:
     """Knows which links are admitted."""
 
-    me: PeerId
-    swarm: SwarmId
-    client: str
-    manifest: bytes
-    signature: bytes
+    file: SwarmFile
+    """The swarm."""
     ports: Ports
+    verdicts: Verdicts
+    """Who is expelled for the rest of the run."""
     vouching: Vouching | None = None
     """Decides who is admitted; None: everybody is."""
-    verdicts: Verdicts = field(default_factory=Verdicts)
-    """Who is expelled for the rest of the run."""
     admitted: set[PeerId] = field(default_factory=set)
     greets: Callable[[PeerId], bool] = lambda _peer: True
     """Whether a peer is greeted now: before our inviter has vouched for us, others refuse us."""
     clock: Callable[[], float] = time.time
     """This machine's clock, Unix seconds."""
-    newer: NewerPrograms = field(init=False)
+    swarm: SwarmId = field(init=False)
+    newer: NewerPrograms = field(default_factory=lambda: NewerPrograms(CLIENT, PROTOCOL))
     _told: set[PeerId] = field(default_factory=set)
     """Who has the manifest: it is much longer than the question."""
     _parted: set[PeerId] = field(default_factory=set)
@@ -55,13 +57,13 @@ class Handshake:
     not heard our Hello would wait for it behind that."""
 
     def __post_init__(self) -> None:
-        self.newer = NewerPrograms(self.client, PROTOCOL)
+        self.swarm = self.file.swarm
 
     def greet(self, peer: PeerId) -> None:
         """A link is up: send our Hello."""
         if self.greets(peer):
             proof = self.vouching.proof(peer) if self.vouching is not None else b""
-            hello = Hello(PROTOCOL, self.swarm, self.client, proof, self.clock())
+            hello = Hello(PROTOCOL, self.swarm, CLIENT, proof, self.clock())
             self.ports.send(peer, hello)
 
     def gone(self, peer: PeerId) -> None:
@@ -81,7 +83,7 @@ class Handshake:
         if message.swarm is None:
             if peer not in self._told:
                 self._told.add(peer)
-                self.ports.send(peer, ManifestReply(self.manifest, self.signature))
+                self.ports.send(peer, ManifestReply(self.file.encoded, self.file.signature))
             return False
         if not self.greets(peer):
             self.early[peer] = message

@@ -48,7 +48,7 @@ class Buddies:
         view: the present swarm.
         held: the stages we hold or are taking.
         places: hosts of the peers, to choose a buddy on another one.
-        steps: steps of the whole run, with its amendments; None: the manifest's.
+        steps: steps of the whole run, with its amendments.
     """
 
     def __init__(
@@ -61,14 +61,13 @@ class Buddies:
         history: History,
         view: Callable[[], SwarmView],
         held: Callable[[], Collection[int]],
-        places: Callable[[], Mapping[PeerId, str]] = dict,
-        steps: Callable[[], int] | None = None,
+        places: Callable[[], Mapping[PeerId, str]],
+        steps: Callable[[], int],
     ) -> None:
         self._ports, self._me, self._manifest = ports, me, downloads.manifest
         self._folder, self._shelf, self._history = folder, shelf, history
         self._downloads = downloads
-        self._view, self._held, self._places = view, held, places
-        self._steps = steps or (lambda: downloads.manifest.steps)
+        self._view, self._held, self._places, self._steps = view, held, places, steps
         self._rests_until: dict[PeerId, float] = {}
         """By peer that did not give what it names."""
         self._complaint = ""

@@ -27,7 +27,7 @@ class Counters:
         self.restarts: Counter[str] = Counter()
         """Rounds that our closed seats planned again as leaders, by reason."""
         self.miscounted = 0
-        """Miscounted microbatches of closed seats; open seats have their own counters."""
+        """Rounds to which a seat contributed something else than the plan counts: 0 (I1)."""
         self.worker_restarts = 0
 
     def note_committed(self, committed: Committed) -> None:

@@ -10,7 +10,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from client.events import (
@@ -69,15 +68,6 @@ SHOWN_S: Final = 600.0
 """Seconds without consequences after which an error counts as over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far the run is: its newest step, that step's loss (nats), and the tokens up to it."""
-
-    step: int
-    loss: float
-    tokens: int
-
-
 class EventSink:
     """Turns what happens into events."""
 
@@ -89,7 +79,8 @@ class EventSink:
         held_out_curve: Curve | None = None,
     ) -> None:
         self.log, self._on_event = log, on_event
-        self.progress: Progress | None = None
+        self.progress: StepCommitted | None = None
+        """The newest step of which this session has heard."""
         self.vouchers = 0
         """Replicas of the last stage whose word the progress is; 0: our own."""
         self.pace = Pace()
@@ -145,22 +136,26 @@ class EventSink:
         self.explain(Explain("swarm", f"internal error on {what}: {error!r}", "error"))
         self.explain(Explain("swarm", where, "debug"))
 
-    def progressed(self, progress: Progress, now: float, vouchers: int = 0) -> None:
+    def progressed(
+        self, step: int, loss: float, tokens: int, now: float, vouchers: int = 0
+    ) -> None:
         """Take the swarm's progress; one that is not newer is ignored.
 
         Args:
-            progress: the newest step and its loss.
+            step: the newest step.
+            loss: of that step, nats.
+            tokens: up to it.
             now: monotonic seconds.
             vouchers: replicas of the last stage that report it; 0: we computed it ourselves.
         """
-        if self.progress is not None and progress.step <= self.progress.step:
+        if self.progress is not None and step <= self.progress.step:
             return
-        self.progress, self.vouchers = progress, vouchers
-        self.pace.note(now, progress.tokens)
-        step, loss = progress.step, progress.loss
-        self.curve.note(step, time.time(), loss, self.pace.per_s())
         words = f"step {step}: loss {loss:.4f}"
-        self.publish(StepCommitted(words=words, step=step, loss=loss, tokens=progress.tokens))
+        self.progress = StepCommitted(words=words, step=step, loss=loss, tokens=tokens)
+        self.vouchers = vouchers
+        self.pace.note(now, tokens)
+        self.curve.note(step, time.time(), loss, self.pace.per_s())
+        self.publish(self.progress)
 
     def evaluated(self, shown: Believed, terms: Evaluation) -> None:
         """Take what is believed of a version's loss on held-out text."""

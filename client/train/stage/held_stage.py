@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from client.compute.process import RequestFailed, Worker, WorkerDied
-from client.compute.requests import SetThreads
+from client.compute.requests import Ping
 from client.errors import ExitCode, UserError
 from client.train.machine.disk_room import NoRoom
 from client.train.ports import Take
@@ -316,7 +316,7 @@ class HeldStageDriver:
         busy_s = max(0.0, self._answers_by - self._context.owner.now())
         try:
             with trio.fail_after(busy_s + AT_LEAST_S):
-                await worker.call(SetThreads(threads=self._context.terms.capacity().threads))
+                await worker.call(Ping())
         except trio.TooSlowError:
             words = f"it had not answered for {busy_s + AT_LEAST_S:.0f} s"
             raise WorkerDied(-signal.SIGKILL, (words,)) from None
@@ -419,7 +419,6 @@ class HeldStageDriver:
     def _close_seat(self) -> None:
         if self.driver is None:
             return
-        self._context.counters.miscounted += self.driver.miscounted
         self._context.counters.restarts.update(self.driver.seat.leader.restarts)
         self._promise = (self.driver.seat.era, self.driver.seat.member.promise)
         self._answers_by = self.driver.answers_by

@@ -71,7 +71,7 @@ from protocol.wire.messages import (
 SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""
 
-READS = ForwardTask | LossTask | BackwardTask | PassTask
+Reads = ForwardTask | LossTask | BackwardTask | PassTask
 """Tasks for which the first stage may read samples."""
 
 
@@ -130,8 +130,6 @@ class SeatDriver:
         self._largest_shown = max(self._largest_tensor, self._largest_shard, listed)
         self._closed, self._patience = False, Patience()
         self._refused = ""
-        self._awaiting: dict[trio.CancelScope, int] = {}
-        """Tasks that wait for their samples, by step."""
         self._graphs: set[tuple[int, int]] = set()
         """Steps and microbatches of which the worker keeps the graph."""
         self.answers_by = 0.0
@@ -142,8 +140,6 @@ class SeatDriver:
         self.utilization = Utilization(costs, self._ports.now(), around.scheduler.at_once)
         self.microbatches = 0
         """Backward passes done here."""
-        self.miscounted = 0
-        """Rounds whose contribution was not what the plan counted: must stay 0 (I1)."""
 
     def rate(self) -> float:
         """Return microbatches per second of computing, 0 before the first."""
@@ -260,11 +256,6 @@ class SeatDriver:
         if self.seat.draining.complete and not self._closed:
             self._owner.look()
 
-    def _stop_waiting(self) -> None:
-        """Wait no more for the samples of steps that are over."""
-        for scope in [scope for scope, step in self._awaiting.items() if step < self.seat.step]:
-            scope.cancel()
-
     def _note_time(self) -> None:
         """Note what our time is spent on from now on, while the worker has no task."""
         seat = self.seat
@@ -301,17 +292,17 @@ class SeatDriver:
                 self._graphs = {graph for graph in self._graphs if graph[0] != step}
             case Compute(HashTask() as task):
                 self._start_beside(task)
+            case Compute(ForwardTask() | LossTask() | BackwardTask() | PassTask() as task) if (
+                self._samples is not None and not self._samples.here(task.microbatch)
+            ):
+                self._nursery.start_soon(self._enter_later, task, self._samples)
             case Compute(task):
-                if self._samples is None or self._can_read(task, self._samples):
-                    self._enter(task)
-                else:
-                    self._nursery.start_soon(self._enter_later, task, self._samples)
+                self._enter(task)
             case CommitTo():
                 self._commit_to(effect)
             case Fault():
                 self._owner.fault(effect)
             case StatusChanged():
-                self._stop_waiting()
                 if self._samples is not None:
                     self._samples.at(self.seat.step)
                 self._owner.seat_changed()
@@ -346,25 +337,15 @@ class SeatDriver:
         if (due or version >= terms.amendments().steps) and not self._closed:
             self.saver.checkpoint(version)
 
-    def _can_read(self, task: Task, samples: LeafSupply) -> bool:
-        """Whether a task needs no samples that are not here."""
-        return not isinstance(task, READS) or samples.here(task.microbatch)
-
-    async def _enter_later(self, task: Task, samples: LeafSupply) -> None:
+    async def _enter_later(self, task: Reads, samples: LeafSupply) -> None:
         """Let a task enter when its samples are here. Others overtake it; a task whose step is over
         by then does nothing, as one that was late for another reason."""
-        if isinstance(task, READS):
-            with trio.CancelScope() as scope:
-                self._awaiting[scope] = task.step
-                try:
-                    await samples.wait(task.microbatch)
-                finally:
-                    del self._awaiting[scope]
+        await samples.wait(task.microbatch, lambda: task.step < self.seat.step)
         if not self._closed:
             self._enter(task)
 
     def _enter(self, task: Task) -> None:
-        if self._samples is not None and isinstance(task, READS):
+        if self._samples is not None and isinstance(task, Reads):
             self._samples.begin(task.microbatch)
         self._gate.enter(task, in_round=_in_round(task))
 
@@ -426,7 +407,7 @@ class SeatDriver:
             change((task.step, task.microbatch))
 
     def _has_read(self, task: Task) -> None:
-        if self._samples is not None and isinstance(task, READS) and not self._closed:
+        if self._samples is not None and isinstance(task, Reads) and not self._closed:
             self._samples.end(task.microbatch)
 
     def _start_beside(self, task: HashTask) -> None:
@@ -477,7 +458,7 @@ class SeatDriver:
         self._store(task, payloads)
         self._note_graph(task, outcome)
         if isinstance(task, ContributeTask) and not self._as_planned(task, outcome):
-            self.miscounted += 1
+            self._around.counters.miscounted += 1
         self._perform(self.seat.computed(task, outcome, self._ports.now()))
 
     def _as_planned(self, task: ContributeTask, outcome: Outcome) -> bool:
@@ -498,7 +479,7 @@ class SeatDriver:
 
     def _failed(self, task: Task, failure: RequestFailed) -> None:
         apart = isinstance(task, PassTask) and task.into != "less"
-        if failure.kind == "oom" and isinstance(task, READS) and not apart:
+        if failure.kind == "oom" and isinstance(task, Reads) and not apart:
             self._owner.fault(Fault("memory", str(failure)))  # less was tried already
             return
         if failure.kind == "graph" and self._has_graph(task):  # dropped meanwhile, to save memory

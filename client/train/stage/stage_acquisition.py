@@ -5,7 +5,7 @@ One object per attempt. Only files under their final names outlive it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -47,6 +47,8 @@ BEGIN_S, SLOW_BYTES_PER_S = 600.0, 1e6
 """For so long, and for as long as the state takes at that rate, it is fetched from those who name
 it; then they may be doubted (``protocol/recovery/evidence.py``)."""
 LOOK_S = 2.0
+LIE: Final = "checkpoint-of-wrong-state", 20
+"""Penalty of those who give another state than a lineage begins with."""
 _WORDS: Final = {"data": "tokenizer", "state": "state", "start": "imported weights"}
 BEGIN: Final = "begin-"
 """Prefix of the file names of downloads for the start of a lineage."""
@@ -90,24 +92,12 @@ def open_stage_request(terms: Terms, stage: int, fit: Fit, corpus: str) -> OpenS
         fit: how it fits into memory.
         corpus: folder of the training data, or of leaves of them; empty: not needed.
     """
-    manifest, settings = terms.manifest, terms.settings
+    settings = terms.settings
     return OpenStage(
         swarm=terms.swarm,
         peer=terms.me,
-        model=manifest.model,
-        layers_per_stage=list(manifest.layers_per_stage),
+        manifest=terms.manifest,
         stage=stage,
-        seed=manifest.seed,
-        imported=bool(manifest.start),
-        optimizer=manifest.optimizer,
-        precision=manifest.compute,
-        boundary_codec=manifest.boundary_codec,
-        averaging_codec=manifest.averaging_codec,
-        aggregation=manifest.aggregation,
-        local_rounds=manifest.local_rounds,
-        sequences=manifest.sequences_per_microbatch,
-        tokens=manifest.model.context,
-        microbatches=manifest.microbatches_per_step,
         graphs_kept=fit.graphs,
         reruns_blocks=fit.reruns_blocks,
         logits_at_once=fit.logits_at_once,
@@ -121,7 +111,6 @@ def open_stage_request(terms: Terms, stage: int, fit: Fit, corpus: str) -> OpenS
         compile_folder=terms.folders.compiled,
         device=settings.device,
         corpus=corpus,
-        token_data=manifest.data,
     )
 
 
@@ -256,7 +245,8 @@ class StageAcquisition:
         try:
             failpoints.recovering(admit.version, self.stage, self._worker.pid)
             query = BlobQuery("state", self.stage, admit.version)
-            await self._load_from(query, donors, path, partial(self._load_admitted, admit))
+            request = partial(self._load, path, admit.version)
+            await self._load_from(query, donors, path, request, admit.state)
             evidence.had(donors)
         except DiskFailed:
             raise
@@ -278,12 +268,13 @@ class StageAcquisition:
         terms = self._terms
         if not terms.manifest.start:
             return
-        path = terms.folders.starts[self.stage]
-        if not path.exists() or await self._load_start(path):
+        path, digest = terms.folders.starts[self.stage], terms.manifest.start[self.stage].digest
+        start = LoadStart(path=str(path), digest=digest)
+        if not path.exists() or await self._is_refused(start, path):
             try:
                 query, lie = BlobQuery("start", self.stage, 0), "start-of-wrong-digest"
                 donors = sorted(terms.ports.linked())
-                await self._load_from(query, donors, path, self._load_start, (lie, LIE_POINTS))
+                await self._load_from(query, donors, path, lambda: start, lie=(lie, LIE_POINTS))
             except DiskFailed:
                 raise
             except DownloadFailed as failure:
@@ -291,14 +282,12 @@ class StageAcquisition:
                 raise DownloadFailed(f"{words} the stage, has to be here ({failure})") from failure
         await offer_start(terms, self.stage)
 
-    async def _load_start(self, path: Path) -> str:
-        """Load a file if it is the manifest's; else remove it, and return what is wrong."""
-        digest = self._terms.manifest.start[self.stage].digest
-        problem = await self._problem_of(LoadStart(path=str(path), digest=digest))
-        if problem:
+    async def _is_refused(self, start: LoadStart, path: Path) -> bool:
+        """Load a file of ours if it is the manifest's; else remove it."""
+        if problem := await self._problem_of(start):
             self._terms.ports.perform(Explain("transfer", problem, "warning"))
             await trio.to_thread.run_sync(unlink, path)
-        return problem
+        return bool(problem)
 
     def _load(self, path: Path, version: int, expected: str | None = None) -> Load:
         rate = self._terms.amendments().rate_at(version)
@@ -307,39 +296,31 @@ class StageAcquisition:
     def _beginning(self, path: Path, lineage: Lineage) -> Load:
         return self._load(path, lineage.version, lineage.hashes[self.stage].hex())
 
-    async def _load_beginning(self, lineage: Lineage, path: Path) -> str:
-        """Load a file if it is the start of the lineage; else return what is wrong."""
-        return await self._problem_of(self._beginning(path, lineage))
+    async def _problem_of(self, request: Load | LoadStart, state: bytes = b"") -> str:
+        """Load a file; return what is wrong with it, empty: nothing.
 
-    async def _load_admitted(self, admit: Admit, path: Path) -> str:
-        """Load a file if it is the state that we were admitted at; else return what is wrong."""
+        Args:
+            request: loads it.
+            state: digest of the state that it must have; empty: any.
+        """
         self._waits(Phase.LOADING)
         try:
-            loaded, _ = await self._worker.call(self._load(path, admit.version))
+            loaded, _ = await self._worker.call(request)
         except RequestFailed as failure:
             if failure.kind != "checkpoint":
                 raise
             return str(failure)
-        right = not admit.state or state_digest(loaded.hash) == admit.state
+        right = not state or state_digest(loaded.hash) == state
         return "" if right else "its hash differs from the one that the stage's leader sent"
-
-    async def _problem_of(self, request: Load | LoadStart) -> str:
-        """Load a file; return what is wrong with it, empty: nothing."""
-        self._waits(Phase.LOADING)
-        try:
-            await self._worker.call(request)
-        except RequestFailed as failure:
-            if failure.kind != "checkpoint":
-                raise
-            return str(failure)
-        return ""
 
     async def _load_from(
         self,
         query: BlobQuery,
         donors: list[PeerId],
         path: Path,
-        load: Callable[[Path], Awaitable[str]],
+        request: Callable[[], Load | LoadStart],
+        state: bytes = b"",
+        *,
         lie: tuple[str, int] | None = None,
     ) -> None:
         """Load what all donors give together, or else what a single one gives.
@@ -347,8 +328,9 @@ class StageAcquisition:
         Args:
             query: what is wanted of them.
             donors: who may have it.
-            path: of the file.
-            load: loads it; returns what is wrong with it, empty: nothing.
+            path: of the file; a wrong one is removed.
+            request: returns what loads it, by the amendments that are known then.
+            state: digest of the state that it must have; empty: any.
             lie: the penalty of those who gave a wrong one, and the next attempt goes on with a
                 part; None: no other attempt wants it, and those who gave it may be honest.
 
@@ -358,8 +340,9 @@ class StageAcquisition:
 
         async def loads(some: list[PeerId]) -> bool:
             sources = await self._fetch(query, some, path, resumable=lie is not None)
-            if not (problem := await load(path)):
+            if not (problem := await self._problem_of(request(), state)):
                 return True
+            await trio.to_thread.run_sync(unlink, path)
             names = ", ".join(map(short, some))
             words = f"the {_WORDS[query.kind]} from {names} is rejected: {problem}"
             self._terms.ports.perform(Explain("transfer", words, "warning"))
@@ -387,9 +370,9 @@ class StageAcquisition:
         within_s = BEGIN_S + data_bytes(self._terms.manifest, self.stage) / SLOW_BYTES_PER_S
         try:
             with trio.move_on_after(within_s):
-                query, load = BlobQuery("state", self.stage, lineage.version), self._load_beginning
-                lie = "checkpoint-of-wrong-state", 20
-                await self._load_from(query, donors, path, partial(load, lineage), lie)
+                query = BlobQuery("state", self.stage, lineage.version)
+                request = partial(self._beginning, path, lineage)
+                await self._load_from(query, donors, path, request, lie=LIE)
                 had = True
             if not had:
                 names = ", ".join(map(short, donors))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from client.train.ports import Ports
-from client.train.reporting.event_sink import EventSink, Progress
+from client.train.reporting.event_sink import EventSink
 from protocol.effects import Publish
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
@@ -106,8 +106,8 @@ class LossReports:
 
     def _progressed(self, version: int, loss: float, vouchers: int) -> None:
         per_step = self._manifest.tokens_per_microbatch * self._manifest.microbatches_per_step
-        progress = Progress(version - 1, loss, version * per_step)
-        self._event_sink.progressed(progress, self._node.now(), vouchers)
+        done = version - 1, loss, version * per_step
+        self._event_sink.progressed(*done, self._node.now(), vouchers)
 
     def _say(self, kind: str, version: int, loss: float) -> None:
         self._seq = max(self._seq + 1, int(1000 * self._node.wall()))

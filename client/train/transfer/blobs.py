@@ -19,8 +19,8 @@ from typing import Protocol
 
 import trio
 
+from client.store.positioned import read_at, write_at
 from client.train.ports import Copied, Ports
-from client.train.transfer.partial_file import PartialFile
 from client.train.transfer.state_size import is_plausible
 from client.train.workers.tasks import payload_digest
 from protocol.effects import Penalise, Send
@@ -245,7 +245,8 @@ class Download:
         self._fetch = Fetch(query, list(donors), window)
         self._path = path
         self._partial = path.with_name(f".{path.name}.part.tmp")
-        self._file: PartialFile | None = None  # the partial file, while it is being fetched
+        self._file: int | None = None
+        """Descriptor of the partial file, while it is being fetched."""
         self._failure: OSError | None = None
         self._no_room, self._too_large = "", 0
         self._changed = trio.Event()
@@ -269,12 +270,13 @@ class Download:
         """
         try:
             self._partial.parent.mkdir(parents=True, exist_ok=True)
-            self._file = PartialFile(self._partial)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._file = os.open(self._partial, flags, 0o600)
             if self._resumable:
                 self._fetch.resume(await trio.to_thread.run_sync(_digests, self._file))
             await self._fetch_all(idle_s, idle_s if begins_s is None else begins_s)
             if offer := self._fetch.offer:  # a longer blob may have been begun before this one
-                self._file.finish(offer.size_bytes)
+                os.ftruncate(self._file, offer.size_bytes)
             self._partial.replace(self._path)
         except FileNotFoundError as error:
             raise DownloadFailed(f"{self._partial} was removed while it was written") from error
@@ -360,12 +362,12 @@ class Download:
     def _write(self, index: int, data: bytes) -> None:
         if self._file is None:
             raise RuntimeError("chunks are written while the file is open")
-        self._file.write(index * CHUNK_BYTES, data)
+        write_at(self._file, data, index * CHUNK_BYTES)
 
     def _lack(self, size_bytes: int) -> str:
         """Return why so many bytes do not fit on the disk; empty: they do, or it is unknown."""
         try:
-            taken = os.fstat(self._file.descriptor).st_blocks if self._file is not None else 0
+            taken = os.fstat(self._file).st_blocks if self._file is not None else 0
             here = taken * BLOCK_BYTES
             free = shutil.disk_usage(self._partial.parent).free
         except OSError:
@@ -398,9 +400,9 @@ class Download:
         file, self._file = self._file, None
         if file is None:
             return
-        empty = not file.length
+        empty = not os.fstat(file).st_size
         with suppress(OSError):
-            file.close()
+            os.close(file)
         if empty or not self._resumable:
             unlink(self._partial)
 
@@ -497,12 +499,12 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-def _digests(file: PartialFile) -> dict[int, bytes]:
+def _digests(file: int) -> dict[int, bytes]:
     """Return the digests of the bytes present of a blob; of zeros where nothing was written."""
     found = dict[int, bytes]()
-    for index in range(min(MAX_CHUNKS, -(-file.length // CHUNK_BYTES))):
+    for index in range(min(MAX_CHUNKS, -(-os.fstat(file).st_size // CHUNK_BYTES))):
         with suppress(OSError):
-            found[index] = payload_digest(file.read(index * CHUNK_BYTES, CHUNK_BYTES))
+            found[index] = payload_digest(read_at(file, CHUNK_BYTES, index * CHUNK_BYTES))
     return found
 
 

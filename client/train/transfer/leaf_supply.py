@@ -13,7 +13,7 @@ samples), and what tasks wait for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -216,11 +216,11 @@ class LeafSupply:
         cache = self._cache
         return cache is not None and all(map(cache.has, self._leaves_of(microbatch)))
 
-    async def wait(self, microbatch: int) -> None:
-        """Wait until a microbatch's samples can be read."""
+    async def wait(self, microbatch: int, over: Callable[[], bool]) -> None:
+        """Wait until a microbatch's samples can be read, or nobody needs them (``over``)."""
         self._waiting[microbatch] += 1
         try:
-            while not self.here(microbatch):
+            while not (self.here(microbatch) or over()):
                 self._changed.set()
                 with trio.move_on_after(TICK_S):
                     await self._arrived.wait()

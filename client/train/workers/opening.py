@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Literal
 
 import psutil
 
-from client.compute.memory import LOGIT_BYTES, USED_SHARE, Holding, MemoryNeed, graphs_that_fit
+from client.compute.memory import LOGIT_BYTES, USED_SHARE, Holding, graphs_that_fit
 from client.compute.payload import largest_payload_bytes
 from client.compute.process import RING_BYTES
 from client.config import Settings
@@ -83,39 +82,6 @@ class Fit:
     """Vectors that passes need and that lie with a GPU's host; 0: these lie beside the weights."""
 
 
-def stage_need(
-    manifest: Manifest,
-    stage: int,
-    graphs: int = 1,
-    *,
-    reruns_blocks: bool = False,
-    offload: bool = False,
-    host: bool = False,
-) -> MemoryNeed:
-    """Return the memory of a replica of a stage that keeps ``graphs`` forward graphs.
-
-    ``manifest`` has the model and the cut, ``stage`` is the index of the stage; with
-    ``reruns_blocks`` graphs keep the blocks' inputs alone, with ``offload`` all vectors but the
-    parameters lie elsewhere (see `Holding`).
-    """
-    return Holding(
-        model=manifest.model,
-        layers_per_stage=manifest.layers_per_stage,
-        stage=stage,
-        sequences=manifest.sequences_per_microbatch,
-        tokens=manifest.model.context,
-        graphs_kept=graphs,
-        averaging_codec=manifest.averaging_codec,
-        state=manifest.state,
-        inner=manifest.inner_optimizer,
-        aggregation=manifest.aggregation,
-        precision=manifest.compute,
-        reruns_blocks=reruns_blocks,
-        offload=offload,
-        host=host,
-    ).need
-
-
 def fit_stage(
     manifest: Manifest,
     stage: int,
@@ -140,7 +106,7 @@ def fit_stage(
     if fit is not None:
         return fit
     offload = devices.can_offload(0)
-    least = stage_need(manifest, stage, reruns_blocks=True, offload=offload)
+    least = Holding(manifest, stage, reruns_blocks=True, offload=offload).need
     each = " of each device" if devices.ranks > 1 else ""
     host_bytes = least.offloaded_bytes
     elsewhere = f" and {_mib(host_bytes)} of the host's memory" if host_bytes else ""
@@ -157,22 +123,21 @@ def _way_to_fit(
     manifest: Manifest, stage: int, available_bytes: int, spare_bytes: int, devices: Devices
 ) -> Fit | None:
     host = devices.host_bytes > 0
-    away_bytes = stage_need(manifest, stage, offload=True).offloaded_bytes
+    away_bytes = Holding(manifest, stage, offload=True).need.offloaded_bytes
     ways = [] if devices.offload == "on" and devices.can_offload(0) else [False]
     if devices.can_offload(away_bytes):
         ways.append(True)
     for offload, reruns_blocks in product(ways, (False, True)):
-        need_with = partial(
-            stage_need, manifest, stage, reruns_blocks=reruns_blocks, offload=offload, host=host
-        )
-        need = need_with()
+        how = {"reruns_blocks": reruns_blocks, "offload": offload, "host": host}
+        need = Holding(manifest, stage, **how).need
         graphs = min(graphs_that_fit(need, available_bytes), MOST_GRAPHS)
         if graphs < 0 or not devices.can_hold(need.offloaded_bytes):
             continue
         frugal = graphs_that_fit(need, available_bytes - spare_bytes)
         if 1 <= frugal < graphs:
             graphs = frugal
-        size_bytes, logits = need_with(graphs).total_bytes, LOGITS_AT_ONCE
+        size_bytes = Holding(manifest, stage, graphs, **how).need.total_bytes
+        logits = LOGITS_AT_ONCE
         if host and stage == manifest.stage_count - 1:
             left_bytes = int(USED_SHARE * (available_bytes - spare_bytes)) - size_bytes
             most = min(MOST_LOGITS, manifest.tokens_per_microbatch * manifest.model.vocab)

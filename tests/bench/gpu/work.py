@@ -22,7 +22,7 @@ from model_zoo.specs.precision import Precision
 from model_zoo.specs.slices import StageSlice, slices
 from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask, LossTask
 from tests.bench.gpu.running import Found
-from tests.support.compute_stages import LocalWorker
+from tests.support.compute_stages import LocalWorker, open_request
 
 MAKERS_FLOP_PER_S = {"H100": 989e12, "H200": 989e12}
 """Dense products in bf16, by the maker."""
@@ -53,18 +53,16 @@ class Work:
 
     def opening(self, device: str, **changes: Any) -> OpenStage:
         """Return the request that opens the stage."""
-        request = OpenStage(
-            swarm="ab" * 32,
+        request = open_request(
+            self.stage,
+            self.layers_per_stage,
             model=self.spec,
-            layers_per_stage=list(self.layers_per_stage),
-            stage=self.stage,
             seed=1,
             optimizer=PRESETS["gpt2-124m"].optimizer,
             precision=precision(device),
-            boundary_codec="s8",
-            averaging_codec="s8",
+            boundary="s8",
+            averaging="s8",
             sequences=self.sequences,
-            tokens=self.spec.context,
             microbatches=self.microbatches,
             graphs_kept=2,
             device=device,

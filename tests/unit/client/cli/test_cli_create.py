@@ -18,11 +18,10 @@ from client.cli.founding.manifest import Founding, choose_model, choose_optimize
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices, for_strangers
 from client.cli.founding.presets import PRESETS, PresetName
 from client.cli.terminal.swarm_text import introduction
-from client.compute.memory import USUAL_GRAPHS
+from client.compute.memory import USUAL_GRAPHS, Holding
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.plan.model import Machine
-from client.train.workers.opening import stage_need
 from client.views.words import size as human_bytes
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.local_rounds import LocalRounds
@@ -107,7 +106,7 @@ def test_a_run_of_rounds_has_the_tokens_warm_up_and_checkpoints_of_its_steps() -
 @pytest.mark.parametrize("averaging", ["local", "every-step"])
 def test_a_manifest_says_the_memory_that_its_volunteers_will_reckon_with(averaging: str) -> None:
     manifest = settled_on(SLOW, averaging=averaging, audit=0).manifest
-    need = stage_need(manifest, 0, USUAL_GRAPHS, reruns_blocks=True)
+    need = Holding(manifest, 0, USUAL_GRAPHS, reruns_blocks=True).need
     assert manifest.stages[0].memory_bytes == need.total_bytes
 
 

@@ -80,7 +80,7 @@ class Kind:
         return not self.packed and self.model.narrow is None
 
     def chain(self, cut: list[int] = CUT, **options: Any) -> Chain:
-        data = {"token_data": PACKED} if self.packed else {}
+        data = {"data": PACKED} if self.packed else {}
         return Chain(
             cut, self.tokens, beside=not self.plain, **data, **{"model": self.model, **options}
         )
@@ -273,7 +273,7 @@ def test_any_borders_of_the_right_length_are_documents() -> None:
 
 
 def test_borders_are_refused_where_data_is_not_packed() -> None:
-    worker = opened(0, CUT, token_data=APART)
+    worker = opened(0, CUT, data=APART)
     refused = worker.fails(ForwardTask(step=0, microbatch=3), packed_tokens(3))
     assert "outside the vocabulary" in refused.message
 
@@ -327,7 +327,7 @@ def test_the_memory_of_narrow_stages_is_predicted(stage: int) -> None:
     request = open_request(stage, CUT, model=NARROW["llama"].model)
     worker = LocalWorker()
     worker.call(request)
-    need, wide = need_of(request), need_of(request, model=MODELS["llama"])
+    need, wide = need_of(request), need_of(open_request(stage, CUT, model="llama"))
     assert need.state_bytes == sum(each.nbytes for each in worker.replica.buffers)
     ends = 4 * SEQUENCES * TOKENS * (K * (stage > 0) + 32 * (stage < 2))
     assert need.graph_bytes - wide.graph_bytes == ends

@@ -386,15 +386,8 @@ def test_what_cannot_be_read_now_is_not_called_damaged(
 
 def small_file(**changes) -> bytes:
     layout = (("a", (2, 3)), ("b", (4,)))
-    header = build_header(
-        swarm="ab",
-        stage=0,
-        stages=2,
-        version=5,
-        digest="00" * 32,
-        layout=layout,
-        state=StateSpec(),
-    )
+    info = CheckpointInfo("ab", 0, 2, 5, "00" * 32, layout, StateSpec())
+    header = build_header(info)
     fields = json.loads(header[8:])
     for key, value in changes.items():
         section, _, field = key.partition("__")

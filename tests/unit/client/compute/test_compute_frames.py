@@ -28,7 +28,7 @@ from client.compute.frames import (
     unpack_header,
 )
 from client.compute.process import Call, WorkerProcess
-from client.compute.requests import Done, SetThreads
+from client.compute.requests import Done, Ping
 from client.compute.ring import RingReader, RingWriter, create_shared_file
 from client.compute.worker import copy_beside, serve
 from protocol.pipeline.effects import BackwardTask, ForwardTask, Outcome
@@ -36,7 +36,7 @@ from tests.support.compute_stages import open_request, opened, tokens_of
 
 PRODUCT = Path(requests.__file__).parent
 RING = 4096
-MESSAGE = SetThreads(threads=2)
+MESSAGE = Ping()
 
 
 def ring_pair(size=RING, copy=None):
@@ -62,7 +62,7 @@ def test_frames_round_trip_through_ring_or_socket(payloads, copy) -> None:
     data = b"".join(pack(7, MESSAGE, payloads, writer, 0))
     envelope, received, _ = parse(data, reader)
     assert envelope.id == 7
-    assert msgspec.msgpack.decode(envelope.message, type=SetThreads) == MESSAGE
+    assert msgspec.msgpack.decode(envelope.message, type=Ping) == MESSAGE
     assert received == payloads
 
 
@@ -111,7 +111,7 @@ def test_reading_more_than_was_written_is_refused() -> None:
 
 
 def frame(*, magic=b"VCF1", body=None, inline=b"", **sizes) -> bytes:
-    body = msgspec.msgpack.encode([1, {"type": "SetThreads"}, []]) if body is None else body
+    body = msgspec.msgpack.encode([1, {"type": "Ping"}, []]) if body is None else body
     fields = {"body": len(body), "inline": len(inline), "written": 0, "read": 0, **sizes}
     return HEADER.pack(magic, *fields.values()) + body + inline
 

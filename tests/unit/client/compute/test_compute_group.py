@@ -17,7 +17,7 @@ from safetensors.numpy import load_file
 from client.compute import group as module
 from client.compute.group import open_group
 from client.compute.process import RequestFailed, Worker, WorkerDied
-from client.compute.requests import Load, LoadStart, Probe, Save, SetThreads
+from client.compute.requests import Load, LoadStart, Ping, Probe, Save
 from client.compute.starting import write_start
 from client.compute.wire import Wire
 from model_zoo.huggingface.imports import Imported
@@ -31,12 +31,11 @@ from protocol.pipeline.effects import (
     PassTask,
 )
 from tests.support.compute_stages import (
-    SEQUENCES,
-    TOKENS,
     Chain,
     of_step,
     open_request,
     opened,
+    small_run,
     tokens_of,
 )
 
@@ -62,7 +61,7 @@ async def losses(worker: Worker, step: int) -> list[float]:
 
 def numbers(shard: bytes, size: int) -> torch.Tensor:
     """The numbers of a contribution in fp32."""
-    wire = Wire(SEQUENCES, TOKENS, 32, 61, "fp32", "fp32", torch.device("cpu"))
+    wire = Wire(small_run([4]), "", 0, torch.device("cpu"))
     out = torch.empty(size)
     wire.segment_in(shard, out, 0)
     return out
@@ -202,7 +201,7 @@ async def test_a_rank_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(WorkerDied, match="rank"):
             await worker.call(ApplyTask(step=0))
         with pytest.raises(WorkerDied):
-            await worker.call(SetThreads(threads=1))
+            await worker.call(Ping())
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 

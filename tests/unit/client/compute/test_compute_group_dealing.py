@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from client.compute import group as module
 from client.compute.group import WorkerGroup, together
@@ -21,18 +22,18 @@ from client.compute.requests import (
     JoinGroup,
     MatmulRate,
     OpenStage,
+    Ping,
     Probe,
     Probed,
     Request,
     Save,
     Saved,
-    SetThreads,
     ShareVersion,
     StageOpened,
     VersionShared,
 )
 from protocol.pipeline.effects import ApplyTask, ContributeTask, LossTask, Outcome, PassTask
-from tests.support.compute_stages import open_request
+from tests.support.compute_stages import LocalWorker, open_request
 
 LOSS = Outcome(seconds=4.0, loss_sum=1.0)
 OPENED = StageOpened(parameters=5)
@@ -69,7 +70,7 @@ class FakeRank(Worker):
             OpenStage: OPENED,
             GatherSum: Done(),
             ShareVersion: VersionShared(digest=self.digest),
-            SetThreads: Done(),
+            Ping: Done(),
             Probe: probed(self.kind),
             ContributeTask: Outcome(),
             ApplyTask: Outcome(hash="h", grad_norm=1.0),
@@ -116,8 +117,11 @@ async def test_the_first_rank_alone_keeps_what_rounds_need() -> None:
         asked = [next(r for r in rank.asked if isinstance(r, OpenStage)) for rank in ranks]
         assert [each.device for each in asked] == ["cuda:0", "cuda:1", "cuda:2"]
         assert [each.follows for each in asked] == [False, True, True]
-        assert [each.averaging_codec for each in asked] == ["s8", "fp32", "fp32"]
         assert {(each.threads, each.memory_bytes) for each in asked} == {(2, 30)}
+    for request in asked:
+        worker = LocalWorker()
+        worker.call(replace(request, device="cpu", memory_bytes=0))
+        assert (worker.executor._opened.averager._residual is None) == request.follows
 
 
 async def test_ranks_on_devices_of_different_kinds_are_no_group() -> None:
@@ -180,7 +184,7 @@ async def test_a_failure_of_the_first_rank_is_only_told() -> None:
             await asked.wait()
         assert (caught.value.kind, caught.value.part) == ("codec", 3)
         assert "ShareVersion" not in ranks[0].kinds() + ranks[1].kinds()
-        await group.call(SetThreads(threads=2))
+        await group.call(Ping())
 
 
 @pytest.mark.parametrize("how", ["death", "digest", "failure"])

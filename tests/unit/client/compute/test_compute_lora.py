@@ -60,8 +60,7 @@ def test_what_is_frozen_is_loaded_as_it_is_and_stays(imported: Imported, start: 
 def test_a_packed_base_is_packed_as_it_is_loaded(imported: Imported, start: Written) -> None:
     spec = replace(BASE, lora=replace(ADAPTED.lora, base="nf4"))
     worker = LocalWorker()
-    request = open_request(0, WHOLE, model="lora", imported=True)
-    worker.call(replace(request, model=spec))
+    worker.call(open_request(0, WHOLE, model=spec, imported=True))
     worker.call(LoadStart(path=str(start.path), digest=start.digest))
     named = dict(worker.replica.module.named_parameters())
     for name in imported.names:
@@ -103,7 +102,7 @@ def test_an_audit_computes_beside_the_same_frozen_weights(start: Written) -> Non
 
 def test_memory_is_that_of_the_frozen_weights_and_little_more() -> None:
     def total(spec: ModelSpec) -> int:
-        return need_of(open_request(0, [2, 2]), model=spec).total_bytes
+        return need_of(open_request(0, [2, 2], model=spec)).total_bytes
 
     wide = replace(BASE, width=512, ffn_width=1024, heads=8, kv_heads=8)
     small = replace(wide, lora=Lora(4, 8.0, ("self_attn.q_proj", "self_attn.v_proj")))

@@ -1,22 +1,22 @@
 """The predicted memory of a stage against what torch really saves, and the choices made of it."""
 
-from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from msgspec.structs import replace
 
-from client.compute.memory import graphs_that_fit
+from client.compute.memory import MemoryNeed, graphs_that_fit
 from client.compute.requests import OpenStage
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.matrices import largest_matrix
 from model_zoo.specs.model import LOGITS_AT_ONCE, ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.slices import stage_parameters
-from model_zoo.specs.state import StateSpec
 from model_zoo.stages import summed_loss
 from tests.support.compute_stages import (
     MODELS,
+    OPTIMIZER,
     SEQUENCES,
     TOKENS,
     LocalWorker,
@@ -31,7 +31,7 @@ CUT = [1, 3]
 
 
 def need(model: ModelSpec, stage: int, **changes):
-    return need_of(open_request(stage, CUT, model=model), **{"graphs_kept": 2, **changes})
+    return need_of(open_request(stage, CUT, model=model, **{"graphs_kept": 2, **changes}))
 
 
 @pytest.mark.parametrize("model", ["gpt", "llama"])
@@ -61,22 +61,19 @@ def test_the_state_is_what_the_worker_holds(codec, rounds, vectors) -> None:
 
 def test_beside_a_gpu_a_local_round_takes_twelve_bytes_of_each() -> None:
     model = ModelSpec("llama", 24, 2048, 16, 16, 5632, 8, 256)
-    round_of = partial(
-        *(need, model, 0),
-        layers_per_stage=[24],
-        sequences=1,
-        graphs_kept=0,
-        state=StateSpec("sgd"),
-        inner="muon",
-        host=True,
-    )
-    found = round_of(averaging_codec="s8")
+
+    def round_of(**options: Any) -> MemoryNeed:
+        how = {"model": model, "sequences": 1, "graphs_kept": 0, **options}
+        rounds = {"optimizer": replace(OPTIMIZER, name="muon"), "local_rounds": LocalRounds(2)}
+        return need_of(open_request(0, [24], **how, **rounds), host=True)
+
+    found = round_of(averaging="s8")
     parameters = stage_parameters(model, [24], 0)
     assert found.offloaded_bytes == 12 * parameters
     scratch = OPTIMIZERS["muon"].matrix_scratch * largest_matrix(model)
     assert found.state_bytes - scratch <= 14 * parameters
-    assert round_of(averaging_codec="q2").state_bytes - scratch <= 13 * parameters
-    robust = round_of(averaging_codec="s8", aggregation="centred-clipping")
+    assert round_of(averaging="q2").state_bytes - scratch <= 13 * parameters
+    robust = round_of(averaging="s8", aggregation="centred-clipping")
     assert robust.state_bytes == found.state_bytes, "the host compares contributions"
     assert robust.offloaded_bytes == 16 * parameters
 

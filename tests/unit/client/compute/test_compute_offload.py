@@ -137,6 +137,6 @@ def test_what_is_offloaded_is_predicted(away: dict[str, Any], codec: Any) -> Non
 
 def test_a_large_stage_needs_six_bytes_a_parameter() -> None:
     model = ModelSpec("llama", 24, 2048, 16, 16, 5632, 8, 256)
-    request = open_request(0, [12, 12], averaging="s8", offload=True)
-    need = need_of(request, model=model, sequences=1, tokens=8, graphs_kept=0)
+    how = {"averaging": "s8", "offload": True, "sequences": 1, "graphs_kept": 0}
+    need = need_of(open_request(0, [12, 12], model=model, **how))
     assert need.state_bytes / stage_parameters(model, [12, 12], 0) <= 6

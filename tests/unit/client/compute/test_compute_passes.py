@@ -3,7 +3,6 @@
 import math
 import sys
 
-import msgspec
 import numpy as np
 import pytest
 import torch
@@ -216,16 +215,15 @@ def test_nothing_works_before_a_stage_is_open() -> None:
     "changes",
     [
         {"stage": 2},
-        {"layers_per_stage": [4, 1]},
-        {"layers_per_stage": []},
-        {"layers_per_stage": [4, 0]},
-        {"tokens": TOKENS + 1},
+        {"cut": [4, 1]},
+        {"cut": []},
+        {"cut": [4, 0]},
         {"device": "quantum"},
         {"device": "cuda:99"},
     ],
 )
 def test_contradictory_stages_are_refused(changes) -> None:
-    request = msgspec.structs.replace(open_request(0, [2, 2]), **changes)
+    request = open_request(**{"stage": 0, "cut": [2, 2], **changes})
     assert LocalWorker().fails(request).kind == "shape"
 
 

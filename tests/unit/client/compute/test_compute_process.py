@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from client.compute.process import RequestFailed, WorkerDied, WorkerProcess, open_worker
-from client.compute.requests import SetThreads
+from client.compute.requests import Ping
 from protocol.pipeline.effects import ContributeTask, ForwardTask, LossTask
 from tests.support.compute_stages import open_request, tokens_of
 
@@ -69,7 +69,7 @@ ECHO = """
         pass
 """
 ECHO_WORKER = (sys.executable, "-c", textwrap.dedent(ECHO))  # starts without torch, quickly
-NOTHING = SetThreads(threads=1)
+NOTHING = Ping()
 
 
 @asynccontextmanager

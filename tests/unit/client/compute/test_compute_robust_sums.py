@@ -204,7 +204,9 @@ def test_two_replicas_take_the_usual_norm_from_the_state_they_share() -> None:
     replica = workers[0].replica
     expected = math.sqrt(float(replica.optimizer.vectors[1].double().sum()) / (1 - 0.95))
     found = [[each.usual_norm(bounds, segment) for segment in range(2)] for each in averagers]
-    assert math.hypot(*found[0]) == pytest.approx(expected * replica.wire.token_count, rel=1e-5)
+    assert math.hypot(*found[0]) == pytest.approx(
+        expected * replica.wire.run.tokens_per_microbatch, rel=1e-5
+    )
     assert found[0] == found[1]
 
 

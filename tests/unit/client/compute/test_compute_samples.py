@@ -27,7 +27,7 @@ def keep(path: Path, words: bytes = WORDS) -> Folder:
 
 def opened(folder: Folder) -> Samples:
     data = folder.index.spec()
-    return Samples(open_request(0, [4], corpus=str(folder.path), token_data=data))
+    return Samples(open_request(0, [4], corpus=str(folder.path), data=data))
 
 
 def test_a_microbatch_is_the_same_wherever_it_is_read(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import trio
 
 from client.compute.device import fewest_threads
 from client.compute.process import open_worker
-from client.compute.requests import SetThreads
+from client.compute.requests import Ping
 from model_zoo.optimizers.adamw import FlatAdamW
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.threads import limited_threads
@@ -53,10 +53,6 @@ def test_a_stage_of_tiny_tensors_finds_out_how_many_are_of_use(chosen: bool) -> 
         found = torch.get_num_threads()
         assert found in ((1, 2, 4) if chosen else (4,))
         assert worker.replica.counted == set()
-        worker.call(SetThreads(threads=8))
-        assert torch.get_num_threads() == (found if found < 4 else 8)
-        worker.call(SetThreads(threads=1))
-        assert torch.get_num_threads() == 1
 
 
 @pytest.mark.parametrize("codec", ["fp32", "s8"])
@@ -69,7 +65,7 @@ def test_replicas_with_other_numbers_of_threads_have_the_same_bits(codec: str) -
             sums, norms = contribute_and_reduce(members, step, 0, bounds, owners)
             hashes = set()
             for count, member in enumerate(members, start=1):
-                member.call(SetThreads(threads=count))
+                torch.set_num_threads(count)
                 for segment, (payload, norm) in enumerate(zip(sums, norms, strict=True)):
                     decode = decode_task(step=step, attempt=0, segment=segment, squared_norm=norm)
                     member.call(decode, payload)
@@ -102,7 +98,7 @@ async def test_its_users_waiting_policy_wins(monkeypatch: pytest.MonkeyPatch) ->
             monkeypatch.setenv("OMP_WAIT_POLICY", given)
         with trio.fail_after(TIMEOUT_S):
             async with open_worker() as worker:
-                await worker.call(SetThreads(threads=1))  # by then it runs its own program
+                await worker.call(Ping())  # by then it runs its own program
                 variables = Path(f"/proc/{worker.pid}/environ")
                 if not variables.exists():
                     pytest.skip("the system does not show a process's environment")

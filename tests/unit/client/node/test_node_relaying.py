@@ -12,10 +12,9 @@ import trio
 
 from client.net.libp2p_network import Libp2pNetwork
 from client.node.relaying import CANDIDATES, PATIENCE_S, Relaying
-from client.train.swarm.own_advert import OwnAdvert
+from client.train.engine import Engine
 from protocol.effects import Explain
 from protocol.ids import PeerId
-from protocol.membership.roster import Roster
 
 ME, RELAY, PRIVATE = PeerId("me"), PeerId("a relay"), PeerId("private")
 AT = "/ip4/203.0.113.7/tcp/4001"
@@ -53,16 +52,16 @@ class World:
         ]
         self.peer_id = ME
         advert.entered = self.entered
-        return Relaying(
-            cast(Libp2pNetwork, self),
-            cast(Roster, SimpleNamespace(members=lambda: members, is_guest=self._is_guest)),
-            cast(OwnAdvert, advert),
-            self.setting,
-            lambda: self.quota,
-            lambda: self.reached,
-            self._explain,
-            always=self.always,
+        roster = SimpleNamespace(members=lambda: members, is_guest=self._is_guest)
+        engine = SimpleNamespace(
+            membership=SimpleNamespace(roster=roster),
+            own_advert=advert,
+            reach=SimpleNamespace(reachable=False),
+            event_sink=SimpleNamespace(explain=self._explain),
         )
+        network, may = cast(Libp2pNetwork, self), lambda: self.quota
+        setting, always = self.setting, self.always
+        return Relaying(cast(Engine, engine), network, setting, may, always=always)
 
     def _is_guest(self, peer: PeerId) -> bool:
         return peer in self.guests

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from client.train.machine.time_spent import LEAST_STEPS, WINDOW_S, Shares, TimeSpent
+from client.train.machine.time_spent import LEAST_STEPS, WINDOW_S, TimeSpent
 
 
 class Clock:
@@ -31,8 +32,10 @@ class Clock:
         self.serves(step + 1)
 
     @property
-    def shares(self) -> Shares | None:
-        return self.of.shares(self.now)
+    def shares(self) -> tuple[float, ...] | None:
+        """Computing, averaging, waiting, resting."""
+        found = self.of.shares(self.now)
+        return None if found is None else msgspec.structs.astuple(found)
 
 
 def test_a_step_is_computing_averaging_and_waiting() -> None:

@@ -21,7 +21,7 @@ from client.train.messaging.bootstrap import (
     find_swarm,
     remember_swarm,
 )
-from client.train.messaging.handshake import PROTOCOL
+from client.train.messaging.handshake import CLIENT, PROTOCOL
 from protocol.address import Address
 from protocol.ids import PeerId, SwarmId, peer_id_from_key
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
@@ -45,7 +45,7 @@ async def find(target: Target, store: SwarmStore) -> SwarmFile | UserError:
     async with open_memory_hub() as hub:
         network = hub.join(ME)
         try:
-            return await find_swarm(network, target, store, ME, "test", [], 5.0)
+            return await find_swarm(network, target, store, ME, [], 5.0)
         except UserError as error:
             return error
 
@@ -112,7 +112,7 @@ async def test_a_member_of_another_protocol_is_named_with_whose_program_is_older
         member.post(ME, Hello(theirs, None, "volunteer/9"))
         member.post(ME, Goodbye(f"this swarm speaks protocol {theirs}"))
         with pytest.raises(UserError, match=f"speaks protocol {theirs}, and") as raised:
-            await fetch_manifest(network, peer, None, "volunteer", [])
+            await fetch_manifest(network, peer, None, [])
     assert raised.value.exit_code == ExitCode.REFUSED
     assert next_step in raised.value.next_step
 
@@ -131,13 +131,13 @@ async def fetched(*said: Message, swarm: SwarmId | None = SWARM) -> SwarmFile | 
             member.post(ME, message)
         seen = list[NetEvent]()
         try:
-            found = await fetch_manifest(network, peer, swarm, "volunteer", seen)
+            found = await fetch_manifest(network, peer, swarm, seen)
         except UserError as error:
             return error
         assert len(seen) >= len(said), "the engine gets all of it"
         async for event in member.events:
             if isinstance(event, Inbound):
-                assert event.message == Hello(PROTOCOL, None, "volunteer"), "it shows no ticket"
+                assert event.message == Hello(PROTOCOL, None, CLIENT), "it shows no ticket"
                 break
         return found
 

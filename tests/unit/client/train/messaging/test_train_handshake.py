@@ -10,14 +10,15 @@ import pytest
 from client.train.messaging.admission import Vouching
 from client.train.messaging.handshake import PROTOCOL, Handshake
 from protocol.answer import no
-from protocol.ids import SwarmId
+from protocol.invite import SwarmFile
 from protocol.verdicts import Verdict, Verdicts
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Goodbye, Hello, ManifestReply, decode_message, encode_message
+from tests.support.protocol_examples import manifest
 from tests.support.recording_ports import RecordingPorts
 
-SWARM = SwarmId("ab" * 32)
-ME = Signer(b"\x01" * 32).peer
+FILE = SwarmFile(manifest(), b"manifest", bytes(64), ())
+SWARM = FILE.swarm
 OTHER = Signer(b"\x02" * 32).peer
 
 
@@ -29,7 +30,7 @@ def test_another_protocol_is_refused_and_said_with_which_side_is_older(
     protocol: int, words: str
 ) -> None:
     ports = RecordingPorts()
-    me = Handshake(ME, SWARM, "volunteer/0", b"", b"", ports)
+    me = Handshake(FILE, ports, Verdicts())
     assert not me.hello(OTHER, Hello(protocol, SWARM, "volunteer/9"))
     (goodbye,) = ports.messages()
     assert f"protocol {PROTOCOL}, you speak {protocol}" in goodbye.reason
@@ -42,7 +43,7 @@ def test_another_protocol_is_refused_and_said_with_which_side_is_older(
 def test_who_is_expelled_is_refused_although_its_ban_is_forgotten() -> None:
     """Bans are kept in a table that free identities can fill."""
     ports, verdicts = RecordingPorts(), Verdicts()
-    me = Handshake(ME, SWARM, "volunteer/0", b"", b"", ports, verdicts=verdicts)
+    me = Handshake(FILE, ports, verdicts)
     verdicts.add(Verdict(OTHER, "it lies", None))
     assert not me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
     assert ports.messages() == [Goodbye("you are expelled for the rest of the run")]
@@ -53,7 +54,7 @@ def test_a_refusal_is_no_longer_than_a_goodbye_may_be() -> None:
     """Whoever expels a member may give a reason of any length that fits into an expulsion."""
     refusing = SimpleNamespace(check=lambda peer, shown: no("you were expelled: " + "x" * 256))
     ports = RecordingPorts()
-    me = Handshake(ME, SWARM, "volunteer/0", b"", b"", ports, cast(Vouching, refusing))
+    me = Handshake(FILE, ports, Verdicts(), cast(Vouching, refusing))
     assert not me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
     (goodbye,) = ports.messages()
     assert decode_message(encode_message(goodbye)) == goodbye
@@ -62,12 +63,9 @@ def test_a_refusal_is_no_longer_than_a_goodbye_may_be() -> None:
 @pytest.mark.parametrize("greets", [True, False])
 def test_who_names_no_swarm_gets_the_manifest_and_is_not_admitted(greets: bool) -> None:
     ports = RecordingPorts()
-    signature = bytes(64)
-    made = Handshake(
-        ME, SWARM, "volunteer/0", b"manifest", signature, ports, greets=lambda _: greets
-    )
+    made = Handshake(FILE, ports, Verdicts(), greets=lambda _: greets)
     assert not made.hello(OTHER, Hello(PROTOCOL + 1, None, "volunteer/9"))
-    assert ports.messages() == [ManifestReply(b"manifest", signature)]
+    assert ports.messages() == [ManifestReply(b"manifest", bytes(64))]
     assert not made.admitted
     assert not made.early
 
@@ -75,7 +73,7 @@ def test_who_names_no_swarm_gets_the_manifest_and_is_not_admitted(greets: bool) 
 def test_the_manifest_is_told_once_on_a_link() -> None:
     """A question of sixty bytes would else bring kilobytes as often as it is asked."""
     ports = RecordingPorts()
-    made = Handshake(ME, SWARM, "volunteer/0", b"manifest", bytes(64), ports)
+    made = Handshake(FILE, ports, Verdicts())
     for _ in range(3):
         made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/0"))
     assert len(ports.sent) == 1
@@ -86,7 +84,7 @@ def test_the_manifest_is_told_once_on_a_link() -> None:
 
 def test_only_the_first_goodbye_of_a_link_is_heard() -> None:
     """Each is a line in the log, whose files are few."""
-    made = Handshake(ME, SWARM, "volunteer/0", b"", b"", RecordingPorts())
+    made = Handshake(FILE, RecordingPorts(), Verdicts())
     assert [made.parts(OTHER) for _ in range(3)] == [True, False, False]
     made.gone(OTHER)
     assert made.parts(OTHER)
@@ -98,7 +96,7 @@ def test_only_the_first_goodbye_of_a_link_is_heard() -> None:
 def test_a_relay_is_neither_greeted_nor_admitted_before_somebody_has_vouched_for_us() -> None:
     """Admitted, it would be sent records, behind which our Hello is never read."""
     ports, vouched = RecordingPorts(), False
-    handshake = Handshake(ME, SWARM, "test", b"", b"", ports)
+    handshake = Handshake(FILE, ports, Verdicts())
     handshake.greets = lambda peer: vouched or peer != OTHER
     hello = Hello(PROTOCOL, SWARM, "test")
     handshake.greet(OTHER)
@@ -112,7 +110,7 @@ def test_a_relay_is_neither_greeted_nor_admitted_before_somebody_has_vouched_for
 
 
 def test_what_a_relay_said_is_forgotten_with_its_link() -> None:
-    handshake = Handshake(ME, SWARM, "test", b"", b"", RecordingPorts())
+    handshake = Handshake(FILE, RecordingPorts(), Verdicts())
     handshake.greets = lambda peer: False
     handshake.hello(OTHER, Hello(PROTOCOL, SWARM, "test"))
     handshake.gone(OTHER)

@@ -9,10 +9,9 @@ import trio
 from client.events import EventLog
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
-from client.train.messaging.handshake import Handshake
 from client.train.reporting.event_sink import EventSink
 from protocol.ids import PeerId
-from protocol.manifest import swarm_id
+from protocol.invite import SwarmFile
 from protocol.vouching.register import KeptRegister, Register
 from protocol.wire.messages import Goodbye, Heartbeat
 from tests.support.memory_network import MemoryHub, MemoryNetwork
@@ -20,7 +19,8 @@ from tests.support.protocol_examples import manifest, peer, signer
 
 MANIFEST = manifest(peer(1))
 ENCODED, SIGNATURE = signer(1).sign_manifest(MANIFEST)
-SWARM = swarm_id(ENCODED)
+FILE = SwarmFile(MANIFEST, ENCODED, SIGNATURE, ())
+SWARM = FILE.swarm
 
 
 class Member:
@@ -35,7 +35,7 @@ class Member:
     ) -> None:
         self.network: MemoryNetwork = hub.join(peer(number))
         sink = EventSink(EventLog(), lambda event: None)
-        self.engine = Engine(self.network, signer(number), MANIFEST, SWARM, sink, nursery)
+        self.engine = Engine(self.network, signer(number), FILE, sink, nursery)
         self.register = Register(signer(number), peer(1), SWARM)
         self.kept = KeptRegister()
         self.out: list[str] = []
@@ -48,9 +48,7 @@ class Member:
             self.engine.expel,
             self.out.append,
         )
-        self.engine.handshake = Handshake(
-            peer(number), SWARM, "test", ENCODED, SIGNATURE, self.engine, self.vouching
-        )
+        self.engine.handshake.vouching = self.vouching
         nursery.start_soon(self.engine.run)
 
     @property

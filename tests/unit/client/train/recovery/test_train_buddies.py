@@ -92,6 +92,8 @@ class Member:
             cast(Any, self.history),
             view=lambda: world.view,
             held=lambda: world.held(me),
+            places=dict,
+            steps=lambda: MANIFEST.steps,
         )
 
     def now(self) -> float:

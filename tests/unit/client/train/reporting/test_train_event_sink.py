@@ -7,7 +7,7 @@ import time
 import pytest
 
 from client.events import Event, EventLog
-from client.train.reporting.event_sink import SHOWN_S, EventSink, Pace, Progress
+from client.train.reporting.event_sink import SHOWN_S, EventSink, Pace
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.effects import GivenUp
@@ -103,7 +103,7 @@ def test_a_step_that_is_late_does_slow_the_pace() -> None:
 
 
 def test_steps_that_are_given_up_are_counted(event_sink: EventSink, told: list[Event]) -> None:
-    event_sink.progressed(Progress(375, 3.0, 10), 1.0)
+    event_sink.progressed(375, 3.0, 10, 1.0)
     event_sink.gave_up(GivenUp(version=376, steps=341, members=(PEER,), reached=388, fetched=()))
     given_up = told[-1]
     assert (given_up.steps, given_up.version, given_up.reached) == (341, 376, 388)

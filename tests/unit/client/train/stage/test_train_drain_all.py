@@ -122,6 +122,8 @@ def keeper(swarm: TestSwarm, volunteer: Volunteer) -> Buddies:
         engine.history,
         view=lambda: held_stages.view,
         held=lambda: held_stages.held.keys(),
+        places=dict,
+        steps=lambda: swarm.manifest.steps,
     )
     return held_stages.buddies
 

@@ -8,10 +8,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from client.compute.memory import Holding
 from client.config import Settings
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_context import Terms
-from client.train.workers.opening import stage_need
 from protocol.held_stage import machine
 from protocol.view import SwarmView
 from tests.support.cases import usual
@@ -121,7 +121,7 @@ async def test_a_move_while_training_loses_nothing(tmp_path: Path, old: int, new
 
 
 async def test_a_second_stage_that_does_not_fit_is_refused(swarm: TestSwarm) -> None:
-    room = int(stage_need(swarm.manifest, 1).total_bytes / 0.85) + 1
+    room = int(Holding(swarm.manifest, 1).need.total_bytes / 0.85) + 1
     small, first = await swarm.add(1, memory_bytes=room), await swarm.add(0)
     await swarm.until(lambda: small.step(1) >= 1)
     small.assign(0)

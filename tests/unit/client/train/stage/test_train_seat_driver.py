@@ -18,6 +18,7 @@ from client.compute.payload import Header, seal, write_header
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
 from client.config import Settings
+from client.control.snapshot import TimeView
 from client.store.boundaries import BoundaryStore
 from client.train.stage.seat_driver import SeatDriver
 from model_zoo.specs.data import Answers, DataSpec
@@ -29,6 +30,7 @@ from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_STEP
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
+    Compute,
     ContributeTask,
     DropStep,
     Fault,
@@ -383,7 +385,7 @@ class TestTheWorker:
         driven.of._note_time()
         driven.ports.now.return_value += 5.0
         shares = driven.around.time_spent.shares(driven.ports.now())
-        assert shares == (2 / 8, 5 / 8, 1 / 8, 0.0)
+        assert shares == TimeView(computing=2 / 8, averaging=5 / 8, waiting=1 / 8, resting=0.0)
         driven.of.close()
         assert driven.around.time_spent.shares(driven.ports.now()) is None
 
@@ -397,8 +399,9 @@ class Samples:
     def here(self, microbatch: int) -> bool:
         return self.come.is_set()
 
-    async def wait(self, microbatch: int) -> None:
-        await self.come.wait()
+    async def wait(self, microbatch: int, over: Callable[[], bool]) -> None:
+        while not (self.come.is_set() or over()):
+            await trio.sleep(0.5)
 
     def begin(self, microbatch: int) -> None:
         self.told.append(("begin", microbatch))
@@ -416,20 +419,16 @@ async def test_a_task_waits_for_its_samples_unless_its_step_is_over(
     entered = list[object]()
     enter = Mock(side_effect=lambda task, in_round: entered.append(in_round))
     driven.of._gate = Mock(enter=enter)
-    assert not driven.of._can_read(TASK, cast(Any, samples))
-    nursery.start_soon(driven.of._enter_later, TASK, cast(Any, samples))
-    await trio.testing.wait_all_tasks_blocked()
+    driven.of._perform([Compute(TASK)])
+    await trio.sleep(2.0)
     assert entered == []
     if over:
         driven.of.seat.step = STEP + 1
-        driven.of._stop_waiting()
     else:
-        driven.of._stop_waiting()
         samples.come.set()
-    await trio.testing.wait_all_tasks_blocked()
+    await trio.sleep(1.0)
     assert entered == [False]
     assert samples.told == [("begin", 12)]
-    assert not driven.of._awaiting
     driven.of._has_read(TASK)
     assert samples.told == [("begin", 12), ("end", 12)]
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from client.train.reporting.event_sink import EventSink, Progress
+from client.train.reporting.event_sink import EventSink
 from client.train.swarm.loss_reports import VOUCH_S, LossReports
 from protocol.effects import Publish
 from protocol.ids import PeerId
@@ -87,11 +87,11 @@ class TestProgress:
         for version in (1, 2, 3):
             report.closed(committed(version), alone)
         assert len(world.published) == 3
-        last = Progress(2, 2.0, 3 * self.per_step(world))
+        last = 2, 2.0, 3 * self.per_step(world)
         sequence = world.published[2].seq
         assert world.published[2] == Publish(PROGRESS, ME, sequence, encode_loss(LossSaid(3, 2.0)))
         assert [p.seq for p in world.published] == [1000 * WHEN + n for n in range(3)]
-        assert world.shown[2] == (last, 0.0, 0), "the loss is our own"
+        assert world.shown[2] == (*last, 0.0, 0), "the loss is our own"
 
         world.published.clear()
 
@@ -123,8 +123,8 @@ class TestProgress:
         world.said = {one: LossSaid(8, 2.5) for one in OTHERS}
         world.time = 4.0
         report.heard(PROGRESS)
-        shown = Progress(7, 2.5, 8 * self.per_step(world))
-        assert world.shown == [(shown, 4.0, 3)], "tokens are counted, not believed"
+        shown = 7, 2.5, 8 * self.per_step(world)
+        assert world.shown == [(*shown, 4.0, 3)], "tokens are counted, not believed"
         world.versions[ME] = 8
         report.heard(PROGRESS)
         assert len(world.shown) == 1, "we compute it ourselves"

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 import pytest
 from msgspec.structs import replace
 
+from client.compute.memory import Holding
 from client.compute.requests import OpenStage
 from client.config import Settings
 from client.errors import ExitCode, UserError
@@ -22,7 +23,6 @@ from client.train.workers.opening import (
     check_fits,
     devices_now,
     fit_stage,
-    stage_need,
 )
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import LOGITS_AT_ONCE
@@ -40,7 +40,7 @@ CARD = Devices(1, 1 << 40, "auto")
 
 def bytes_for(how: Manifest, **options: Any) -> int:
     """Memory in which a stage just fits."""
-    return int(stage_need(how, 0, 0, **options).total_bytes / 0.85) + 1
+    return int(Holding(how, 0, 0, **options).need.total_bytes / 0.85) + 1
 
 
 def test_blocks_are_run_again_where_no_whole_graph_fits() -> None:
@@ -58,7 +58,7 @@ def test_a_stage_is_offloaded_where_it_does_not_fit_otherwise() -> None:
     assert fit_stage(LARGE, 0, rerun, devices=CARD).offloaded_bytes == 0
     fit = fit_stage(LARGE, 0, rerun - 2, devices=CARD)
     assert not fit.reruns_blocks
-    assert fit.offloaded_bytes == stage_need(LARGE, 0, offload=True).offloaded_bytes
+    assert fit.offloaded_bytes == Holding(LARGE, 0, offload=True).need.offloaded_bytes
     least = bytes_for(LARGE, offload=True, reruns_blocks=True)
     tight = fit_stage(LARGE, 0, least, devices=CARD)
     assert tight.offloaded_bytes
@@ -77,11 +77,11 @@ def test_a_card_makes_as_many_logits_at_once_as_there_is_memory_left_for() -> No
     assert -(-numbers // fit_stage(how, 1, 80 << 30, devices=CARD).logits_at_once) == 2
     assert fit_stage(how, 1, 80 << 30).logits_at_once == LOGITS_AT_ONCE
     assert fit_stage(how, 0, 80 << 30, devices=CARD).logits_at_once == LOGITS_AT_ONCE
-    least = int(stage_need(how, 1, 0).total_bytes / 0.85) + 1
+    least = int(Holding(how, 1, 0).need.total_bytes / 0.85) + 1
     for more_bytes in (0, 3 << 30):
         fit = fit_stage(how, 1, least + more_bytes, devices=CARD)
         left_bytes = int(0.85 * (least + more_bytes)) - fit.size_bytes
-        assert 0 <= left_bytes < max(16, stage_need(how, 1).graph_bytes)
+        assert 0 <= left_bytes < max(16, Holding(how, 1).need.graph_bytes)
     assert fit_stage(TWO, 1, 80 << 30, devices=CARD).logits_at_once == LOGITS_AT_ONCE
 
 
@@ -94,7 +94,7 @@ def request_of(how: Manifest, fit: Fit) -> OpenStage:
 
 def test_what_a_local_round_touches_once_lies_with_the_host_without_a_wish() -> None:
     local = replace(LARGE, local_rounds=LocalRounds(4))
-    need = stage_need(local, 0, 0, host=True)
+    need = Holding(local, 0, 0, host=True).need
     least = int(need.total_bytes / 0.85) + 1
     assert need.offloaded_bytes > 0
     assert least < bytes_for(local)
@@ -102,8 +102,8 @@ def test_what_a_local_round_touches_once_lies_with_the_host_without_a_wish() -> 
     fit = fit_stage(local, 0, least, devices=room)
     request = request_of(local, fit)
     assert not request.offload
-    assert request.local_rounds == LocalRounds(4)
-    assert stage_need(local, 0, 0).offloaded_bytes == 0
+    assert request.manifest.local_rounds == LocalRounds(4)
+    assert Holding(local, 0, 0).need.offloaded_bytes == 0
     for other in (replaced(room, host_bytes=room.host_bytes - 1), Devices()):
         with pytest.raises(UserError):
             fit_stage(local, 0, least, devices=other)
@@ -119,7 +119,7 @@ def test_always_means_where_it_would_fit_as_well() -> None:
 
 
 def test_the_host_needs_room_for_pinned_memory() -> None:
-    needed = PINNED * stage_need(LARGE, 0, offload=True).offloaded_bytes
+    needed = PINNED * Holding(LARGE, 0, offload=True).need.offloaded_bytes
     rerun = bytes_for(LARGE, reruns_blocks=True)
     assert fit_stage(LARGE, 0, rerun - 2, devices=Devices(1, needed, "auto")).offloaded_bytes
     for devices in (Devices(1, needed - 1, "auto"), Devices(1, needed, "off"), Devices()):
@@ -129,7 +129,7 @@ def test_the_host_needs_room_for_pinned_memory() -> None:
 
 def test_what_is_advertised_lets_the_matching_give_such_a_stage() -> None:
     costs = tuple(
-        replace(cost, memory_bytes=float(stage_need(LARGE, stage).total_bytes))
+        replace(cost, memory_bytes=float(Holding(LARGE, stage).need.total_bytes))
         for stage, cost in enumerate(LARGE.stages)
     )
     swarm = replace(LARGE, stages=costs)
