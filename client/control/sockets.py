@@ -41,7 +41,7 @@ def socket_path(folder: Path, swarm: str, peer: str) -> Path:
     path = folder / f"{swarm[:8]}-{peer[-8:]}{SUFFIX}"
     if len(str(path).encode()) > MAX_SOCKET_PATH_BYTES:
         words = f"{path} is longer than the {MAX_SOCKET_PATH_BYTES} bytes that a socket may have"
-        next_step = "set XDG_RUNTIME_DIR or VOLUNTEER_HOME to a shorter folder"
+        next_step = "set VOLUNTEER_HOME to a shorter folder"
         raise UserError(words, next_step, ExitCode.CONFIG)
     return path
 

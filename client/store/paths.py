@@ -138,10 +138,9 @@ def find_folders(environ: Mapping[str, str] = os.environ, data: Path | None = No
     user_home()
     places = platformdirs.PlatformDirs(APP, appauthor=False)
     user_data = Path(places.user_data_dir)
-    runtime_root = environ.get("XDG_RUNTIME_DIR")
-    # without a session's runtime folder, one of ours: not a guessable name in a shared one
-    runtime = Path(runtime_root) / APP if runtime_root else user_data / "run"
-    return Folders(Path(places.user_config_dir), data or user_data, runtime_below(runtime))
+    # not in the session's runtime folder, which is removed when its user logs out
+    runtime = runtime_below(user_data / "sockets")
+    return Folders(Path(places.user_config_dir), data or user_data, runtime)
 
 
 def user_home() -> Path:

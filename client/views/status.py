@@ -190,7 +190,7 @@ def place(now: Snapshot) -> Iterator[Fact]:
         told, more = f": {reason(now)}", f" ({now.reason})"
         yield _fact("state", (word.lower(), tone), told, (more, "muted"))
     else:
-        yield _fact("state", (word.lower(), tone), f": {now.reason}")
+        yield _fact("state", (word.lower(), tone), f": {reason_alone(now)}")
     if now.paused is not None:
         ends = "volunteer resume" if now.paused.by_owner else "that is over"
         until = words.clock(now.paused.until, False) if now.paused.until else ends
@@ -201,6 +201,11 @@ def place(now: Snapshot) -> Iterator[Fact]:
     yield _fact("leaving", drain_words(now))
 
 
+def reason_alone(now: Snapshot) -> str:
+    """Return the node's reason for its state without the word of the state before it."""
+    return clean(now.reason.removeprefix(f"{now.state} "))
+
+
 def reason(now: Snapshot) -> str:
     """Describe why the node is in its state, without terms of the protocol."""
     if now.paused is not None:
@@ -208,7 +213,7 @@ def reason(now: Snapshot) -> str:
         how = "press p to resume" if now.paused.by_owner else "it goes on by itself"
         return f"{clean(now.paused.reason) or 'you paused it'}{until}; {how}"
     if now.state != "training":
-        return clean(now.reason.removeprefix(f"{now.state} "))
+        return reason_alone(now)
     seats = [f"{seat.stage}" for seat in now.seats if seat.state == "serving"]
     stages = "stage" if len(seats) == 1 else "stages"
     mine = f"you serve {stages} {words.listed(seats)}" if seats else "you serve no stage yet"

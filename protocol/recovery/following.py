@@ -38,7 +38,7 @@ class Following:
         if serving is not None:
             if self._goes_to(serving):
                 self._trouble.seen_at = None
-                return serving, "others train from there already"
+                return serving, "others already do"
             if not known.open:
                 return None  # it may have been trained apart from ours
         if self._trouble.is_healthy():
@@ -52,7 +52,7 @@ class Following:
             most = 2 * count[newest] > len(voters) + (known.open or known.evidence.any)
             half = 2 * count[newest] >= len(voters) and self._would_join(newest)
             if most or half:
-                return newest, "most volunteers train from there"
+                return newest, "most volunteers do"
         return self._decided_by_another(apart)
 
     def _goes_to(self, serving: Lineage) -> bool:

@@ -354,14 +354,16 @@ class Recovery:
         else:
             self.evidence.go_over(given_up.reached)
         known.refused[self.lineage] = now + ASIDE_S
-        again = "" if self.lineage == SEED else " again"
+        begins = "starts" if self.lineage == SEED else "starts again"
+        if lineage.version:
+            begins = "goes on"
         was_open = known.open
         known.begin(lineage)
         self._trouble.begin()
         self._asked_to_save, self._said = False, ""
         effects: list[RecoveryEffect] = []
         if given_up is None:
-            words = f"training starts{again} from step {lineage.version}: {reason}"
+            words = f"training {begins} from step {lineage.version}: {reason}"
             effects.append(Explain("swarm", words, "warning" if was_open else "info"))
         if (own := known.stored.get(self._me)) is not None:
             kept = tuple(copy for copy in own.copies if copy.version <= lineage.version)

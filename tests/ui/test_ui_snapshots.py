@@ -22,7 +22,7 @@ MEDIUM = (120, 40)
 DURING = next(
     number
     for number, update in enumerate(recorded(), 1)
-    if any("training starts again" in event.words for event in update.events)
+    if any("training goes on from" in event.words for event in update.events)
 )
 """Updates up to the one that tells of the kill."""
 

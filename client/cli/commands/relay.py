@@ -23,7 +23,7 @@ from msgspec import structs
 from client.cli.commands.join import SWARM_VARIABLE, serve_here
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_target
-from client.cli.settings.flags import Config, SettingFlags, given
+from client.cli.settings.flags import Config, RelayFlags, given
 
 SHARE = "90%"
 """Lent unless the owner has set something: this machine does nothing else for the swarm."""
@@ -32,7 +32,7 @@ SHARE = "90%"
 def relay(
     *,
     swarm: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    flags: SettingFlags = SettingFlags(),  # noqa: B008  (frozen)
+    flags: RelayFlags = RelayFlags(),  # noqa: B008  (frozen)
     config: Config = None,
 ) -> int:
     """Relay for members of a swarm that nobody can dial, until you stop; computes nothing.

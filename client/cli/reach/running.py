@@ -90,7 +90,7 @@ def not_running(folders: Folders, swarm: str | None) -> UserError:
             words, start = f"{words}; {ending_words(ending)}", ending.next_step
         elif run.runs:
             words = f"process {run.pid} does not answer yet, or no longer answers"
-            start = "it may be starting or ending: read volunteer logs"
+            start = f"it may be starting or ending: read volunteer logs; kill {run.pid} ends it"
     return UserError(words, "\n  ".join(filter(None, (start, OTHERS))), ExitCode.NOT_RUNNING)
 
 

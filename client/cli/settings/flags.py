@@ -5,7 +5,7 @@ None means that the flag was not given, so that the environment or a file decide
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
@@ -45,6 +45,15 @@ TITLES: Final[dict[str, tuple[str, ...]]] = {
 }
 """Settings by the panel of the help that lists them."""
 OTHERS: Final = "network and name"
+COMPUTING: Final = frozenset(
+    {
+        *("threads", "compute_share", "seats", "memory_limit_bytes", "vram_share"),
+        *TITLES["hours"],
+        *TITLES["devices"],
+        *(name for name in TITLES["disk"] if name != "data_dir"),
+    }
+)
+"""What a volunteer that only relays has no use for."""
 GROUPS: Final = {
     title: Group(f"Settings: {title}", sort_key=9 + place)
     for place, title in enumerate((*TITLES, OTHERS))
@@ -60,10 +69,11 @@ Config = Annotated[
 ]
 
 
-def _flags() -> Iterator[tuple[str, Any, None]]:
-    """Yield name, type and default of every flag; an amount with a unit is a text."""
+def _flags(names: Iterable[str]) -> Iterator[tuple[str, Any, None]]:
+    """Yield name, type and default of the settings' flags; an amount with a unit is a text."""
     types = get_type_hints(Settings)
-    for name, setting in SETTINGS.items():
+    for name in names:
+        setting = SETTINGS[name]
         kind = types[name] if setting.form.parse is None else str
         parameter = Parameter(
             help=setting.about.help,
@@ -77,11 +87,17 @@ if TYPE_CHECKING:
 
     class SettingFlags:
         """Flags that override settings; names and units are those of the settings."""
+
+    RelayFlags = SettingFlags
 else:
-    own = {"__module__": __name__}  # cyclopts takes the classes of a library for plain values
-    SettingFlags = Parameter(name="*")(
-        make_dataclass("SettingFlags", _flags(), namespace=own, frozen=True, kw_only=True)
-    )
+
+    def _class(name: str, settings: Iterable[str]) -> type:
+        own = {"__module__": __name__}  # cyclopts takes the classes of a library for plain values
+        made = make_dataclass(name, _flags(settings), namespace=own, frozen=True, kw_only=True)
+        return Parameter(name="*")(made)
+
+    SettingFlags = _class("SettingFlags", SETTINGS)
+    RelayFlags = _class("RelayFlags", [name for name in SETTINGS if name not in COMPUTING])
 
 
 def given(flags: SettingFlags) -> dict[str, object]:

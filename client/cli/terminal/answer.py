@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from client.cli.terminal.output import print_json, printable, say
+from client.cli.terminal.output import print_json, say, shown
 from client.cli.terminal.parameters import AsJson
 from client.control.methods import Greeting
 from client.errors import ExitCode
@@ -39,7 +40,7 @@ def answered(command: Callable[..., Answer]) -> Callable[..., ExitCode]:
         for note in found.notes:
             say(note)
         for line in [found.words] if isinstance(found.words, str) else found.words:
-            print(printable(line))
+            print(shown(line, sys.stdout))
         return found.code
 
     signature = inspect.signature(command)

@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 import msgspec
 
@@ -50,7 +50,7 @@ def print_moment(now: object, words: Callable[[], str], *, as_json: bool, watch:
         print_json(now)
     else:
         clear = "\x1b[H\x1b[J" if watch and sys.stdout.isatty() else ""
-        print(clear + printable(words()), flush=True)
+        print(clear + shown(words(), sys.stdout), flush=True)
 
 
 def json_document(data: object) -> str:
@@ -88,26 +88,31 @@ def check_output(path: Path, *, force: bool) -> None:
 
 
 def say(text: str) -> None:
-    """Tell the user a message that is not the result, broken at words where a terminal shows it;
-    one that nobody can read changes nothing."""
-    text = printable(text)
+    """Tell the user a message that is not the result; one that nobody can read changes nothing."""
     with suppress(OSError):
-        if sys.stderr.isatty():
-            columns = shutil.get_terminal_size().columns
-            text = "\n".join(wrapped(line, columns) for line in text.split("\n"))
-        print(text, file=sys.stderr, flush=True)
+        print(shown(text, sys.stderr), file=sys.stderr, flush=True)
+
+
+def shown(text: str, stream: TextIO) -> str:
+    """Return printable text, broken at words where ``stream`` is a terminal; not a line with a word
+    that does not fit, such as an address."""
+    text = printable(text)
+    if not stream.isatty():
+        return text
+    columns = shutil.get_terminal_size().columns
+    lines = []
+    for line in text.split("\n"):
+        broken = wrapped(line, columns)
+        lines.append(broken if max(map(len, broken.split("\n"))) <= columns else line)
+    return "\n".join(lines)
 
 
 def wrapped(line: str, columns: int) -> str:
     """Return a line broken at words, indented as it is, or to what stands behind its label."""
-    label = re.match(r" +\S+ {2,}| *", line)
+    label = re.match(r" *\S+ {2,}| *", line)
     indent = " " * label.end() if label else ""
     return textwrap.fill(
-        line,
-        columns,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
+        line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 

@@ -113,7 +113,7 @@ class HeldStages(StageContext):
         kept = await self.buddies.hand_over(stage, version, COPY_S)
         where = "a neighbour keeps a copy" if kept else "only this machine's disk has it"
         words = f"left stage {stage} at version {version}: {where}"
-        self.owner.perform(Explain("transfer", words, "info" if kept else "warning"))
+        self.owner.perform(Explain("swarm", words, "info" if kept else "warning"))
 
     def not_to_be_saved(self) -> str:
         """Say which states would be lost because the disk does not take them; empty: none would."""

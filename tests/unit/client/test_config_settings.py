@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.cli.settings.flags import SettingFlags
+from client.cli.settings.flags import COMPUTING, RelayFlags, SettingFlags
 from client.config import SETTINGS, Settings, lent_bytes_per_s, resolve
 from client.errors import ConfigError, ExitCode
 from client.quantities import parse_rate, parse_size, spell_rate, spell_size
@@ -40,6 +40,7 @@ def test_a_declaration_is_enough(name: str, tmp_path: Path) -> None:
         assert resolved.settings == Settings()
         assert resolved.origins[name] != "default"
     assert name in {field.name for field in fields(SettingFlags)}
+    assert (name in {field.name for field in fields(RelayFlags)}) is (name not in COMPUTING)
 
 
 def test_every_source_beats_the_next(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from client.lab.reference import TrainingPlan, train_reference
+from model_zoo import sample
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.sample import stream
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.threads import limited_threads
 from model_zoo.whole import build_whole, load_whole
 from tests.support.sampling import generate
 
@@ -34,6 +36,20 @@ def test_no_token_beyond_a_byte_is_drawn() -> None:
     with torch.no_grad():
         model.get_parameter("lm_head.weight")[256:] = 100.0
     assert generate(model, "a", 5) is not None
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_few_parameters_are_drawn_from_by_one_thread(
+    monkeypatch: pytest.MonkeyPatch, few: bool
+) -> None:
+    """Beside a volunteer that trains on all cores several threads wait for each other."""
+    monkeypatch.setattr(sample, "ONE_THREAD", SPEC.parameter_count - (not few))
+    model, used = build_whole(SPEC, seed=0), set()
+    model.register_forward_pre_hook(lambda *_: used.add(torch.get_num_threads()))
+    with limited_threads(2):
+        generate(model, "a", 3)
+        assert torch.get_num_threads() == 2
+    assert used == {1 if few else 2}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -13,7 +14,7 @@ import pytest
 from client.cli.logging.log_writer import as_json, as_text, log_writer
 from client.cli.serving.metrics import exposition
 from client.cli.terminal import when
-from client.cli.terminal.output import printable, wrapped
+from client.cli.terminal.output import printable, shown, wrapped
 from client.config import Settings
 from client.control.matches import PayingMove
 from client.control.snapshot import (
@@ -39,6 +40,7 @@ from client.errors import UserError
 from client.events import LogLine, StepCommitted
 from client.views.report import report
 from client.views.status import one_line
+from tests.support.cli_process import Terminal
 from tests.support.control_fakes import example_matches, example_snapshot, example_stage
 
 
@@ -208,18 +210,30 @@ def test_the_longest_reasons_fit_100_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "shown"),
+    ("line", "broken"),
     [
         ("", ""),
         ("wrote a file; join with it", "wrote a file;\njoin with it"),
         ("  leave it here, where it is", "  leave it here,\n  where it is"),
         ("  model    gpt of 128 layers", "  model    gpt of\n           128\n           layers"),
+        ("state  serves stage 1 now", "state  serves\n       stage 1\n       now"),
         ("volunteer:0123456789abcdef?peer=x", "volunteer:0123456789abcdef?peer=x"),
         ("the rank-one well-known sum", "the rank-one\nwell-known sum"),
     ],
 )
-def test_lines_are_broken_at_words_and_never_within_an_address(line: str, shown: str) -> None:
-    assert wrapped(line, 17) == shown
+def test_lines_are_broken_at_words_and_never_within_an_address(line: str, broken: str) -> None:
+    assert wrapped(line, 17) == broken
+
+
+def test_only_in_a_terminal_and_not_where_a_word_is_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    for kept in ("address   /ip4/192.0.2.2/tcp/1", "one two three four"):
+        assert shown(kept, Terminal()) == kept
+    many = "one two three four five"
+    assert shown(many, Terminal()) == "one two three four\nfive"
+    assert shown(many, io.StringIO()) == many
 
 
 @pytest.mark.parametrize(

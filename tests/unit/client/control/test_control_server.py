@@ -189,7 +189,7 @@ async def test_a_file_in_the_way_is_left_alone(path: Path) -> None:
 def test_a_path_that_does_not_fit_says_so() -> None:
     with pytest.raises(UserError, match="longer than the 103 bytes") as caught:
         socket_path(Path("/" + "x" * 120), "ab" * 32, "peer")
-    assert "XDG_RUNTIME_DIR" in caught.value.next_step
+    assert "VOLUNTEER_HOME" in caught.value.next_step
 
 
 async def test_the_client_reads_what_the_server_says(path: Path) -> None:

@@ -93,8 +93,11 @@ def test_home_overrides_every_folder(tmp_path: Path) -> None:
     elsewhere = find_folders({"VOLUNTEER_HOME": str(tmp_path)}, data=Path("/elsewhere"))
     assert elsewhere.data == Path("/elsewhere")
     assert elsewhere.swarms == Path("/elsewhere/swarms")
-    session = find_folders({"XDG_RUNTIME_DIR": "/run/user/1000"})
-    assert session.runtime == Path("/run/user/1000/volunteer")
+
+
+def test_a_volunteer_is_found_again_after_its_user_has_logged_out() -> None:
+    """The session's runtime folder, with what was in it, is removed then."""
+    assert find_folders({"XDG_RUNTIME_DIR": "/run/user/1000"}) == find_folders({})
 
 
 def test_sockets_fit_whatever_the_home_is() -> None:

@@ -37,7 +37,7 @@ class TestLastError:
         "said",
         [
             Explain("matching", "waiting for 1 more volunteer: stage 0 has none", "warning"),
-            Explain("swarm", "training starts again from step 30: most follow it", "warning"),
+            Explain("swarm", "training goes on from step 30: most follow it", "warning"),
             Explain("round", "step 3: nothing came for 30 s; planning it anew", "warning"),
             Explain("pipeline", "microbatch 7 is late", "warning"),
             Explain("transfer", "fetched the state", "info"),
