@@ -42,7 +42,7 @@ ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": s
 OMP_ENV = {"OMP_WAIT_POLICY": "passive"}
 # An operation that torch has not written for Apple's GPUs yet runs on the processor.
 MPS_ENV = {"PYTORCH_ENABLE_MPS_FALLBACK": "1"}
-WORKER_COMMAND = (sys.executable, "-m", "client.compute.worker")
+WORKER_COMMAND: Sequence[str] = (sys.executable, "-m", "client.compute.worker")
 _CLOSE_GRACE_S = 2.0  # a save under way may finish
 _STDERR_GRACE_S = 1.0
 _POLL_S = 0.01
@@ -346,20 +346,21 @@ class WorkerProcess(Worker):
 
 @asynccontextmanager
 async def open_worker(
-    *, command: Sequence[str] = WORKER_COMMAND, ring_bytes: int = RING_BYTES
+    *, command: Sequence[str] = (), ring_bytes: int = RING_BYTES
 ) -> AsyncIterator[Worker]:
     """A worker process for the length of the block; afterwards the process is gone.
 
     Starting takes the seconds that importing torch takes; calls made meanwhile wait.
 
     Args:
-        command: starts the worker; gets `--fd`, `--rings` and `--parent` appended.
+        command: starts the worker, ``WORKER_COMMAND`` if empty; gets `--fd`, `--rings` and
+            `--parent` appended.
         ring_bytes: shared memory per direction; larger payloads go through the socket.
 
     Raises:
         OSError: the process cannot be started.
     """
-    async with running(WorkerProcess(command, ring_bytes)) as worker:
+    async with running(WorkerProcess(command or WORKER_COMMAND, ring_bytes)) as worker:
         yield worker
 
 

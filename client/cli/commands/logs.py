@@ -19,7 +19,8 @@ from client.cli.reach.home import running_home
 from client.cli.terminal.output import json_line, versioned, with_level
 from client.cli.terminal.when import since as since_time
 from client.errors import ExitCode, UserError
-from client.events import Level, at_least
+from client.events import at_least
+from protocol.effects import Level
 
 LOOK_S = 0.3
 

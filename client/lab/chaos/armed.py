@@ -39,12 +39,7 @@ def main() -> None:
     from client.cli.main import main as command_line
     from client.compute import process
 
-    launch = process.launch
-
-    def launch_armed(_: object, ring_bytes: int) -> process.Launched:
-        return launch((*COMMAND, WORKER), ring_bytes)
-
-    process.launch = launch_armed  # type: ignore[assignment]
+    process.WORKER_COMMAND = (*COMMAND, WORKER)
     command_line()
 
 
