@@ -73,7 +73,12 @@ def _missing(stage: int, history: Recovery, *, begun: bool) -> str:
 
 
 def admission(
-    stage: int, sender: PeerId, admit: Admit, view: SwarmView, history: Recovery, verify: Verify
+    stage: int,
+    sender: PeerId,
+    admit: Admit,
+    view: SwarmView,
+    history: Recovery,
+    verify: Verify | None,
 ) -> Admit | None:
     """Return the admission with the donors that count; None if it does not count.
 
@@ -87,7 +92,8 @@ def admission(
         admit: its message.
         view: the live replicas of our lineage.
         history: the recovery machine: the lineage that we follow, and who counts for a newcomer.
-        verify: checks another's signature.
+        verify: checks another's signature; None: we have waited long for such an admission, for of
+            a stage that stands most may have come since its last step.
     """
     lineage, view = history.lineage, history.evidence.vetted(view)
     serving = {replica.peer for replica in view.serving(stage)}
@@ -97,9 +103,10 @@ def admission(
         return None
     if admit.version < view.committed(stage) - 1:
         return None
-    if admit.version > lineage.version and not _is_borne_out(admit, serving, verify):
-        return None
-    return replace(admit, donors=donors)
+    begins = admit.version == lineage.version
+    if verify is None or begins or _is_borne_out(admit, serving, verify):
+        return replace(admit, donors=donors)
+    return None
 
 
 def _is_borne_out(admit: Admit, serving: Collection[PeerId], verify: Verify) -> bool:

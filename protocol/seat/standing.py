@@ -457,7 +457,7 @@ class Standing:
     # --- disputes --------------------------------------------------------------------------
 
     def _open(self) -> list[Pair]:
-        """Return the disputes in which nobody has decided."""
+        """Return the disputes that neither we nor most judges have decided."""
         return [
             pair
             for pair in self._claimed
@@ -466,17 +466,16 @@ class Standing:
 
     def _due_at(self, pair: Pair) -> float:
         """Return when we decide a dispute: those beside the stage have seen both work, so others
-        wait for them first. No judge need tell us of whom we have seen the fault."""
-        dispute, me = self._disputes[pair], self._place.me
+        wait for them first."""
         judges = self._votes(pair)
-        known = me in pair and not pair.isdisjoint(self._spoilers())
-        waits = judges and me not in judges and not known
         heard = max(self._of(peer).back_at for peer in pair) + HEARD_S
-        return max(dispute.since, heard) + (HEARD_S if waits else ANSWER_S)
+        waits = judges and self._place.me not in judges
+        return max(self._disputes[pair].since, heard) + (HEARD_S if waits else ANSWER_S)
 
     def _judge(self, pair: Pair, now: float) -> None:
         dispute = self._disputes[pair]
-        if dispute.stage not in self._stages_of(pair) or any(p in self._decisions for p in pair):
+        there = {r.peer for r in self.seen.serving(dispute.stage)}
+        if not pair <= there or any(peer in self._decisions for peer in pair):
             return  # one of them has gone meanwhile, or goes
         loser = self._loser(pair)
         if self._is_elector_needed(loser, now):
@@ -500,7 +499,7 @@ class Standing:
 
         return max(pair, key=blame)
 
-    def _votes(self, pair: Pair) -> dict[PeerId, Pair]:
+    def _votes(self, pair: Pair) -> dict[PeerId, set[PeerId]]:
         """Return whom of two siblings each judge has set aside: who serves beside their stage; the
         two may do so themselves, and judge nothing."""
         if (dispute := self._disputes.get(pair)) is None:
@@ -509,7 +508,7 @@ class Standing:
         beside = (*self.seen.serving(stage - 1), *self.seen.serving(stage + 1))
         proven = [r for r in beside if self.is_proven(r.peer)] or beside
         return {
-            r.peer: pair.intersection(self._decisions if r.peer == me else r.missing)
+            r.peer: set(pair).intersection(self._decisions if r.peer == me else r.missing)
             for r in proven
             if r.peer not in pair and r.peer not in self._aside
         }
@@ -621,12 +620,6 @@ class Standing:
         """Return how long a stage may take to go on without one of two siblings; then it may do
         better without the other. Some of it passes before the electors have followed."""
         return max(LOST_S, 2 * self._near[stage].step_s)
-
-    def _stages_of(self, peers: Collection[PeerId]) -> list[int]:
-        """Return which of our stage, the one before and the one after all of these peers serve."""
-        near = sorted(self._near, key=lambda stage: stage != self._place.stage)
-        serving = {s: {r.peer for r in self.seen.serving(s)} for s in near}
-        return [stage for stage, there in serving.items() if there.issuperset(peers)]
 
     def _of(self, peer: PeerId) -> _Record:
         return self._records.get(peer) or _Record()

@@ -257,8 +257,7 @@ def test_a_leader_that_plans_alone_makes_nobody_drop_its_state() -> None:
         part = Segment(1, message.step, message.attempt, 0, era=message.era)
         ChaosWorld.send(made, liar, to, part, (b"",))
         own = [member for member in message.members if member.peer == liar.peer]
-        bounds = [0, message.bounds[-1]]
-        return [(msgspec.structs.replace(message, members=own, bounds=bounds, state=b"x" * 16), 0)]
+        return [(msgspec.structs.replace(message, members=own, state=b"x" * 16), 0.0)]
 
     goes_on(made, lambda: made.liars.update({liar.peer: plan_alone}))
     assert not [line for line in made.log if "differs from our siblings" in line]

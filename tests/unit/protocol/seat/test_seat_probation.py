@@ -62,7 +62,7 @@ def counted(on: Standing, whole: SwarmView, now: float, stage: int) -> set[PeerI
 def fail(on: Standing, peers: Collection[PeerId], now: float) -> None:
     """Set these aside together."""
     for peer in sorted(peers):
-        on._decide(peer, ME, on._stages_of({peer})[-1], "it sleeps", now)
+        on._decide(peer, ME, int(peer in names(on.seen, 1)), "it sleeps", now)
     on.tick(now)
 
 
