@@ -11,7 +11,8 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from client.events import Entry, Level
+from client.events import Entry
+from protocol.effects import Level
 
 SCHEMA_VERSION = 1
 HOW_TO_UPDATE = "git pull and make install in its checkout, then start it anew"

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import get_args
 
 from client.control.snapshot import EventView
-from client.events import Level
 from client.quantities import plural
 from client.views import words
 from client.views.dashboard import event_line
 from client.views.record import Record
 from client.views.span import Box, Line, Row, cut, line, pair
 from client.views.text import clean, wrap
+from protocol.effects import Level
 
 LEVELS = get_args(Level)
 

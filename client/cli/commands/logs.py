@@ -20,7 +20,7 @@ from client.cli.terminal.levels import at_least, with_level
 from client.cli.terminal.output import json_line, versioned
 from client.cli.terminal.when import since as since_time
 from client.errors import ExitCode, UserError
-from client.events import Level
+from protocol.effects import Level
 
 LOOK_S = 0.3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from client.cli.terminal.output import one_line
-from client.events import Level
+from protocol.effects import Level
 
 ORDER = get_args(Level)
 
