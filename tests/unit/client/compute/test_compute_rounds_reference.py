@@ -23,15 +23,17 @@ from tests.support.compute_stages import (
     of_step,
     relative_error,
 )
+from tests.support.texts import corpus_of
 
 STEPS = 4
 ROUNDS = [LocalRounds(2), LocalRounds(4, outer_lr=0.8, outer_momentum=0.5)]
 
 
 @pytest.fixture(scope="module")
-def corpus() -> Corpus:
-    tokens = np.random.default_rng(1).integers(61, size=20_000, dtype=np.uint8)
-    return Corpus.from_tokens("corpus", tokens)
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    text = tmp_path_factory.mktemp("text") / "corpus"
+    text.write_bytes(np.random.default_rng(1).integers(32, 61, 20_000, np.uint8).tobytes())
+    return corpus_of(str(text))
 
 
 def dealt_to(count: int) -> Dealt:
