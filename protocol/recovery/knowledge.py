@@ -266,6 +266,11 @@ class Knowledge:
         """Whether we have seen a step of our lineage closed."""
         return self.newest > self.lineage.version
 
+    def has_elector(self) -> bool:
+        """Whether an elector of our lineage's first step is here, and follows no later one."""
+        here = {self.me, *(peer for peer in self.context.live if not self.has_left(peer))}
+        return not here.isdisjoint(map(PeerId, self.lineage.electors))
+
     def has_passed(self, stage: int) -> bool:
         """Whether we have seen a stage past the beginning of the lineage."""
         return self._seen.get(stage, 0) > self.lineage.version

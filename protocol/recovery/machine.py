@@ -199,11 +199,8 @@ class Recovery:
     def may_begin(self, stage: int, now: float) -> bool:
         """Whether a stage without state may begin where the lineage does: nobody has come for a
         moment who might be past that, and an elector of its first step is here."""
-        known = self.known
-        here = {self._me, *(peer for peer in known.context.live if not known.has_left(peer))}
         settled = self.open and now >= self._live_at + SETTLE_S
-        has_elector = not here.isdisjoint(map(PeerId, self.lineage.electors))
-        return settled and not known.has_passed(stage) and has_elector
+        return settled and not self.known.has_passed(stage) and self.known.has_elector()
 
     # --- looking -----------------------------------------------------------------------------
 

@@ -125,12 +125,15 @@ class Trouble:
 
     def stands_still(self) -> bool:
         """Whether nothing moves though every stage is served, or nobody has its state, or it is
-        served in another lineage: nobody has the commit of the step before, or those who elect are
-        silent, or two have begun and neither has all stages."""
+        served in another lineage, or no stage can begin because no elector is here: nobody has the
+        commit of the step before, or those who elect are silent, or two have begun and neither has
+        all stages."""
         known, lost = self._known, self._known.lost_stages()
         serves = any(known.me in there for there in known.context.serving)
         awaited = any(v is None and s not in lost for s, v in enumerate(known.context.versions))
-        if known.newest >= known.steps or not serves or (awaited and not self._others_begin()):
+        can_begin = known.has_begun() or known.has_elector()
+        may_come = awaited and can_begin and not self._others_begin()
+        if known.newest >= known.steps or not serves or may_come:
             return False
         return known.now >= self._still_since + self._vain_s()
 

@@ -499,12 +499,16 @@ class TestStandstill:
             assert now >= IN_VAIN_S or adopted(effects) is None
         assert begun_at(effects) == 10
 
-    @pytest.mark.parametrize("apart", [True, False])
-    def test_it_ends_where_the_stage_that_is_missing_was_begun_apart(self, apart: bool) -> None:
-        """Two lineages without a step wait for each other's stages; a volunteer that comes is
-        waited for as long as it takes."""
-        me = first(PEERS)
-        made = machine(me, lineage=Lineage(FIRST.era, electors=(me,)))
+    @pytest.mark.parametrize(
+        ("apart", "elector_is_here"), [(True, True), (False, True), (False, False)]
+    )
+    def test_it_ends_where_the_stage_that_is_missing_cannot_begin_in_our_lineage(
+        self, apart: bool, elector_is_here: bool
+    ) -> None:
+        """Two lineages without a step wait for each other's stages, and no stage begins without an
+        elector; a volunteer that comes is waited for as long as it takes."""
+        me, away = first(PEERS), peer_id_from_key(bytes(range(32)))
+        made = machine(me, lineage=Lineage(FIRST.era, electors=(me if elector_is_here else away,)))
         effects = list[RecoveryEffect]()
         others = [peer for peer in PEERS if peer != me]
         for now in range(0, int(IN_VAIN_S + PATIENCE_S), 2):
@@ -512,7 +516,7 @@ class TestStandstill:
             seen = replace(context(0, None), serving=(frozenset({me}), frozenset()), eras=eras)
             effects += made.update(seen, float(now))
             assert now >= IN_VAIN_S or adopted(effects) is None
-        assert (begun_at(effects) == 0) is apart
+        assert (begun_at(effects) == 0) is (apart or not elector_is_here)
 
 
 class TestEnded:
