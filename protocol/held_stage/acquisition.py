@@ -6,12 +6,10 @@ now, and whether an admission counts.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from protocol.decree.decree import Verify, is_made_by
 from protocol.ids import PeerId
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import Lineage
@@ -73,18 +71,12 @@ def _missing(stage: int, history: Recovery, *, begun: bool) -> str:
 
 
 def admission(
-    stage: int,
-    sender: PeerId,
-    admit: Admit,
-    view: SwarmView,
-    history: Recovery,
-    verify: Verify | None,
+    stage: int, sender: PeerId, admit: Admit, view: SwarmView, history: Recovery
 ) -> Admit | None:
     """Return the admission with the donors that count; None if it does not count.
 
     Only a serving replica admits a newcomer and gives its state. A replica that has fallen behind
-    may still believe that it leads; its version is too old. The newcomer takes the electors that
-    the commit names: at least half of those that serve have to have made it.
+    may still believe that it leads; its version is too old.
 
     Args:
         stage: the stage to be held.
@@ -92,8 +84,6 @@ def admission(
         admit: its message.
         view: the live replicas of our lineage.
         history: the recovery machine: the lineage that we follow, and who counts for a newcomer.
-        verify: checks another's signature; None: we have waited long for such an admission, for of
-            a stage that stands most may have come since its last step.
     """
     lineage, view = history.lineage, history.evidence.vetted(view)
     serving = {replica.peer for replica in view.serving(stage)}
@@ -103,15 +93,4 @@ def admission(
         return None
     if admit.version < view.committed(stage) - 1:
         return None
-    begins = admit.version == lineage.version
-    if verify is None or begins or _is_borne_out(admit, serving, verify):
-        return replace(admit, donors=donors)
-    return None
-
-
-def _is_borne_out(admit: Admit, serving: Collection[PeerId], verify: Verify) -> bool:
-    """Whether those that serve have made the version of an admission."""
-    if (commit := admit.commit) is None:
-        return False
-    makes = (commit.stage, commit.era, commit.step + 1)
-    return makes == (admit.stage, admit.era, admit.version) and is_made_by(commit, serving, verify)
+    return replace(admit, donors=donors)

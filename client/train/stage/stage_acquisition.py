@@ -5,7 +5,6 @@ One object per attempt. Only files under their final names outlive it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
@@ -31,7 +30,6 @@ from protocol.effects import Explain, Penalise
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
 from protocol.held_stage.machine import Phase
 from protocol.ids import PeerId, short
-from protocol.pace import FORGET_S
 from protocol.recovery.stored import Lineage
 from protocol.rounds.reports import state_digest
 from protocol.transfer.leaves import LIE_POINTS
@@ -137,8 +135,6 @@ class StageAcquisition:
         self.stage, self._worker, self._waits = stage, worker, waits
         self._misled_by = misled_by
         self._admits, self._admitted = trio.open_memory_channel[tuple[PeerId, Admit]](4)
-        self._asked_at = math.inf
-        """When we have begun to ask for admission."""
         self.admitted: tuple[PeerId, int] | None = None
         """Who has admitted us, and at which version."""
         self.knows_where = False
@@ -223,7 +219,6 @@ class StageAcquisition:
             DownloadFailed: nobody did in time.
         """
         self._waits(Phase.ADMISSION)
-        self._asked_at = trio.current_time()
         with trio.move_on_after(JOIN_TIMEOUT_S):
             while True:
                 for replica in self._context.view.serving(self.stage):
@@ -477,9 +472,7 @@ class StageAcquisition:
         others = {r.peer for r in view.serving(self.stage)}.difference(self._misled_by)
         if sender in self._misled_by and others:
             return
-        long = trio.current_time() >= self._asked_at + FORGET_S
-        verify = None if long else self._context.owner.notary.elector.verify
-        believed = admission(self.stage, sender, admit, view, machine, verify)
+        believed = admission(self.stage, sender, admit, view, machine)
         if believed is not None:
             with suppress(trio.WouldBlock):  # more leaders than needed have admitted us
                 self._admits.send_nowait((sender, believed))

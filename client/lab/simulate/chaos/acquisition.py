@@ -83,8 +83,7 @@ class Acquisitions:
         if volunteer.held.state is not State.ACQUIRING:
             return
         view = volunteer.believes(self._swarm.config.stages)
-        verify = volunteer.elector.verify
-        admit = admission(volunteer.stage, sender, told, view, volunteer.recovery, verify)
+        admit = admission(volunteer.stage, sender, told, view, volunteer.recovery)
         if admit is None:
             return
         self._swarm.open_seat(volunteer, admit.version, serving=False, admit=admit)

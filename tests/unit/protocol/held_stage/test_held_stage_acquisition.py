@@ -13,8 +13,7 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import ERA_BITS, Lineage
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit, Commit
-from protocol.wire.parts import Decree
+from protocol.wire.messages import Admit
 
 ME, OTHER, THIRD = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 AT_20 = Lineage(1 << ERA_BITS, 20, electors=(ME,))
@@ -82,27 +81,14 @@ class TestTheWayIn:
         assert way(known, [], []) == Wait(why)
 
 
-DECREE = Decree(1, bytes(32), (OTHER,), (OTHER,), 0.0, ready=(bytes(64),))
-COMMIT = Commit(0, 23, 1, OTHER, DECREE, (), era=AT_20.era)
-ADMIT = Admit(0, 24, ME, [OTHER, THIRD], COMMIT, era=AT_20.era)
+ADMIT = Admit(0, 24, ME, [OTHER, THIRD], era=AT_20.era)
 SERVED = SwarmView.of([[at(OTHER, 25), Replica(THIRD, 25, False)], [at(THIRD, 25)]])
-
-
-def admitted(
-    sender: PeerId = OTHER,
-    *,
-    view: SwarmView = SERVED,
-    known: Known | None = None,
-    signed: bool = True,
-    **change: object,
-) -> Admit | None:
-    history = cast(Recovery, known or Known())
-    return admission(0, sender, replace(ADMIT, **change), view, history, lambda *_: signed)
 
 
 class TestAdmission:
     def test_only_donors_that_serve_count(self) -> None:
-        assert admitted() == replace(ADMIT, donors=[OTHER])
+        counts = admission(0, OTHER, ADMIT, SERVED, cast(Recovery, Known()))
+        assert counts == replace(ADMIT, donors=[OTHER])
 
     @pytest.mark.parametrize(
         ("sender", "change"),
@@ -111,26 +97,13 @@ class TestAdmission:
             (OTHER, {"stage": 1}),
             (OTHER, {"era": AT_20.era + 1}),
             (OTHER, {"donors": [THIRD]}),
-            (OTHER, {"version": 23, "commit": replace(COMMIT, step=22)}),
-            (OTHER, {"commit": replace(COMMIT, step=22)}),
-            (OTHER, {"commit": None}),
+            (OTHER, {"version": 23}),
         ],
     )
     def test_what_does_not_count(self, sender: PeerId, change: dict[str, object]) -> None:
-        assert admitted(sender, **change) is None
+        admit = replace(ADMIT, **change)
+        assert admission(0, sender, admit, SERVED, cast(Recovery, Known())) is None
 
     def test_who_is_not_believed_admits_nobody(self) -> None:
-        assert admitted(known=Known(liars={OTHER})) is None
-
-    def test_no_commit_is_needed_where_the_lineage_begins(self) -> None:
-        assert (
-            admitted(known=Known(Lineage(AT_20.era, 24, electors=(ME,))), commit=None) is not None
-        )
-
-    def test_at_least_half_of_those_that_serve_have_made_the_version(self) -> None:
-        three = SwarmView.of([[at(peer, 24) for peer in (OTHER, THIRD, ME)], []])
-        assert admitted(view=three) is None
-        decree = replace(DECREE, members=(OTHER, THIRD), ready=(bytes(64), bytes(64)))
-        by_two = replace(COMMIT, decree=decree)
-        assert admitted(view=three, commit=by_two) is not None
-        assert admitted(view=three, commit=by_two, signed=False) is None
+        known = cast(Recovery, Known(liars={OTHER}))
+        assert admission(0, OTHER, ADMIT, SERVED, known) is None

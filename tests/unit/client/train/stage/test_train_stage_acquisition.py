@@ -21,14 +21,12 @@ from model_zoo.export import export_hf
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.ids import PeerId
-from protocol.pace import FORGET_S
 from protocol.recovery import deciding, following, knowledge, trouble
 from protocol.recovery.evidence import Evidence
 from protocol.recovery.stored import Lineage
 from protocol.transfer.blob import Blob
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit, BlobQuery, Commit
-from protocol.wire.parts import Decree
+from protocol.wire.messages import Admit, BlobQuery
 from tests.support.hashes import state_hash
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -262,8 +260,10 @@ async def test_adapters_are_recovered_beside_their_frozen_weights(
 ME, SERVING, SIBLING, FETCHING, NEXT = map(PeerId, ("me", "serving", "sibling", "fetching", "next"))
 
 
-def newcomer(evidence: Evidence | None = None, misled_by: Any = ()) -> StageAcquisition:
-    """One that wants to have stage 0, which two others serve."""
+async def admission(
+    *said: tuple[PeerId, Admit], evidence: Evidence | None = None, misled_by: Any = ()
+) -> Admit | None:
+    """A newcomer's belief in the others' claims about stage 0."""
     view = SwarmView.of(
         [
             [Replica(SERVING, 5, True), Replica(SIBLING, 5, True), Replica(FETCHING, 5, False)],
@@ -273,14 +273,10 @@ def newcomer(evidence: Evidence | None = None, misled_by: Any = ()) -> StageAcqu
     ports = SimpleNamespace(send=lambda *_: None)
     machine = SimpleNamespace(lineage=Lineage(), evidence=evidence or Evidence())
     terms = SimpleNamespace(ports=ports, me=ME, history=SimpleNamespace(machine=machine))
-    notary = SimpleNamespace(elector=SimpleNamespace(verify=lambda *_: True))
-    context = SimpleNamespace(terms=terms, view=view, owner=SimpleNamespace(notary=notary))
-    return StageAcquisition(cast(Any, context), 0, cast(Any, None), lambda *_: None, misled_by)
-
-
-async def admission(*said: tuple[PeerId, Admit], **how: Any) -> Admit | None:
-    """A newcomer's belief in the others' claims about stage 0."""
-    acquisition = newcomer(**how)
+    context = SimpleNamespace(terms=terms, view=view)
+    acquisition = StageAcquisition(
+        cast(Any, context), 0, cast(Any, None), lambda *_: None, misled_by
+    )
     for sender, admit in said:
         acquisition.admit(sender, admit, b"")
     with trio.move_on_after(5):
@@ -296,19 +292,8 @@ async def test_who_has_misled_a_newcomer_admits_it_only_if_nobody_else_serves() 
     assert believed.donors == [SERVING]
 
 
-async def test_a_version_that_few_of_those_that_serve_have_made_is_taken_after_a_while() -> None:
-    """Where a stage stands, most may have come since its last step."""
-    wanting, few = newcomer(), admit(SERVING, made_by=(FETCHING, NEXT))
-    assert await admission((SERVING, few)) is None
-    with trio.move_on_after(FORGET_S):
-        await wanting.admission()
-    wanting.admit(SERVING, few, b"")
-    assert wanting._admitted.receive_nowait() == (SERVING, few)
-
-
-def admit(*donors: PeerId, made_by: tuple[PeerId, PeerId] = (SERVING, SIBLING)) -> Admit:
-    decree = Decree(1, bytes(32), made_by, made_by, 0.0, ready=(bytes(64), bytes(64)))
-    return Admit(0, 5, ME, list(donors), Commit(0, 4, 1, SERVING, decree, ()))
+def admit(*donors: PeerId) -> Admit:
+    return Admit(0, 5, ME, list(donors))
 
 
 async def test_a_state_that_the_leader_does_not_know_is_fetched_from_another_donor(
