@@ -178,6 +178,21 @@ async def test_streams_that_were_accepted_are_capped_too(hosts: Hosts, intrude: 
         assert resets == list(range(cap, cap + 5))
 
 
+async def test_an_answer_to_what_was_not_asked_measures_nothing(
+    hosts: Hosts, intrude: Intrude
+) -> None:
+    sessions = Sessions()
+    async with hosts(sessions) as host, intrude(host.addresses[0]) as attacker:
+        unasked = [frame(PING, ACK, 0, number) for number in (0, 1, 12345)]
+        await attacker.channel.send([*unasked, frame(PING, SYN, 0, 9)])
+        answers = b""
+        while frame(PING, ACK, 0, 9) not in answers:
+            answers += b"".join(await attacker.channel.receive())
+        victim = await sessions.first()
+        assert victim.session.answers == 0
+        assert victim.session.rtt_s is None
+
+
 def _reset(stream_id: int) -> bytes:
     return frame(WINDOW_UPDATE, RST, stream_id)
 

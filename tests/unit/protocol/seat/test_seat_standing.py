@@ -244,6 +244,8 @@ def test_the_two_of_a_dispute_wait_for_their_judges(standing: Standing) -> None:
     judges_name = {ONE: (SIBLING,), TWO: (SIBLING,)}
     observe(standing, view({SIBLING: (ME,), **judges_name}), (), ANSWER_S)
     assert standing.aside() == {SIBLING}
+    observe(standing, view(judges_name), (), 2 * ANSWER_S)
+    assert standing.aside() == {SIBLING}, "though it claims nothing any more"
     observe(standing, view(), (), 1e3)
     assert standing.aside() == set(), "as long as the judges say so"
     observe(standing, view({SIBLING: (ME,)}), (), 2e3)
