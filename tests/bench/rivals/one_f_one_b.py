@@ -20,13 +20,13 @@ from torch import Tensor
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from client.cli.founding.manifest import read_corpus
 from client.lab import reference
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.course import Course
 from model_zoo.specs.slices import slices
 from model_zoo.stages import build_stage, summed_loss
 from protocol.manifest import Manifest
+from tests.support.texts import corpus_of
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
 def train(manifest: Manifest, rank: int) -> tuple[list[float], list[float]]:
     """Train a stage; return when steps ended and, at the last stage, their losses per token."""
     plan = reference.training_plan(manifest)
-    corpus = read_corpus("stdlib")
+    corpus = corpus_of("stdlib")
     part = slices(plan.layers_per_stage)[rank]
     module = build_stage(plan.spec, part, plan.seed)
     groups: list[list[torch.nn.Parameter]] = [[] for _ in plan.layers_per_stage]

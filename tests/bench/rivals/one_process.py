@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from client.cli.founding.manifest import read_corpus
 from client.lab.reference import train_reference, training_plan
 from protocol.manifest import Manifest
+from tests.support.texts import corpus_of
 
 THREADS = 2
 
@@ -24,7 +24,7 @@ THREADS = 2
 def main() -> None:
     """Train and print."""
     manifest = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Manifest)
-    plan, corpus = training_plan(manifest), read_corpus("stdlib")
+    plan, corpus = training_plan(manifest), corpus_of("stdlib")
     moments = [time.monotonic()]
     run = train_reference(
         plan, corpus, threads=THREADS, on_step=lambda step, loss: moments.append(time.monotonic())
