@@ -1,7 +1,8 @@
 """Prometheus metrics of a node, off unless ``--metrics-port`` is set; on loopback unless
 ``--metrics-host`` names another address.
 
-``METRICS`` is the whole list; the values come from the same snapshot that ``status`` shows.
+``METRICS`` is the whole list; the values come from the same snapshot that ``status`` shows. On
+loopback a request has to name this machine: a page in a browser may have a name that leads here.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import trio
 from client.cli.terminal.output import printable
 from client.control.snapshot import Snapshot, WorkerView
 from client.errors import ExitCode, system_errors
+from protocol.hosts import is_loopback, number_of
 
 MAX_REQUEST_BYTES: Final = 8192
 REQUEST_TIMEOUT_S: Final = 5.0
@@ -248,31 +250,46 @@ async def serve_metrics(
             if len(begun) > MAX_SCRAPERS:  # a slow scraper must not delay others
                 next(iter(begun)).cancel()
             try:
-                await stream.send_all(_response(await _request_line(stream), snapshot))
+                await stream.send_all(_response(await _request(stream), snapshot, own=own))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
             finally:
                 begun.pop(scope, None)
 
-    task_status.started(listeners[0].socket.getsockname()[1])
+    bound, bound_port = listeners[0].socket.getsockname()[:2]
+    own = is_loopback(bound)
+    task_status.started(bound_port)
     await trio.serve_listeners(answer, listeners)
 
 
-async def _request_line(stream: trio.SocketStream) -> bytes:
-    """Return the first line of a request whose head is complete; empty if it is not."""
+async def _request(stream: trio.SocketStream) -> bytes:
+    """Return the complete head of a request; empty if it is not complete."""
     head = bytearray()
     while b"\r\n\r\n" not in head and len(head) <= MAX_REQUEST_BYTES:
         chunk = await stream.receive_some(4096)
         if not chunk:
             return b""
         head += chunk
-    return bytes(head).partition(b"\r\n")[0]
+    return bytes(head)
 
 
-def _response(request: bytes, snapshot: Callable[[], Snapshot]) -> bytes:
-    words = request.split(b" ")
+def _names_this_machine(head: bytes) -> bool:
+    """Whether a request says that it is to a number, or to localhost; browsers say to whom."""
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.decode(errors="replace").partition(":")
+        if name.strip().lower() == "host":
+            host = value.strip().rpartition("]")[0].lstrip("[") or value.strip().partition(":")[0]
+            return host.lower() == "localhost" or number_of(host) is not None
+    return True
+
+
+def _response(head: bytes, snapshot: Callable[[], Snapshot], *, own: bool) -> bytes:
+    """Answer a request; ``own``: only this machine may ask."""
+    words = head.partition(b"\r\n")[0].split(b" ")
     if len(words) != 3 or words[0] != b"GET":
         return _reply("400 Bad Request", "text/plain", b"GET /metrics\n")
+    if own and not _names_this_machine(head):
+        return _reply("421 Misdirected Request", "text/plain", b"ask localhost\n")
     if words[1].partition(b"?")[0] != b"/metrics":
         return _reply("404 Not Found", "text/plain", b"there is /metrics\n")
     try:

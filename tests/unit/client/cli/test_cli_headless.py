@@ -175,7 +175,7 @@ async def _get(port: int, request: bytes) -> bytes:
 async def test_metrics_are_served_on_loopback_whatever_is_asked(nursery: trio.Nursery) -> None:
     provider = FakeProvider()
     port = await nursery.start(serve_metrics, "127.0.0.1", 0, provider.status)
-    assert b"200 OK" in await _get(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"200 OK" in await _get(port, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert b"404" in await _get(port, b"GET /secret HTTP/1.1\r\n\r\n")
     assert b"400" in await _get(port, os.urandom(64).replace(b"\r", b"") + b"\r\n\r\n")
     assert b"200" not in await _get(port, b"GET /" + b"x" * 20000 + b"\r\n\r\n")
@@ -183,6 +183,21 @@ async def test_metrics_are_served_on_loopback_whatever_is_asked(nursery: trio.Nu
     assert b"500" in await _get(port, b"GET /metrics HTTP/1.1\r\n\r\n")
     with pytest.raises(UserError, match="metrics cannot be served"):
         await serve_metrics("127.0.0.1", port, provider.status)
+
+
+@pytest.mark.parametrize(
+    ("named", "status"),
+    [
+        ("localhost:9464", b"200"), ("127.0.0.1:9464", b"200"), ("[::1]:9464", b"200"),
+        ("attacker.example:9464", b"421"), ("[attacker.example]", b"421"), ("", b"421"),
+    ],
+)  # fmt: skip
+async def test_a_page_whose_name_leads_to_loopback_reads_no_metrics(
+    nursery: trio.Nursery, named: str, status: bytes
+) -> None:
+    port = await nursery.start(serve_metrics, "127.0.0.1", 0, FakeProvider().status)
+    request = f"GET /metrics HTTP/1.1\r\nAccept: */*\r\nhOST:{named}\r\n\r\n"
+    assert b" " + status + b" " in (await _get(port, request.encode())).partition(b"\r\n")[0]
 
 
 async def test_metrics_are_served_on_the_address_that_was_chosen(nursery: trio.Nursery) -> None:
