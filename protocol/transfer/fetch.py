@@ -6,9 +6,10 @@ Chunks are striped over them with a few requests in flight per donor, so a faste
 A chunk counts when its digest matches; a donor that sends another one is dropped. Verified chunks
 are kept: when a donor goes, only its chunks in flight are requested again. In the end others are
 asked, too, for those that a donor was asked for long ago. Donors that offer other bytes wait for
-their turn: it comes when all donors of the chosen blob are gone, or when that one takes long. The
-next turn of a blob is twice as long as its last, so that the whole comes in the end, and a liar
-whose bytes drip does not keep others from giving theirs.
+their turn: it comes when all donors of the chosen blob are gone, or when that one takes long. A
+blob gets as many turns as it has donors, so liars who each offer other bytes cost no more than
+liars who agree. Its next turn is twice as long as its last, so that the whole comes in the end, and
+a liar whose bytes drip does not keep others from giving theirs.
 Chunks of an earlier attempt are reused if their digests match.
 """
 
@@ -255,20 +256,24 @@ class Fetch:
         self._choose_again(now)
 
     def _choose_again(self, now: float) -> None:
-        """Switch to another blob if nobody offers the chosen one (any more) or its turn is over: of
-        those that had the fewest turns to the one that most donors offer."""
+        """Switch to another blob if nobody offers the chosen one (any more) or its turn is over: to
+        the one that with this turn has had the fewest for each of its donors."""
         offers = [d.offer for d in self._donors.values() if d.offer is not None]
         count = Counter(map(_bytes_of, offers))
         goes_on = _bytes_of(self._chosen) in count
         if self.done or not offers or (goes_on and (now < self._turn_ends or len(count) == 1)):
             return
-        least = min(map(self._turns.__getitem__, count))
-        self._chosen = max(
-            (offer for offer in offers if self._turns[_bytes_of(offer)] == least),
-            key=lambda offer: count[_bytes_of(offer)],
-        )
-        self._turn_ends = now + FORGET_S * 2**least
-        self._turns[_bytes_of(self._chosen)] += 1
+
+        def order(offer: BlobOffer) -> tuple[float, int]:
+            donors, turns = count[_bytes_of(offer)], self._turns[_bytes_of(offer)]
+            return (turns + 1) / donors, -donors
+
+        before, self._chosen = _bytes_of(self._chosen), min(offers, key=order)
+        chosen = _bytes_of(self._chosen)
+        self._turn_ends = now + FORGET_S * 2 ** self._turns[chosen]
+        self._turns[chosen] += 1
+        if chosen == before:
+            return
         self._listed, self._missing, self._have = None, [], 0
         for donor in self._donors.values():
             donor.outstanding.clear()

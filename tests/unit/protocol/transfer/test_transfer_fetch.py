@@ -266,6 +266,26 @@ def test_a_liar_that_drips_does_not_keep_others_from_giving_theirs() -> None:
     assert now < 5 * 40 * every[B]
 
 
+def test_liars_who_each_offer_other_bytes_take_no_more_turns_than_others_who_agree() -> None:
+    """Three honest donors send 12 chunks a minute together; twenty liars send none."""
+    honest, liars = [A, B, C], [peer_id_from_key(bytes([n, 9]) * 16) for n in range(20)]
+    fetch, now = begin(*liars, *honest), 0.0
+    waiting = list[tuple[PeerId, int]]()
+    for number, liar in enumerate(liars):
+        fetch.offered(liar, offer(40, flavour=number + 1), now)
+    for donor in honest:
+        fetch.offered(donor, offer(40), now)
+    while not fetch.done and now < 7200.0:
+        now += 5.0
+        effects = list(fetch.tick(now))
+        if waiting:
+            donor, index = waiting.pop(0)
+            effects += fetch.chunk(donor, chunk(index), digest(index), now)
+        waiting += [one for one in asked(effects) if one[0] in honest]
+    assert fetch.sources <= set(honest)
+    assert now < 300.0
+
+
 @pytest.mark.parametrize("bytes_per_s", [100e3, 1e6 / 8 / 4])
 def test_a_slow_line_is_not_a_silent_one(bytes_per_s: float) -> None:
     """At 100 kB/s the last of four chunks comes 84 s after it was asked for; of 1 Mbit/s a quarter
