@@ -5,7 +5,8 @@ stranger's. Strangers have a few places of their own, apart from those of member
 taken, a new stranger replaces the oldest, those not admitted first: so silent connections keep
 nobody out. All connections come to the handshake at a bounded rate; it shows who is a member. The
 link that follows costs more, and strangers get theirs at a lower rate, so that a crowd of them does
-not slow down training. One machine gets few handshakes, and a proven member's machine has its own.
+not slow down training. One machine gets few handshakes, one prefix half of those of all at most,
+and a proven member's machine has its own.
 
 A link costs for as long as it lasts, whoever is at its other end. So once work has proven members
 to us, all others, strangers and members alike, are *guests*: they share few places. When these are
@@ -38,8 +39,11 @@ MOST_WAIT_S = 2.0
 """Longest wait for each turn; a connection that would wait longer is refused."""
 MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST = 1.0, 16.0
 """Handshakes of one machine; a home's volunteers start together."""
+PREFIX_SHARE = 0.5
+"""Of the handshakes of all, what one prefix gets: a home may have 65,536 machines by IPv6."""
 MAX_MACHINES = 1024
-"""Machines whose handshakes are counted; the one that came longest ago is forgotten."""
+"""Machines, and prefixes, whose handshakes are counted; the one that came longest ago is forgotten.
+"""
 GUEST_EVERY_S = 4.0
 """The least time between two guests that make room where no prefix has more than another: of 16
 places each lasts a minute."""
@@ -137,6 +141,7 @@ class ConnectionLimiter:
     _inbound: OrderedDict[InboundConnection, None] = field(default_factory=OrderedDict)
     _by_machine: Counter[str] = field(default_factory=Counter)
     _handshakes: OrderedDict[str, TokenBucket] = field(default_factory=OrderedDict)
+    _of_prefixes: OrderedDict[str, TokenBucket] = field(default_factory=OrderedDict)
     _friends: OrderedDict[str, None] = field(default_factory=OrderedDict)
 
     def __post_init__(self) -> None:
@@ -160,6 +165,8 @@ class ConnectionLimiter:
         _check_turns(turns, now)
         if not inbound.near:
             _newest(self._handshakes, inbound.machine, turns[0][0])
+            if len(turns) > 1:
+                _newest(self._of_prefixes, inbound.origin, turns[1][0])
         self._make_room(inbound)
         self._inbound[inbound] = None
         self._by_machine[inbound.machine] += 1
@@ -232,7 +239,14 @@ class ConnectionLimiter:
         if own is None:
             own = TokenBucket(MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST, now)
         turns = [(own, "too-many-arrivals-from-one-ip")]
-        return turns if inbound.machine in self._friends else [*turns, common]
+        if inbound.machine in self._friends:
+            return turns
+        of_prefix = self._of_prefixes.get(inbound.origin)
+        if of_prefix is None:
+            per_s = max(MACHINE_ARRIVALS_PER_S, PREFIX_SHARE * self.limits.arrivals_per_s)
+            burst = max(MACHINE_ARRIVALS_BURST, PREFIX_SHARE * self.limits.arrivals_burst)
+            of_prefix = TokenBucket(per_s, burst, now)
+        return [*turns, (of_prefix, "too-many-arrivals-from-one-prefix"), common]
 
     def _room_for_guest(
         self, inbound: InboundConnection, peer: PeerId, there: list[InboundConnection], now: float

@@ -262,6 +262,24 @@ def test_one_machine_gets_few_handshakes_and_costs_others_none() -> None:
     assert limiter.arrive(InboundConnection("192.0.2.1", lambda: None), 0.0) == 0.0
 
 
+def test_one_prefix_with_many_machines_leaves_handshakes_to_others() -> None:
+    slow = HostLimits(arrivals_per_s=2, arrivals_burst=64)
+    limiter = ConnectionLimiter(slow, lambda peer: False, now=0.0)
+    refused, let_in = set[str](), 0
+    for number in range(4000):
+        inbound = InboundConnection(f"2a11:0:0:{number:x}::1", lambda: None)
+        try:
+            limiter.arrive(inbound, number / 100)
+        except Refusal as refusal:
+            refused.add(str(refusal))
+            continue
+        limiter.leave(inbound)
+        let_in += 1
+    assert refused == {"too-many-arrivals-from-one-prefix"}
+    assert let_in <= 32 + 40 + 2
+    assert limiter.arrive(InboundConnection("2a12::1", lambda: None), 40.0) == 0.0
+
+
 def test_a_machine_with_all_its_places_taken_costs_no_other_a_turn() -> None:
     """Else a crowd that nobody lets in would keep out others, by asking."""
     slow = HostLimits(arrivals_per_s=2, arrivals_burst=8, connections_per_ip=4)
