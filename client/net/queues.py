@@ -2,29 +2,20 @@
 
 It is the outbound lane of a link and the stream of events to the rest of the client. Who may not
 wait appends beyond the bounds, and answers for what that takes. State: the items and their summed
-size, and the waiting writers in order of arrival: only the first of them is served, whatever its
-size, so that many small items cannot starve a large one. An item larger than the byte bound is
+size, and the turn of the waiting writers: only the first of them is served, whatever its size, so
+that many small items cannot starve a large one. An item larger than the byte bound is
 accepted when the queue is empty, so that every legal message can be delivered.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import trio
 
 T = TypeVar("T")
-
-
-@dataclass
-class _Turn(Generic[T]):
-    """A waiting task's item, and whether it has been put."""
-
-    item: T
-    done: bool = False
 
 
 class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
@@ -43,7 +34,8 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
         self._items: deque[T] = deque()
         self._bytes = 0
         self._closed = False
-        self._putters: OrderedDict[trio.lowlevel.Task, _Turn[T]] = OrderedDict()
+        self._turn = trio.Lock()
+        self._taken = trio.lowlevel.ParkingLot()
         self._getters = trio.lowlevel.ParkingLot()
         self._emptied = trio.lowlevel.ParkingLot()
 
@@ -57,23 +49,12 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
 
     async def put(self, item: T) -> None:
         """Wait for room, then append; raises trio.ClosedResourceError after ``close``."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if self._closed:
-            raise trio.ClosedResourceError
-        if not self._putters and self._has_room(item):
+        async with self._turn:
+            while not (self._closed or self._has_room(item)):
+                await self._taken.park()
+            if self._closed:
+                raise trio.ClosedResourceError
             self._append(item)
-            return
-        task, turn = trio.lowlevel.current_task(), _Turn(item)
-        self._putters[task] = turn
-
-        def give_up(_: object) -> trio.lowlevel.Abort:
-            del self._putters[task]
-            self._let_in()  # it may have been the first, and too large
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(give_up)
-        if not turn.done:
-            raise trio.ClosedResourceError
 
     def append(self, item: T) -> bool:
         """Append beyond the bounds; return whether there was room.
@@ -101,7 +82,7 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
             raise trio.WouldBlock
         item = self._items.popleft()
         self._bytes -= self._size_of(item)
-        self._let_in()
+        self._taken.unpark_all()
         if not self._items:
             self._emptied.unpark_all()
         return item
@@ -109,8 +90,7 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
     def close(self) -> None:
         """Take no more items; those inside can still be received."""
         self._closed = True
-        while self._putters:
-            trio.lowlevel.reschedule(self._putters.popitem(last=False)[0])
+        self._taken.unpark_all()
         self._getters.unpark_all()
 
     async def aclose(self) -> None:
@@ -123,21 +103,13 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
 
     async def wait_empty(self) -> None:
         """Wait until every item has been taken, those of waiting writers included."""
-        while self._items:
+        while self._items or self._turn.locked():
             await self._emptied.park()
 
     def _append(self, item: T) -> None:
         self._items.append(item)
         self._bytes += self._size_of(item)
         self._getters.unpark()
-
-    def _let_in(self) -> None:
-        """Append the items of the first waiting writers, as far as there is room."""
-        while self._putters and self._has_room(next(iter(self._putters.values())).item):
-            task, turn = self._putters.popitem(last=False)
-            self._append(turn.item)
-            turn.done = True
-            trio.lowlevel.reschedule(task)
 
     def _has_room(self, item: T) -> bool:
         if not self._items:

@@ -25,6 +25,7 @@ async def test_those_who_wait_are_let_in_by_their_turn_and_are_not_overtaken() -
             nursery.start_soon(queue.put, number)
             await wait_all_tasks_blocked()
         taken = [queue.receive_nowait()]
+        await wait_all_tasks_blocked()
         assert len(queue) == 2
         taken += [await queue.receive() for _ in range(29)]
     assert taken == list(range(30))
