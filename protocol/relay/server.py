@@ -4,10 +4,10 @@ A member that nobody can dial reserves a place at a relay, on a link that it kee
 wants to reach it asks the relay to connect it; the relay asks the member, and if that agrees,
 passes bytes on between the two. The machine sees no byte of them.
 
-Methods take what happens, with the clock, and return effects. State, all bounded: reservations,
-circuits, and how often peers have asked. A reservation ends with its link. Identities come from the
-links alone, so nobody reserves in another's name, and a link that is itself relayed gets neither
-reservations nor circuits, so relays form no loops.
+Methods take what happens, with the clock, and return what is to be done. State, all bounded:
+reservations, circuits, and how often peers have asked. A reservation ends with its link. Identities
+come from the links alone, so nobody reserves in another's name, and a link that is itself relayed
+gets neither reservations nor circuits, so relays form no loops.
 
 Identities cost nothing, so places are shared out by address as well: the peers of one prefix get a
 quarter of them. And nobody is made unreachable by those who ask for it: one asker has few circuits
@@ -23,7 +23,7 @@ from typing import Final
 
 from protocol.effects import Penalise
 from protocol.ids import PeerId
-from protocol.relay.messages import Code, Connect, Drain, Reserve, Reserved, Status, Stop, WhereIs
+from protocol.relay.messages import Code, Connect, Reserve, Reserved, Status, Stop, WhereIs
 from protocol.token_bucket import Rate, TokenBuckets
 
 ASKS: Final = Rate(2.0, 64)
@@ -91,47 +91,8 @@ class Asked:
     prefix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Answer the request of a stream."""
-
-    number: int
-    message: Reserved | Status
-
-
-@dataclass(frozen=True, slots=True)
-class AskTarget:
-    """Open a stream to the target of a circuit and say ``Stop``."""
-
-    number: int
-    target: PeerId
-    message: Stop
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """Pass bytes on between the two streams of a circuit, once the asker has its answer."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """Reset both streams of a circuit."""
-
-    number: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Tell a peer with a reservation."""
-
-    peer: PeerId
-    message: Drain
-
-
-RelayEffect = Answer | AskTarget | Join | End | Tell | Penalise
+Reply = tuple[Reserved | Status | Stop, Penalise | None]
+"""What is answered, or asked of the target of a circuit before; and whom to blame."""
 
 
 @dataclass(slots=True)
@@ -187,31 +148,30 @@ class RelayServer:
 
     # --- what happens ------------------------------------------------------------------------
 
-    def asked(self, asked: Asked, now: float) -> list[RelayEffect]:
+    def asked(self, asked: Asked, now: float) -> Reply:
         """A peer has opened a stream with a request."""
         if not self._asks.take({("of", asked.peer): self.limits.asks}, now):
-            refusal = self._refuse(asked, "too-often")
-            return [*refusal, Penalise(asked.peer, "relay-flood", 10)]
+            return self._refuse("too-often", Penalise(asked.peer, "relay-flood", 10))
         if asked.relayed:
-            refusal = self._refuse(asked, "over-a-circuit")
-            return [*refusal, Penalise(asked.peer, "relay-loop", 10)]
+            return self._refuse("over-a-circuit", Penalise(asked.peer, "relay-loop", 10))
         if isinstance(asked.message, Reserve):
             return self._on_reserve(asked, now)
         if isinstance(asked.message, WhereIs):
             return self._on_where(asked, asked.message)
         return self._on_connect(asked, asked.message, now)
 
-    def agreed(self, number: int, agrees: bool, now: float) -> list[RelayEffect]:
-        """The target of a circuit has answered, or could not be asked."""
+    def agreed(self, number: int, agrees: bool, now: float) -> bool:
+        """The target of a circuit has answered, or could not be asked; return whether to pass bytes
+        on between the two streams, once the asker has its answer."""
         circuit = self._circuits.get(number)
         if circuit is None:
-            return []
+            return False
         if not agrees:
             del self._circuits[number]
             self.refused["unreachable"] += 1
-            return [Answer(number, Status("unreachable"))]
+            return False
         circuit.open, circuit.moved = True, now
-        return [Answer(number, Status("ok")), Join(number)]
+        return True
 
     def moved(self, number: int, size_bytes: int, now: float) -> None:
         """Bytes have been passed on in a circuit."""
@@ -228,8 +188,8 @@ class RelayServer:
         """A circuit has ended."""
         self._circuits.pop(number, None)
 
-    def link_ended(self, peer: PeerId) -> list[RelayEffect]:
-        """The link with a peer has ended, and the streams on it."""
+    def link_ended(self, peer: PeerId) -> list[int]:
+        """The link with a peer has ended, and the streams on it; return the circuits to end."""
         self._reservations.pop(peer, None)
         of_peer = [n for n, one in self._circuits.items() if peer in (one.asker, one.target)]
         return [self._end(number, "link-ended") for number in of_peer]
@@ -243,16 +203,15 @@ class RelayServer:
         """Relay from now on; ``rate_bytes_per_s`` is what circuits share, 0: no limit."""
         self.offers, self._rate, self._until = True, rate_bytes_per_s, math.inf
 
-    def drain(self, drain_s: float, now: float) -> list[RelayEffect]:
-        """Relay no longer: circuits end in ``drain_s``."""
+    def drain(self, drain_s: float, now: float) -> list[PeerId]:
+        """Relay no longer: circuits end in ``drain_s``; return whom to tell."""
         if not self.offers:
             return []
         self.offers, self._until = False, now + drain_s
-        leave = Drain(min(3600, max(0, int(drain_s))))
-        return [Tell(peer, leave) for peer in self._reservations]
+        return list(self._reservations)
 
-    def tick(self, now: float) -> list[RelayEffect]:
-        """Let reservations expire and end circuits that are due."""
+    def tick(self, now: float) -> list[int]:
+        """Let reservations expire; return the circuits to end, which are due."""
         for peer in [peer for peer, held in self._reservations.items() if held.expires <= now]:
             del self._reservations[peer]
         due = [(number, self._due(one)) for number, one in self._circuits.items()]
@@ -265,17 +224,16 @@ class RelayServer:
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _on_reserve(self, asked: Asked, now: float) -> list[RelayEffect]:
+    def _on_reserve(self, asked: Asked, now: float) -> Reply:
         peer, limits = asked.peer, self.limits
         if not self.offers:
-            return self._refuse(asked, "not-offered")
+            return self._refuse("not-offered")
         if not asked.member:
-            return self._refuse(asked, "not-a-member")
+            return self._refuse("not-a-member")
         if peer not in self._reservations and self._has_no_place(asked.prefix):
-            return self._refuse(asked, "full")
+            return self._refuse("full")
         self._reservations[peer] = _Reservation(now + limits.reservation_s, asked.prefix)
-        granted = Reserved(limits.reservation_s, self._rate)
-        return [Answer(asked.number, granted)]
+        return Reserved(limits.reservation_s, self._rate), None
 
     def _has_no_place(self, prefix: str) -> bool:
         most = self.limits.reservations
@@ -285,37 +243,37 @@ class RelayServer:
     def _share(self, most: int) -> int:
         return max(1, int(self.limits.prefix_share * most))
 
-    def _on_where(self, asked: Asked, message: WhereIs) -> list[RelayEffect]:
+    def _on_where(self, asked: Asked, message: WhereIs) -> Reply:
         if not asked.member:
-            return self._refuse(asked, "not-a-member")
+            return self._refuse("not-a-member")
         ends = {(one.asker, one.target) for one in self._circuits.values() if one.open}
         if (asked.peer, message.target) not in ends:
-            return self._refuse(asked, "no-circuit")
-        return [Answer(asked.number, Status("ok"))]
+            return self._refuse("no-circuit")
+        return Status("ok"), None
 
-    def _on_connect(self, asked: Asked, message: Connect, now: float) -> list[RelayEffect]:
+    def _on_connect(self, asked: Asked, message: Connect, now: float) -> Reply:
         asker, target = asked.peer, PeerId(message.target)
         if target in (asker, self.own):
-            return [*self._refuse(asked, "own-circuit"), Penalise(asker, "own-circuit", 10)]
+            return self._refuse("own-circuit", Penalise(asker, "own-circuit", 10))
         if target not in self._reservations or now >= self._until:
-            return self._refuse(asked, "no-reservation")
+            return self._refuse("no-reservation")
         limits = self.limits
         if not self._asks.take({("pair", asker, target): limits.asks_of_pair}, now):
-            return [*self._refuse(asked, "too-often"), Penalise(asker, "relay-flood", 2)]
+            return self._refuse("too-often", Penalise(asker, "relay-flood", 2))
         if self._is_full(asked, target):
-            return self._refuse(asked, "full")
+            return self._refuse("full")
         whose, rate = ("for", limits.asks)
         if not asked.member:
             whose, rate = ("strangers-for", limits.asks_of_strangers)
         share = Rate(limits.prefix_share * rate.per_s, limits.prefix_share * rate.burst)
         if asked.prefix and not self._asks.take({(whose, target, asked.prefix): share}, now):
-            return self._refuse(asked, "too-often")
+            return self._refuse("too-often")
         if not self._asks.take({(whose, target): rate}, now):
-            return self._refuse(asked, "too-often")
+            return self._refuse("too-often")
         self._circuits[asked.number] = _Circuit(
             asker, target, asked.prefix, not asked.member, now, now
         )
-        return [AskTarget(asked.number, target, Stop(asker))]
+        return Stop(asker), None
 
     def _is_full(self, asked: Asked, target: PeerId) -> bool:
         """Whether one of the bounds that a circuit would count for is reached."""
@@ -349,11 +307,11 @@ class RelayServer:
             dues.append((circuit.began + limits.stranger_s, "stranger"))
         return min(dues)
 
-    def _refuse(self, asked: Asked, code: Code) -> list[RelayEffect]:
+    def _refuse(self, code: Code, blame: Penalise | None = None) -> Reply:
         self.refused[code] += 1
-        return [Answer(asked.number, Status(code))]
+        return Status(code), blame
 
-    def _end(self, number: int, reason: str) -> End:
+    def _end(self, number: int, reason: str) -> int:
         del self._circuits[number]
         self.refused[reason] += 1
-        return End(number, reason)
+        return number

@@ -12,9 +12,9 @@ State: the machine, the shares, and the streams of each request.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
@@ -26,23 +26,12 @@ from client.net.host import Connection
 from client.net.pacing import Pacing
 from client.net.relay.exchange import FAILURES, Links, ask, send_message
 from client.net.yamux_stream import YamuxStream
-from protocol.effects import Penalise
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.relay.holding import Holding, Room
-from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, WhereIs
-from protocol.relay.server import (
-    Answer,
-    Asked,
-    AskTarget,
-    End,
-    Join,
-    RelayEffect,
-    RelayLimits,
-    RelayServer,
-    Tell,
-)
+from protocol.relay.messages import Connect, Drain, Reserve, Status, Stop, WhereIs
+from protocol.relay.server import Asked, RelayLimits, RelayServer
 from protocol.relay.shares import MAX_PIECE_BYTES, Shares
 
 STALL_S: Final = 30.0
@@ -53,11 +42,8 @@ STALL_S: Final = 30.0
 class _Request:
     """One request and, if that leads to a circuit, its two streams."""
 
-    asker: PeerId
     stream: YamuxStream
     scope: trio.CancelScope
-    answer: Reserved | Status = field(default_factory=lambda: Status("not-offered"))
-    ask: AskTarget | None = None
     joined: bool = False
     target: YamuxStream | None = None
 
@@ -112,11 +98,14 @@ class PassingOn:
         if relays:
             self.machine.offer(rate_bytes_per_s)
         else:
-            self._do(self.machine.drain(drain_s, trio.current_time()))
+            message = Drain(min(3600, max(0, int(drain_s))))
+            for peer in self.machine.drain(drain_s, trio.current_time()):
+                self._nursery.start_soon(self._tell, peer, message)
+            self._due.set()
 
     def link_ended(self, peer: PeerId) -> None:
         """The link with a peer has ended."""
-        self._do(self.machine.link_ended(peer))
+        self._end(self.machine.link_ended(peer))
 
     def admitted(self, peer: PeerId) -> None:
         """A peer has become a member."""
@@ -127,7 +116,7 @@ class PassingOn:
     ) -> None:
         """Answer a request that came on a stream, and carry the circuit that it leads to."""
         with trio.CancelScope() as scope:
-            number, request = next(self._numbers), _Request(connection.peer, stream, scope)
+            number, request = next(self._numbers), _Request(stream, scope)
             self._requests[number] = request
             try:
                 await self._serve(number, request, connection, message)
@@ -146,32 +135,39 @@ class PassingOn:
         peer = connection.peer
         member, relayed = self._links.is_member(peer), connection.relay is not None
         asked = Asked(number, peer, message, member, relayed, _prefix(connection))
-        self._do(self.machine.asked(asked, trio.current_time()))
-        if request.ask is not None:
-            agrees = await self._ask_target(request, request.ask, connection.ip)
-            self._do(self.machine.agreed(number, agrees, trio.current_time()))
+        answer, blame = self.machine.asked(asked, trio.current_time())
+        if blame is not None:
+            self._links.penalise(peer, blame.points, blame.reason)
+        self._due.set()
+        if isinstance(answer, Stop) and isinstance(message, Connect):
+            ask_target = replace(answer, host=connection.ip)
+            agrees = await self._ask_target(request, PeerId(message.target), ask_target)
+            request.joined = self.machine.agreed(number, agrees, trio.current_time())
+            self._due.set()
+            answer = Status("ok" if request.joined else "unreachable")
         is_member = self._links.is_member(peer)  # perhaps since it has asked
-        if is_member and not isinstance(message, Reserve) and request.answer == Status("ok"):
-            request.answer = Status("ok", self._host_of(PeerId(message.target)))
-        await send_message(request.stream, request.answer)
-        if not request.joined or request.ask is None or request.target is None:
+        if is_member and not isinstance(message, Reserve) and answer == Status("ok"):
+            answer = Status("ok", self._host_of(PeerId(message.target)))
+        await send_message(request.stream, answer)
+        if not request.joined or request.target is None or not isinstance(message, Connect):
             request.stream.send_eof()
             return
+        target = PeerId(message.target)
         there, back = request.target, request.stream
         async with trio.open_nursery() as nursery:
-            near = _Sender(request.asker, _prefix(connection))
-            far = _Sender(request.ask.target, _prefix(self._links.direct(request.ask.target)))
+            near = _Sender(peer, _prefix(connection))
+            far = _Sender(target, _prefix(self._links.direct(target)))
             nursery.start_soon(self._carry, request, number, back, there, near)
             nursery.start_soon(self._carry, request, number, there, back, far)
 
-    async def _ask_target(self, request: _Request, asked: AskTarget, host: str) -> bool:
-        connection = self._links.direct(asked.target)
+    async def _ask_target(self, request: _Request, target: PeerId, message: Stop) -> bool:
+        connection = self._links.direct(target)
         if connection is None:
             return False
         try:
-            request.target, answer = await ask(connection, replace(asked.message, host=host))
+            request.target, answer = await ask(connection, message)
         except RemoteProtocolError as error:
-            self._links.penalise(asked.target, error.penalty, error.reason)
+            self._links.penalise(target, error.penalty, error.reason)
             return False
         except FAILURES:
             return False
@@ -242,32 +238,17 @@ class PassingOn:
 
     async def _tick(self) -> None:
         while True:
-            self._perform(self.machine.tick(trio.current_time()))
+            self._end(self.machine.tick(trio.current_time()))
             self._due = trio.Event()
             due = self.machine.next_deadline()
             with trio.move_on_at(math.inf if due is None else due):
                 await self._due.wait()
 
-    def _do(self, effects: Sequence[RelayEffect]) -> None:
-        self._perform(effects)
+    def _end(self, circuits: Iterable[int]) -> None:
+        for number in circuits:
+            if (request := self._requests.get(number)) is not None:
+                request.scope.cancel()
         self._due.set()
-
-    def _perform(self, effects: Sequence[RelayEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case Answer(number, message):
-                    self._requests[number].answer = message
-                case AskTarget(number):
-                    self._requests[number].ask = effect
-                case Join(number):
-                    self._requests[number].joined = True
-                case End(number):
-                    if (request := self._requests.get(number)) is not None:
-                        request.scope.cancel()
-                case Tell(peer, message):
-                    self._nursery.start_soon(self._tell, peer, message)
-                case Penalise(peer, reason, points):
-                    self._links.penalise(peer, points, reason)
 
     async def _tell(self, peer: PeerId, message: Drain) -> None:
         connection = self._links.direct(peer)
