@@ -192,7 +192,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = ()
     """Such as /ip4/203.0.113.7/tcp/4001 of a forward."""
     no_port_mapping: Annotated[
-        bool, About("Do not ask the router, by UPnP and PCP, to let others in.")
+        bool, About("Do not ask the router, by UPnP and for IPv6 by PCP, to let others in.")
     ] = False
     dial_timeout_s: Annotated[
         float,

@@ -1,4 +1,5 @@
-"""Asks this network's router to map a port: by PCP in datagrams, by UPnP in another process.
+"""Asks this network's router to let others in: by UPnP for a port of IPv4, in another process; by
+PCP for a hole in its IPv6 firewall, in datagrams.
 
 Answers are taken from the router alone, checked, and bounded in size and time. No state; PCP takes
 the address of the router, which only Linux tells here.
@@ -7,6 +8,7 @@ the address of the router, which only Linux tells here.
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import subprocess
 import sys
@@ -17,13 +19,17 @@ from typing import Final, TypeVar
 
 import trio
 
-from client.net import upnp
 from client.net.addresses import reachable_hosts
 from protocol.hosts import is_global
 from protocol.port_mapping import pcp
-from protocol.port_mapping.machine import AskMapping, EndMapping
-from protocol.port_mapping.mapped import GATEWAY_PORT, Mapped, MappingRefused
+from protocol.port_mapping.mapped import Mapped, MappingRefused, Way
 
+PCP_PORT: Final = 5351
+"""Where routers listen for PCP."""
+NONCE: Final = os.urandom(pcp.NONCE_BYTES)
+"""The same for all requests of this process."""
+UPNP: Final = "client.net.upnp"
+"""The program that speaks UPnP; it runs by itself."""
 WAITS_S: Final = (0.25, 0.5, 1.0, 2.0)
 """Between the repetitions of a datagram (RFC 6887, section 8.1.1), shortened."""
 MAX_DATAGRAM_BYTES: Final = 1100
@@ -68,55 +74,48 @@ def default_gateway() -> str | None:
     return None
 
 
-async def ask(effect: AskMapping, nonce: bytes) -> Mapped:
+async def ask(way: Way, own_port: int, outer_port: int, lease_s: int) -> Mapped:
     """Ask for a mapping.
 
     Args:
-        effect: by which way, and for which ports.
-        nonce: 12 bytes, the same for all requests of this process.
+        way: UPnP, or a hole for our own port.
+        own_port: ours.
+        outer_port: the router's.
+        lease_s: how long, in seconds.
 
     Raises:
         MappingRefused: the router says no, or nobody answers.
     """
-    if effect.way == "upnp":
-        host = await _upnp("map", effect.outer_port, effect.own_port, effect.lease_s)
-        return Mapped(host, effect.outer_port, effect.lease_s)
-    return await _pcp(effect, effect.lease_s, nonce)
+    if way == "upnp":
+        host = await _upnp("map", outer_port, own_port, lease_s)
+        return Mapped(host, outer_port, lease_s)
+    return await _pcp(own_port, lease_s)
 
 
-async def end(effect: EndMapping, nonce: bytes) -> None:
+async def end(way: Way, own_port: int, outer_port: int) -> None:
     """Give a mapping back, if the router still answers."""
     with suppress(MappingRefused):
-        if effect.way == "upnp":
-            await _upnp("end", effect.outer_port)
+        if way == "upnp":
+            await _upnp("end", outer_port)
         else:
-            await _pcp(effect, 0, nonce)
+            await _pcp(own_port, 0)
 
 
-async def _pcp(effect: AskMapping | EndMapping, lease_s: int, nonce: bytes) -> Mapped:
-    pinhole, own_port = effect.way == "pinhole", effect.own_port
-    with await (_router6() if pinhole else _router()) as router:
+async def _pcp(own_port: int, lease_s: int) -> Mapped:
+    with await _router() as router:
         own_host = str(router.getsockname()[0]).partition("%")[0]
-        outer_port = own_port if pinhole else effect.outer_port
-        request = pcp.ask_mapping(nonce, own_host, own_port, outer_port, lease_s)
-        return await _answer(router, request, lambda data: pcp.read_mapping(data, nonce, own_port))
+        request = pcp.ask_mapping(NONCE, own_host, own_port, lease_s)
+        return await _answer(router, request, lambda data: pcp.read_mapping(data, NONCE, own_port))
 
 
 async def _router() -> trio.socket.SocketType:
-    """Return a socket that takes datagrams from the router alone."""
-    host = default_gateway()
-    if host is None:
-        raise MappingRefused("the address of the router is not known")
-    return await _connected(socket.AF_INET, (host, GATEWAY_PORT))
-
-
-async def _router6() -> trio.socket.SocketType:
-    """The same over IPv6, from an address that lasts: the router opens a hole to that one."""
+    """Return a socket that takes datagrams from the router alone, over IPv6 and from an address
+    that lasts: the router opens a hole to that one."""
     found = default_gateway6()
     if found is None:
         raise MappingRefused("the address of the router is not known")
     host, line = found
-    return await _connected(socket.AF_INET6, (host, GATEWAY_PORT, 0, line), _own_host6())
+    return await _connected(socket.AF_INET6, (host, PCP_PORT, 0, line), _own_host6())
 
 
 def _own_host6() -> str:
@@ -162,7 +161,7 @@ async def _upnp(*words: object) -> str:
     Raises:
         MappingRefused: the router says no, or nobody answers.
     """
-    command = [sys.executable, "-m", upnp.__name__, str(UPNP_S), *map(str, words)]
+    command = [sys.executable, "-m", UPNP, str(UPNP_S), *map(str, words)]
     try:
         done = await trio.run_process(
             command, capture_stdout=True, stderr=subprocess.DEVNULL, check=False

@@ -81,8 +81,6 @@ from protocol.effects import Explain
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
-from protocol.port_mapping.mapped import PINHOLE
-from protocol.port_mapping.pcp import NONCE_BYTES
 from protocol.vouching.register import KeptRegister, Register
 from protocol.vouching.ticket import MAX_USES, TICKET_BYTES, TICKET_LIFE_S
 from protocol.wire.envelope import Signer
@@ -608,9 +606,8 @@ class Node(ControlApi):
         """Let the router pass a port on to us, and open its IPv6 firewall, while we run."""
         reach = self._engine.reach
         others = [secrets.randbelow(OUTER_PORTS) + FIRST_OUTER_PORT for _ in range(OTHER_PORTS)]
-        four, six = (nacl.utils.random(NONCE_BYTES) for _ in range(2))
-        mapper = PortMapper(reach.wants_mapping, others, four, partial(reach.map, "ip4"))
-        pinhole = PortMapper(reach.wants_pinhole, (), six, partial(reach.map, "ip6"), PINHOLE)
+        mapper = PortMapper("upnp", reach.wants_mapping, others, partial(reach.map, "ip4"))
+        pinhole = PortMapper("pinhole", reach.wants_pinhole, (), partial(reach.map, "ip6"))
         self._mappers = [mapper, pinhole]
         async with trio.open_nursery() as nursery:
             for each in self._mappers:

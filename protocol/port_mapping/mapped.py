@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
-Way = Literal["pcp", "upnp", "pinhole"]
-"""``pinhole``: PCP for a hole in an IPv6 firewall; the address and the port stay ours."""
-WAYS: Final[tuple[Way, ...]] = ("pcp", "upnp")
-"""Those that map a port of IPv4."""
-PINHOLE: Final[tuple[Way, ...]] = ("pinhole",)
-GATEWAY_PORT: Final = 5351
-"""Where routers listen for PCP."""
+Way = Literal["upnp", "pinhole"]
+"""UPnP, which maps a port of IPv4; or PCP for a hole in an IPv6 firewall, where the address and the
+port stay ours."""
 
 
 @dataclass(frozen=True, slots=True)

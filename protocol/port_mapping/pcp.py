@@ -1,9 +1,10 @@
-"""PCP (RFC 6887): the request and answer that map a TCP port. Bytes in, values out; pure."""
+"""PCP (RFC 6887): the request and answer that let others in at a TCP port through an IPv6 firewall.
+Bytes in, values out; pure."""
 
 from __future__ import annotations
 
 import struct
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 from typing import Final
 
 from protocol.port_mapping.mapped import Mapped, MappingRefused
@@ -12,7 +13,7 @@ NONCE_BYTES: Final = 12
 _VERSION, _MAP, _ANSWER, _TCP = 2, 1, 0x80, 6
 _HEADER, _BODY = ">BBHI16s", ">12sB3xHH16s"
 _SIZE: Final = 24 + 36
-_ANY_IP4: Final = IPv6Address("::ffff:0.0.0.0").packed
+_ANY_HOST: Final = bytes(16)
 _REASONS: Final = {
     1: "it speaks another version",
     2: "its owner does not allow mappings",
@@ -25,23 +26,20 @@ _REASONS: Final = {
     12: "another router is in between",
 }
 """Section 7.4."""
-_CONFLICT: Final = 11
 
 
-def ask_mapping(nonce: bytes, own_host: str, own_port: int, outer_port: int, lease_s: int) -> bytes:
-    """Return the request for a mapping (sections 7.1 and 11.1); a lease of 0 ends it. Over IPv6 it
-    asks for a hole in the firewall.
+def ask_mapping(nonce: bytes, own_host: str, own_port: int, lease_s: int) -> bytes:
+    """Return the request for a hole (sections 7.1 and 11.1); a lease of 0 closes it.
 
     Args:
         nonce: 12 bytes, the same for all requests about one mapping.
-        own_host: address from which the request is sent, a number.
-        own_port: ours.
-        outer_port: the one that we would like; 0: any.
+        own_host: IPv6 address from which the request is sent, a number.
+        own_port: ours, and the one that we would like outside.
         lease_s: how long, in seconds.
     """
-    host, any_host = _numbers(own_host)
+    host = IPv6Address(own_host).packed
     header = struct.pack(_HEADER, _VERSION, _MAP, 0, lease_s, host)
-    return header + struct.pack(_BODY, nonce, _TCP, own_port, outer_port, any_host)
+    return header + struct.pack(_BODY, nonce, _TCP, own_port, own_port, _ANY_HOST)
 
 
 def read_mapping(data: bytes, nonce: bytes, own_port: int) -> Mapped:
@@ -59,18 +57,8 @@ def read_mapping(data: bytes, nonce: bytes, own_port: int) -> Mapped:
     if answered != nonce or protocol != _TCP or own != own_port:
         raise ValueError("an answer to another request")
     if result := data[3]:
-        reason = _REASONS.get(result, f"it refuses with code {result}")
-        raise MappingRefused(reason, conflict=result == _CONFLICT)
+        raise MappingRefused(_REASONS.get(result, f"it refuses with code {result}"))
     (lease_s,) = struct.unpack(">I", data[4:8])
-    number = IPv6Address(host)
     if lease_s and not outer:
         raise ValueError("a mapping without a port")
-    return Mapped(str(number.ipv4_mapped or number), outer, lease_s)
-
-
-def _numbers(host: str) -> tuple[bytes, bytes]:
-    """Return a host in the 16 bytes of its kind, and all hosts of that kind (section 5)."""
-    number = ip_address(host)
-    if isinstance(number, IPv6Address):
-        return number.packed, bytes(16)
-    return IPv6Address(f"::ffff:{number}").packed, _ANY_IP4
+    return Mapped(str(IPv6Address(host)), outer, lease_s)

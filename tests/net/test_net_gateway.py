@@ -14,10 +14,7 @@ from trio.testing import MockClock
 from client.net import gateway
 from client.net.gateway import WAITS_S, MappingRefused, _answer, _connected
 from client.net.upnp import ABOUT
-from protocol.port_mapping.machine import AskMapping, EndMapping
-from protocol.port_mapping.mapped import Mapped, Way
-
-NONCE = bytes(range(12))
+from protocol.port_mapping.mapped import Mapped
 
 
 @pytest.fixture
@@ -104,66 +101,45 @@ class Router:
         return head + data[24:40] + data[40:42] + (9000).to_bytes(2, "big") + data[44:]
 
 
-@pytest.fixture
-async def mapping(
-    router: trio.socket.SocketType, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
-) -> Router:
-    host, port = router.getsockname()
-    monkeypatch.setattr(gateway, "GATEWAY_PORT", port)
-    monkeypatch.setattr(gateway, "default_gateway", lambda: host)
-    made = Router(router)
-    nursery.start_soon(made.serve)
-    return made
-
-
-async def test_pcp_maps_a_port_and_gives_it_back(mapping: Router) -> None:
-    mapped = await gateway.ask(AskMapping("pcp", 4001, 4002, 600), NONCE)
-    assert (mapped.port, mapped.lease_s) == (9000, 600)
-    await gateway.end(EndMapping("pcp", 4001, 9000), NONCE)
-    assert mapping.requests[-1][4:8] == bytes(4), "a lease of no seconds ends it"
-    mapping.result = 2
-    with pytest.raises(MappingRefused, match="its owner does not allow mappings"):
-        await gateway.ask(AskMapping("pcp", 4001, 4002, 600), NONCE)
-    await gateway.end(EndMapping("pcp", 4001, 9000), NONCE)
-
-
 async def test_without_a_router_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "default_gateway", lambda: None)
     monkeypatch.setattr(gateway, "default_gateway6", lambda: None)
-    ways: tuple[Way, ...] = ("pcp", "pinhole")
-    for way in ways:
-        with pytest.raises(MappingRefused, match="address of the router is not known"):
-            await gateway.ask(AskMapping(way, 4001, 4002, 600), NONCE)
+    with pytest.raises(MappingRefused, match="address of the router is not known"):
+        await gateway.ask("pinhole", 4001, 4001, 600)
     monkeypatch.setattr(gateway, "default_gateway6", lambda: ("::1", 1))
     monkeypatch.setattr(gateway, "reachable_hosts", lambda _: ["fd00::1"])
     with pytest.raises(MappingRefused, match="no IPv6 address of the internet"):
-        await gateway.ask(AskMapping("pinhole", 4001, 4001, 600), NONCE)
+        await gateway.ask("pinhole", 4001, 4001, 600)
 
 
-async def test_a_hole_in_a_firewall_is_asked_for_from_an_address_that_lasts(
+async def test_a_hole_in_a_firewall_is_asked_for_from_an_address_that_lasts_and_closed(
     monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
 ) -> None:
     with trio.socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as opened:
         await opened.bind(("::1", 0))
         router, line = Router(opened), socket.if_nametoindex("lo")
-        monkeypatch.setattr(gateway, "GATEWAY_PORT", opened.getsockname()[1])
+        monkeypatch.setattr(gateway, "PCP_PORT", opened.getsockname()[1])
         monkeypatch.setattr(gateway, "default_gateway6", lambda: ("::1", line))
         monkeypatch.setattr(gateway, "reachable_hosts", lambda _: ["fd00::1", "::1"])
         monkeypatch.setattr(gateway, "is_global", lambda host: host == "::1")
         nursery.start_soon(router.serve)
-        mapped = await gateway.ask(AskMapping("pinhole", 4001, 4002, 600), NONCE)
+        mapped = await gateway.ask("pinhole", 4001, 4001, 600)
         assert (mapped.port, mapped.lease_s) == (9000, 600)
         (request,) = router.requests
         assert request[8:24] == bytes(15) + b"\1", "it names the address that it comes from"
         assert struct.unpack(">HH", request[40:44]) == (4001, 4001)
-        await gateway.end(EndMapping("pinhole", 4001, 4001), NONCE)
-        assert router.requests[-1][4:8] == bytes(4)
+        await gateway.end("pinhole", 4001, 4001)
+        assert router.requests[-1][4:8] == bytes(4), "a lease of no seconds ends it"
+        router.result = 2
+        with pytest.raises(MappingRefused, match="its owner does not allow mappings"):
+            await gateway.ask("pinhole", 4001, 4001, 600)
+        await gateway.end("pinhole", 4001, 4001)
 
 
 async def test_a_router_that_cannot_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "default_gateway", lambda: "255.255.255.255")
-    with pytest.raises(MappingRefused, match="the router: Permission denied"):
-        await gateway.ask(AskMapping("pcp", 4001, 4002, 600), NONCE)
+    monkeypatch.setattr(gateway, "default_gateway6", lambda: ("ff00::1", 0))
+    monkeypatch.setattr(gateway, "_own_host6", lambda: "192.0.2.1")
+    with pytest.raises(MappingRefused, match="the router: "):
+        await gateway.ask("pinhole", 4001, 4001, 600)
 
 
 LIBRARY = """
@@ -188,7 +164,6 @@ class UPnP:
         raise Exception("NoSuchEntry")
 """
 """What miniupnpc is to us."""
-UPNP = AskMapping("upnp", 4001, 4002, 600)
 
 
 @pytest.fixture
@@ -207,8 +182,8 @@ def upnp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]
 
 async def test_upnp_maps_a_port_and_gives_it_back(upnp: Callable[..., Path]) -> None:
     done = upnp()
-    assert await gateway.ask(UPNP, NONCE) == Mapped("203.0.113.7", 4002, 600)
-    await gateway.end(EndMapping("upnp", 4001, 4002), NONCE)
+    assert await gateway.ask("upnp", 4001, 4002, 600) == Mapped("203.0.113.7", 4002, 600)
+    await gateway.end("upnp", 4001, 4002)
     assert done.read_text().splitlines() == [
         f"4002 TCP 192.168.0.2 4001 {ABOUT}  600",
         "4002 TCP",
@@ -231,7 +206,7 @@ async def test_what_upnp_refuses_is_said_and_no_router_harms_the_node(
 ) -> None:
     upnp(**router)
     with pytest.raises(MappingRefused, match=words) as refused:
-        await gateway.ask(UPNP, NONCE)
+        await gateway.ask("upnp", 4001, 4002, 600)
     assert refused.value.conflict is conflict
 
 
@@ -241,5 +216,5 @@ async def test_a_router_that_drips_takes_no_thread_of_the_node(
     upnp(discover="import time; time.sleep(60)")
     monkeypatch.setattr(gateway, "UPNP_S", 0.5)
     with pytest.raises(MappingRefused, match="no answer from the router"):
-        await gateway.ask(UPNP, NONCE)
+        await gateway.ask("upnp", 4001, 4002, 600)
     assert trio.to_thread.current_default_thread_limiter().borrowed_tokens == 0

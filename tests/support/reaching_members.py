@@ -23,7 +23,6 @@ from client.net.port_mapper import PortMapper
 from client.train.swarm.reach import Reach
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
-from protocol.port_mapping.mapped import PINHOLE, WAYS
 from protocol.wire.messages import Message, Observed, Probed, ProbeRequest
 from tests.netlab.inside import inside
 from tests.netlab.internet import Internet
@@ -79,13 +78,11 @@ class ReachingMember:
             nursery.start_soon(self.reach.run)
             nursery.start_soon(self._take)
             if self._port_mapping:
-                for wanted, kind, ways in (
-                    (self.reach.wants_mapping, "ip4", WAYS),
-                    (self.reach.wants_pinhole, "ip6", PINHOLE),
-                ):
-                    tell = partial(self.reach.map, kind)
-                    mapper = PortMapper(wanted, (20_001,), os.urandom(12), tell, ways)
-                    nursery.start_soon(mapper.run)
+                four, six = (partial(self.reach.map, kind) for kind in ("ip4", "ip6"))
+                mapper = PortMapper("upnp", self.reach.wants_mapping, (20_001,), four)
+                pinhole = PortMapper("pinhole", self.reach.wants_pinhole, (), six)
+                nursery.start_soon(mapper.run)
+                nursery.start_soon(pinhole.run)
             self.addresses = network.addresses
             for address in self._dial:
                 await network.connect(address)
