@@ -1,4 +1,4 @@
-"""Hole punching: the driver of ``protocol/punching``, over streams of relayed connections.
+"""Hole punching over streams of relayed connections.
 
 Who dialled a circuit tries to replace it by a direct connection as soon as the peer is admitted,
 and again after growing pauses. The direct connection takes over in the midst of the link, as any
@@ -8,6 +8,7 @@ that was announced does (``links.py``). State: our own place, the budgets, what 
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Final, Protocol
 
 import trio
@@ -16,6 +17,7 @@ from client.net.addresses import Destination
 from client.net.errors import DialError, StreamReset
 from client.net.handshake import request_protocol
 from client.net.host import Connection
+from client.net.punching_attempt import Attempt, AttemptFailed
 from client.net.relay.exchange import (
     FAILURES,
     RELAY_PROTOCOL,
@@ -29,7 +31,6 @@ from client.net.yamux_stream import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, kind_of
 from protocol.ids import PeerId
-from protocol.punching.machine import Attempt, Meet, Over, PunchEffect, Tell
 from protocol.reachability.budgets import Budgets
 from protocol.relay.messages import Punch, PunchRefused, Status, WhereIs
 
@@ -106,9 +107,10 @@ class Punching:
         self._serving += 1
         try:
             async with lock:
-                attempt = self._attempt(connection, begins=False)
-                effects = attempt.receive(message, trio.current_time())
-                await self._carry_out(attempt, connection, stream, effects)
+                await self._attempt(connection, stream).answer(message)
+        except AttemptFailed as failure:
+            self.refused[str(failure)] += 1
+            stream.send_eof()
         finally:
             self._serving -= 1
 
@@ -133,9 +135,9 @@ class Punching:
             try:
                 with trio.fail_after(OPEN_S):
                     await request_protocol(negotiable(stream), RELAY_PROTOCOL)
-                attempt = self._attempt(connection, begins=True)
-                effects = attempt.begin(trio.current_time())
-                await self._carry_out(attempt, connection, stream, effects)
+                await self._attempt(connection, stream).begin()
+            except AttemptFailed as failure:
+                self.refused[str(failure)] += 1
             except RemoteProtocolError as error:
                 self._links.penalise(connection.peer, error.penalty, error.reason)
             except FAILURES:
@@ -157,56 +159,22 @@ class Punching:
             connection.host_by_relay = answer.host
         stream.reset()
 
-    def _attempt(self, connection: Connection, *, begins: bool) -> Attempt:
+    def _attempt(self, connection: Connection, stream: YamuxStream) -> Attempt:
         seen_at = connection.host_by_relay
         same_kind = (one for one in self.own if kind_of(one.host) == kind_of(seen_at))
-        return Attempt(begins=begins, seen_at=seen_at, own=next(same_kind, None))
+        say, hear = partial(send_message, stream), partial(receive_message, stream)
+        meet = partial(self._meet, connection.peer)
+        return Attempt(say, hear, meet, seen_at, next(same_kind, None))
 
-    async def _carry_out(
-        self,
-        attempt: Attempt,
-        connection: Connection,
-        stream: YamuxStream,
-        effects: list[PunchEffect],
-    ) -> None:
-        """Do what the machine says until the attempt is over."""
-        own = attempt.own
-        while True:
-            following: list[PunchEffect] = []
-            for effect in effects:
-                match effect:
-                    case Tell(message):
-                        await send_message(stream, message)
-                    case Over(reason):
-                        self.refused[reason] += 1
-                        stream.send_eof()
-                        return
-                    case Meet() if own is not None:
-                        if await self._meet(effect, connection, own):
-                            return
-                        following = attempt.failed(trio.current_time())
-            effects = following or await self._next(attempt, stream)
-
-    async def _next(self, attempt: Attempt, stream: YamuxStream) -> list[PunchEffect]:
-        """Wait for a message, or for the moment that the machine waits for."""
-        if attempt.state == "waiting":
-            await trio.sleep_until(attempt.deadline)
-            return attempt.tick(trio.current_time())
-        with trio.move_on_at(attempt.deadline) as patience:
-            message = await receive_message(stream)
-        if patience.cancelled_caught:
-            return attempt.tick(trio.current_time())
-        return attempt.receive(message, trio.current_time())
-
-    async def _meet(self, effect: Meet, connection: Connection, own: Outer) -> bool:
-        """Dial, if that is allowed; return whether we have met."""
-        peer = connection.peer
-        if not self._budgets.tries(peer, effect.host, trio.current_time()):
+    async def _meet(self, peer: PeerId, own_port: int, host: str, port: int, first: bool) -> bool:
+        """Dial a peer that dials us, if that is allowed; return whether we have met."""
+        if not self._budgets.tries(peer, host, trio.current_time()):
             self.refused["too-often"] += 1
             raise StreamReset("too many tries")
-        target = Destination(kind_of(effect.host), effect.host, effect.port, peer)
         try:
-            await self._links.meet(target, own.own_port, first=effect.first)
+            await self._links.meet(
+                Destination(kind_of(host), host, port, peer), own_port, first=first
+            )
         except DialError:
             self.refused["missed"] += 1
             return False

@@ -2,7 +2,8 @@
 
 They never name their sender: that is who proved its identity on the link. After an answered
 ``Connect`` and ``Stop`` the two streams carry the bytes of a circuit. Over the circuit its two ends
-agree by the same kind of messages on a moment to dial each other (``protocol/punching``).
+agree by the same kind of messages on a moment to dial each other
+(``client/net/punching_attempt.py``).
 """
 
 from __future__ import annotations
