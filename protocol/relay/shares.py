@@ -1,22 +1,22 @@
 """Sharing a relay's rate among its clients: fair queueing before one token bucket.
 
-Who sends counts, however many circuits it has: a member's circuits take turns within its share, and
-members that want to send get the same bytes. Identities cost nothing, so addresses share first: the
+Who sends counts, however many circuits it has: members that want to send get the same bytes. A
+circuit lets one piece wait at a time, and a member's pieces are sent in order: so its circuits take
+turns. Identities cost nothing, so addresses share first: the
 members of one prefix divide what that gets. While only one wants to send, it gets the whole rate,
 so no further limit of a member or of a circuit is needed. Pieces are served by start tags (Goyal,
 Vin and Cheng, "Start-time fair queueing", 1996, section 2), of prefixes and within each of members:
 unlike round-robin with deficits, this is fair to a member that has only one small piece waiting at
 a time.
 
-State: the pieces that wait, by prefix, member and circuit, and the tags; the tokens. The clock is
+State: the pieces that wait, by prefix and member, and the tags; the tokens. The clock is
 passed in. A withdrawn piece costs nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -71,13 +71,10 @@ class _Turns(Generic[Key]):
 
 @dataclass(slots=True)
 class _Prefix:
-    """What waits of one prefix: whose turn it is there, and the pieces, ticket and bytes, by member
-    and circuit; the circuit in front is next."""
+    """What waits of one prefix: whose turn it is there, and pieces, ticket and bytes, by member."""
 
     turns: _Turns[PeerId] = field(default_factory=_Turns)
-    members: dict[PeerId, OrderedDict[Hashable, deque[tuple[int, int]]]] = field(
-        default_factory=dict
-    )
+    members: dict[PeerId, deque[tuple[int, int]]] = field(default_factory=dict)
 
 
 class Shares:
@@ -101,12 +98,11 @@ class Shares:
         self._rate = rate_bytes_per_s
         self._tokens = min(self._tokens, self._burst_bytes)
 
-    def ask(self, member: PeerId, circuit: Hashable, size_bytes: int, prefix: str = "") -> int:
+    def ask(self, member: PeerId, size_bytes: int, prefix: str = "") -> int:
         """Let a piece wait for its turn; return its ticket.
 
         Args:
             member: who sends it.
-            circuit: its circuit.
             size_bytes: at most ``MAX_PIECE_BYTES``.
             prefix: the sender's address, as far as it shares with others; empty: by itself.
         """
@@ -115,19 +111,17 @@ class Shares:
         near = self._prefixes.setdefault(key, _Prefix())
         self._turns.begin(key)
         near.turns.begin(member)
-        pieces = near.members.setdefault(member, OrderedDict()).setdefault(circuit, deque())
-        pieces.append((self._last_ticket, size_bytes))
+        near.members.setdefault(member, deque()).append((self._last_ticket, size_bytes))
         return self._last_ticket
 
     def withdraw(self, ticket: int) -> None:
         """Forget a piece whose circuit has ended."""
         for key, near in list(self._prefixes.items()):
-            for member, circuits in list(near.members.items()):
-                for circuit, pieces in list(circuits.items()):
-                    kept = deque(piece for piece in pieces if piece[0] != ticket)
-                    if len(kept) != len(pieces):
-                        circuits[circuit] = kept
-                        self._tidy(key, member, circuit)
+            for member, pieces in list(near.members.items()):
+                kept = deque(piece for piece in pieces if piece[0] != ticket)
+                if len(kept) != len(pieces):
+                    near.members[member] = kept
+                    self._tidy(key, member)
 
     def granted(self, now: float) -> list[int]:
         """Return the tickets whose pieces may be sent now, in order."""
@@ -137,13 +131,11 @@ class Shares:
             key = self._turns.first()
             near = self._prefixes[key]
             member = near.turns.first()
-            circuit, pieces = next(iter(near.members[member].items()))
-            ticket, size_bytes = pieces.popleft()
-            near.members[member].move_to_end(circuit)
+            ticket, size_bytes = near.members[member].popleft()
             self._turns.charge(key, size_bytes)
             near.turns.charge(member, size_bytes)
             self._tokens -= size_bytes
-            self._tidy(key, member, circuit)
+            self._tidy(key, member)
             found.append(ticket)
         return found
 
@@ -166,13 +158,10 @@ class Shares:
         self._at = max(now, self._at)
         self._tokens = min(self._burst_bytes, self._tokens + earned) if self._rate else 0.0
 
-    def _tidy(self, key: str, member: PeerId, circuit: Hashable) -> None:
+    def _tidy(self, key: str, member: PeerId) -> None:
         """Drop what waits no more, and prefixes whose tags have no effect any more."""
         near = self._prefixes[key]
-        circuits = near.members[member]
-        if not circuits[circuit]:
-            del circuits[circuit]
-        if not circuits:
+        if not near.members[member]:
             del near.members[member]
             near.turns.end(member)
         if not near.members:

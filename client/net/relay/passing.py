@@ -196,7 +196,7 @@ class PassingOn:
         holding = Holding(self._room, trio.current_time())
         try:
             while data := await source.receive_held(MAX_PIECE_BYTES):
-                await self._turn(sender, number, len(data))
+                await self._turn(sender, len(data))
                 await self._pace(len(data))
                 await to.send_all([data], STALL_S)
                 now = trio.current_time()
@@ -208,9 +208,9 @@ class PassingOn:
         self.machine.half_closed(number, trio.current_time())
         self._due.set()
 
-    async def _turn(self, sender: _Sender, number: int, size_bytes: int) -> None:
+    async def _turn(self, sender: _Sender, size_bytes: int) -> None:
         """Wait until the sender's share allows for a piece."""
-        ticket = self._shares.ask(sender.peer, number, size_bytes, sender.prefix)
+        ticket = self._shares.ask(sender.peer, size_bytes, sender.prefix)
         turn = self._turns[ticket] = trio.Event()
         self._grant()
         if not turn.is_set():

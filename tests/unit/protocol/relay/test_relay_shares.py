@@ -26,14 +26,11 @@ def run(
 ) -> Counter[PeerId]:
     """Let each circuit have one piece waiting at any time, as the driver does."""
 
-    def ask(member: PeerId, number: int) -> int:
-        return shares.ask(member, number, size_of(member), prefix_of(member))
+    def ask(member: PeerId) -> int:
+        return shares.ask(member, size_of(member), prefix_of(member))
 
     shares, now, got = Shares(RATE, 0.0), 0.0, Counter[PeerId]()
-    waiting = {}
-    for member, count in circuits.items():
-        for number in range(count):
-            waiting[ask(member, number)] = (member, number)
+    waiting = {ask(member): member for member, count in circuits.items() for _ in range(count)}
     while True:
         due = shares.next_deadline()
         assert due is not None
@@ -41,9 +38,9 @@ def run(
         if now > seconds:
             return got
         for ticket in shares.granted(now):
-            member, number = waiting.pop(ticket)
+            member = waiting.pop(ticket)
             got[member] += size_of(member)
-            waiting[ask(member, number)] = (member, number)
+            waiting[ask(member)] = member
 
 
 @pytest.mark.parametrize("honest_piece", [1_000, 16_000, MAX_PIECE_BYTES])
@@ -82,26 +79,28 @@ def test_members_of_one_prefix_get_the_same_of_it() -> None:
 
 
 def test_a_members_circuits_take_turns() -> None:
-    shares = Shares(RATE, 0.0)
-    many = [shares.ask(PeerId("a"), "long", 1000) for _ in range(5)]
-    one = shares.ask(PeerId("a"), "short", 1000)
-    granted = shares.granted(100.0)
-    assert granted.index(one) == 1
-    assert sorted(granted) == [*many, one]
+    """Each lets one piece wait at a time, and the next one once that is granted."""
+    shares, granted = Shares(RATE, 0.0), list[str]()
+    waiting = {shares.ask(PeerId("a"), MAX_PIECE_BYTES): name for name in ("one", "two", "three")}
+    for second in range(9):
+        for ticket in shares.granted(float(second)):
+            granted.append(name := waiting.pop(ticket))
+            waiting[shares.ask(PeerId("a"), MAX_PIECE_BYTES)] = name
+    assert granted == ["one", "two", "three"] * (len(granted) // 3) + granted[: len(granted) % 3]
 
 
 def test_without_a_limit_nothing_waits() -> None:
     shares = Shares(0, 0.0)
-    tickets = [shares.ask(PeerId("a"), 1, MAX_PIECE_BYTES) for _ in range(1000)]
+    tickets = [shares.ask(PeerId("a"), MAX_PIECE_BYTES) for _ in range(1000)]
     assert shares.granted(0.0) == tickets
     assert shares.next_deadline() is None
 
 
 def test_a_withdrawn_piece_costs_nothing_and_others_go_on() -> None:
     shares = Shares(RATE, 0.0)
-    first = shares.ask(PeerId("a"), 1, MAX_PIECE_BYTES)
-    gone = shares.ask(PeerId("a"), 2, MAX_PIECE_BYTES)
-    last = shares.ask(PeerId("b"), 1, MAX_PIECE_BYTES)
+    first = shares.ask(PeerId("a"), MAX_PIECE_BYTES)
+    gone = shares.ask(PeerId("a"), MAX_PIECE_BYTES)
+    last = shares.ask(PeerId("b"), MAX_PIECE_BYTES)
     shares.withdraw(gone)
     assert set(shares.granted(10.0)) | set(shares.granted(20.0)) == {first, last}
     assert shares.next_deadline() is None
@@ -111,13 +110,13 @@ def test_who_was_silent_has_saved_nothing() -> None:
     """A member that comes back gets its share from then on, not what it did not use."""
     shares = Shares(RATE, 0.0)
     for _ in range(200):
-        shares.ask(PeerId("busy"), 1, 10_000)
+        shares.ask(PeerId("busy"), 10_000)
     now = 0.0
     for _ in range(100):
         now += 0.01
         shares.granted(now)
     for _ in range(50):
-        shares.ask(PeerId("back"), 1, 10_000)
+        shares.ask(PeerId("back"), 10_000)
     granted = []
     for _ in range(20):
         now += 0.01
@@ -129,10 +128,10 @@ def test_who_was_silent_has_saved_nothing() -> None:
 def test_prefixes_are_forgotten_once_others_have_had_as_much() -> None:
     shares, now = Shares(RATE, 0.0), 0.0
     for number in range(1000):
-        shares.ask(PeerId(f"member {number}"), 1, 1000, f"prefix {number}")
+        shares.ask(PeerId(f"member {number}"), 1000, f"prefix {number}")
         now += 1.0
         shares.granted(now)
-        shares.ask(PeerId("steady"), 1, 1000)
+        shares.ask(PeerId("steady"), 1000)
         now += 1.0
         shares.granted(now)
     assert len(shares._prefixes) < 5
@@ -141,7 +140,7 @@ def test_prefixes_are_forgotten_once_others_have_had_as_much() -> None:
 def test_the_rate_may_change() -> None:
     shares = Shares(RATE, 0.0)
     for _ in range(100):
-        shares.ask(PeerId("a"), 1, MAX_PIECE_BYTES)
+        shares.ask(PeerId("a"), MAX_PIECE_BYTES)
     shares.granted(0.0)
     shares.set_rate(10 * RATE, 0.0)
     before = len(shares.granted(1.0))
