@@ -100,7 +100,7 @@ class Libp2pNetwork:
         self.reaching: Reaching
         """Reaches others through relays."""
         self.reached = False
-        """Whether a member has dialled us from the internet."""
+        """Whether a member has dialled us from the internet, in the network where we are now."""
         self.moved = trio.Event()
         """Set when our addresses have changed; replaced by whoever takes notice."""
         self.watch = Watch(self)
@@ -181,6 +181,7 @@ class Libp2pNetwork:
 
     def network_changed(self) -> None:
         """Forget what held in the network that this machine was in, and reserve at relays anew."""
+        self.reached = False
         TCP.network_changed()
         self.reaching.renew()
 
