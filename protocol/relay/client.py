@@ -5,8 +5,9 @@ cuts off nobody. A relay that refuses is left alone for a while. A reservation i
 would be made now: not at a relay that is no member any more, nor where there is a better one.
 
 Inputs: the relays there are and whether we need any, answers, ends of links, drains; all with the
-clock. Outputs are effects. State, all bounded: the reservations and requests, at most two each
-beside those that lapse, and the relays that were of no use lately.
+clock. Each returns the relays to ask for a reservation, or to renew it; whoever asks connects first
+if need be. State, all bounded: the reservations and requests, at most two each beside those that
+lapse, and the relays that were of no use lately.
 """
 
 from __future__ import annotations
@@ -25,21 +26,6 @@ RELAYS: Final = 2
 RENEW_SHARE: Final = 0.5
 """Of its life, after which a reservation is renewed."""
 MAX_AVOIDED: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Ask a relay for a reservation, or to renew it; connect to it first if need be."""
-
-    relay: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """The relays through which we are reached have changed: tell the swarm."""
-
-
-ClientEffect = Request | Moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +73,12 @@ class RelayClient:
         """The relays with which we want a link: those we reserved at, or ask now."""
         return (*self._held, *(relay for relay in self._asked if relay not in self._held))
 
-    def update(
-        self, candidates: Mapping[PeerId, str], needed: bool, now: float
-    ) -> list[ClientEffect]:
+    def update(self, candidates: Mapping[PeerId, str], needed: bool, now: float) -> list[PeerId]:
         """Set the members that relay, by prefix, and whether nobody can dial us."""
         self._needed, self._candidates = needed, candidates
         return self.tick(now)
 
-    def answered(self, relay: PeerId, answer: Reserved | None, now: float) -> list[ClientEffect]:
+    def answered(self, relay: PeerId, answer: Reserved | None, now: float) -> list[PeerId]:
         """Take a relay's answer; None: it refused, could not be asked or did not answer."""
         if relay not in self._asked:
             return []
@@ -103,38 +87,36 @@ class RelayClient:
             self._avoid(relay, now)
             return self.lost(relay, now)
         self._asked_before.discard(relay)
-        fresh = relay not in self._held
         life_s = float(answer.expires_s)
         renew_at = now + RENEW_SHARE * life_s
         self._held[relay] = Reservation(
             renew_at, now + life_s, rate_bytes_per_s=answer.rate_bytes_per_s
         )
-        return [Moved()] if fresh else []
+        return []
 
-    def lost(self, relay: PeerId, now: float) -> list[ClientEffect]:
+    def lost(self, relay: PeerId, now: float) -> list[PeerId]:
         """The link with a relay has ended, or its reservation was not renewed."""
-        gone = self._held.pop(relay, None) is not None
-        return [Moved(), *self.tick(now)] if gone else self.tick(now)
+        self._held.pop(relay, None)
+        return self.tick(now)
 
-    def renew(self, now: float) -> list[ClientEffect]:
+    def renew(self, now: float) -> list[PeerId]:
         """Our network has changed: what kept relays from answering may be over. Those that are
         being asked are asked again if nothing comes of it."""
         self._avoided.clear()
         self._asked_before = set(self._asked)
         return self.tick(now)
 
-    def draining(self, relay: PeerId, now: float) -> list[ClientEffect]:
+    def draining(self, relay: PeerId, now: float) -> list[PeerId]:
         """A relay says that it leaves: its place is filled at once."""
         held = self._held.get(relay)
         if held is None or held.lapses:
             return []
         self._avoid(relay, now)
         self._held[relay] = replace(held, renew_at=math.inf)
-        return [Moved(), *self.tick(now)]
+        return self.tick(now)
 
-    def tick(self, now: float) -> list[ClientEffect]:
+    def tick(self, now: float) -> list[PeerId]:
         """Renew, give up what expired, and ask further relays as needed."""
-        before = set(self._held)
         self._avoided = {relay: at for relay, at in self._avoided.items() if at > now}
         self._held = {
             relay: held for relay, held in self._held.items() if held.expires > now and self._needed
@@ -144,8 +126,7 @@ class RelayClient:
                 self._held[relay] = replace(held, renew_at=math.inf)
         requests = self._further() if self._needed else []
         self._asked += requests
-        moved: list[ClientEffect] = [Moved()] if set(self._held) != before else []
-        return [*moved, *map(Request, requests)]
+        return requests
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` is due next; None if only an input matters."""

@@ -25,7 +25,7 @@ from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import number_of, prefix_of
 from protocol.ids import PeerId
-from protocol.relay.client import ClientEffect, Moved, RelayClient, Request
+from protocol.relay.client import RelayClient
 from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, Stop
 
 REFUSALS: Final = {
@@ -67,6 +67,8 @@ class Reaching:
         self._candidates: dict[PeerId, tuple[Destination, ...]] = {}
         self._at: dict[PeerId, Destination] = {}
         """Where each relay is that we may name in our own addresses."""
+        self._told = frozenset[PeerId]()
+        """The relays through which we were reached when ``moved`` was called last."""
         self._due = trio.Event()
         nursery.start_soon(self._tick)
 
@@ -181,15 +183,13 @@ class Reaching:
             with trio.move_on_at(math.inf if due is None else due):
                 await self._due.wait()
 
-    def _perform(self, effects: list[ClientEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case Request(relay):
-                    self._nursery.start_soon(self._reserve, relay)
-                case Moved():
-                    self._moved()
-        if effects:
-            self._at = {r: at for r, at in self._at.items() if r in self.machine.needed}
+    def _perform(self, requests: list[PeerId]) -> None:
+        for relay in requests:
+            self._nursery.start_soon(self._reserve, relay)
+        self._at = {r: at for r, at in self._at.items() if r in self.machine.needed}
+        if (relays := frozenset(self.machine.relays)) != self._told:
+            self._told = relays
+            self._moved()
         self._due.set()
 
 
