@@ -82,22 +82,14 @@ async def test_a_port_is_mapped_while_it_is_wanted_and_given_back(
     assert router.ended == [(port, port) for port in (OURS, 4009, 4010)]
 
 
-async def test_it_is_renewed_after_half_of_what_was_granted(
-    router: Router, autojump_clock: MockClock
+@pytest.mark.parametrize("granted_s", [600.0, 0.0])
+async def test_it_is_renewed_after_half_of_what_was_granted_and_not_all_the_time(
+    router: Router, autojump_clock: MockClock, granted_s: float
 ) -> None:
-    router.lease_s = 600.0
-    with trio.move_on_after(1000.0):
+    router.lease_s, half_s = granted_s, max(granted_s, LEAST_LEASE_S) / 2
+    with trio.move_on_after(3.5 * half_s):
         await router.mapper.run()
-    assert (router.times, router.told) == ([0.0, 300.0, 600.0, 900.0], [OURS])
-
-
-async def test_a_lease_that_is_granted_for_nothing_does_not_make_us_ask_all_the_time(
-    router: Router, autojump_clock: MockClock
-) -> None:
-    router.lease_s = 0.0
-    with trio.move_on_after(LEAST_LEASE_S - 1.0):
-        await router.mapper.run()
-    assert router.times == [0.0, LEAST_LEASE_S / 2]
+    assert (router.times, router.told) == ([number * half_s for number in range(4)], [OURS])
 
 
 async def test_a_renewal_that_fails_is_repeated_until_the_lease_ends(
