@@ -374,7 +374,6 @@ class Libp2pNetwork:
             link.close(reason)
 
     def _stop_wanting(self, peer: PeerId) -> None:
-        self._wanted.pop(peer, None)
         if peer in self._keepers:
             self._keepers.pop(peer).cancel()
 

@@ -45,10 +45,10 @@ class Figure:
 def contenders(mib: int) -> list[Contenders]:
     """Return groups of what is timed, by name; each works on so many MiB of fp32 numbers."""
     numbers = torch.randn(mib * (1 << 20) // 4 // CHANNELS, CHANNELS)
-    copy, out = torch.empty_like(numbers), bytearray()
+    copy = torch.empty_like(numbers)
     payload = encode(numbers, "s8", direction="forward")
     ours: Contenders = {
-        "s8 encode": lambda: encode(numbers, "s8", direction="forward", out=out),
+        "s8 encode": lambda: encode(numbers, "s8", direction="forward"),
         "s8 decode": lambda: decode(payload, numbers.shape, out=copy),
     }
     by_torch = {f"{name}, by torch": _by_torch(run) for name, run in ours.items()}

@@ -267,10 +267,13 @@ async def test_of_many_addresses_few_are_kept_and_names_are_resolved(networks: N
         assert [str(address) for address in (await a._resolved([named])).values()] == many[:1]
 
 
-async def test_a_swarm_on_loopback_goes_on_calling_its_own(networks: Networks) -> None:
+@pytest.mark.parametrize("dials", [True, False])
+async def test_a_swarm_on_loopback_goes_on_calling_its_own(networks: Networks, dials: bool) -> None:
     async with networks() as a, networks() as b, networks() as c:
         a._calls = Calls([], trio.current_time())
-        await a.connect(b.addresses[0])  # the invite
+        one, other = (a, b) if dials else (b, a)
+        await one.connect(other.addresses[0])  # the invite
+        await is_up(a, b)
         a.want({b.peer_id: b.addresses, c.peer_id: c.addresses})
         await is_up(a, c)
         assert parse_destination(c.addresses[0]).host == "127.0.0.1"

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+from functools import partial
 
 import pytest
 import trio
 
 from client.net import host as host_module
-from client.net.addresses import parse_destination
+from client.net.addresses import Destination, parse_destination
 from client.net.connection_limiter import HostLimits
 from client.net.errors import DialError, ListenError, PortInUse, TurnedAway
 from client.net.host import PORT_TRIES, Connection, Host, open_host
 from client.net.transport import ByteStream
+from protocol.ids import PeerId
 from tests.support.cli_process import apart
 from tests.support.loopback import Dial, Hosts
 
@@ -88,6 +91,8 @@ async def test_live_connections_are_capped_and_freed(hosts: Hosts) -> None:
         while host.connections == 3:
             await trio.sleep(0.01)
         await d.connect(host.addresses[0])
+        while first._channel._buffer:  # whoever still knows it does not keep what it has read
+            await trio.sleep(0.01)
 
 
 async def test_a_connection_that_nobody_lets_in_costs_no_task(
@@ -212,3 +217,53 @@ async def test_a_machine_that_moves_has_other_addresses(
         port = parse_destination(host.addresses[0]).port
         monkeypatch.setattr("client.net.host.reachable_hosts", lambda ip: ["192.0.2.7"])
         assert host.addresses == (f"/ip4/192.0.2.7/tcp/{port}/p2p/{host.peer_id}",)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("expected", [True, False])
+async def test_two_that_dial_each_other_meet_in_one_connection(
+    hosts: Hosts, expected: bool
+) -> None:
+    ports = free_port(), free_port()
+    met, missed = list[Connection](), list[str]()
+
+    async def handler(connection: Connection) -> None:
+        met.append(connection)
+        await connection.run(trio.sleep_forever)
+
+    async with hosts(handler) as a, hosts(handler) as b, trio.open_nursery() as nursery:
+
+        async def meet(host: Host, peer: PeerId, own: int, *, first: bool) -> None:
+            target = Destination("ip4", "127.0.0.1", ports[1 - own], peer)
+            try:
+                await host.meet(target, ports[own], first=first)
+            except DialError as error:
+                missed.append(str(error))
+
+        third = PeerId("12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5")
+        nursery.start_soon(partial(meet, a, b.peer_id, 0, first=True))
+        nursery.start_soon(partial(meet, b, a.peer_id if expected else third, 1, first=False))
+        while len(met) + len(missed) < 2:
+            await trio.sleep(0.01)
+        for connection in met:
+            connection.close("enough")
+    if expected:
+        assert {(one.dialled, one.punched) for one in met} == {(True, True), (False, True)}
+        assert {one.peer for one in met} == {a.peer_id, b.peer_id}
+    else:
+        assert any("somebody else came" in words for words in missed)
+
+
+async def test_who_does_not_come_is_not_met(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_module, "MEET_S", 0.1)
+    third = PeerId("12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5")
+    async with hosts() as a:
+        target = Destination("ip4", "127.0.0.1", free_port(), third)
+        with pytest.raises(DialError, match=r"refused|nobody came in time"):
+            await a.meet(target, free_port(), first=True)

@@ -11,12 +11,14 @@ import trio
 import trio.testing
 
 from client.errors import first_of
+from client.net import libp2p_network
 from client.net.addresses import parse_destination
 from client.net.carrier import WINDOW_BYTES
 from client.net.errors import AddressError, DialError
 from client.net.libp2p_network import EVENT_BYTES, Libp2pNetwork, open_network
 from client.net.links import QUEUE_BYTES
 from client.net.network import Inbound, PeerDown, PeerUp
+from client.net.pacing import Rates
 from client.net.tcp import TCP
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
@@ -98,14 +100,7 @@ async def test_what_cannot_be_reached(networks: Networks) -> None:
         "x" * 10_000,
         "/ip4/127.0.0.1/tcp/80",
         "/ip4/127.0.0.1/tcp/80/p2p/12D3KooW",
-        "/ip4/300.0.0.1/tcp/80/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
-        "/ip6/::ffff:127.0.0.1/tcp/80/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
         "/ip4/127.0.0.1/tcp/0/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
-        "/ip4/127.0.0.1/tcp/65536/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
-        "/ip4/127.0.0.1/udp/80/quic-v1/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
-        "/dns4/-bad-/tcp/80/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
-        "/dns4/a b/tcp/80/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
-        "/ip4/127.0.0.1/tcp/٣/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
     ],
 )
 def test_addresses_that_are_not_dialled(text: str) -> None:
@@ -138,6 +133,21 @@ async def test_backpressure_reaches_the_sender_and_loses_nothing(networks: Netwo
 
 def _carriers(network: Libp2pNetwork):  # type: ignore[no-untyped-def]
     return [carrier for link in network._links.values() for carrier in link.carriers]
+
+
+@pytest.mark.parametrize("rate_bytes_per_s", [0, 1_000_000])
+async def test_the_windows_of_lanes_may_grow_as_far_as_our_rate_needs(
+    networks: Networks, rate_bytes_per_s: int
+) -> None:
+    limits = Rates(download_bytes_per_s=rate_bytes_per_s)
+    async with networks(rates=limits) as a, networks() as b:
+        await b.connect(a.addresses[0])
+        await is_up(a, b)
+        session, needs = a.direct(b.peer_id).session, a._pacing.download.window_bytes
+        most = [size if name == "control" else needs(size) for name, size in WINDOW_BYTES.items()]
+        theirs = [stream for number, stream in session._streams.items() if number % 2]
+        await until(lambda: sorted(one._window.most_bytes for one in theirs) == sorted(most))
+        assert (max(most) == max(WINDOW_BYTES.values())) is (rate_bytes_per_s == 0)
 
 
 # --- coming and going -----------------------------------------------------------------------
@@ -283,3 +293,63 @@ async def test_a_link_that_is_cut_says_why_and_a_stranger_has_none(networks: Net
         assert event.peer == b.peer_id
         assert "it does not answer" in event.reason
         assert not a.post(b.peer_id, Goodbye(""))
+
+
+async def test_who_is_expelled_is_cut_off_and_stays_out(networks: Networks) -> None:
+    async with networks() as a, networks() as b:
+        await b.connect(a.addresses[0])
+        assert await a.events.receive() == PeerUp(b.peer_id)
+        a.expel(b.peer_id, "it lies")
+        assert await a.events.receive() == PeerDown(b.peer_id, "expelled: it lies")
+        with pytest.raises(DialError, match="banned"):
+            await a.connect(b.addresses[0])
+        with pytest.raises(DialError):
+            await b.connect(a.addresses[0])
+        assert a.statistics().refused["banned"]
+        assert a.statistics().peers == ()
+
+
+async def test_the_ends_of_a_link_are_those_of_both_sides(networks: Networks) -> None:
+    async with networks() as a, networks() as b:
+        assert a.ends(b.peer_id) is None
+        assert not await a.probe(b.peer_id, 1)
+        await b.connect(a.addresses[0])
+        await is_up(a, b)
+        ours, theirs = a.ends(b.peer_id), b.ends(a.peer_id)
+        assert ours is not None
+        assert theirs is not None
+        assert (ours.dialled, theirs.dialled) == (False, True)
+        assert (ours.host, theirs.host) == ("127.0.0.1", "127.0.0.1")
+        assert (ours.port, ours.own_port) == (theirs.own_port, theirs.port)
+        connection = a.direct(b.peer_id)
+        assert connection is not None
+        connection.punched = True
+        assert a.ends(b.peer_id) is None, "our router was open for this peer"
+
+
+@pytest.mark.parametrize("public", [True, False])
+async def test_who_is_dialled_from_the_internet_is_reached(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch, public: bool
+) -> None:
+    monkeypatch.setattr(libp2p_network, "is_global", lambda host: public and bool(host))
+    async with networks() as a, networks() as b:
+        assert not a.is_outside
+        await b.connect(a.addresses[0])
+        await is_up(a, b)
+        assert (a.reached, a.is_outside, b.is_outside) == (public, public, public)
+        assert not b.reached, "it has dialled"
+        a._admitted(b.direct(a.peer_id))
+        assert a.reached is public
+
+
+async def test_the_machines_of_proven_peers_are_known(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = list[object]()
+    async with networks() as a, networks() as b:
+        await b.connect(a.addresses[0])
+        await is_up(a, b)
+        monkeypatch.setattr(a._host.limiter, "trust", lambda *said: told.append(said[:3]))
+        a.trust({b.peer_id, PeerId("gone")}, 3)
+        a.trust(None, 3)
+    assert told == [({b.peer_id, PeerId("gone")}, 3, ["127.0.0.1"]), (None, 3, [])]

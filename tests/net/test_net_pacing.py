@@ -55,10 +55,10 @@ async def received_bytes(network: Libp2pNetwork, count: int) -> int:
 
 
 async def test_the_rate_is_one_for_all_links(networks: Networks) -> None:
-    limited = networks(rates=Rates(upload_bytes_per_s=2 * MB))
-    async with networks() as one, networks() as other, limited as near:
+    async with networks() as one, networks() as other, networks() as near:
         for far in (one, other):
             await near.connect(far.addresses[0])
+        near.limit(Rates(upload_bytes_per_s=2 * MB))
         began = trio.current_time()
         for number in range(4):
             for far in (one, other):

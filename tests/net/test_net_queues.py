@@ -112,10 +112,17 @@ async def test_closing_ends_every_wait() -> None:
             await queue.receive()
         ended.append("get")
 
+    empty = sizes()
+
+    async def get_from_none() -> None:
+        with pytest.raises(trio.EndOfChannel):
+            await empty.receive()
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(put)
-        nursery.start_soon(wait)
+        for task in (put, wait, get_from_none):
+            nursery.start_soon(task)
         await wait_all_tasks_blocked()
+        empty.close()
         queue.close()
         with pytest.raises(trio.ClosedResourceError):
             queue.append(9)

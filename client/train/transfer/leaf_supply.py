@@ -74,7 +74,7 @@ class LeafSupply:
         self._store, self._sources, self._budget = store, sources, budget_bytes
         self._batch, self._seed = manifest.sequences_per_microbatch, manifest.seed
         self._per_step = manifest.microbatches_per_step * self._batch
-        self._samples_ahead = STEPS_AHEAD * self._per_step
+        self._samples_ahead = 0
         self._began: tuple[int, float] | None = None
         """The newest step, and when it began."""
         self._width = self._data.token_bytes

@@ -47,14 +47,3 @@ def test_everybody_is_timed_over_the_same_steps(
         rates.append(turn(pipeline.QUICK, folder)[0])
     assert len(rates[0]) == pipeline.STEPS - 1
     assert rates[0] == rates[1] == rates[2]
-
-
-@pytest.mark.long
-def test_both_rivals_learn_the_same(tmp_path: Path) -> None:
-    """One process and PyTorch's pipeline train the same model on the same text."""
-    losses = []
-    for number, turn in enumerate((pipeline.one_process, pipeline.one_f_one_b)):
-        (folder := tmp_path / str(number)).mkdir()
-        losses.append(turn(pipeline.QUICK, folder)[1])
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert losses[0][-1] < losses[0][0]

@@ -1,10 +1,12 @@
 """Rounds between replicas: bit-identical, equal to the sum, lossless over time."""
 
+import math
 import struct
 
 import pytest
 import torch
 
+from client.compute.averaging import relative
 from client.compute.payload import BLOCK, BLOCK_BYTES, HEADER, seal
 from protocol.pipeline.effects import ApplyTask, ContributeTask, KeepVersionTask, LossTask, PassTask
 from tests.support.compute_rounds import (
@@ -339,3 +341,11 @@ def test_all_absurd_contributions_are_named_at_once() -> None:
     reduce = reduce_task(step=0, attempt=0, segment=0, microbatches=[1] * 4, own=0)
     failed = workers[0].fails(reduce, *(parts[0] for parts in given[1:]))
     assert (failed.kind, failed.part, failed.parts) == ("codec", 0, (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("distance", "norm", "apart"), [(1.0, 2.0, 0.5), (0.0, 0.0, 0.0), (1.0, 0.0, math.inf)]
+)
+def test_nothing_is_as_near_to_nothing_as_it_can_be(distance, norm, apart) -> None:
+    """Or an audit of a gradient of zero would convict whoever has sent it."""
+    assert relative(distance, norm) == apart

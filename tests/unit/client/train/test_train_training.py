@@ -161,12 +161,21 @@ async def _has_begun_or_failed(swarm: TestSwarm, training: Training) -> None:
     await swarm.until(lambda: training.held_stages.failure or training._engine.matching is not None)
 
 
-async def test_a_device_that_is_not_there_is_said_to_the_user(swarm: TestSwarm) -> None:
-    training, _ = await _measuring(swarm, swarm.folder, device="cuda:99")
+@pytest.mark.parametrize(
+    ("device", "words", "step"),
+    [
+        ("cuda:99", "no device 'cuda:99'", "--device"),
+        ("cpu:0,cpu:1", "are 2 processes, and --threads is 1", "raise --threads"),
+    ],
+)
+async def test_devices_that_cannot_be_used_are_said_to_the_user(
+    swarm: TestSwarm, device: str, words: str, step: str
+) -> None:
+    training, _ = await _measuring(swarm, swarm.folder, device=device)
     await _has_begun_or_failed(swarm, training)
     failure = training.held_stages.failure
-    assert "no device 'cuda:99'" in str(failure)
-    assert "--device" in failure.next_step
+    assert words in str(failure)
+    assert step in failure.next_step
     assert failure.exit_code == ExitCode.CONFIG
 
 

@@ -174,23 +174,24 @@ async def world(tmp_path: Path, nursery: trio.Nursery, monkeypatch: pytest.Monke
     return World(tmp_path, nursery)
 
 
+@pytest.mark.parametrize("stage", [0, 1])
 async def test_the_buddy_keeps_every_checkpoint_and_bounds_its_disk(
-    world: World, nursery: trio.Nursery
+    world: World, nursery: trio.Nursery, stage: int
 ) -> None:
     holder, keeper = world.members[A], world.members[B]
     nursery.start_soon(keeper.buddies.run)
     for number in range(1, 5):
-        world.serve(number * EVERY + 1, "a", "b")
-        await holder.store((0, number * EVERY))
-        await world.until(lambda v=number * EVERY: keeper.shelf.offer(0, v))
+        world.serve(number * EVERY + 1, *("ab" if stage == 0 else "ba"))
+        await holder.store((stage, number * EVERY))
+        await world.until(lambda v=number * EVERY: keeper.shelf.offer(stage, v))
     assert [(c.stage, c.version) for c in keeper.folder.entries()] == [
-        (0, 3 * EVERY),
-        (0, 4 * EVERY),
+        (stage, 3 * EVERY),
+        (stage, 4 * EVERY),
     ]
-    assert keeper.shelf.offer(0, EVERY) is None
-    assert keeper.shelf.offer(0, 4 * EVERY) == holder.shelf.offer(0, 4 * EVERY)
-    assert checked(verify(keeper.folder.path(0, 4 * EVERY)), SWARM, STAGES).version == 4 * EVERY
-    assert keeper.history.told == [(0, EVERY * n) for n in range(1, 5)]
+    assert keeper.shelf.offer(stage, EVERY) is None
+    assert keeper.shelf.offer(stage, 4 * EVERY) == holder.shelf.offer(stage, 4 * EVERY)
+    assert checked(verify(keeper.folder.path(stage, 4 * EVERY)), SWARM, STAGES).version == 4 * EVERY
+    assert keeper.history.told == [(stage, EVERY * n) for n in range(1, 5)]
     assert not holder.blamed
     assert not keeper.blamed
     assert {path.name for path in keeper.folder.folder.iterdir()} == {

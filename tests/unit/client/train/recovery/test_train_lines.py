@@ -12,8 +12,10 @@ from client.events import LineGivenUp
 from client.store.checkpoints import SET_ASIDE
 from client.store.persisted import Persisted
 from client.store.records import LINEAGE
+from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import Lineage
 from protocol.wire.messages import BlobOffer
+from tests.support.protocol_examples import peer
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 STEPS, TOGETHER, EVERY = 14, 6, 5
@@ -40,6 +42,15 @@ async def train_apart(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
 
 def given_up(volunteer: Volunteer) -> list[LineGivenUp]:
     return [event for event in volunteer.events() if isinstance(event, LineGivenUp)]
+
+
+async def test_a_step_of_a_line_that_was_left_proves_nobody(tmp_path: Path) -> None:
+    async with open_swarm(tmp_path, **CHOICES) as swarm:
+        history = (await swarm.add(0)).engine.history
+        ours, work = history.lineage.era, {"with_whom": frozenset({peer(5)})}
+        for era in (ours + 1, ours):
+            history.closed(Committed(0, 1, "ab" * 32, None, 0.0, 1, 1, era=era, **work))
+            assert history.proves(peer(5)) is (era == ours)
 
 
 async def test_the_founders_line_is_left_and_the_other_stays_on_the_disk(tmp_path: Path) -> None:

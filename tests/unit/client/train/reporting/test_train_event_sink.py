@@ -10,6 +10,8 @@ from client.events import Event, EventLog
 from client.train.reporting.event_sink import SHOWN_S, EventSink, Pace
 from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.manifest import Evaluation
+from protocol.membership.losses import Believed
 from protocol.recovery.effects import GivenUp
 
 PEER: PeerId = peer_id_from_key(bytes(32))
@@ -100,6 +102,48 @@ def test_a_step_that_is_late_does_slow_the_pace() -> None:
         pace.note(30.0 * step, 1000 * step)
     pace.note(30.0 * 5 + 250.0, 6000)
     assert pace.per_s() == pytest.approx(6000 / 400)
+
+
+def told_held_out(event_sink: EventSink, version: int, loss: float = 2.0) -> None:
+    terms = Evaluation(every=10, microbatches=4, tokens=1000, size_bytes=4000)
+    event_sink.evaluated(Believed(version, loss, vouchers=1, claims=2), terms)
+
+
+def test_after_a_roll_back_what_comes_again_is_not_shown_from_before(
+    event_sink: EventSink, told: list[Event]
+) -> None:
+    for step in range(30):
+        event_sink.progressed(step, 3.0, 10 * step, float(step))
+    told_held_out(event_sink, 20)
+    event_sink.rolled_back(30)
+    assert event_sink.progress is not None
+    event_sink.rolled_back(20)
+    assert event_sink.progress is None
+    assert event_sink.held_out is not None, "it is of the version that is left"
+    assert event_sink.pace.per_s() == 0.0
+    assert [point.step for point in event_sink.curve.points(99)] == list(range(20))
+    assert [point.step for point in event_sink.held_out_curve.points(99)] == [20]
+    event_sink.rolled_back(19)
+    assert event_sink.held_out is None
+    assert event_sink.held_out_curve.points(99) == []
+
+
+def test_of_a_version_the_same_number_is_told_once(
+    event_sink: EventSink, told: list[Event]
+) -> None:
+    for loss in (2.0, 2.0, 1.5):
+        told_held_out(event_sink, 20, loss)
+    assert [event.loss for event in told] == [2.0, 1.5]
+    assert [point.loss for point in event_sink.held_out_curve.points(9)] == [1.5]
+
+
+def test_who_comes_and_goes_is_told(event_sink: EventSink, told: list[Event]) -> None:
+    event_sink.peer(PEER, "up", "linked")
+    event_sink.peer(PEER, "down", "silent for 5 s")
+    assert [(event.peer, event.state, event.level) for event in told] == [
+        (PEER, "up", "info"),
+        (PEER, "down", "warning"),
+    ]
 
 
 def test_steps_that_are_given_up_are_counted(event_sink: EventSink, told: list[Event]) -> None:

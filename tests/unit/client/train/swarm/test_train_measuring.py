@@ -12,6 +12,7 @@ from protocol.effects import Explain, Publish
 from protocol.ids import PeerId, Stage
 from protocol.matching.population import Population
 from protocol.membership.measured import (
+    MAX_PARTNERS,
     MEASURED,
     MOST_RATE,
     Measurements,
@@ -21,7 +22,7 @@ from protocol.membership.measured import (
     parse_measurements,
 )
 from protocol.membership.membership import Membership
-from protocol.membership.view import RecordChanged, RecordGone
+from protocol.membership.view import RecordChanged, RecordGone, ViewChanged
 from protocol.pipeline.effects import Committed
 from protocol.reputation.service import Account
 from protocol.wire.messages import Backward, Chunk, ChunkRequest, Forward, Heartbeat, Receipt
@@ -59,6 +60,7 @@ def test_a_claim_of_five_times_what_others_measure_is_corrected_and_no_other() -
         effects += machine.tick([], 10.0 * number, 1.8e9)
     said = [one.words for one in effects if isinstance(one, Explain)]
     assert ["1/5.0 of what it claims" in words for words in said] == [True]
+    assert ViewChanged(None) in effects
     assert believed() == pytest.approx(claims | {LIAR: F}, rel=0.02)
     population = Population(matching_members(roster, peer(0), machine), RUN.stages, 2)
     assert min(claims, key=lambda name: population.rate(name, Stage(1))) == LIAR
@@ -94,6 +96,27 @@ def test_versions_that_rise_without_end_are_no_rate_that_cannot_be_said() -> Non
     (record,) = [e for e in machine.tick([], 12.0, 1.8e9) if isinstance(e, Publish)]
     (partner,) = parse_measurements(record.body, peer(0), peer(0), 2).partners
     assert [rate.rate for rate in partner.rates] == [MOST_RATE]
+
+
+def test_of_many_partners_those_are_told_that_were_measured_longest() -> None:
+    machine, count = measuring(), MAX_PARTNERS + 8
+    machine._membership.describe(advert(), 0.0, 1.8e9)
+    for number in range(1, count + 1):
+        account = machine.service._accounts.setdefault((peer(number), Stage(1)), Account())
+        account.add(5.0, 60.0 * number, 0.0)
+    (record,) = [e for e in machine.tick([], 1.0, 1.8e9) if isinstance(e, Publish)]
+    told = parse_measurements(record.body, peer(0), peer(0), 2).partners
+    assert {one.peer for one in told} == {peer(number) for number in range(9, count + 1)}
+
+
+def test_a_line_is_no_faster_than_its_owner_allows() -> None:
+    machine = measuring()
+    roster = machine._membership.roster
+    limits = {"upload_limit_bytes_per_s": 1e5, "download_limit_bytes_per_s": 1e9}
+    for number, given in ((1, {}), (2, limits)):
+        roster.advertise(peer(number), advert(**given), 1)
+        roster.link_up(peer(number))
+    assert machine.lines() == {peer(1): (1e7, 1e7), peer(2): (1e5, 1e7)}
 
 
 def test_news_waits_for_its_minute() -> None:

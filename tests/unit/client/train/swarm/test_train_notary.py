@@ -110,6 +110,24 @@ def test_marks_that_could_not_be_written_are_known_to_be_old(
     assert second.promised(1, 5, 8) == (8, LEFT_OUT)
 
 
+def ready(made: Notary, digest: bytes = b"d", attempt: int = 2) -> bytes:
+    """The signature of our readiness for a result of a step."""
+    body = encode_statement(Statement(1, 5, 7, attempt, digest * 32))
+    return made.elector.sign(READY, body)
+
+
+def test_who_is_ready_for_one_result_is_for_no_other_of_its_attempt(tmp_path: Path) -> None:
+    first, told = notary(tmp_path / "marks")
+    said = ready(first)
+    assert said
+    assert ready(first) == said
+    assert not ready(first, b"e")
+    assert "step 7, attempt 2" in told[-1]
+    second, _ = notary(tmp_path / "marks")  # after kill -9
+    assert not ready(second, b"e")
+    assert ready(second, b"e", attempt=3)
+
+
 LEADER, SECOND = peer(2), peer(3)
 QUESTION = Propose(1, 7, 2, era=5)
 

@@ -179,6 +179,8 @@ async def test_a_mapping_is_wanted_behind_a_router_only(made: World) -> None:
     made.homes = ["2a11::1"]
     assert made.reach.wants_mapping() is None
     assert made.reach.wants_pinhole() == PORT
+    made.homes = ["fd12:3456:789a:1::1"]
+    assert made.reach.wants_pinhole() is None, "nobody outside could use it"
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from protocol.transfer.leaves import LEAVES, LIE_POINTS
 from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
 from tests.support.protocol_examples import SWARM, manifest, peer
 from tests.support.recording_ports import RecordingPorts
+from tests.support.virtual_time import at_once
 
 DONOR, LIAR = peer(1), peer(2)
 CHUNK_S, IDLE_S = 20.0, 25.0
@@ -232,20 +233,33 @@ async def test_a_folder_that_cannot_be_made_is_a_download_that_failed(source: Pa
         await fetch(downloader(source, source / "below" / "target"))
 
 
-async def test_a_donor_that_drips_does_not_hold_up_the_next_line(
-    nursery: trio.Nursery, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("within_s", "words", "blamed"),
+    [(90.0, "did not come within 90 s", []), (900.0, "not a checkpoint", [DONOR])],
+)
+async def test_a_donor_that_drips_or_gives_a_false_state_does_not_hold_up_the_next_line(
+    nursery: trio.Nursery,
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    within_s: float,
+    words: str,
+    blamed: list[PeerId],
 ) -> None:
     """The state of another line of the run is fetched in a bounded time, however it is sent."""
     monkeypatch.setattr(blobs, "is_plausible", lambda manifest, offer: True)
+    monkeypatch.setattr(trio.to_thread, "run_sync", at_once)
     donor, folder = SlowDonor(source, serves=6), tmp_path / "line"
     folder.mkdir()
     downloads = donor.download = Downloads(donor, manifest(), SwarmId(SWARM))
-    wanted = FetchLine(SEED, (Copy(0, 5, bytes(32)),), (DONOR,), within_s=90.0)
+    wanted = FetchLine(SEED, (Copy(0, 5, bytes(32)),), (DONOR,), within_s)
     began = trio.current_time()
     nursery.start_soon(donor.run)
     assert await fetch_line(downloads, folder, wanted) == {}
-    assert trio.current_time() - began == pytest.approx(90.0, abs=1.0)
-    assert "did not come within 90 s" in donor.told()[-1].words
+    took_s = 6 * CHUNK_S if blamed else within_s
+    assert trio.current_time() - began == pytest.approx(took_s, abs=1.0)
+    assert words in donor.told()[-1].words
+    assert [one.peer for one in donor.done if isinstance(one, Penalise)] == blamed
     assert list(folder.iterdir()) == [], "what is of no use takes no room"
 
 
