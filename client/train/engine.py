@@ -135,7 +135,8 @@ class Engine:
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(self, manifest, swarm, self._amended)
         self.reach = Reach(self, network, self._has_advert, nursery)
-        self.handshake = Handshake(file, self, self.membership.verdicts)
+        verdicts = self.membership.verdicts
+        self.handshake = Handshake(file, self, verdicts, sees=self.reach.sees)
         self.history: History | None = None
         """None: we only look on."""
         self.held_stages = StageHolder(manifest.stage_count)
@@ -438,7 +439,8 @@ class Engine:
             self.amending.link_up(peer)
             self.waypoints.link_up(peer)
             self.data_search.linked(peer)
-            self.reach.linked(peer)
+            if message.seen is not None:
+                self.reach.observed(peer, message.seen)
 
     def _compare_with(self, peer: PeerId) -> None:
         """Compare our clock with that of a peer that is admitted now."""

@@ -123,7 +123,7 @@ async def engine(swarm: TestSwarm) -> Engine:
 
 
 COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "data_search.linked"]
-COMES += ["reach.linked", "membership.link_up"]
+COMES += ["membership.link_up"]
 GOES = ["waypoints.link_down", "downloads.lost"]
 GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
 GOES += ["_slow_news.gone"]
