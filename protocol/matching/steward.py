@@ -19,7 +19,6 @@ from protocol.matching.bodies import COMMITTED, KINDS, OPEN, QUIET, Mandate, Pos
 from protocol.matching.context import Context
 from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.timing import (
-    HANDOVER_S,
     LEASE_S,
     LOOK_S,
     PASSED_OVER_S,
@@ -65,7 +64,7 @@ class Steward:
         self.pool.adopt(self._context.population)
         self._reopen(now)
         if self.mandate.term > 1:
-            self._quiet_at = now + HANDOVER_S
+            self._quiet_at = now + PATIENCE_S
         return self._publish(now)
 
     def continue_as(self, mandate: Mandate, now: float) -> list[Effect]:
