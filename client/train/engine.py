@@ -520,7 +520,7 @@ class Engine:
     def on_letter(self, peer: PeerId, message: Letter) -> None:
         """Pass a letter of the matching on."""
         if self.matching is not None:
-            self.matched(self.matching.receive(peer, message.kind, message.body, self.now()))
+            self.matched(self.matching.receive(peer, message.body, self.now()))
 
     async def _serve_chunk(self, peer: PeerId, request: ChunkRequest) -> None:
         with self._against(peer, "ChunkRequest"):
@@ -577,8 +577,7 @@ class Engine:
         if record.kind in (PROGRESS, HELD_OUT):
             self._loss_reports.heard(record.kind)
         elif self.matching is not None and record.signer != self.signer.peer:
-            said = (record.signer, record.kind, record.body)
-            self.matched(self.matching.receive_record(*said, self.now()))
+            self.matched(self.matching.receive_record(record.signer, record.body, self.now()))
 
     def _waypoint(self, record: RecordChanged | RecordGone) -> None:
         with self._against(PeerId(record.key), WAYPOINT):

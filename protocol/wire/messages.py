@@ -36,6 +36,7 @@ from protocol.wire.fields import (
     StepIndex,
     SwarmText,
 )
+from protocol.wire.letters import ToSteward, ToVolunteer
 from protocol.wire.parts import (
     AgreedAmendments,
     Decree,
@@ -200,12 +201,11 @@ class ChainLink(Message, frozen=True):
 
 
 class Letter(Message, frozen=True):
-    """A message of the matching, sent directly (PROPOSE, HOLD, ...)."""
+    """A message of the matching, between a volunteer and the steward of a stage."""
 
     route = Route("node", "on_letter")
 
-    kind: Annotated[str, Meta(max_length=32)]
-    body: Annotated[bytes, Meta(max_length=limits.MAX_LETTER_BYTES)]
+    body: ToSteward | ToVolunteer
 
 
 # --- pipeline -------------------------------------------------------------------------------

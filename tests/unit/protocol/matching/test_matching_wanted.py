@@ -6,7 +6,7 @@ import pytest
 
 from protocol.ids import Stage
 from protocol.matching.board import Board
-from protocol.matching.bodies import COMMITTED, Mandate, Posting
+from protocol.matching.bodies import COMMITTED, Posting
 from protocol.matching.context import Context
 from protocol.matching.effects import Assign
 from protocol.matching.population import Population
@@ -15,6 +15,7 @@ from protocol.matching.seats import Seats
 from protocol.matching.timing import LOOK_S, PASSED_OVER_S
 from protocol.matching.wanted import Wanted
 from protocol.pace import HEARD_S
+from protocol.wire.letters import Mandate
 from tests.support.matching_examples import NOW, WALL_S, costs, member, peer
 
 MICRO = 1_000_000
