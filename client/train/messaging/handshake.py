@@ -71,8 +71,9 @@ class Handshake:
             self.ports.send(peer, self._hello(peer))
 
     def _hello(self, peer: PeerId) -> Hello:
-        shows = self.vouching is not None and self.greets(peer)
-        proof = self.vouching.proof(peer) if self.vouching is not None and shows else b""
+        proof = b""
+        if self.vouching is not None and self.greets(peer):
+            proof = self.vouching.proof(peer)
         return Hello(PROTOCOL, self.swarm, CLIENT, proof, self.clock(), self.sees(peer))
 
     def gone(self, peer: PeerId) -> None:
