@@ -429,8 +429,9 @@ class Downloads:
     def receive(self, sender: PeerId, message: Copied, payload: bytes = b"") -> None:
         """Take what a member sends of a blob."""
         concerned = [taker for taker in self._takers if taker.concerns(message)]
-        offered = isinstance(message, BlobOffer) and message.size_bytes
-        lie = self._lie_in(message) if concerned and offered else None
+        lie = None
+        if concerned and isinstance(message, BlobOffer) and message.size_bytes:
+            lie = self._lie_in(message)
         if lie is not None:
             self.ports.perform(Penalise(sender, *lie))
         for taker in concerned:

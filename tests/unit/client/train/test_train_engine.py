@@ -34,10 +34,10 @@ async def test_who_enters_late_hears_what_stewards_said_before(
 ) -> None:
     """Its worker takes seconds to start; a posting is repeated every twenty. Without it, it would
     take the stage for vacant and itself for the steward."""
-    heard = list[tuple[PeerId, str, bytes]]()
+    heard = list[tuple[PeerId, bytes]]()
 
-    def receive(_: Matching, author: PeerId, kind: str, body: bytes, now: float) -> list[Any]:
-        heard.append((author, kind, body))
+    def receive(_: Matching, author: PeerId, body: bytes, now: float) -> list[Any]:
+        heard.append((author, body))
         if body == b"poison":
             raise ValueError("a bug of ours")
         return []
@@ -50,7 +50,7 @@ async def test_who_enters_late_hears_what_stewards_said_before(
     await swarm.until(lambda: len(late.engine.membership.heard_before()) == 2)
     assert not heard
     late.engine.describe(ADVERT, has_data=True)
-    assert sorted(heard) == [(peer, POSTING, b"poison"), (peer, POSTING, b"words")]
+    assert sorted(heard) == [(peer, b"poison"), (peer, b"words")]
     assert late.engine.internal_errors == 1
 
 
