@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from client.control import rpc
-from client.control.matches import MatchesSnapshot
 from client.control.snapshot import (
     Amended,
     DrainCostView,
@@ -63,10 +62,6 @@ class ControlApi:
 
     def status(self) -> Snapshot:
         """Describe the node now."""
-        raise NotImplementedError
-
-    def matches(self) -> MatchesSnapshot:
-        """Describe the matching now."""
         raise NotImplementedError
 
     def events(self, since: Annotated[int, Meta(ge=0, le=2**62)] = 0) -> EventBatch:

@@ -9,7 +9,6 @@ the socket may do everything: its permissions (0600 in a 0700 folder) let in the
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import AsyncIterator
@@ -22,7 +21,7 @@ import trio
 from client.control import methods, rpc
 from client.control.methods import ControlApi
 from client.control.sockets import remove_stale
-from client.control.updates import EVERY_S, MATCHES_EVERY_S, UPDATE_METHOD, Update
+from client.control.updates import EVERY_S, UPDATE_METHOD, Update
 
 
 @dataclass(frozen=True)
@@ -190,21 +189,16 @@ class Subscriber:
 
     def __init__(self, node: ControlApi, since: int) -> None:
         self._node, self._since = node, since
-        self._matches_due = -math.inf
 
     def encode(self) -> bytes:
         """Return the update for this moment; it counts as delivered."""
-        now, events = trio.current_time(), self._node.events(self._since).events
+        events = self._node.events(self._since).events
         missed = events[0].seq - self._since - 1 if events else 0
-        matches = None
-        if now >= self._matches_due:
-            matches, self._matches_due = self._node.matches(), now + MATCHES_EVERY_S
         update = Update(
             time=time.time(),
             snapshot=self._node.status(),
             events=events,
             missed=missed,
-            matches=matches,
         )
         self._since = events[-1].seq if events else self._since
         return rpc.encode_notification(UPDATE_METHOD, update)

@@ -448,6 +448,56 @@ class Membership(Struct, frozen=True, kw_only=True):
     members: list[InvitedMember]
 
 
+class SeatMatch(Struct, frozen=True, kw_only=True):
+    """One of our seats."""
+
+    seat: int
+    """0: our home; 1: our second stage."""
+    stage: int | None
+    """None: it has none yet."""
+    state: str
+    """``free``, ``proposed``, ``held``, ``fetching``, ``serving``, ``leaving``, ``left``."""
+
+
+class StageMatch(Struct, frozen=True, kw_only=True):
+    """One stage, in the order in which we want them."""
+
+    stage: int
+    steward: str
+    """The member that decides who holds it."""
+    shared_level: float
+    """Microbatches per second of its replicas together, after dual homing."""
+    redundancy: int
+    """Replicas it should have (r)."""
+    seat: int | None
+    """Our seat that holds it."""
+    obstacle: str
+    """The reason why a proposal is useless; empty: it is not."""
+    stay: str
+    """The reason why a move there from our home would not pay; empty: it would, or we have no
+    home."""
+
+
+class PayingMove(Struct, frozen=True, kw_only=True):
+    """A move that would pay and that both stages would agree to: a blocking pair."""
+
+    home: int
+    to: int
+
+
+class MatchesView(Struct, frozen=True, kw_only=True):
+    """Why this node has its stages."""
+
+    state: str
+    """State of our first seat."""
+    seats: list[SeatMatch]
+    stages: list[StageMatch]
+    """Stages with a steward, the most wanted first."""
+    paying_moves: list[PayingMove]
+    decides: list[int]
+    """Stages that we are the steward of."""
+
+
 class Snapshot(Struct, frozen=True, kw_only=True):
     """One moment of one node. Rates are averages over the last few steps."""
 
@@ -536,4 +586,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Names of members, this one included, by peer id; anybody may choose any."""
     contributors: list[ContributorView] = field(default_factory=list)
     """Those with the most work, this one included."""
+    matches: MatchesView | None = None
+    """A few seconds old; None: the matching has not begun, for this machine is being measured."""
     schema_version: int = SCHEMA_VERSION

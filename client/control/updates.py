@@ -9,12 +9,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from client.control.matches import MatchesSnapshot
 from client.control.snapshot import EventView, Snapshot
 
 UPDATE_METHOD = "update"
 EVERY_S = 0.5
-MATCHES_EVERY_S = 2.0
 MAX_POINTS = 500
 
 
@@ -41,8 +39,6 @@ class Update(Struct, frozen=True, kw_only=True):
     """In order, none twice."""
     missed: int = 0
     """Events that the node had forgotten before this front end read them."""
-    matches: MatchesSnapshot | None = None
-    """Every ``MATCHES_EVERY_S``."""
 
 
 class StepPoint(Struct, frozen=True):

@@ -21,7 +21,6 @@ from types import FrameType, TracebackType
 from typing import TypeVar
 
 from client.control.client import ControlClient, ControlError, running_nodes
-from client.control.matches import MatchesSnapshot
 from client.control.snapshot import EventView, Snapshot
 from client.errors import UserError
 from client.store.paths import HOME_VARIABLE, runtime_folder
@@ -55,10 +54,6 @@ class Member:
     def snapshot(self) -> Snapshot | None:
         """Return its status; None while it does not answer."""
         return self._answer(ControlClient.status)
-
-    def matches(self) -> MatchesSnapshot | None:
-        """Return its matching; None while it does not answer."""
-        return self._answer(ControlClient.matches)
 
     def wait_until_it_answers(self, timeout_s: float) -> Snapshot:
         """Return its first snapshot.

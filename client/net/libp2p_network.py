@@ -46,7 +46,7 @@ from protocol.hosts import Outer, is_global, kind_of
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect, Drain, Punch, Reserve, Stop, WhereIs
 from protocol.relay.server import RelayLimits
-from protocol.wire.messages import Goodbye, Hello, ManifestReply, Message
+from protocol.wire.messages import Goodbye, Hello, Message
 from protocol.wire.route import Lane
 
 EVENT_ITEMS = 1024
@@ -58,7 +58,7 @@ FLUSH_S = 2.0
 """Longest time to leave a peer before the connection is cut."""
 BACKOFF_FIRST_S = 0.25
 BACKOFF_MOST_S = 30.0
-GREETINGS = (Hello, ManifestReply, Goodbye)
+GREETINGS = (Hello, Goodbye)
 """Messages accepted before a Hello; all others wait in the peer's own window."""
 MAX_GREETINGS = 16
 MAX_TOO_EARLY = 1024

@@ -1,11 +1,10 @@
-"""The node's answer to ``matches``: the state of the matching. Pure functions of the engine's
-parts."""
+"""What a node's status says of the matching. Pure functions of the engine's parts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from client.control.matches import MatchesSnapshot, PayingMove, SeatMatch, StageMatch
+from client.control.snapshot import MatchesView, PayingMove, SeatMatch, StageMatch
 from client.train.engine import Engine
 from protocol.matching.machine import Matching
 from protocol.matching.overview import StageOverview
@@ -13,8 +12,8 @@ from protocol.matching.preferences import MICRO
 from protocol.wire.parts import SeatStatus
 
 
-def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> MatchesSnapshot:
-    """Describe the matching now.
+def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> MatchesView | None:
+    """Describe the matching now; None before it has begun.
 
     Args:
         engine: owner of the matching.
@@ -22,8 +21,8 @@ def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> Matches
     """
     matching, now = engine.matching, engine.now()
     if matching is None:
-        return MatchesSnapshot(state="measuring", seats=[], stages=[], paying_moves=[], decides=[])
-    return MatchesSnapshot(
+        return None
+    return MatchesView(
         state=matching.state.value,
         seats=_seats(matching, statuses),
         stages=[_stage(seen, matching) for seen in matching.overview(now)],

@@ -6,6 +6,7 @@ complete (if asked to end then), or with an error that says what to do.
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -21,7 +22,6 @@ from msgspec import structs
 from client.config import LIVE, SETTINGS, Settings
 from client.control.amended import ONLY_THE_FOUNDER, amended
 from client.control.invites import described
-from client.control.matches import MatchesSnapshot
 from client.control.methods import ControlApi, EventBatch, Impossible
 from client.control.server import serve_control
 from client.control.snapshot import (
@@ -31,6 +31,7 @@ from client.control.snapshot import (
     EventView,
     InvitedMember,
     InviteView,
+    MatchesView,
     Membership,
     PauseView,
     Snapshot,
@@ -94,6 +95,7 @@ step."""
 EVALUATED_S = 5.0
 """And then for the held-out loss of the last version."""
 RENEW_SETTINGS_S = 5.0
+MATCHES_EVERY_S = 2.0
 HELLO_S = 15.0
 """Seconds within which a peer must send an acceptable Hello."""
 FIRST_OUTER_PORT, OUTER_PORTS = 20_000, 30_000
@@ -270,6 +272,8 @@ class Node(ControlApi):
         self._training: Training
         self._relaying: Relaying
         self._mappers: list[PortMapper] = []
+        self._matches: MatchesView | None = None
+        self._matches_due = -math.inf
 
     # --- for the control server -----------------------------------------------------
 
@@ -291,14 +295,20 @@ class Node(ControlApi):
             started=started,
             relay=self._relaying.view(),
             reach=structs.replace(now.reach, change=self._network.watch.words),
+            matches=self._matching(),
         )
         if started or stopping:
             return now
         return structs.replace(now, state="connecting", reason=self._training.phase)
 
-    def matches(self) -> MatchesSnapshot:
-        """Describe the matching now."""
-        return describe_matching(self._engine, self._training.held_stages.seats())
+    def _matching(self) -> MatchesView | None:
+        """Describe the matching, which costs much in a large swarm, as it was lately."""
+        now = self._engine.now()
+        if now >= self._matches_due:
+            self._matches_due = now + MATCHES_EVERY_S
+            statuses = self._training.held_stages.seats()
+            self._matches = describe_matching(self._engine, statuses)
+        return self._matches
 
     def events(self, since: int = 0) -> EventBatch:
         """Return the remembered events after ``since``."""

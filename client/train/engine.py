@@ -135,7 +135,8 @@ class Engine:
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(self, manifest, swarm, self._amended)
         self.reach = Reach(self, network, self._has_advert, nursery)
-        self.handshake = Handshake(file, self, self.membership.verdicts)
+        verdicts = self.membership.verdicts
+        self.handshake = Handshake(file, self, verdicts, sees=self.reach.sees)
         self.history: History | None = None
         """None: we only look on."""
         self.held_stages = StageHolder(manifest.stage_count)
@@ -438,7 +439,8 @@ class Engine:
             self.amending.link_up(peer)
             self.waypoints.link_up(peer)
             self.data_search.linked(peer)
-            self.reach.linked(peer)
+            if message.seen is not None:
+                self.reach.observed(peer, message.seen)
 
     def _compare_with(self, peer: PeerId) -> None:
         """Compare our clock with that of a peer that is admitted now."""
@@ -518,7 +520,7 @@ class Engine:
     def on_letter(self, peer: PeerId, message: Letter) -> None:
         """Pass a letter of the matching on."""
         if self.matching is not None:
-            self.matched(self.matching.receive(peer, message.kind, message.body, self.now()))
+            self.matched(self.matching.receive(peer, message.body, self.now()))
 
     async def _serve_chunk(self, peer: PeerId, request: ChunkRequest) -> None:
         with self._against(peer, "ChunkRequest"):
@@ -575,8 +577,7 @@ class Engine:
         if record.kind in (PROGRESS, HELD_OUT):
             self._loss_reports.heard(record.kind)
         elif self.matching is not None and record.signer != self.signer.peer:
-            said = (record.signer, record.kind, record.body)
-            self.matched(self.matching.receive_record(*said, self.now()))
+            self.matched(self.matching.receive_record(record.signer, record.body, self.now()))
 
     def _waypoint(self, record: RecordChanged | RecordGone) -> None:
         with self._against(PeerId(record.key), WAYPOINT):

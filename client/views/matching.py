@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from client.control.matches import MatchesSnapshot, SeatMatch
+from client.control.snapshot import MatchesView, SeatMatch
 from client.views import words
 from client.views.record import Record
 from client.views.span import Box, Line, Tone, cut, line
@@ -27,9 +27,9 @@ Said = tuple[str, Tone]
 
 def sentences(record: Record, box: Box) -> list[Line]:
     """Return sentences about our stages, the most important first."""
-    found = record.matches
+    found = None if record.snapshot is None else record.snapshot.matches
     told: list[Said] = [(WAITING, "muted")]
-    if record.snapshot is not None and found is not None and found.state != "measuring":
+    if found is not None:
         told = [*_mine(found), *_moves(found)]
     lines: list[Line] = []
     for text, tone in told:
@@ -38,7 +38,7 @@ def sentences(record: Record, box: Box) -> list[Line]:
     return [cut(one, box.width) for one in lines[: box.height]]
 
 
-def _mine(found: MatchesSnapshot) -> Iterator[Said]:
+def _mine(found: MatchesView) -> Iterator[Said]:
     """Say what we hold."""
     held = [seat for seat in found.seats if seat.stage is not None]
     if not held:
@@ -60,7 +60,7 @@ def _holding(seat: SeatMatch) -> Said:
     return f"Stage {seat.stage} is yours: {_STATES.get(seat.state, clean(seat.state))}.", "accent"
 
 
-def _moves(found: MatchesSnapshot) -> Iterator[Said]:
+def _moves(found: MatchesView) -> Iterator[Said]:
     """Say whether anybody should move, and who decides."""
     if found.paying_moves:
         move = found.paying_moves[0]

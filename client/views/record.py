@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from client.control.matches import MatchesSnapshot
 from client.control.snapshot import EventView, Snapshot
 from client.control.updates import StepPoint, Update
 
@@ -32,7 +31,6 @@ class Record:
     """The data of all tabs."""
 
     snapshot: Snapshot | None = None
-    matches: MatchesSnapshot | None = None
     time: float = 0.0
     """Unix seconds of the newest update."""
     missed: int = 0
@@ -55,7 +53,6 @@ class Record:
         self.missed += update.missed
         self.events.extend(fresh)
         self.snapshot, self.time = update.snapshot, update.time
-        self.matches = update.matches or self.matches
         for event in fresh:
             self._note_loss(event)
         self._note_rates(update)
@@ -85,7 +82,7 @@ class Record:
         return self.traffic[-1] if self.traffic else Traffic(0.0, 0.0)
 
     def _forget(self) -> None:
-        self.snapshot, self.matches, self.missed = None, None, 0
+        self.snapshot, self.missed = None, 0
         for seen in (self.events, self.losses, self.held_out, self.speeds, self.traffic):
             seen.clear()
         self._bytes.clear()

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from client.control.matches import MatchesSnapshot
 from client.control.snapshot import Snapshot
 from client.views import leaderboard, matching, peers, stages, status
 from client.views.record import Record
@@ -19,9 +18,9 @@ UNCUT = Box(10_000)
 Section = Literal["peers", "stages", "matches", "leaderboard"]
 
 
-def report(section: Section | None, now: Snapshot, matches: MatchesSnapshot | None = None) -> str:
+def report(section: Section | None, now: Snapshot) -> str:
     """Return one section of what a node says; None: all facts of it, and the stages."""
-    record = Record(snapshot=now, matches=matches)
+    record = Record(snapshot=now)
     match section:
         case "peers":  # who is near, how far each is trusted and why, and who was expelled
             facts = status.lines_of([*status.trust(now), *peers.remarks(now)], UNCUT)

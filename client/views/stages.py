@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from client.control.matches import MatchesSnapshot, StageMatch
-from client.control.snapshot import ReplicaView, Snapshot, StageView
+from client.control.snapshot import ReplicaView, Snapshot, StageMatch, StageView
 from client.quantities import plural
 from client.views import words
 from client.views.plot import bar
@@ -47,8 +46,8 @@ def stage_rows(record: Record) -> list[StageRow]:
     now = record.snapshot
     if now is None:
         return []
-    known = {stage.stage: stage for stage in record.matches.stages} if record.matches else {}
-    slowest = _slowest(record.matches)
+    known = {stage.stage: stage for stage in now.matches.stages} if now.matches else {}
+    slowest = _slowest(known.values())
     return [_row(stage, known.get(stage.stage), now, slowest) for stage in now.stages]
 
 
@@ -191,8 +190,7 @@ def _why(
     return f"{spare}{coming}", "muted"
 
 
-def _slowest(matches: MatchesSnapshot | None) -> int | None:
+def _slowest(stages: Iterable[StageMatch]) -> int | None:
     """Return the stage that sets the pace, if one is clearly slower than the others."""
-    levels = [(stage.shared_level, stage.stage) for stage in matches.stages] if matches else []
-    levels.sort()
+    levels = sorted((stage.shared_level, stage.stage) for stage in stages)
     return levels[0][1] if len(levels) > 1 and 1.05 * levels[0][0] < levels[1][0] else None

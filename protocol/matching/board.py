@@ -14,9 +14,10 @@ import msgspec
 
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, preferences, stewards
-from protocol.matching.bodies import Mandate, Posting
+from protocol.matching.bodies import Posting
 from protocol.matching.population import Population
 from protocol.matching.timing import LEASE_S
+from protocol.wire.letters import Mandate
 
 INFINITY = float("inf")
 

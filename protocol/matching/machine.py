@@ -27,9 +27,8 @@ from protocol.matching.seats import Seats
 from protocol.matching.steward import Steward
 from protocol.matching.stewards import beacon_at
 from protocol.matching.stewardships import Stewardships
+from protocol.wire.letters import Body, ToSteward, ToVolunteer
 from protocol.wire.messages import Letter
-
-Body = bodies.Direct | bodies.Posting
 
 
 class Gang:
@@ -186,13 +185,13 @@ class Matching:
         """Look at the shared state again after another peer has added a record to it."""
         return self._route(self._look(now), now)
 
-    def receive(self, sender: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
-        """Take a letter, not yet parsed, of the peer at the other end of the link."""
-        return self._route(self._dispatch(sender, kind, body, now), now)
+    def receive(self, sender: PeerId, body: ToSteward | ToVolunteer, now: float) -> list[Effect]:
+        """Take a letter of the peer at the other end of the link."""
+        return self._route(self._dispatch(sender, body, now), now)
 
-    def receive_record(self, author: PeerId, kind: str, body: bytes, now: float) -> list[Effect]:
+    def receive_record(self, author: PeerId, body: bytes, now: float) -> list[Effect]:
         """Take a posting, a verified record spread by the membership, its body not yet parsed."""
-        return self._route(self._read(author, kind, body, now), now)
+        return self._route(self._read(author, body, now), now)
 
     def set_unable(self, stages: Mapping[Stage, str], now: float) -> list[Effect]:
         """Set the stages that this machine cannot serve, each with its reason in words."""
@@ -232,41 +231,35 @@ class Matching:
 
     # --- routing ------------------------------------------------------------------------------
 
-    def _dispatch(self, sender: PeerId, kind: str, encoded: bytes, now: float) -> list[Effect]:
-        body = self._parse(sender, kind, encoded, now)
-        if isinstance(body, bodies.ToVolunteer):
+    def _dispatch(self, sender: PeerId, body: ToSteward | ToVolunteer, now: float) -> list[Effect]:
+        """Pass a letter to the seat, or to our steward of the stage, that it is for."""
+        try:
+            self._check(body, now)
+        except RemoteProtocolError as error:
+            return [Penalise(sender, error.reason, error.penalty)]
+        if isinstance(body, ToVolunteer):
             return self._seats.receive(sender, body, now)
-        if isinstance(body, bodies.ToSteward):
-            return self._petition(sender, body, now)
-        return [body if isinstance(body, Penalise) else _misuse(sender, kind)]
-
-    def _petition(self, sender: PeerId, body: bodies.ToSteward, now: float) -> list[Effect]:
-        """Pass a volunteer's request to our steward of the stage."""
         steward = self._offices.held.get(bodies.stage_of(body))
         return [] if steward is None else list(steward.receive(sender, body, now))
 
-    def _read(self, author: PeerId, kind: str, encoded: bytes, now: float) -> list[Effect]:
-        body = self._parse(author, kind, encoded, now)
-        if isinstance(body, Penalise):
-            return [body]
-        if not isinstance(body, bodies.Posting):
-            return [_misuse(author, kind)]
+    def _read(self, author: PeerId, encoded: bytes, now: float) -> list[Effect]:
+        try:
+            posting = bodies.parse_posting(encoded)
+            self._check(posting, now)
+            # the permitted authors depend on the beacon, so a liar must not be able to choose it
+            if abs(posting.mandate.beacon - beacon_at(self._context.wall_s(now))) > 1:
+                raise _stale()
+        except RemoteProtocolError as error:
+            return [Penalise(author, error.reason, error.penalty)]
         before = self._context.board.revision
-        self._context.board.pin(author, body, now)
+        self._context.board.pin(author, posting, now)
         return self._look(now) if self._context.board.revision != before else []
 
-    def _parse(self, sender: PeerId, kind: str, encoded: bytes, now: float) -> Body | Penalise:
-        """Return the body, or the penalty for an invalid one."""
-        try:
-            body: Body = bodies.decode_body(kind, encoded)
-            if body.stage >= self._stage_count:
-                raise RemoteProtocolError("matching-stage-unknown", penalty=20)
-            wall_s = self._context.wall_s(now)
-            if not bodies.is_fresh(body, wall_s) or not _is_of_now(body, beacon_at(wall_s)):
-                raise RemoteProtocolError("matching-stale", penalty=1)
-        except RemoteProtocolError as error:
-            return Penalise(sender, error.reason, error.penalty)
-        return body
+    def _check(self, body: Body, now: float) -> None:
+        if body.stage >= self._stage_count:
+            raise RemoteProtocolError("matching-stage-unknown", penalty=20)
+        if not bodies.is_fresh(body, self._context.wall_s(now)):
+            raise _stale()
 
     @property
     def waits_for(self) -> str:
@@ -280,12 +273,12 @@ class Matching:
         while queue or (queue := deque(self._seats.follow_home(now))):
             effect = queue.popleft()
             match effect:
-                case Send(peer, Letter(kind, body)) if peer == self._context.me:
-                    queue.extend(self._dispatch(peer, kind, body, now))
+                case Send(peer, Letter(body)) if peer == self._context.me:
+                    queue.extend(self._dispatch(peer, body, now))
                     continue
             out.append(effect)
             if isinstance(effect, Publish):
-                queue.extend(self._read(self._context.me, effect.kind, effect.body, now))
+                queue.extend(self._read(self._context.me, effect.body, now))
         return out + self._gang.report(now)
 
     def _look(self, now: float) -> list[Effect]:
@@ -299,12 +292,5 @@ class Matching:
         self._context.last_members.observe(self._context.population.members.keys(), beacon)
 
 
-def _misuse(sender: PeerId, kind: str) -> Penalise:
-    """Return the penalty for a record sent as a letter, or a letter spread as a record."""
-    return Penalise(sender, f"matching-misuse: {kind}", 10)
-
-
-def _is_of_now(body: Body, beacon: int) -> bool:
-    """Tell whether a posting is of this beacon or an adjacent one, as every honest one is. The
-    permitted authors depend on the beacon, so a liar must not be able to choose it."""
-    return not isinstance(body, bodies.Posting) or abs(body.mandate.beacon - beacon) <= 1
+def _stale() -> RemoteProtocolError:
+    return RemoteProtocolError("matching-stale", penalty=1)

@@ -12,10 +12,11 @@ from protocol.ids import Stage
 from protocol.matching import preferences
 from protocol.matching.averaging import DROP, WORTH
 from protocol.matching.board import Notice, describe
-from protocol.matching.bodies import COMMITTED, Mandate, Posting
+from protocol.matching.bodies import COMMITTED, Posting
 from protocol.matching.context import Context
 from protocol.matching.timing import HASTE_S, LOOK_S, PASSED_OVER_S, PATIENCE_S
 from protocol.pace import FETCH_S
+from protocol.wire.letters import Mandate
 
 INFINITY = float("inf")
 Notices = Mapping[Stage, Notice]

@@ -11,18 +11,20 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from protocol import limits
-from protocol.effects import Decision, Explain
+from protocol.effects import Decision, Explain, Send
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies
 from protocol.matching.board import Notice, describe
-from protocol.matching.bodies import Mandate
 from protocol.matching.context import Context
 from protocol.matching.effects import Assign, Effect, Unassign
 from protocol.matching.preferences import words
 from protocol.matching.prospects import Prospects
 from protocol.matching.timing import HASTE_S, LEASE_S, MUTE_AFTER_TRIES
 from protocol.pace import ANSWER_S, RENEWALS
+from protocol.wire import letters
+from protocol.wire.letters import Mandate
+from protocol.wire.messages import Letter
 
 INFINITY = float("inf")
 ELSEWHERE = "placed elsewhere"
@@ -51,7 +53,7 @@ class Bid:
         stage = bodies.stage_of(posting)
         return cls(stage, notice.author, posting.mandate, number, number)
 
-    def is_answered_by(self, body: bodies.ToVolunteer) -> bool:
+    def is_answered_by(self, body: letters.ToVolunteer) -> bool:
         """Tell whether a body is the steward's newest answer to this bid."""
         is_newest = self.since_ms <= body.asked_ms and self.answered_ms < body.issued_ms
         return is_newest and self.mandate == body.mandate
@@ -202,19 +204,19 @@ class Seat:
             return self._renew(self.bid, now)  # the answer was lost
         return []
 
-    def receive(self, sender: PeerId, body: bodies.ToVolunteer, now: float) -> list[Effect]:
+    def receive(self, sender: PeerId, body: letters.ToVolunteer, now: float) -> list[Effect]:
         """Take a steward's answer; one that is not the newest about our bid has no effect."""
         bid = self.bid
         if sender not in self._context.population:
             return []
         if bid is None or (bid.stage, bid.steward) != (bodies.stage_of(body), sender):
-            if isinstance(body, bodies.Reject):
+            if isinstance(body, letters.Reject):
                 return []
             stray = Bid(bodies.stage_of(body), sender, body.mandate, 0, 0)
             return [self._withdraw(stray, ELSEWHERE, now)]
         if not bid.is_answered_by(body):
             return []
-        if isinstance(body, bodies.Hold):
+        if isinstance(body, letters.Hold):
             return self._held(bid, body, now)
         return self._rejected(bid, body, now)
 
@@ -273,7 +275,7 @@ class Seat:
 
     # --- answers ----------------------------------------------------------------------------
 
-    def _held(self, bid: Bid, body: bodies.Hold, now: float) -> list[Effect]:
+    def _held(self, bid: Bid, body: letters.Hold, now: float) -> list[Effect]:
         tries = 0 if body.asked_ms >= bid.asked_ms else bid.tries
         self.bid = bid = replace(bid, answered_ms=body.issued_ms, tries=tries)
         if self.state in BOUND:
@@ -290,7 +292,7 @@ class Seat:
         said = self._say(reason, "hold")
         return [Assign(bid.stage, reason), *self._renew(bid, now), *said]
 
-    def _rejected(self, bid: Bid, body: bodies.Reject, now: float) -> list[Effect]:
+    def _rejected(self, bid: Bid, body: letters.Reject, now: float) -> list[Effect]:
         if self.state in BOUND:  # a steward that does not know a replica cannot stop it
             self.bid = replace(bid, tries=0, answered_ms=body.issued_ms)
             self.due_at = now + HASTE_S
@@ -314,23 +316,23 @@ class Seat:
 
     def _ask(self, bid: Bid, now: float) -> Effect:
         """Return the message that asks for a place or renews it."""
-        body = bodies.Propose(
+        body = letters.Propose(
             stage=bid.stage,
             mandate=bid.mandate,
             issued_ms=self._context.number(now),
             seat=self.number,
             bound=self.state in BOUND,
         )
-        return bodies.letter(bid.steward, body)
+        return Send(bid.steward, Letter(body))
 
     def _withdraw(self, bid: Bid, reason: str, now: float) -> Effect:
-        body = bodies.Withdraw(
+        body = letters.Withdraw(
             stage=bid.stage,
             mandate=bid.mandate,
             issued_ms=self._context.number(now),
             reason=reason[: limits.MAX_REASON_CHARS],
         )
-        return bodies.letter(bid.steward, body)
+        return Send(bid.steward, Letter(body))
 
     # --- state ------------------------------------------------------------------------------
 

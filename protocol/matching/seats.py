@@ -7,13 +7,13 @@ the second seat beside the home.
 from __future__ import annotations
 
 from protocol.ids import PeerId, Stage
-from protocol.matching import bodies
 from protocol.matching.context import Context
 from protocol.matching.effects import Effect
 from protocol.matching.gain import Change, changes
 from protocol.matching.prospects import Beside, Prospects
 from protocol.matching.seat import Seat, State
 from protocol.matching.timing import LOOK_S, MEASURED_S
+from protocol.wire.letters import ToVolunteer
 
 
 class Seats:
@@ -46,7 +46,7 @@ class Seats:
 
     # --- inputs -----------------------------------------------------------------------------
 
-    def receive(self, sender: PeerId, body: bodies.ToVolunteer, now: float) -> list[Effect]:
+    def receive(self, sender: PeerId, body: ToVolunteer, now: float) -> list[Effect]:
         """Take a steward's answer."""
         bid = self.second_seat.bid
         about_second = bid is not None and bid.stage == body.stage

@@ -15,11 +15,10 @@ from protocol.effects import Effect, Explain, Publish, Send
 from protocol.ids import PeerId, Stage, short
 from protocol.matching import bodies, settling
 from protocol.matching.board import describe
-from protocol.matching.bodies import COMMITTED, KINDS, OPEN, QUIET, Mandate, Posting
+from protocol.matching.bodies import COMMITTED, OPEN, QUIET, Posting
 from protocol.matching.context import Context
 from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.timing import (
-    HANDOVER_S,
     LEASE_S,
     LOOK_S,
     PASSED_OVER_S,
@@ -28,6 +27,9 @@ from protocol.matching.timing import (
 )
 from protocol.matching.wanted import Wanted
 from protocol.pace import ANSWER_S, RENEWALS
+from protocol.wire import letters
+from protocol.wire.letters import Mandate
+from protocol.wire.messages import Letter
 
 INFINITY = float("inf")
 
@@ -65,7 +67,7 @@ class Steward:
         self.pool.adopt(self._context.population)
         self._reopen(now)
         if self.mandate.term > 1:
-            self._quiet_at = now + HANDOVER_S
+            self._quiet_at = now + PATIENCE_S
         return self._publish(now)
 
     def continue_as(self, mandate: Mandate, now: float) -> list[Effect]:
@@ -73,12 +75,12 @@ class Steward:
         self.mandate = mandate
         return self._publish(now)
 
-    def receive(self, sender: PeerId, body: bodies.ToSteward, now: float) -> list[Effect]:
+    def receive(self, sender: PeerId, body: letters.ToSteward, now: float) -> list[Effect]:
         """Take a volunteer's letter; one for another mandate, or an old one, has no effect."""
         if not self._heeds(sender, body):
             return []
         self._heard[sender] = body.issued_ms
-        if isinstance(body, bodies.Withdraw):
+        if isinstance(body, letters.Withdraw):
             return self._release(sender, now, body.reason)
         return [*self._consider(sender, body, now), *self._publish(now)]
 
@@ -129,7 +131,7 @@ class Steward:
 
     # --- proposals ------------------------------------------------------------------------
 
-    def _heeds(self, sender: PeerId, body: bodies.ToSteward) -> bool:
+    def _heeds(self, sender: PeerId, body: letters.ToSteward) -> bool:
         """Tell whether a letter is new and for us, by a member that does not contradict its
         advert."""
         if body.mandate != self.mandate:
@@ -137,12 +139,12 @@ class Steward:
         member = self._context.population.members.get(sender)
         if member is None or body.issued_ms <= self._heard.get(sender, -1):
             return False
-        if isinstance(body, bodies.Withdraw) or not body.bound:
+        if isinstance(body, letters.Withdraw) or not body.bound:
             return True
         agrees = not member.held or self.stage in member.held
         return agrees or sender in self.pool.places or sender == self._wanted.peer
 
-    def _consider(self, sender: PeerId, body: bodies.Propose, now: float) -> list[Effect]:
+    def _consider(self, sender: PeerId, body: letters.Propose, now: float) -> list[Effect]:
         place = self._place(sender, body, now)
         if not place.rate:
             gone = self._release(sender, now, "it cannot serve the stage")
@@ -163,7 +165,7 @@ class Steward:
         kept = place.peer in self.pool.places
         return [self._yes(place, now), *turned_away] if kept else turned_away
 
-    def _place(self, sender: PeerId, body: bodies.Propose, now: float) -> HeldPlace:
+    def _place(self, sender: PeerId, body: letters.Propose, now: float) -> HeldPlace:
         population = self._context.population
         member, second = population.members[sender], body.seat == 1
         shown = body.bound and self.stage in member.held
@@ -261,18 +263,18 @@ class Steward:
     # --- outputs --------------------------------------------------------------------------
 
     def _yes(self, place: HeldPlace, now: float) -> Send:
-        body = bodies.Hold(
+        body = letters.Hold(
             stage=self.stage,
             mandate=self.mandate,
             issued_ms=self._context.number(now),
             asked_ms=self._heard[place.peer],
             locked=place.locked,
         )
-        return bodies.letter(place.peer, body)
+        return Send(place.peer, Letter(body))
 
     def _no(self, place: HeldPlace, now: float) -> Send:
         reason = describe(self.posting) if place.rate else "it is too small for this stage"
-        body = bodies.Reject(
+        body = letters.Reject(
             stage=self.stage,
             mandate=self.mandate,
             issued_ms=self._context.number(now),
@@ -280,7 +282,7 @@ class Steward:
             asked_ms=self._heard[place.peer],
             reason=reason[: limits.MAX_REASON_CHARS],
         )
-        return bodies.letter(place.peer, body)
+        return Send(place.peer, Letter(body))
 
     def _turn_away(self, places: Iterable[HeldPlace], now: float) -> list[Effect]:
         return [self._no(place, now) for place in places]
@@ -301,7 +303,7 @@ class Steward:
         number = self._context.number(now)
         self._posted, self._posted_at, self._publish_at = posting, now, now + repeats_s
         stamped = msgspec.structs.replace(posting, issued_ms=number)
-        return [Publish(KINDS[Posting], str(self.stage), number, bodies.encode_body(stamped))]
+        return [Publish(bodies.KIND, str(self.stage), number, bodies.encode_posting(stamped))]
 
     @property
     def posting(self) -> bodies.Posting:

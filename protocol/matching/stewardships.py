@@ -7,14 +7,14 @@ State: the stewards. Decides no match.
 from __future__ import annotations
 
 from protocol.ids import Stage
-from protocol.matching import bodies, stewards
+from protocol.matching import stewards
 from protocol.matching.board import precedence
-from protocol.matching.bodies import Mandate
 from protocol.matching.context import Context
 from protocol.matching.effects import Effect
 from protocol.matching.steward import Steward
 from protocol.matching.timing import BEACON_S, HASTE_S
 from protocol.pace import ANSWER_S
+from protocol.wire.letters import MAX_TERM, Mandate
 
 INFINITY = float("inf")
 ABSURD_EPOCH = 2**30
@@ -99,7 +99,7 @@ class Stewardships:
     def _take_over(self, stage: Stage, now: float) -> list[Effect]:
         notice = self._context.board.predecessor(stage)
         beacon = stewards.beacon_at(self._context.wall_s(now))
-        term = min(notice.posting.mandate.term + 1, bodies.MAX_TERM) if notice else 1
+        term = min(notice.posting.mandate.term + 1, MAX_TERM) if notice else 1
         mandate = Mandate(beacon, term)
         self._vacant_since.pop(stage, None)
         if stage in self.held:

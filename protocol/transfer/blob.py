@@ -45,6 +45,11 @@ class Blob:
         return Blob(BlobOffer(kind, stage, version, size_bytes, root_of(listed)), listed)
 
 
+def refusal(kind: BlobKind, stage: int, version: int) -> BlobOffer:
+    """Return what is told of a blob that is not here, or not given now: an offer of no bytes."""
+    return Blob.of(kind, stage, version, 0, ()).offer
+
+
 def root_of(listed: bytes) -> bytes:
     """Return the root of a list of digests: its BLAKE2b-256."""
     return blake2b(listed, digest_size=DIGEST_BYTES).digest()

@@ -25,7 +25,7 @@ from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.pace import FORGET_S, LOOK_S
 from protocol.transfer.blob import DIGEST_BYTES, chunk_count, split
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest
 
 WINDOW = 4
 """Chunks in flight per donor: 8 MiB cover the bandwidth-delay product of 640 Mb/s at 100 ms."""
@@ -51,15 +51,15 @@ class _Donor:
 
 
 FetchEffect = Send | Penalise | StoreChunk
-_Bytes = tuple[int, int, bytes] | None
-"""Version, size and root."""
+_Bytes = tuple[int, bytes] | None
+"""Size and root."""
 
 
 class Fetch:
     """The download of one blob.
 
     Args:
-        query: the blob wanted; version None means the newest that a donor has.
+        query: the blob wanted.
         donors: peers that may have it.
         window: chunks in flight per donor.
     """
@@ -107,11 +107,11 @@ class Fetch:
         """Resume from chunks on disk, given as digest by index; call it before ``start``."""
         self._held.update(held)
 
-    def answers(self, offer: BlobOffer) -> bool:
-        """Whether an offer answers our query."""
+    def concerns(self, message: BlobOffer | Chunk) -> bool:
+        """Whether a message is about the blob that is wanted."""
         query = self._query
-        same = (offer.kind, offer.stage) == (query.kind, query.stage)
-        return same and query.version in (None, offer.version)
+        named = message.kind, message.stage, message.version
+        return named == (query.kind, query.stage, query.version)
 
     def start(self, now: float) -> list[FetchEffect]:
         """Ask every donor for its offer."""
@@ -120,37 +120,26 @@ class Fetch:
         return [Send(peer, self._query) for peer in waiting]
 
     def offered(self, sender: PeerId, offer: BlobOffer, now: float) -> list[FetchEffect]:
-        """Take a donor's offer; the first one determines the blob while it has a donor.
+        """Take a donor's offer; the first one determines the blob while it has a donor. One that
+        offers no bytes does not have the blob, or not any more, and is dropped.
 
         Args:
             sender: the peer that sent it; ignored if it is no donor.
-            offer: the donor's size and root.
+            offer: the donor's size and root; a late answer to another query is ignored.
             now: monotonic seconds.
         """
         donor = self._donors.get(sender)
-        if self._asked_at is None or donor is None:
+        if self._asked_at is None or donor is None or not self.concerns(offer):
             return []
-        if not self.answers(offer) or donor.offer is not None:
+        if not offer.size_bytes:
+            return self.lost(sender, now)
+        if donor.offer is not None:
             return []
-        if not 0 < offer.size_bytes <= limits.MAX_BLOB_BYTES:
+        if offer.size_bytes > limits.MAX_BLOB_BYTES:
             del self._donors[sender]
             return [Penalise(sender, "offer-inconsistent", 20)]
         donor.offer = offer
         self._choose_again(now)
-        return self._ask(now)
-
-    def refused(self, sender: PeerId, answer: NoBlob, now: float) -> list[FetchEffect]:
-        """Drop a donor that does not have the blob, or not any more.
-
-        Args:
-            sender: the donor.
-            answer: its refusal; a late answer to another query is ignored.
-            now: monotonic seconds.
-        """
-        donor = self._donors.get(sender)
-        if donor is None or not self._is_refusal(donor, answer):
-            return []
-        self._lose(sender, now)
         return self._ask(now)
 
     def chunk(
@@ -166,7 +155,7 @@ class Fetch:
             now: monotonic seconds.
         """
         donor = self._donors.get(sender)
-        if donor is None or self._chosen is None or not self._is_ours(chunk):
+        if donor is None or self._chosen is None or not self.concerns(chunk):
             return []
         if chunk.index not in donor.outstanding:
             return []
@@ -296,22 +285,7 @@ class Fetch:
             return True
         return len(payload) == DIGEST_BYTES * chunk_count(self._chosen.size_bytes)
 
-    def _is_refusal(self, donor: _Donor, answer: NoBlob) -> bool:
-        query = self._query
-        if (answer.kind, answer.stage) != (query.kind, query.stage):
-            return False
-        offered = donor.offer.version if donor.offer is not None else query.version
-        return answer.version in (query.version, offered)
-
-    def _is_ours(self, chunk: Chunk) -> bool:
-        chosen = self._chosen
-        return chosen is not None and (chunk.kind, chunk.stage, chunk.version) == (
-            chosen.kind,
-            chosen.stage,
-            chosen.version,
-        )
-
 
 def _bytes_of(offer: BlobOffer | None) -> _Bytes:
     """Return what names the offered bytes."""
-    return None if offer is None else (offer.version, offer.size_bytes, offer.root)
+    return None if offer is None else (offer.size_bytes, offer.root)

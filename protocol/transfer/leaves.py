@@ -29,7 +29,7 @@ from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.pace import FORGET_S, HEARD_S, LOST_S
 from protocol.transfer.fetch import StoreChunk
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest
 
 LEAVES = 2
 """What blobs of training data have as their version where single leaves are meant."""
@@ -45,7 +45,7 @@ LIE_POINTS = 100
 """Penalty for data that are not the swarm's: nobody sends or offers them by mistake."""
 
 
-def is_of_leaves(message: BlobOffer | BlobQuery | NoBlob | Chunk | ChunkRequest) -> bool:
+def is_of_leaves(message: BlobOffer | BlobQuery | Chunk | ChunkRequest) -> bool:
     """Whether a message is about single leaves, not about a blob."""
     return (message.kind, message.version) == ("data", LEAVES)
 

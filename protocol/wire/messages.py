@@ -36,6 +36,7 @@ from protocol.wire.fields import (
     StepIndex,
     SwarmText,
 )
+from protocol.wire.letters import ToSteward, ToVolunteer
 from protocol.wire.parts import (
     AgreedAmendments,
     Decree,
@@ -85,6 +86,8 @@ class RoundMessage(SeatMessage, frozen=True):
 
 # --- the link -------------------------------------------------------------------------------
 
+OuterPort = Annotated[int, Meta(ge=1, le=65535)]
+
 
 class Hello(Message, frozen=True):
     """First message on a link: protocol and swarm. Any other first message is refused."""
@@ -100,6 +103,11 @@ class Hello(Message, frozen=True):
     proof of an invite's ticket, bound to both peer ids."""
     clock: Annotated[float, Meta(ge=0, le=limits.MAX_UNIX_S)] = 0.0
     """Unix seconds of the sender's own clock when it sends this; 0: it does not say."""
+    seen: tuple[Annotated[str, Meta(max_length=45)], OuterPort] | None = None
+    """The host and port at which the sender sees the receiver, over a direct link."""
+    manifest: Annotated[bytes, Meta(max_length=48 * 1024)] = b""
+    """The swarm's, with its founder's signature; only in answer to a Hello that names no swarm."""
+    signature: Signature = b""
 
 
 class Moving(Message, frozen=True):
@@ -117,15 +125,6 @@ class Goodbye(Message, frozen=True):
     route = Route("node", "on_goodbye", sender="anyone")
 
     reason: Reason
-
-
-class ManifestReply(Message, frozen=True):
-    """Answer to a Hello that names no swarm."""
-
-    route = Route("newcomer")
-
-    manifest: Annotated[bytes, Meta(max_length=48 * 1024)]
-    signature: Annotated[bytes, Meta(min_length=64, max_length=64)]
 
 
 StatementKind = Literal["vouches", "expulsion", "amendments", "proof", "decision"]
@@ -202,12 +201,11 @@ class ChainLink(Message, frozen=True):
 
 
 class Letter(Message, frozen=True):
-    """A message of the matching, sent directly (PROPOSE, HOLD, ...)."""
+    """A message of the matching, between a volunteer and the steward of a stage."""
 
     route = Route("node", "on_letter")
 
-    kind: Annotated[str, Meta(max_length=32)]
-    body: Annotated[bytes, Meta(max_length=limits.MAX_LETTER_BYTES)]
+    body: ToSteward | ToVolunteer
 
 
 # --- pipeline -------------------------------------------------------------------------------
@@ -534,7 +532,8 @@ ChunkIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_LEAVES)]
 
 class BlobOffer(Message, frozen=True):
     """A donor has this blob; equal roots from two donors allow striping. The root is the digest of
-    the list of all chunks' digests; of token data it is the manifest's, which proves each leaf."""
+    the list of all chunks' digests; of token data it is the manifest's, which proves each leaf. An
+    offer of no bytes: the donor does not have the blob, or does not give it now."""
 
     route = Route("node", "downloads.receive")
 
@@ -546,23 +545,13 @@ class BlobOffer(Message, frozen=True):
 
 
 class BlobQuery(Message, frozen=True):
-    """Ask for an offer. ``version`` None: the newest one held."""
+    """Ask for an offer."""
 
     route = Route("node", "shelf.query", sender="peer")
 
     kind: BlobKind
     stage: StageIndex
-    version: StepIndex | None
-
-
-class NoBlob(Message, frozen=True):
-    """The sender does not have this blob, or does not give it now."""
-
-    route = Route("node", "downloads.receive")
-
-    kind: BlobKind
-    stage: StageIndex
-    version: StepIndex | None
+    version: StepIndex
 
 
 class ChunkRequest(Message, frozen=True):
@@ -594,16 +583,6 @@ class Chunk(Message, frozen=True):
 PROBE_FILLER_BYTES: Final = 640
 """More than a prober sends for a request: three SYNs, or a dial and the first half of a handshake,
 each with the headers of its packets."""
-OuterPort = Annotated[int, Meta(ge=1, le=65535)]
-
-
-class Observed(Message, frozen=True):
-    """The address at which the sender sees the receiver, over a direct link."""
-
-    route = Route("node", "reach.observed", sender="peer")
-
-    host: Annotated[str, Meta(max_length=45)]
-    port: OuterPort
 
 
 class ProbeRequest(Message, frozen=True):

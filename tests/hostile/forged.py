@@ -13,6 +13,7 @@ import trio
 from client.compute.checkpoint import CheckpointInfo, build_header, read_info
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_RECORDS_PER_MESSAGE
+from protocol.manifest import FIRST_SAVED, Manifest
 from protocol.membership.advert import ADVERT, encode_advert
 from protocol.recovery.stored import STORED, Copy, Stored, begun, encode_stored
 from protocol.transfer.blob import Blob, chunk_count
@@ -92,11 +93,16 @@ def lineage_of(number: int, version: int, states: Sequence[bytes], elector: Peer
     return Stored(begun(number, version, hashes, (elector,), b""), copies)
 
 
+def saved_versions(manifest: Manifest) -> list[int]:
+    """Return the first versions of which the replicas of a stage save a copy."""
+    return sorted({manifest.policy.newest_saved(step) for step in range(FIRST_SAVED, 1000)})
+
+
 async def serve(stranger: Stranger, version: int, states: Sequence[bytes]) -> None:
     """Give these states to whoever asks for them."""
     async for heard in stranger.heard:
         match heard.message:
-            case BlobQuery(kind="state", stage=stage, version=asked) if asked in (None, version):
+            case BlobQuery(kind="state", stage=stage, version=asked) if asked == version:
                 await stranger.say(heard.peer, blob_of(stage, version, states[stage]).offer)
             case ChunkRequest(kind="state", stage=stage, version=asked, index=index):
                 if asked == version and (index or 0) < chunk_count(len(states[stage])):
@@ -119,11 +125,14 @@ def part(state: bytes, index: int | None) -> bytes:
 
 async def _fetched(stranger: Stranger, stage: int) -> bytes:
     with trio.fail_after(ASK_S):
-        await stranger.say_to_all(BlobQuery("state", stage, None))
+        for version in saved_versions(stranger.manifest):
+            await stranger.say_to_all(BlobQuery("state", stage, version))
         offer, pieces = None, dict[int, bytes]()
         async for heard in stranger.heard:
             match heard.message:
-                case BlobOffer(kind="state") as found if found.stage == stage and offer is None:
+                case BlobOffer(kind="state", size_bytes=size_bytes) as found if (
+                    found.stage == stage and size_bytes and offer is None
+                ):
                     offer = found
                     for index in range(chunk_count(offer.size_bytes)):
                         request = ChunkRequest("state", stage, offer.version, index)

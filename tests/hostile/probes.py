@@ -26,10 +26,11 @@ import trio
 
 from client.lab.local_swarm import terminate_as_interrupt
 from client.net.errors import NetworkError
-from client.net.libp2p_network import open_network
+from client.net.libp2p_network import MAX_GREETINGS, open_network
 from client.net.network import Inbound
+from client.train.messaging.handshake import CLIENT, PROTOCOL
 from protocol.ids import PeerId
-from protocol.wire.messages import PROBE_FILLER_BYTES, Observed, Probed, ProbeRequest
+from protocol.wire.messages import PROBE_FILLER_BYTES, Hello, Probed, ProbeRequest
 from tests.bench.machines import commit, this_machine
 from tests.netlab import ground
 from tests.netlab.inside import inside
@@ -111,9 +112,10 @@ async def _forge(addresses: list[str], victim: PeerId, seconds: float) -> int:
             async with open_network(os.urandom(32), []) as network:
                 with suppress(NetworkError):
                     await network.connect(*addresses)
-                    while True:
+                    for _ in range(MAX_GREETINGS):
                         host = f"11.{random.randrange(100, 200)}.{random.randrange(256)}.2"
-                        await say(network, victim, Observed(host, random.randrange(1, 65536)))
+                        seen = host, random.randrange(1, 65536)
+                        await say(network, victim, Hello(PROTOCOL, None, CLIENT, seen=seen))
                         told += 1
                         await trio.sleep(0.9)
             await trio.sleep(0.5)

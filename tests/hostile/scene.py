@@ -462,7 +462,8 @@ class Scene:
 
     def _note_stewards(self) -> None:
         for member in self._honest:
-            matches = member.matches()
+            now = member.snapshot()
+            matches = None if now is None else now.matches
             stewards = [one.steward for one in matches.stages if one.steward] if matches else []
             self._note_authority("stewards", stewards)
 

@@ -10,10 +10,11 @@ from client.net.connection_limiter import HostLimits
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, NetEvent
 from client.train.messaging.bootstrap import dial_first, fetch_manifest
+from client.train.messaging.handshake import PROTOCOL
 from protocol.address import parse_peer_address
 from protocol.manifest import swarm_id
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Hello, ManifestReply, RecordDigest
+from protocol.wire.messages import Hello, RecordDigest
 from tests.support.loopback import Networks
 from tests.support.protocol_examples import manifest
 
@@ -21,7 +22,7 @@ CAREFUL = HostLimits(hello_s=20.0)
 FOUNDER = Signer(bytes(32))
 
 
-async def _answer(member: Libp2pNetwork, reply: ManifestReply) -> None:
+async def _answer(member: Libp2pNetwork, reply: Hello) -> None:
     async for event in member.events:
         match event:
             case Inbound(peer, Hello()):
@@ -41,7 +42,8 @@ async def test_the_manifest_does_not_wait_behind_what_a_member_says_first(
         networks(limits=CAREFUL) as newcomer,
         trio.open_nursery() as nursery,
     ):
-        nursery.start_soon(_answer, member, ManifestReply(encoded, signature))
+        reply = Hello(PROTOCOL, swarm, "v", manifest=encoded, signature=signature)
+        nursery.start_soon(_answer, member, reply)
         peer = await newcomer.connect(member.addresses[0])
         found = await fetch_manifest(newcomer, peer, swarm, seen)
         nursery.cancel_scope.cancel()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.matching import bodies
-from protocol.matching.bodies import Mandate
+from protocol.wire import letters
+from protocol.wire.letters import Mandate
 from protocol.wire.messages import Letter
 from tests.support.matching_examples import WALL_S, manifest, member, peer
 from tests.support.matching_world import CALM, FULL, World
@@ -22,14 +23,14 @@ STRANGER = peer(999_999)
 BEACON = int(WALL_S // 600)
 HEAD = (0, Mandate(BEACON, 1), int(WALL_S * 1000))
 YOU = peer(2)
-LETTERS: list[bodies.Body] = [
-    bodies.Propose(*HEAD, 0, False),
-    bodies.Propose(*HEAD, 1, True),
-    bodies.Withdraw(*HEAD, "leaving"),
-    bodies.Hold(*HEAD, HEAD[2], True),
-    bodies.Reject(*HEAD, 1, HEAD[2], "full"),
+LETTERS: list[letters.Body] = [
+    letters.Propose(*HEAD, 0, False),
+    letters.Propose(*HEAD, 1, True),
+    letters.Withdraw(*HEAD, "leaving"),
+    letters.Hold(*HEAD, HEAD[2], True),
+    letters.Reject(*HEAD, 1, HEAD[2], "full"),
 ]
-RECORDS: list[bodies.Body] = [
+RECORDS: list[letters.Body] = [
     bodies.Posting(*HEAD, 1, 2, 5, 1, 5, 1, 6, 6, 2, 0, wanted=YOU),
 ]
 
@@ -56,7 +57,7 @@ def state(world: World) -> tuple[object, ...]:
     return pools, [(m.home, m.second, m.state, m.stages) for m in machines], len(world.set_out)
 
 
-def forged(world: World, body: bodies.Body, victim: PeerId, draw: st.DataObject) -> bodies.Body:
+def forged(world: World, body: letters.Body, victim: PeerId, draw: st.DataObject) -> letters.Body:
     """Return a body whose names, numbers and times fit the victim, or nearly so."""
     notices = world.machines[victim].postings(world.now)
     stage = draw.draw(st.sampled_from([0, 1]))
@@ -79,10 +80,6 @@ def forged(world: World, body: bodies.Body, victim: PeerId, draw: st.DataObject)
     return msgspec.structs.replace(body, **fields)
 
 
-def encoded(body: bodies.Body) -> tuple[str, bytes]:
-    return bodies.KINDS[type(body)], bodies.encode_body(body)
-
-
 FUZZ = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -92,16 +89,17 @@ FUZZ = settings(
 @FUZZ
 @given(data=st.data())
 def test_letters_and_records_of_strangers_change_nothing(
-    world: World, body: bodies.Body, data: st.DataObject
+    world: World, body: letters.Body, data: st.DataObject
 ) -> None:
     victim = data.draw(st.sampled_from(sorted(world.machines)))
-    kind, content = encoded(forged(world, body, victim, data))
+    content = forged(world, body, victim, data)
     before, machine = state(world), world.machines[victim]
     believed = {s: n.author for s, n in machine.postings(world.now).items()}
-    if body in RECORDS:
-        world._perform(victim, machine.receive_record(STRANGER, kind, content, world.now))
+    if isinstance(content, bodies.Posting):
+        encoded = bodies.encode_posting(content)
+        world._perform(victim, machine.receive_record(STRANGER, encoded, world.now))
     else:
-        world.replay(STRANGER, Send(victim, Letter(kind, content)))
+        world.replay(STRANGER, Send(victim, Letter(content)))
     assert state(world) == before
     assert {s: n.author for s, n in machine.postings(world.now).items()} == believed
 
@@ -114,8 +112,8 @@ def test_two_contradicting_holds_from_a_member_move_nobody(world: World) -> None
         issued = int((WALL_S + world.now - 1000.0) * 1000)
         for stage in (0, 1):
             head = (stage, Mandate(BEACON, 1), issued)
-            body = bodies.Hold(*head, issued, locked)
-            world.replay(liar, Send(victim, Letter(*encoded(body))))
+            body = letters.Hold(*head, issued, locked)
+            world.replay(liar, Send(victim, Letter(body)))
     assert state(world) == before
     matching = world.matching()
     world.run(60)
@@ -127,9 +125,9 @@ def test_every_letter_ever_sent_again_and_under_a_wrong_name_changes_nothing() -
     for number in range(MEMBERS):
         world.join(member(number, measured_s=1000.0))
     world.run(150)
-    letters = [(who, e) for _, who, e in world.log if isinstance(e, Send)]
+    said = [(who, e) for _, who, e in world.log if isinstance(e, Send)]
     before = state(world)
-    for who, letter in letters:
+    for who, letter in said:
         world.replay(who, letter)
         world.replay(STRANGER, letter)
     world.run(120)

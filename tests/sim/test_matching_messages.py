@@ -9,10 +9,10 @@ import pytest
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, Stage
-from protocol.matching import bodies
 from protocol.matching.board import Notice
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.seat import Bid
+from protocol.wire import letters
 from protocol.wire.messages import Letter
 from tests.support.matching_examples import manifest, member
 from tests.support.matching_world import CALM, FULL, STORMY, Design, Weather, World, is_renewal
@@ -97,10 +97,10 @@ class AskingWorld(World):
     def _perform(self, who: PeerId, effects: Sequence[object]) -> None:
         for effect in effects:
             letter = effect.message if isinstance(effect, Send) else None
-            asks = isinstance(letter, Letter) and letter.kind == "propose"
+            asks = isinstance(letter, Letter) and isinstance(letter.body, letters.Propose)
             if asks and not is_renewal(letter):
-                body = bodies.decode_body(letter.kind, letter.body)
-                assert isinstance(body, bodies.Propose)
+                body = letter.body
+                assert isinstance(body, letters.Propose)
                 if body.seat:
                     continue  # a second seat displaces nobody: no cutoff applies to it
                 machine = self.machines[who]

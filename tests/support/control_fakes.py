@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from client.control.matches import MatchesSnapshot, PayingMove, SeatMatch, StageMatch
 from client.control.methods import EventBatch, Impossible
 from client.control.snapshot import (
     Amended,
@@ -11,12 +10,16 @@ from client.control.snapshot import (
     EventView,
     InvitedMember,
     InviteView,
+    MatchesView,
     Membership,
     NetworkView,
     PauseView,
+    PayingMove,
     ReplicaView,
+    SeatMatch,
     SeatView,
     Snapshot,
+    StageMatch,
     StageView,
     WorkerView,
 )
@@ -91,8 +94,8 @@ def example_stage(**changes: object) -> StageMatch:
     return StageMatch(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def example_matches(**changes: object) -> MatchesSnapshot:
-    """Return a full answer to ``matches``; ``changes`` replace fields."""
+def example_matches(**changes: object) -> MatchesView:
+    """Return what a status says of the matching; ``changes`` replace fields."""
     home = SeatMatch(seat=0, stage=0, state="serving")
     fields: dict[str, object] = {
         "state": "serving",
@@ -101,7 +104,7 @@ def example_matches(**changes: object) -> MatchesSnapshot:
         "paying_moves": [PayingMove(home=0, to=1)],
         "decides": [1],
     }
-    return MatchesSnapshot(**{**fields, **changes})  # type: ignore[arg-type]
+    return MatchesView(**{**fields, **changes})  # type: ignore[arg-type]
 
 
 class FakeProvider:
@@ -120,10 +123,8 @@ class FakeProvider:
     def status(self) -> Snapshot:
         if self.failure is not None:
             raise self.failure
-        return example_snapshot(**{"paused": self.paused, **self._changes})
-
-    def matches(self) -> MatchesSnapshot:
-        return example_matches()
+        usual = {"paused": self.paused, "matches": example_matches()}
+        return example_snapshot(**{**usual, **self._changes})
 
     def events(self, since: int = 0) -> EventBatch:
         return EventBatch.of([event for event in self._events if event.seq > since], since)

@@ -11,10 +11,10 @@ from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.effects import Send
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.manifest import Manifest, Policy, StageCost
-from protocol.matching import bodies
-from protocol.matching.bodies import Mandate
 from protocol.matching.member import Member
 from protocol.matching.population import Population
+from protocol.wire import letters
+from protocol.wire.letters import Mandate
 from protocol.wire.messages import Letter
 
 WALL_S = 1_700_000_000.0
@@ -59,7 +59,7 @@ def population(members: Iterable[Member], stages: int = 2) -> Population:
     return Population(members, costs([1e9] * stages), 2)
 
 
-def propose(mandate: Mandate, **changes: object) -> bodies.Propose:
+def propose(mandate: Mandate, **changes: object) -> letters.Propose:
     fields: dict[str, object] = {
         "stage": 0,
         "mandate": mandate,
@@ -67,9 +67,9 @@ def propose(mandate: Mandate, **changes: object) -> bodies.Propose:
         "seat": 0,
         "bound": False,
     }
-    return bodies.Propose(**(fields | changes))  # type: ignore[arg-type]
+    return letters.Propose(**(fields | changes))  # type: ignore[arg-type]
 
 
-def answers(effects: Iterable[object]) -> list[bodies.Direct | bodies.Posting]:
-    letters = [e.message for e in effects if isinstance(e, Send)]
-    return [bodies.decode_body(m.kind, m.body) for m in letters if isinstance(m, Letter)]
+def answers(effects: Iterable[object]) -> list[letters.ToSteward | letters.ToVolunteer]:
+    sent = [e.message for e in effects if isinstance(e, Send)]
+    return [message.body for message in sent if isinstance(message, Letter)]

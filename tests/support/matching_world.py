@@ -17,7 +17,6 @@ from client.lab.simulate.agenda import Agenda
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
-from protocol.matching import bodies
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.last_members import LastMembers
 from protocol.matching.machine import Matching
@@ -25,6 +24,7 @@ from protocol.matching.member import Member
 from protocol.matching.population import Population
 from protocol.matching.sharing import StageLevel, effective_levels
 from protocol.matching.timing import MEASURED_S
+from protocol.wire import letters
 from protocol.wire.messages import Letter, Message
 from tests.support.matching_examples import WALL_S, manifest, member
 
@@ -78,10 +78,8 @@ class NeverEnough(LastMembers):
 
 def is_renewal(letter: Message) -> bool:
     """Tell whether a letter renews a final place."""
-    if not isinstance(letter, Letter):
-        return False
-    body = bodies.decode_body(letter.kind, letter.body)
-    return isinstance(body, bodies.Propose) and body.bound
+    body = letter.body if isinstance(letter, Letter) else None
+    return isinstance(body, letters.Propose) and body.bound
 
 
 @dataclass(frozen=True)
@@ -284,7 +282,8 @@ class World:
         for effect in effects:
             self.log.append((self.now, who, effect))
             match effect:
-                case Send(_, Letter(kind) as letter):
+                case Send(_, Letter(body) as letter):
+                    kind = type(body).__name__.lower()
                     self.sent["renewal" if is_renewal(letter) else kind] += 1
                     self._send(who, effect)
                 case Publish():
@@ -338,7 +337,7 @@ class World:
         machine = self.machines.get(effect.peer)
         letter = effect.message
         if machine and isinstance(letter, Letter) and not self._apart(who, effect.peer):
-            effects = machine.receive(who, letter.kind, letter.body, self.now)
+            effects = machine.receive(who, letter.body, self.now)
             self._perform(effect.peer, effects)
 
     def _spread(self, author: PeerId, record: Publish, to: PeerId) -> None:
@@ -355,7 +354,7 @@ class World:
             return
         if to in self.machines and self._newest.get(key, -1) < record.seq:
             self._newest[key] = record.seq
-            effects = self.machines[to].receive_record(author, record.kind, record.body, self.now)
+            effects = self.machines[to].receive_record(author, record.body, self.now)
             self._perform(to, effects)
 
     def _hold(self, who: PeerId, stage: Stage) -> None:

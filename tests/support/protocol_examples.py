@@ -179,7 +179,7 @@ def _values(kind: object) -> st.SearchStrategy[object]:
             return st.tuples(*map(_values, kind.item_types))
         case i.UnionType():
             return st.one_of(*map(_values, kind.types))
-        case i.StructType():
+        case i.StructType() | i.NamedTupleType():
             fields = {field.name: _values(field.type) for field in kind.fields}
             return st.builds(kind.cls, **fields)
     raise AssertionError(f"no strategy for {kind}")

@@ -20,10 +20,11 @@ from client.control.snapshot import ReachView
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.port_mapper import PortMapper
+from client.train.messaging.handshake import CLIENT, PROTOCOL
 from client.train.swarm.reach import Reach
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
-from protocol.wire.messages import Message, Observed, Probed, ProbeRequest
+from protocol.wire.messages import Hello, Message, Probed, ProbeRequest
 from tests.netlab.inside import inside
 from tests.netlab.internet import Internet
 
@@ -95,11 +96,14 @@ class ReachingMember:
         async for event in self.network.events:
             match event:
                 case PeerUp(peer):
-                    self.reach.linked(peer)
+                    seen = self.reach.sees(peer)
+                    self.network.post(peer, Hello(PROTOCOL, None, CLIENT, seen=seen))
                 case PeerDown(peer):
                     self.reach.gone(peer)
-                case Inbound(peer, Observed() as message):
-                    self.reach.observed(peer, message)
+                case Inbound(peer, Hello(seen=seen)):
+                    self.network.admit(peer)
+                    if seen is not None:
+                        self.reach.observed(peer, seen)
                 case Inbound(peer, ProbeRequest() as message):
                     self.reach.requested(peer, message)
                 case Inbound(peer, Probed() as message):

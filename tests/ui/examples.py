@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from client.control.matches import MatchesSnapshot, StageMatch
 from client.control.snapshot import (
     AuditCounts,
     AuditsView,
@@ -11,11 +10,13 @@ from client.control.snapshot import (
     DrainCostView,
     EventView,
     ExpelledView,
+    MatchesView,
     NetworkView,
     PeerView,
     ReplicaView,
     SeatView,
     Snapshot,
+    StageMatch,
     StageView,
     TrustView,
     WorkerView,
@@ -157,7 +158,7 @@ def stage_match(number: int, **changes: object) -> StageMatch:
     return example_stage(**{"stage": number, **usual, **changes})
 
 
-def matching(*stages: StageMatch, **changes: object) -> MatchesSnapshot:
+def matching(*stages: StageMatch, **changes: object) -> MatchesView:
     """Return the matching with our home at stage 0."""
     usual = dict[str, object](paying_moves=[], decides=[])
     return example_matches(**{"stages": list(stages), **usual, **changes})

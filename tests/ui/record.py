@@ -30,7 +30,7 @@ LENDS = ("--upload-limit", "20MB/s", "--memory-limit", "2GiB", "--daily-quota", 
 """Limits of the watched volunteer."""
 STEPS = 90
 KILL_AT, BACK_AT = 35, 60
-LOOK_S, MATCHES_S = 1.0, 6.0
+LOOK_S = 1.0
 TIMEOUT_S = 420.0
 CALM = 6
 """Of updates in which only numbers changed, one in ``CALM`` is kept."""
@@ -62,8 +62,7 @@ def thinned(updates: Iterable[Update]) -> Iterable[Update]:
     calm, before = 0, ""
     for update in updates:
         if held is not None:
-            events, matches = [*held.events, *update.events], update.matches or held.matches
-            update = msgspec.structs.replace(update, events=events, matches=matches)
+            update = msgspec.structs.replace(update, events=[*held.events, *update.events])
         now = update.snapshot
         outline = str([(s.stage, [(r.peer, r.state) for r in s.replicas]) for s in now.stages])
         outline += now.state + str(sorted(seat.stage for seat in now.seats))
@@ -99,16 +98,14 @@ def _alone(swarm: LocalSwarm, watched: Member, now: Snapshot) -> Member | None:
 
 
 def _watch(swarm: LocalSwarm, watched: Member) -> Iterable[Update]:
-    began, matches_at, back = time.time(), 0.0, False
+    began, back = time.time(), False
     victim: Member | None = None
     while time.time() < began + TIMEOUT_S:
-        now, events, matches = watched.snapshot(), watched.new_events(), None
+        now, events = watched.snapshot(), watched.new_events()
         if now is None:
             return
-        if time.time() >= matches_at + MATCHES_S:
-            matches_at, matches = time.time(), watched.matches()
         now_at = round(time.time(), 3)
-        yield Update(time=now_at, snapshot=now, events=events, matches=matches)
+        yield Update(time=now_at, snapshot=now, events=events)
         if victim is None and now.step >= KILL_AT:
             victim = _alone(swarm, watched, now)
             if victim is not None:

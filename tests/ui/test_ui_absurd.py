@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.control.matches import PayingMove
 from client.control.snapshot import (
     AuditCounts,
     AuditsView,
@@ -19,6 +18,7 @@ from client.control.snapshot import (
     LimitsView,
     NetworkView,
     PauseView,
+    PayingMove,
     PeerView,
     SeatView,
     TrustView,
@@ -84,13 +84,12 @@ def updates(draw: st.DrawFn) -> Update:
         trust=[TrustView(peer=text(), standing=draw(st.sampled_from(["proven", "aside"])),
                          words=text(), audits=audit_counts(), fault=text(),
                          invited_by=[text()] * draw(st.integers(0, 3)))],
+        matches=examples.matching(
+            stage_match(number(), shared_level=real(), redundancy=number(), obstacle=text()),
+            paying_moves=[PayingMove(home=number(), to=1)],
+        ),
     )  # fmt: skip
-    matches = examples.matching(
-        stage_match(number(), shared_level=real(), redundancy=number(),
-                    obstacle=text()),
-        paying_moves=[PayingMove(home=number(), to=1)],
-    )  # fmt: skip
-    return Update(time=real(), snapshot=now, events=told, matches=matches)
+    return Update(time=real(), snapshot=now, events=told)
 
 
 @given(st.lists(updates(), min_size=1, max_size=3), boxes, st.lists(floats, max_size=4))

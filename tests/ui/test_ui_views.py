@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from client.control.matches import MatchesSnapshot, SeatMatch
-from client.control.snapshot import AmendmentView
-from client.control.updates import Update
+from client.control.snapshot import AmendmentView, MatchesView, SeatMatch
 from client.views import dashboard, matching, words
 from client.views.record import Record
 from client.views.span import Box, line_width, plain
@@ -14,11 +12,9 @@ from tests.ui import examples
 from tests.ui.examples import (
     BORIS,
     CARLA,
-    NOW,
     event,
     recorded_from,
     replica,
-    snapshot,
     stage,
     stage_match,
     update,
@@ -34,7 +30,7 @@ ORDER = [
 
 def _with_matching(**changes: object) -> Record:
     found = examples.matching(*ORDER, **changes)
-    return recorded_from(Update(time=NOW, snapshot=snapshot(), matches=found))
+    return recorded_from(update(0, matches=found))
 
 
 # --- stages ----------------------------------------------------------------------------------
@@ -65,10 +61,9 @@ def test_where_room_is_short_those_in_need_come_first() -> None:
 THEORY = ("steward", "blocking", "epoch", "quota", "preference", "proposal", "phi")
 
 
-def said(found: MatchesSnapshot | None, **changes: object) -> str:
+def said(found: MatchesView | None, **changes: object) -> str:
     record = Record()
-    record.apply(update(1, **changes))
-    record.matches = found
+    record.apply(update(1, matches=found, **changes))
     text = plain(matching.sentences(record, WIDE))
     assert not [word for word in THEORY if word in text.lower()]
     return text

@@ -52,8 +52,8 @@ def status(
         why), stages (who serves which, how fast), members (who invited whom), matches (why this
         volunteer has its stages), or leaderboard (who contributed how much to steps closed here).
     json
-        Print JSON, of peers, stages and the leaderboard that of the whole status; with --watch one
-        document per line.
+        Print JSON, that of the whole status of all but the members; with --watch one document per
+        line.
     watch
         Go on until it ends or you interrupt.
     plain
@@ -93,8 +93,7 @@ def _looked(
     if section == "members":
         members = node.members()
         return members, partial(members_text, members, now)
-    matches = None if section in ("peers", "leaderboard") else node.matches()
-    return matches if section == "matches" else now, partial(report, section, now, matches)
+    return now, partial(report, section, now)
 
 
 def members_text(found: Membership, now: Snapshot) -> str:

@@ -67,7 +67,6 @@ def _parts(home: Home, checks: list[Check]) -> Iterator[tuple[str, str]]:
         try:
             with ControlClient(path) as node:
                 yield f"status-{number}.json", json_document(_nameless(node.status()))
-                yield f"matches-{number}.json", json_document(node.matches())
         except ControlError as error:
             yield f"status-{number}.txt", str(error)
     lines = [json_line(line) for line in read_lines(home.folders.logs)]

@@ -20,7 +20,8 @@ from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES
-from protocol.wire.messages import Chunk, ChunkRequest, NoBlob
+from protocol.transfer.blob import refusal
+from protocol.wire.messages import BlobOffer, Chunk, ChunkRequest
 
 CHUNKS = 24
 ROUND_TRIPS = 50
@@ -85,7 +86,7 @@ async def _ask(network: Libp2pNetwork, peer: PeerId) -> float:
 
 async def _answer(network: Libp2pNetwork) -> None:
     async for event in network.events:
-        if isinstance(event, Inbound) and isinstance(event.message, NoBlob):
+        if isinstance(event, Inbound) and isinstance(event.message, BlobOffer):
             return
 
 
@@ -103,7 +104,7 @@ async def _serve(network: Libp2pNetwork) -> None:
     async for event in network.events:
         match event:
             case Inbound(message=Chunk(index=0) | ChunkRequest(index=0)):
-                network.post(event.peer, NoBlob("state", 0, 0))
+                network.post(event.peer, refusal("state", 0, 0))
 
 
 if __name__ == "__main__":

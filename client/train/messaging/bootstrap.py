@@ -23,7 +23,7 @@ from protocol.ids import PeerId, SwarmId, short
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
 from protocol.manifest import is_of_another_version, swarm_id
 from protocol.wire.envelope import verify_manifest
-from protocol.wire.messages import Goodbye, Hello, ManifestReply
+from protocol.wire.messages import Goodbye, Hello
 
 RETRY_S = 1.0
 TURNED_AWAY_S = 75.0
@@ -164,10 +164,10 @@ async def fetch_manifest(
             if not isinstance(event, Inbound) or event.peer != peer:
                 continue
             match event.message:
-                case ManifestReply(manifest, signature):
-                    return _checked(manifest, signature, swarm)
                 case Hello(protocol=theirs) if theirs != PROTOCOL:
                     raise _other_protocol(peer, theirs)
+                case Hello(manifest=manifest, signature=signature) if manifest:
+                    return _checked(manifest, signature, swarm)
                 case Goodbye(reason):
                     next_step = "compare the invite with the founder's, or ask for a fresh one"
                     raise UserError(f"the swarm refuses us: {reason}", next_step, ExitCode.REFUSED)

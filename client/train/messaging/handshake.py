@@ -2,7 +2,8 @@
 
 Both sides send Hello. A peer of another swarm, of another protocol, or that the swarm does
 not admit (``admission.py``) is refused with the reason. Before its Hello is accepted all other
-messages are ignored. Whoever names no swarm gets the manifest: an invite is redeemed that way.
+messages are ignored. Whoever names no swarm is told the manifest in another Hello: an invite is
+redeemed that way.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from client import __version__
 from client.control.snapshot import HOW_TO_UPDATE
@@ -20,12 +23,13 @@ from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, SwarmId, short
 from protocol.invite import SwarmFile
 from protocol.limits import MAX_REASON_CHARS
+from protocol.reachability.machine import Place
 from protocol.verdicts import Verdicts
-from protocol.wire.messages import Goodbye, Hello, ManifestReply
+from protocol.wire.messages import Goodbye, Hello
 
 CLIENT = f"volunteer/{__version__}"
 """What this program calls itself."""
-PROTOCOL = 20
+PROTOCOL = 21
 """Version of the messages. It rises when one changes, so that peers with different versions
 disconnect at once with the reason."""
 
@@ -44,6 +48,8 @@ class Handshake:
     admitted: set[PeerId] = field(default_factory=set)
     greets: Callable[[PeerId], bool] = lambda _peer: True
     """Whether a peer is greeted now: before our inviter has vouched for us, others refuse us."""
+    sees: Callable[[PeerId], Place | None] = lambda _peer: None
+    """Where we see a peer; None: where no other network does."""
     clock: Callable[[], float] = time.time
     """This machine's clock, Unix seconds."""
     swarm: SwarmId = field(init=False)
@@ -62,9 +68,13 @@ class Handshake:
     def greet(self, peer: PeerId) -> None:
         """A link is up: send our Hello."""
         if self.greets(peer):
-            proof = self.vouching.proof(peer) if self.vouching is not None else b""
-            hello = Hello(PROTOCOL, self.swarm, CLIENT, proof, self.clock())
-            self.ports.send(peer, hello)
+            self.ports.send(peer, self._hello(peer))
+
+    def _hello(self, peer: PeerId) -> Hello:
+        proof = b""
+        if self.vouching is not None and self.greets(peer):
+            proof = self.vouching.proof(peer)
+        return Hello(PROTOCOL, self.swarm, CLIENT, proof, self.clock(), self.sees(peer))
 
     def gone(self, peer: PeerId) -> None:
         """A link is down."""
@@ -80,10 +90,11 @@ class Handshake:
 
     def hello(self, peer: PeerId, message: Hello) -> bool:
         """Take a peer's Hello; True if it has just been admitted."""
-        if message.swarm is None:
+        if message.swarm is None and message.protocol == PROTOCOL:
             if peer not in self._told:
                 self._told.add(peer)
-                self.ports.send(peer, ManifestReply(self.file.encoded, self.file.signature))
+                told = {"manifest": self.file.encoded, "signature": self.file.signature}
+                self.ports.send(peer, replace(self._hello(peer), **told))
             return False
         if not self.greets(peer):
             self.early[peer] = message

@@ -1,4 +1,4 @@
-"""Drives the machine of reachability: tells peers where we see them, asks and dials for probes.
+"""Drives the machine of reachability: hears where peers see us, asks and dials for probes.
 
 Every few seconds it looks at this machine's addresses, which change with the network. What is found
 goes into our advert at once, and to the owner in words. State: the machines, and what was told.
@@ -23,7 +23,7 @@ from protocol.ids import PeerId
 from protocol.port_mapping.mapped import Mapped
 from protocol.reachability.budgets import Budgets
 from protocol.reachability.machine import Ends, Place, Reachability, Source, Standing, Verdict
-from protocol.wire.messages import Observed, Probed, ProbeRequest
+from protocol.wire.messages import Probed, ProbeRequest
 
 LOOK_S: Final = 5.0
 """Between two looks at this machine's addresses."""
@@ -60,23 +60,23 @@ class Reach:
 
     # --- messages -----------------------------------------------------------------------------
 
-    def linked(self, peer: PeerId) -> None:
-        """A peer was admitted: say where we see it."""
-        if (ends := self._network.ends(peer)) is not None:
-            self._engine.send(peer, Observed(ends.host, ends.port))
+    def sees(self, peer: PeerId) -> Place | None:
+        """Return where we see a peer; None: through a relay, or where no other network does."""
+        ends = self._network.ends(peer)
+        return None if ends is None or not is_global(ends.host) else (ends.host, ends.port)
 
     def gone(self, peer: PeerId) -> None:
         """A link has ended."""
         self.machine.gone(peer, self._engine.now())
         self._tell_network()
 
-    def observed(self, peer: PeerId, message: Observed) -> None:
+    def observed(self, peer: PeerId, place: Place) -> None:
         """A peer says where it sees us."""
         ends = self._network.ends(peer)
-        if self._is_flood(peer) or ends is None or number_of(message.host) is None:
+        if self._is_flood(peer) or ends is None or number_of(place[0]) is None:
             return
         known = Ends(ends.host, ends.own_port, ends.dialled)
-        self.machine.observed(peer, known, (message.host, message.port), self._engine.now())
+        self.machine.observed(peer, known, place, self._engine.now())
         self._tell_network()
         self._go_on()
 

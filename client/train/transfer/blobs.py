@@ -27,10 +27,10 @@ from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_CHUNKS
 from protocol.manifest import Manifest
-from protocol.transfer.blob import Blob, chunk_count
+from protocol.transfer.blob import Blob, chunk_count, refusal
 from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
 from protocol.transfer.leaves import LIE_POINTS, is_of_leaves
-from protocol.wire.messages import BlobKind, BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
+from protocol.wire.messages import BlobKind, BlobOffer, BlobQuery, Chunk, ChunkRequest
 
 TICK_S = 0.25
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -50,7 +50,7 @@ class _Item:
     temporary: bool
 
 
-def _key(of: BlobOffer | Chunk | ChunkRequest) -> _Key:
+def _key(of: BlobOffer | BlobQuery | Chunk | ChunkRequest) -> _Key:
     """Return what names a blob."""
     return of.kind, of.stage, of.version
 
@@ -121,28 +121,27 @@ class Shelf:
         return None if item is None else item.blob.offer
 
     def query(self, sender: PeerId, query: BlobQuery) -> None:
-        """Answer with the blob asked for, or the newest of its kind; or that it cannot be had. A
-        later state may still be on its way: then with nothing."""
-        newest, closed = self._newest(query), bool(self.closed_because())
-        version = newest if query.version is None else query.version
-        item = self._items.get((query.kind, query.stage, version))
+        """Answer with the blob asked for, or that it cannot be had. A later state may still be on
+        its way: then with nothing."""
+        key, closed = _key(query), bool(self.closed_because())
+        item = self._items.get(key)
         offer = None if item is None else item.blob.offer
         if is_of_leaves(query):
             offer = None if self.leaves is None else self.leaves.offer()
         if offer is not None and not closed:
             self._ports.send(sender, offer)
             return
-        gone = query.version is not None and query.version < newest
-        skipped = version == self._skipped.get(query.stage)
+        gone = any(held[:2] == key[:2] and held[2] > query.version for held in self._items)
+        skipped = query.version == self._skipped.get(query.stage)
         if closed or query.kind != "state" or gone or skipped:
-            self._ports.send(sender, NoBlob(query.kind, query.stage, query.version))
+            self._ports.send(sender, refusal(*key))
 
     async def request(self, sender: PeerId, request: ChunkRequest) -> None:
         """Serve a chunk, or say that it cannot be had."""
         key = _key(request)
         data = None if self.closed_because() else await self._read(request)
         if data is None:
-            self._ports.send(sender, NoBlob(*key))
+            self._ports.send(sender, refusal(*key))
             return
         self.served_bytes += len(data)
         self._ports.send(sender, Chunk(*key, request.index), data)
@@ -164,10 +163,6 @@ class Shelf:
         except OSError:  # it may pass: too many open files, brief disk errors
             pass
         return None
-
-    def _newest(self, query: BlobQuery) -> int:
-        wanted = (query.kind, query.stage)
-        return max((v for kind, stage, v in self._items if (kind, stage) == wanted), default=-1)
 
     def close(self) -> None:
         """Remove temporary files."""
@@ -250,7 +245,6 @@ class Download:
         self._failure: OSError | None = None
         self._no_room, self._too_large = "", 0
         self._changed = trio.Event()
-        self._query = query
 
     @property
     def sources(self) -> frozenset[PeerId]:
@@ -309,12 +303,10 @@ class Download:
 
     def concerns(self, message: Copied) -> bool:
         """Whether a message is about what is wanted here."""
-        wanted = self._query
-        same = (message.kind, message.stage) == (wanted.kind, wanted.stage)
-        return same and wanted.version in (None, message.version)
+        return self._fetch.concerns(message)
 
     def receive(self, sender: PeerId, message: Copied, payload: bytes) -> None:
-        """Take an offer, a refusal or a chunk.
+        """Take an offer or a chunk.
 
         A disk error is kept for ``run``, because it is not the sender's fault.
 
@@ -328,14 +320,12 @@ class Download:
         now = self._ports.now()
         match message:
             case BlobOffer():
-                if self._fetch.answers(message) and (lack := self._lack(message.size_bytes)):
+                if self.concerns(message) and (lack := self._lack(message.size_bytes)):
                     # for others, what they offer may be smaller
                     self._no_room, self._too_large = lack, message.size_bytes
                     self._perform(self._fetch.lost(sender, now), b"")
                 else:
                     self._perform(self._fetch.offered(sender, message, now), b"")
-            case NoBlob():
-                self._perform(self._fetch.refused(sender, message, now), b"")
             case Chunk():
                 effects = self._fetch.chunk(sender, message, payload, payload_digest(payload), now)
                 try:
@@ -414,7 +404,7 @@ class Taker(Protocol):
         """Whether a message is about that blob."""
 
     def receive(self, sender: PeerId, message: Copied, payload: bytes) -> None:
-        """Take an offer, a refusal or a chunk."""
+        """Take an offer or a chunk."""
 
     def lost(self, peer: PeerId) -> None:
         """A member is gone, or lies."""
@@ -439,7 +429,9 @@ class Downloads:
     def receive(self, sender: PeerId, message: Copied, payload: bytes = b"") -> None:
         """Take what a member sends of a blob."""
         concerned = [taker for taker in self._takers if taker.concerns(message)]
-        lie = self._lie_in(message) if concerned and isinstance(message, BlobOffer) else None
+        lie = None
+        if concerned and isinstance(message, BlobOffer) and message.size_bytes:
+            lie = self._lie_in(message)
         if lie is not None:
             self.ports.perform(Penalise(sender, *lie))
         for taker in concerned:

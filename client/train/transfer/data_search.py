@@ -17,7 +17,7 @@ from model_zoo.specs.data import DataSpec
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId, Stage, short
 from protocol.transfer.leaves import LEAVES, LIE_POINTS, is_of_leaves
-from protocol.wire.messages import BlobQuery, Chunk, NoBlob
+from protocol.wire.messages import BlobOffer, BlobQuery
 
 ASK_AGAIN_S = 5.0
 """Seconds between questions to all members while nobody offers it; after the first the owner is
@@ -121,11 +121,11 @@ class DataSearch:
 
     def concerns(self, message: Copied) -> bool:
         """Whether a member says what it has of the data, which are asked for."""
-        return is_of_leaves(message) and self.missing and not isinstance(message, Chunk)
+        return is_of_leaves(message) and self.missing and isinstance(message, BlobOffer)
 
     def receive(self, peer: PeerId, message: Copied, payload: bytes = b"") -> None:
         """Take a member's offer of data, or its refusal."""
-        if isinstance(message, NoBlob):
+        if isinstance(message, BlobOffer) and not message.size_bytes:
             self.lost(peer)
         elif peer not in self._offers:
             self._offered(peer)

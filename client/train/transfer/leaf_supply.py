@@ -32,7 +32,7 @@ from protocol.manifest import Manifest
 from protocol.pipeline.effects import held_out
 from protocol.transfer.fetch import StoreChunk
 from protocol.transfer.leaves import LEAVES, LeafEffect, LeafFetch, Verdict, is_of_leaves
-from protocol.wire.messages import BlobOffer, Chunk, NoBlob
+from protocol.wire.messages import BlobOffer
 
 TICK_S = 0.5
 MOST_AHEAD = 512
@@ -265,15 +265,15 @@ class LeafSupply:
             self._changed = trio.Event()
 
     def concerns(self, message: Copied) -> bool:
-        """Whether a message is a leaf, or says that there is none."""
-        return is_of_leaves(message) and not isinstance(message, BlobOffer)
+        """Whether a message is a leaf, or says that none is given."""
+        return is_of_leaves(message) and not (isinstance(message, BlobOffer) and message.size_bytes)
 
     def receive(self, peer: PeerId, message: Copied, payload: bytes) -> None:
         """Take what a member sends."""
         now = self._ports.now()
-        if isinstance(message, NoBlob):
+        if isinstance(message, BlobOffer):
             self._perform(self._fetch.refused(peer, now))
-        elif isinstance(message, Chunk) and message.index is not None:
+        elif message.index is not None:
             verdict = self._verdict(message.index, payload)
             self._perform(self._fetch.chunk(peer, message, verdict, now), payload)
             if verdict == "lie":

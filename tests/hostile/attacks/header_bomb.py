@@ -33,8 +33,8 @@ async def attack(stranger: Stranger) -> None:
                     ours = msgspec.structs.replace(held[0], rate=1e-3, queue=100, missing=())
                     stranger.seats = [ours]
             case BlobQuery(kind="state", stage=stage, version=version):
-                data = bomb(stranger, stage, version or 0)
-                await stranger.say(heard.peer, blob_of(stage, version or 0, data).offer)
+                data = bomb(stranger, stage, version)
+                await stranger.say(heard.peer, blob_of(stage, version, data).offer)
             case ChunkRequest(kind="state", stage=stage, version=version, index=index):
                 taken += 1
                 print(f"{taken} chunks of it were taken", file=sys.stderr, flush=True)

@@ -27,7 +27,7 @@ from protocol.matching.member import Member
 from protocol.matching.population import Population
 from protocol.matching.seat import State
 from protocol.matching.timing import MEASURED_S
-from protocol.wire.messages import Letter
+from protocol.wire.messages import Letter, encode_message
 
 WALL_S = 1_700_000_000.0
 """Unix time of the simulation's beginning."""
@@ -180,7 +180,7 @@ class Crowd:
 
     def _send(self, volunteer: int, to: PeerId, letter: Letter) -> None:
         self.said.letters += 1
-        self.said.letter_bytes += len(letter.body) + world.ENVELOPE_BYTES
+        self.said.letter_bytes += len(encode_message(letter)) + world.ENVELOPE_BYTES
         if self._agenda.random.random() >= world.MESSAGE_LOSS:
             receive = partial(self._receive, volunteer, to, letter)
             self._agenda.sometime(world.MESSAGE_DELAY_S, receive)
@@ -191,7 +191,7 @@ class Crowd:
         if machine is not None:
             self._show(volunteer)
             author, now = self._peers[sender], self._agenda.now
-            found = machine.receive(author, letter.kind, letter.body, now)
+            found = machine.receive(author, letter.body, now)
             self._perform(volunteer, found)
 
     def _assign(self, volunteer: int, stage: int) -> None:

@@ -14,7 +14,6 @@ from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
 from client.cli.serving.metrics import exposition
 from client.cli.terminal.output import json_document, json_line
-from client.control.matches import MatchesSnapshot
 from client.control.snapshot import EventView, PeerView, ReplicaView, StageView
 from client.events import Entry, LogLine
 from client.store.paths import home_folders
@@ -36,12 +35,10 @@ class HostileProvider(FakeProvider):
             last_error=NASTY,
             peers=[PeerView(peer=NASTY, state=NASTY)],
             stages=[StageView(stage=0, layers=2, version=3, replicas=[replica])],
+            matches=example_matches(state=NASTY, stages=[example_stage(obstacle=NASTY + "\t")]),
         )
         line = LogLine(words=NASTY, about="round")
         self._events = [EventView.of(Entry(1, 1.0, line))]
-
-    def matches(self) -> MatchesSnapshot:
-        return example_matches(state=NASTY, stages=[example_stage(obstacle=NASTY + "\t")])
 
 
 @pytest.fixture

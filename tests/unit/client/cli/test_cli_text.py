@@ -16,7 +16,6 @@ from client.cli.serving.metrics import exposition
 from client.cli.terminal import when
 from client.cli.terminal.output import printable, shown, wrapped
 from client.config import Settings
-from client.control.matches import PayingMove
 from client.control.snapshot import (
     AmendmentView,
     AuditCounts,
@@ -27,6 +26,7 @@ from client.control.snapshot import (
     HeldView,
     LimitsView,
     LineView,
+    PayingMove,
     PeerView,
     ReachView,
     ReplicaView,
@@ -151,7 +151,7 @@ REPORTS = {
     "leaderboard": lambda: report("leaderboard", FULL),
     "leaderboard-at-first": lambda: report("leaderboard", example_snapshot()),
     "metrics": lambda: exposition(FULL).decode(),
-    "matches": lambda: report("matches", example_snapshot(), example_matches()),
+    "matches": lambda: report("matches", example_snapshot(matches=example_matches())),
 }
 
 
@@ -202,8 +202,8 @@ def test_events_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str])
 def test_the_longest_reasons_fit_100_columns() -> None:
     wide = example_stage(stage=127, shared_level=999_999.0, obstacle="because " * 30)
     moves = [PayingMove(home=n, to=127) for n in range(20)]
-    now = example_matches(stages=[wide] * 3, paying_moves=moves)
-    assert max(map(len, report("matches", example_snapshot(), now).splitlines())) <= 100
+    now = example_snapshot(matches=example_matches(stages=[wide] * 3, paying_moves=moves))
+    assert max(map(len, report("matches", now).splitlines())) <= 100
 
 
 # --- times as people write them ----------------------------------------------------------------

@@ -200,7 +200,9 @@ async def test_the_client_reads_what_the_server_says(path: Path) -> None:
             assert client.greeting.swarm_name == "example"
             assert client.status().stages[0].replicas[0].rate == 1.5
             assert client.events(since=2).last == 3
-            assert client.matches().decides == [1]
+            matches = client.status().matches
+            assert matches is not None
+            assert matches.decides == [1]
             assert client.finish()
             with pytest.raises(ControlError, match="no method"):
                 client.call("nothing", dict)

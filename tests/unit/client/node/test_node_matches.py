@@ -1,4 +1,4 @@
-"""The answer of ``matches`` for a running matching: seats, stages, reasons."""
+"""What a status says of a running matching: seats, stages, reasons."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from trio.testing import MockClock
 
-from client.control.matches import MatchesSnapshot
+from client.control.snapshot import MatchesView
 from client.node.matches import describe_matching
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
@@ -24,21 +24,23 @@ async def matched_swarm(swarm: TestSwarm, count: int = 3) -> list[Volunteer]:
     return volunteers
 
 
-def described(volunteer: Volunteer) -> MatchesSnapshot:
-    return describe_matching(volunteer.engine, volunteer.held_stages.seats())
+def described(volunteer: Volunteer) -> MatchesView:
+    now = describe_matching(volunteer.engine, volunteer.held_stages.seats())
+    assert now is not None
+    return now
 
 
 async def test_before_the_matching_has_begun(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with open_swarm(tmp_path) as swarm:
-        now = described(await swarm.add())
-        assert (now.state, now.seats, now.stages, now.paying_moves) == ("measuring", [], [], [])
+        alone = await swarm.add()
+        assert describe_matching(alone.engine, alone.held_stages.seats()) is None
 
 
 async def test_a_volunteer_that_waits_says_so(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with open_swarm(tmp_path, stages=3) as swarm:
         alone = await swarm.add()
         alone.engine.describe(SEATED, has_data=True)
-        await swarm.until(lambda: described(alone).stages)
+        await swarm.until(lambda: alone.engine.matching is not None and described(alone).stages)
         now = described(alone)
         assert [seat.seat for seat in now.seats] == [0]
         assert now.seats[0].state in ("free", "proposed", "held")

@@ -22,6 +22,7 @@ from protocol.membership.rules import POSTING
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.recovery.stored import STORED
 from protocol.waypoints.part import WAYPOINT
+from protocol.wire.letters import Mandate, Withdraw
 from protocol.wire.messages import Commit, Goodbye, JoinStage, Letter, Message, Propose, Vote
 from protocol.wire.parts import Decree
 from tests.support.decrees import show
@@ -33,10 +34,10 @@ async def test_who_enters_late_hears_what_stewards_said_before(
 ) -> None:
     """Its worker takes seconds to start; a posting is repeated every twenty. Without it, it would
     take the stage for vacant and itself for the steward."""
-    heard = list[tuple[PeerId, str, bytes]]()
+    heard = list[tuple[PeerId, bytes]]()
 
-    def receive(_: Matching, author: PeerId, kind: str, body: bytes, now: float) -> list[Any]:
-        heard.append((author, kind, body))
+    def receive(_: Matching, author: PeerId, body: bytes, now: float) -> list[Any]:
+        heard.append((author, body))
         if body == b"poison":
             raise ValueError("a bug of ours")
         return []
@@ -49,7 +50,7 @@ async def test_who_enters_late_hears_what_stewards_said_before(
     await swarm.until(lambda: len(late.engine.membership.heard_before()) == 2)
     assert not heard
     late.engine.describe(ADVERT, has_data=True)
-    assert sorted(heard) == [(peer, POSTING, b"poison"), (peer, POSTING, b"words")]
+    assert sorted(heard) == [(peer, b"poison"), (peer, b"words")]
     assert late.engine.internal_errors == 1
 
 
@@ -122,8 +123,9 @@ async def engine(swarm: TestSwarm) -> Engine:
     return volunteer.engine
 
 
+LETTER = Letter(Withdraw(0, Mandate(1, 1), 1, "no answer"))
 COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "data_search.linked"]
-COMES += ["reach.linked", "membership.link_up"]
+COMES += ["membership.link_up"]
 GOES = ["waypoints.link_down", "downloads.lost"]
 GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
 GOES += ["_slow_news.gone"]
@@ -251,8 +253,8 @@ async def test_effects_go_to_the_network_or_to_people(
     monkeypatch.setattr(engine.network, "penalise", told.penalise)
     other = PeerId("other")
     engine.perform(Send(other, Goodbye("")))
-    engine.perform(Send(other, Letter("kind", b"body")))
-    sent = [(other, Goodbye(""), b""), (other, Letter("kind", b"body"), b"")]
+    engine.perform(Send(other, LETTER))
+    sent = [(other, Goodbye(""), b""), (other, LETTER, b"")]
     assert calls(told)["post"] == sent
     for peer in (other, engine.signer.peer):
         engine.perform(Penalise(peer, "a lie", 20))
@@ -312,12 +314,12 @@ async def test_a_strangers_message_that_only_members_send_is_ignored(
     receive = Mock(return_value=[])
     engine.describe(ADVERT, has_data=True)
     monkeypatch.setattr(engine.matching, "receive", receive)
-    letter, member = Letter("propose", b""), PeerId("member")
+    letter, member = LETTER, PeerId("member")
     engine.take(Inbound(member, letter, b""))
     assert not receive.called
     engine.handshake.admitted.add(member)
     engine.take(Inbound(member, letter, b""))
-    receive.assert_called_once_with(member, "propose", b"", engine.now())
+    receive.assert_called_once_with(member, letter.body, engine.now())
 
 
 @pytest.mark.parametrize("stage", [0, 1])

@@ -10,12 +10,21 @@ from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.matching import bodies, stewards
 from protocol.matching.board import Board
-from protocol.matching.bodies import Mandate, Posting
+from protocol.matching.bodies import Posting
 from protocol.matching.effects import Assign, Effect
 from protocol.matching.machine import Matching
 from protocol.matching.seat import State
 from protocol.matching.timing import LEASE_S
-from tests.support.matching_examples import NOW, WALL_S, manifest, member, peer, population
+from protocol.wire.letters import Mandate
+from tests.support.matching_examples import (
+    NOW,
+    WALL_S,
+    manifest,
+    member,
+    peer,
+    population,
+    propose,
+)
 
 BEACON = stewards.beacon_at(WALL_S)
 POSTING = Posting(0, Mandate(BEACON, 5), int(WALL_S * 1000), 1, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1)
@@ -102,11 +111,11 @@ def test_who_leaves_gives_up_its_stewardships_and_takes_none_again() -> None:
 def test_a_posting_is_believed_only_from_a_live_candidate() -> None:
     matching = machine(count=8)
     order = candidates(8)
-    encoded = bodies.encode_body(POSTING)
-    matching.receive_record(order[-1], "posting", encoded, NOW)
-    matching.receive_record(peer(99), "posting", encoded, NOW)
+    encoded = bodies.encode_posting(POSTING)
+    matching.receive_record(order[-1], encoded, NOW)
+    matching.receive_record(peer(99), encoded, NOW)
     assert matching.postings(NOW) == {}
-    matching.receive_record(order[1], "posting", encoded, NOW)
+    matching.receive_record(order[1], encoded, NOW)
     assert matching.postings(NOW)[Stage(0)].author == order[1]
     assert matching.postings(NOW + 61) == {}
 
@@ -114,7 +123,7 @@ def test_a_posting_is_believed_only_from_a_live_candidate() -> None:
 def test_a_posting_from_before_its_author_was_known_counts_later() -> None:
     matching = machine()
     author = peer(3)
-    matching.receive_record(author, "posting", bodies.encode_body(POSTING), NOW)
+    matching.receive_record(author, bodies.encode_posting(POSTING), NOW)
     assert matching.postings(NOW) == {}
     matching.update_members([member(0), member(3)], NOW)
     assert matching.postings(NOW)[Stage(0)].author == author
@@ -123,11 +132,11 @@ def test_a_posting_from_before_its_author_was_known_counts_later() -> None:
 def test_of_two_stewards_the_higher_term_and_then_the_lower_rank_counts() -> None:
     matching = machine(count=3)
     first, second = (candidate for candidate in candidates(3) if candidate != peer(0))
-    matching.receive_record(second, "posting", bodies.encode_body(POSTING), NOW)
-    matching.receive_record(first, "posting", bodies.encode_body(POSTING), NOW)
+    matching.receive_record(second, bodies.encode_posting(POSTING), NOW)
+    matching.receive_record(first, bodies.encode_posting(POSTING), NOW)
     assert matching.postings(NOW)[Stage(0)].author == first
     higher = msgspec.structs.replace(POSTING, mandate=Mandate(BEACON, 6))
-    matching.receive_record(second, "posting", bodies.encode_body(higher), NOW)
+    matching.receive_record(second, bodies.encode_posting(higher), NOW)
     assert matching.postings(NOW)[Stage(0)].author == second
 
 
@@ -137,19 +146,19 @@ def test_a_steward_gives_way_to_a_higher_term() -> None:
     run(matching, 3)
     assert matching.stewardships
     matching.update_members(members, NOW + 3)
-    matching.receive_record(peer(1), "posting", bodies.encode_body(POSTING), NOW + 3)
+    matching.receive_record(peer(1), bodies.encode_posting(POSTING), NOW + 3)
     assert not matching.stewardships
 
 
 def posted_by_the_successor(of: Posting) -> Posting:
     """The posting of the only member left after the steward of this record has gone."""
     matching = machine(count=2)
-    matching.receive_record(peer(1), "posting", bodies.encode_body(of), NOW)
+    matching.receive_record(peer(1), bodies.encode_posting(of), NOW)
     matching.tick(NOW)
     matching.update_members([member(0)], NOW + 1)
     matching.tick(NOW + 1)
     [post] = [e for e in matching.tick(NOW + 2.5) if isinstance(e, Publish)][:1]
-    posting = bodies.decode_body(post.kind, post.body)
+    posting = bodies.parse_posting(post.body)
     assert isinstance(posting, Posting)
     return posting
 
@@ -186,8 +195,8 @@ def test_a_clock_set_back_a_little_lets_numbers_rise_on() -> None:
 def test_an_older_posting_of_the_same_author_changes_nothing() -> None:
     matching = machine(count=2)
     newer = msgspec.structs.replace(POSTING, epoch=9)
-    matching.receive_record(peer(1), "posting", bodies.encode_body(newer), NOW)
-    matching.receive_record(peer(1), "posting", bodies.encode_body(POSTING), NOW)
+    matching.receive_record(peer(1), bodies.encode_posting(newer), NOW)
+    matching.receive_record(peer(1), bodies.encode_posting(POSTING), NOW)
     assert matching.postings(NOW)[Stage(0)].posting.epoch == 9
 
 
@@ -201,56 +210,52 @@ def test_the_next_expiry_is_that_of_the_oldest_posting_that_counts() -> None:
 
 
 HOSTILE = [
-    ("posting", b"", "matching-body-malformed"),
-    ("posting", b"\xc1" * 2000, "matching-body-too-long"),
-    ("gossip", b"", "matching-kind-unknown"),
+    (b"", "matching-body-malformed"),
+    (b"\xc1" * 2000, "matching-body-too-long"),
     (
-        "posting",
-        bodies.encode_body(msgspec.structs.replace(POSTING, stage=7)),
+        bodies.encode_posting(msgspec.structs.replace(POSTING, stage=7)),
         "matching-stage-unknown",
     ),
     (
-        "posting",
-        bodies.encode_body(msgspec.structs.replace(POSTING, issued_ms=1)),
+        bodies.encode_posting(msgspec.structs.replace(POSTING, issued_ms=1)),
         "matching-stale",
     ),
     (
-        "posting",
-        bodies.encode_body(msgspec.structs.replace(POSTING, mandate=Mandate(BEACON + 2, 1))),
+        bodies.encode_posting(msgspec.structs.replace(POSTING, mandate=Mandate(BEACON + 2, 1))),
         "matching-stale",
     ),
 ]
 
 
-@pytest.mark.parametrize(("kind", "encoded", "reason"), HOSTILE)
-def test_hostile_input_is_penalised_and_survived(kind: str, encoded: bytes, reason: str) -> None:
-    matching = machine(count=2)
-    for receive in (matching.receive_record, matching.receive):
-        [penalty] = [e for e in receive(peer(1), kind, encoded, NOW) if isinstance(e, Penalise)]
-        assert (penalty.peer, penalty.reason) == (peer(1), reason)
+@pytest.mark.parametrize(("encoded", "reason"), HOSTILE)
+def test_a_hostile_record_is_penalised_and_survived(encoded: bytes, reason: str) -> None:
+    found = machine(count=2).receive_record(peer(1), encoded, NOW)
+    [penalty] = [e for e in found if isinstance(e, Penalise)]
+    assert (penalty.peer, penalty.reason) == (peer(1), reason)
 
 
-def test_a_record_is_no_message_and_a_message_no_record() -> None:
-    matching = machine(count=2)
-    withdraw = bodies.Withdraw(0, Mandate(BEACON, 1), int(WALL_S * 1000), "")
-    said = matching.receive(peer(1), "posting", bodies.encode_body(POSTING), NOW)
-    said += matching.receive_record(peer(1), "withdraw", bodies.encode_body(withdraw), NOW)
-    misuses = [e for e in said if isinstance(e, Penalise) and "misuse" in e.reason]
-    assert len(misuses) == 2
-    assert matching.postings(NOW) == {}
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"stage": 7}, "matching-stage-unknown"), ({"issued_ms": 1}, "matching-stale")],
+)
+def test_a_hostile_letter_is_penalised_and_survived(changes: dict[str, int], reason: str) -> None:
+    letter = msgspec.structs.replace(propose(Mandate(BEACON, 1)), **changes)
+    found = machine(count=2).receive(peer(1), letter, NOW)
+    [penalty] = [e for e in found if isinstance(e, Penalise)]
+    assert (penalty.peer, penalty.reason) == (peer(1), reason)
 
 
 def test_members_that_are_no_candidates_cannot_fill_the_board() -> None:
     """Their mandate does not matter: a later one counts more only among possible stewards."""
     matching = machine(count=40)
     first, *others = candidates(40)
-    matching.receive_record(first, "posting", bodies.encode_body(POSTING), NOW)
+    matching.receive_record(first, bodies.encode_posting(POSTING), NOW)
     for beacon in (2**40 - 1, BEACON + 1):
         later = msgspec.structs.replace(POSTING, mandate=Mandate(beacon, 5))
         population = matching._context.population
         liars = [p for p in others if p not in population.candidates(Stage(0), beacon)]
         for liar in liars[:20]:
-            matching.receive_record(liar, "posting", bodies.encode_body(later), NOW)
+            matching.receive_record(liar, bodies.encode_posting(later), NOW)
         assert matching.postings(NOW)[Stage(0)].author == first
 
 
@@ -261,7 +266,7 @@ def test_nobody_chooses_the_beacon_that_makes_it_a_candidate(ahead: int, taken: 
     """A mandate of a beacon far ahead would stand before every genuine one."""
     matching = machine(count=2)
     later = msgspec.structs.replace(POSTING, mandate=Mandate(BEACON + ahead, 1))
-    found = matching.receive_record(peer(1), "posting", bodies.encode_body(later), NOW)
+    found = matching.receive_record(peer(1), bodies.encode_posting(later), NOW)
     refused = [e.reason for e in found if isinstance(e, Penalise)]
     assert refused == ([] if taken else ["matching-stale"])
     assert (matching.postings(NOW) != {}) is taken

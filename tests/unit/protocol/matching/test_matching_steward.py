@@ -9,11 +9,13 @@ from protocol.effects import Publish
 from protocol.ids import Stage
 from protocol.matching import bodies
 from protocol.matching.board import Board
-from protocol.matching.bodies import COMMITTED, Hold, Mandate, Posting, Reject, Withdraw
+from protocol.matching.bodies import COMMITTED, Posting
 from protocol.matching.context import Context
 from protocol.matching.member import Member
 from protocol.matching.steward import Steward
 from protocol.matching.timing import LEASE_S
+from protocol.wire import letters
+from protocol.wire.letters import Hold, Mandate, Reject, Withdraw
 from tests.support.matching_examples import NOW, WALL_S, answers, member, peer, population, propose
 
 MANDATE = Mandate(int(WALL_S // 600), 1)
@@ -34,7 +36,7 @@ def two_stages() -> tuple[Steward, Context]:
     return steward_of([member(n) for n in range(4)])
 
 
-def later(ms: int, *, bound: bool = False) -> bodies.Propose:
+def later(ms: int, *, bound: bool = False) -> letters.Propose:
     """Return a proposal that was issued so many milliseconds after the usual one."""
     first = propose(MANDATE, bound=bound)
     return msgspec.structs.replace(first, issued_ms=first.issued_ms + ms)
@@ -48,7 +50,7 @@ def test_a_proposal_is_held_and_posted() -> None:
     assert not hold.locked
     assert hold.asked_ms == propose(MANDATE).issued_ms
     [post] = [e for e in effects if isinstance(e, Publish)]
-    posting = bodies.decode_body(post.kind, post.body)
+    posting = bodies.parse_posting(post.body)
     assert isinstance(posting, Posting)
     assert (posting.replicas, posting.level, posting.locked_replicas) == (1, 1_000_000, 0)
 
@@ -118,7 +120,7 @@ HOSTILE = [
 @pytest.mark.parametrize(
     ("sender", "body"), [row[1:] for row in HOSTILE], ids=[row[0] for row in HOSTILE]
 )
-def test_hostile_bodies_change_nothing(sender: str, body: bodies.ToSteward) -> None:
+def test_hostile_bodies_change_nothing(sender: str, body: letters.ToSteward) -> None:
     steward, _ = steward_of([member(0), member(1), member(2), member(3, held=[1])])
     steward.receive(peer(2), later(5), NOW)
     before = (steward.posting, dict(steward.pool.places))

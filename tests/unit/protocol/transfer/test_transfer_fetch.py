@@ -13,14 +13,14 @@ from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.limits import CHUNK_BYTES, MAX_BLOB_BYTES
 from protocol.pace import FORGET_S, LOOK_S
-from protocol.transfer.blob import Blob, root_of
+from protocol.transfer.blob import Blob, refusal, root_of
 from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, NoBlob
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest
 from tests.support.effects import sent
 
 A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 QUERY = BlobQuery("state", 1, 7)
-NO = NoBlob("state", 1, 7)
+NO = refusal("state", 1, 7)
 
 
 def digest(index: int, flavour: int = 0) -> bytes:
@@ -45,9 +45,6 @@ class Told(Fetch):
 
     def offered(self, sender: PeerId, offer: BlobOffer, now: float) -> list[FetchEffect]:
         return self._listed_at_once(super().offered(sender, offer, now), now)
-
-    def refused(self, sender: PeerId, answer: NoBlob, now: float) -> list[FetchEffect]:
-        return self._listed_at_once(super().refused(sender, answer, now), now)
 
     def lost(self, peer: PeerId, now: float) -> list[FetchEffect]:
         return self._listed_at_once(super().lost(peer, now), now)
@@ -166,10 +163,10 @@ def test_offers_that_are_no_answer_are_ignored() -> None:
     assert fetch.offer is None
 
 
-def test_an_inconsistent_offer_is_blamed() -> None:
-    for size in (0, MAX_BLOB_BYTES + 1):
+def test_an_offer_of_too_much_is_blamed_and_one_of_nothing_is_a_refusal() -> None:
+    for size, liars in ((0, []), (MAX_BLOB_BYTES + 1, [A])):
         fetch = begin(A)
-        assert blamed(list(fetch.offered(A, offer(2, size_bytes=size), 0.0))) == [A]
+        assert blamed(list(fetch.offered(A, offer(2, size_bytes=size), 0.0))) == liars
         assert fetch.hopeless
 
 
@@ -236,7 +233,7 @@ def test_the_most_offered_blob_is_tried_next() -> None:
     fetch.offered(STRANGER, offer(2, flavour=2), 0.0)
     fetch.offered(B, offer(2), 0.0)
     fetch.offered(C, offer(2), 0.0)
-    effects = list(fetch.refused(A, NO, 1.0))
+    effects = list(fetch.offered(A, NO, 1.0))
     assert {peer for peer, _ in asked(effects)} == {B, C}
 
 
@@ -317,13 +314,12 @@ def test_silent_donors_are_asked_again() -> None:
     assert again == [B]
 
 
-def test_any_version_will_do_without_one_in_the_query() -> None:
-    fetch = Told(BlobQuery("state", 1, None), [A])
-    fetch.start(0.0)
-    requests = asked(list(fetch.offered(A, offer(1, version=3), 0.0)))
-    assert requests == [(A, 0)]
+def test_another_version_than_that_of_the_query_counts_for_nothing() -> None:
+    fetch = begin(A)
+    assert fetch.offered(A, offer(1, version=3), 0.0) == []
+    assert asked(list(fetch.offered(A, offer(1), 0.0))) == [(A, 0)]
     assert fetch.chunk(A, chunk(0, version=4), digest(0), 1.0) == []
-    assert stored(list(fetch.chunk(A, chunk(0, version=3), digest(0), 1.0))) == [0]
+    assert stored(list(fetch.chunk(A, chunk(0), digest(0), 1.0))) == [0]
 
 
 def test_an_offer_before_the_question_chooses_nothing() -> None:
@@ -350,23 +346,9 @@ def test_what_two_blobs_share_is_fetched_once() -> None:
 
 def test_a_late_answer_to_another_question_drops_no_donor() -> None:
     fetch = begin(A)
-    for late in (
-        NoBlob("state", 1, 6),
-        NoBlob("state", 2, 7),
-        NoBlob("data", 1, 7),
-        NoBlob("state", 1, None),
-    ):
-        assert fetch.refused(A, late, 0.0) == []
+    for late in (refusal("state", 1, 6), refusal("state", 2, 7), refusal("data", 1, 7)):
+        assert fetch.offered(A, late, 0.0) == []
         assert not fetch.hopeless
     requests = asked(fetch.offered(A, offer(10), 0.0))
-    assert fetch.refused(A, NoBlob("state", 1, 6), 0.0) == []
+    assert fetch.offered(A, refusal("state", 1, 6), 0.0) == []
     assert sorted(serve_all(fetch, requests)) == list(range(10))
-
-
-def test_who_offered_the_newest_refuses_what_it_offered() -> None:
-    for version, refuses in ((3, True), (None, True), (2, False)):
-        fetch = Told(BlobQuery("state", 1, None), [A])
-        fetch.start(0.0)
-        fetch.offered(A, offer(1, version=3), 0.0)
-        fetch.refused(A, NoBlob("state", 1, version), 0.0)
-        assert fetch.hopeless == refuses

@@ -26,7 +26,7 @@ from protocol.address import Address
 from protocol.ids import PeerId, SwarmId, peer_id_from_key
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
 from protocol.manifest import swarm_id
-from protocol.wire.messages import Goodbye, Hello, ManifestReply, Message, RecordDigest
+from protocol.wire.messages import Goodbye, Hello, Message, RecordDigest
 from tests.support.memory_network import open_memory_hub
 from tests.support.protocol_examples import manifest, signer
 from tests.support.train_swarm import open_swarm
@@ -122,6 +122,10 @@ ENCODED, SIGNATURE = signer(1).sign_manifest(manifest(signer(1).peer))
 SWARM = swarm_id(ENCODED)
 
 
+def told(manifest: bytes, signature: bytes) -> Hello:
+    return Hello(PROTOCOL, SWARM, "v", manifest=manifest, signature=signature)
+
+
 async def fetched(*said: Message, swarm: SwarmId | None = SWARM) -> SwarmFile | UserError:
     """What comes of a manifest that a member sends, or of what it says instead."""
     async with open_memory_hub() as hub:
@@ -143,7 +147,7 @@ async def fetched(*said: Message, swarm: SwarmId | None = SWARM) -> SwarmFile | 
 
 
 async def test_the_manifest_is_found_among_what_a_member_says() -> None:
-    reply = ManifestReply(ENCODED, SIGNATURE)
+    reply = told(ENCODED, SIGNATURE)
     for swarm in (SWARM, None):
         found = await fetched(
             Hello(PROTOCOL, None, "v"), RecordDigest([], True), reply, swarm=swarm
@@ -155,9 +159,10 @@ async def test_the_manifest_is_found_among_what_a_member_says() -> None:
     ("said", "swarm", "words"),
     [
         (Goodbye("you are expelled"), SWARM, "the swarm refuses us: you are expelled"),
-        (ManifestReply(ENCODED, SIGNATURE), "cd" * 32, "not genuine: manifest-of-another-swarm"),
-        (ManifestReply(ENCODED, bytes(64)), SWARM, "not genuine: bad-signature"),
-        (ManifestReply(ENCODED[:-1], SIGNATURE), None, "not genuine"),
+        (told(ENCODED, SIGNATURE), "cd" * 32, "not genuine: manifest-of-another-swarm"),
+        (told(ENCODED, bytes(64)), SWARM, "not genuine: bad-signature"),
+        (told(ENCODED, b""), SWARM, "not genuine: bad-signature"),
+        (told(ENCODED[:-1], SIGNATURE), None, "not genuine"),
     ],
 )
 async def test_what_a_member_sends_in_place_of_our_manifest_is_refused(

@@ -13,7 +13,7 @@ from protocol.answer import no
 from protocol.invite import SwarmFile
 from protocol.verdicts import Verdict, Verdicts
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import Goodbye, Hello, ManifestReply, decode_message, encode_message
+from protocol.wire.messages import Goodbye, Hello, decode_message, encode_message
 from tests.support.protocol_examples import manifest
 from tests.support.recording_ports import RecordingPorts
 
@@ -64,10 +64,38 @@ def test_a_refusal_is_no_longer_than_a_goodbye_may_be() -> None:
 def test_who_names_no_swarm_gets_the_manifest_and_is_not_admitted(greets: bool) -> None:
     ports = RecordingPorts()
     made = Handshake(FILE, ports, Verdicts(), greets=lambda _: greets)
-    assert not made.hello(OTHER, Hello(PROTOCOL + 1, None, "volunteer/9"))
-    assert ports.messages() == [ManifestReply(b"manifest", bytes(64))]
+    assert not made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/9"))
+    (told,) = ports.messages()
+    assert isinstance(told, Hello)
+    assert (told.swarm, told.manifest, told.signature) == (SWARM, b"manifest", bytes(64))
     assert not made.admitted
     assert not made.early
+
+
+def test_who_speaks_another_protocol_gets_the_reason_and_no_manifest() -> None:
+    ports = RecordingPorts()
+    assert not Handshake(FILE, ports, Verdicts()).hello(OTHER, Hello(PROTOCOL - 1, None, "v"))
+    assert [type(message) for message in ports.messages()] == [Goodbye]
+
+
+def test_the_manifest_shows_a_credential_only_to_whom_we_greet() -> None:
+    """An inviter's ticket is for the inviter alone, which is the only one that we greet."""
+    vouching = SimpleNamespace(proof=lambda peer: b"ticket")
+    for greets, shown in ((True, b"ticket"), (False, b"")):
+        ports = RecordingPorts()
+        made = Handshake(FILE, ports, Verdicts(), cast(Vouching, vouching))
+        made.greets = lambda _: greets  # noqa: B023
+        made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/9"))
+        assert [message.admission for message in ports.messages()] == [shown]
+
+
+def test_a_hello_says_where_we_see_the_peer() -> None:
+    ports = RecordingPorts()
+    made = Handshake(FILE, ports, Verdicts(), sees=lambda _: ("11.0.0.1", 7))
+    made.greet(OTHER)
+    (hello,) = ports.messages()
+    assert decode_message(encode_message(hello)) == hello
+    assert hello.seen == ("11.0.0.1", 7)
 
 
 def test_the_manifest_is_told_once_on_a_link() -> None:

@@ -15,7 +15,7 @@ from protocol.ids import PeerId
 from protocol.port_mapping.mapped import Mapped
 from protocol.reachability.budgets import DIALS_OF_PREFIX, MESSAGES
 from protocol.reachability.machine import Source, Standing, Verdict
-from protocol.wire.messages import PROBE_FILLER_BYTES, Message, Observed, Probed, ProbeRequest
+from protocol.wire.messages import PROBE_FILLER_BYTES, Message, Probed, ProbeRequest
 
 ME, PORT, US = PeerId("me"), 4001, "11.0.0.2"
 FILLER = bytes(PROBE_FILLER_BYTES)
@@ -43,7 +43,6 @@ class World:
         peer = PeerId(f"p{number}")
         self.links[peer] = LinkEnds(host or f"11.0.{number + 1}.2", PORT, 40_000, dialled=True)
         self.members.add(peer)
-        self.reach.linked(peer)
         return peer
 
     # --- the network ----------------------------------------------------------------------------
@@ -86,17 +85,17 @@ async def made(monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery) -> World:
 
 async def _answered(made: World, peers: list[PeerId], reached: bool) -> None:
     for peer in peers:
-        made.reach.observed(peer, Observed(US, 50_000))
+        made.reach.observed(peer, (US, 50_000))
     for peer, message in list(made.sent):
         if isinstance(message, ProbeRequest):
             made.reach.probed(peer, Probed(message.number, reached))
 
 
-async def test_a_linked_peer_is_told_where_we_see_it(made: World) -> None:
-    peer = made.meet(1)
-    assert made.sent == [(peer, Observed("11.0.2.2", PORT))]
-    made.reach.linked(PeerId("behind a relay"))
-    assert len(made.sent) == 1
+async def test_a_peer_is_seen_where_other_networks_see_it_too(made: World) -> None:
+    assert made.reach.sees(made.meet(1)) == ("11.0.2.2", PORT)
+    for host in (HOME, "2a11:9::1%eth0"):
+        assert made.reach.sees(made.meet(2, host)) is None
+    assert made.reach.sees(PeerId("behind a relay")) is None
 
 
 async def test_members_are_dialled_back_within_a_budget_and_others_are_not(made: World) -> None:
@@ -161,7 +160,7 @@ async def test_an_announced_address_that_nobody_reaches_is_a_warning(made: World
 async def test_an_address_announced_later_is_probed_at_the_next_look(made: World) -> None:
     made.reach.announced = [Address("ip4", US, 9000)]
     for number in range(3):
-        made.reach.observed(made.meet(number), Observed(US, 50_000))
+        made.reach.observed(made.meet(number), (US, 50_000))
     await trio.sleep(LOOK_S + 1.0)
     probes = [message for _, message in made.sent if isinstance(message, ProbeRequest)]
     assert 9000 in {probe.port for probe in probes}
@@ -183,16 +182,14 @@ async def test_a_mapping_is_wanted_behind_a_router_only(made: World) -> None:
     assert made.reach.wants_pinhole() is None, "nobody outside could use it"
 
 
-@pytest.mark.parametrize(
-    "message", [Observed("11.9.9.9", 7), ProbeRequest(1, PORT, FILLER), Probed(1, True)]
-)
-async def test_who_floods_is_blamed_and_costs_no_more(made: World, message: Message) -> None:
+@pytest.mark.parametrize("message", [None, ProbeRequest(1, PORT, FILLER), Probed(1, True)])
+async def test_who_floods_is_blamed_and_costs_no_more(made: World, message: Message | None) -> None:
     liar, honest = made.meet(0), made.meet(1)
     made.sent.clear()
     for _ in range(1000):
         match message:
-            case Observed():
-                made.reach.observed(liar, message)
+            case None:
+                made.reach.observed(liar, ("11.9.9.9", 7))
             case ProbeRequest():
                 made.reach.requested(liar, message)
             case Probed():
@@ -200,7 +197,7 @@ async def test_who_floods_is_blamed_and_costs_no_more(made: World, message: Mess
     assert {blame.peer for blame in made.blamed} == {liar}
     assert len(made.blamed) == 1000 - MESSAGES.burst
     assert len(made.sent) <= MESSAGES.burst
-    made.reach.observed(honest, Observed(US, 7))
+    made.reach.observed(honest, (US, 7))
     assert made.reach.machine.outer_hosts()[-1] == US
 
 
@@ -263,7 +260,7 @@ async def test_a_host_that_no_address_can_have_is_never_advertised(made: World, 
     made.reach.renew()
     liars = [made.meet(number, host=f"2a11:{number}::2") for number in range(1, 4)]
     for peer in liars:
-        made.reach.observed(peer, Observed(host, PORT))
+        made.reach.observed(peer, (host, PORT))
     for peer, message in list(made.sent):
         if isinstance(message, ProbeRequest):
             made.reach.probed(peer, Probed(message.number, True))

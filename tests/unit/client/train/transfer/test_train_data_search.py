@@ -12,8 +12,9 @@ from client.train.transfer.data_search import ASK_AGAIN_S, MOST_DONORS, QUERY, T
 from model_zoo.specs.data import DataSpec
 from protocol.effects import Penalise
 from protocol.ids import PeerId, Stage, SwarmId
+from protocol.transfer.blob import refusal
 from protocol.transfer.leaves import LEAVES, LIE_POINTS
-from protocol.wire.messages import BlobOffer, NoBlob
+from protocol.wire.messages import BlobOffer
 from tests.support.protocol_examples import SWARM, manifest, peer
 from tests.support.recording_ports import RecordingPorts
 
@@ -122,7 +123,7 @@ def test_while_one_of_several_offers_it_nobody_is_asked(asked: Asked) -> None:
     asked.search.tick(100.0 + ASK_AGAIN_S)
     assert len(asked.sent) == 2
     asked.time = 103.0
-    asked.search.receive(OTHER, NoBlob("data", 0, LEAVES))
+    asked.search.receive(OTHER, refusal("data", 0, LEAVES))
     assert not asked.search.offering
     assert asked.search.next_deadline() == 103.0 + ASK_AGAIN_S
 
@@ -157,7 +158,7 @@ def test_who_offers_or_gives_another_text_is_penalised_and_is_no_donor(asked: As
 def test_an_answer_about_something_else_changes_nothing(asked: Asked) -> None:
     asked.offers(ONE)
     asked.downloads.receive(OTHER, BlobOffer("data", 0, TOKENIZER, 1, b"d" * 32))
-    asked.downloads.receive(ONE, NoBlob("data", 0, TOKENIZER))
+    asked.downloads.receive(ONE, refusal("data", 0, TOKENIZER))
     assert asked.search.offering == {ONE}
     assert asked.done == []
 

@@ -36,8 +36,9 @@ from protocol.manifest import StageStart
 from protocol.recovery.choice import SEED
 from protocol.recovery.effects import FetchLine
 from protocol.recovery.stored import Copy
+from protocol.transfer.blob import refusal
 from protocol.transfer.leaves import LEAVES, LIE_POINTS
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message
 from tests.support.protocol_examples import SWARM, manifest, peer
 from tests.support.recording_ports import RecordingPorts
 from tests.support.virtual_time import at_once
@@ -339,9 +340,9 @@ async def test_what_is_fetched_takes_messages_only_meanwhile(tmp_path: Path) -> 
         await trio.testing.wait_all_tasks_blocked()
         assert ports.sent == [(DONOR, query), (LIAR, query)]
         (download,) = downloads._takers
-        assert download.concerns(NoBlob("data", 0, TOKENIZER))
+        assert download.concerns(refusal("data", 0, TOKENIZER))
         for other in (("data", 0, LEAVES), ("data", 1, TOKENIZER), ("state", 0, TOKENIZER)):
-            assert not download.concerns(NoBlob(*other))  # type: ignore[arg-type]
+            assert not download.concerns(refusal(*other))  # type: ignore[arg-type]
         small = tmp_path / "small"
         small.write_bytes(b"x" * 300)
         blob = blob_of_file("data", 0, TOKENIZER, small)

@@ -15,8 +15,9 @@ from client.train.stage.stage_acquisition import sweep_copies
 from client.train.transfer import blobs
 from client.train.transfer.blobs import Shelf, blob_of_file
 from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
+from protocol.transfer.blob import refusal
 from protocol.transfer.leaves import LEAVES
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message, NoBlob
+from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message
 from tests.support.protocol_examples import peer
 from tests.support.recording_ports import RecordingPorts
 
@@ -68,9 +69,9 @@ async def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(
     for reason in ("the quota", ""):
         shelf.ports.forget()
         shelf.closed_because = lambda: reason  # noqa: B023
-        shelf.query(ASKER, BlobQuery("state", 0, None))
+        shelf.query(ASKER, BlobQuery("state", 0, 5))
         await shelf.request(ASKER, ChunkRequest("state", 0, 5, 0))
-        refused = [NoBlob("state", 0, version) for version in (None, 5)]
+        refused = [refusal("state", 0, 5)] * 2
         given = [offer, Chunk("state", 0, 5, 0)]
         assert shelf.ports.messages() == (refused if reason else given)
         assert shelf.ports.payloads[1] == (b"" if reason else b"weights")
@@ -80,7 +81,7 @@ async def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(
 async def test_a_chunk_that_does_not_exist_delists_nothing(path: Path, shelf: AskedShelf) -> None:
     shelf.offers(path)
     for index in (1, MAX_CHUNKS - 1):
-        assert await shelf.replies(index) == ["NoBlob"]
+        assert await shelf.replies(index) == ["BlobOffer"]
     assert await shelf.replies(0) == ["Chunk"]
 
 
@@ -95,7 +96,7 @@ async def test_a_file_that_cannot_be_read_now_is_served_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", fails)
-        assert await shelf.replies(0) == ["NoBlob"]
+        assert await shelf.replies(0) == ["BlobOffer"]
     assert await shelf.replies(0) == ["Chunk"]
 
 
@@ -116,7 +117,7 @@ async def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
         path.unlink()
     else:
         path.write_bytes(b"weight")
-    assert await shelf.replies(0) == ["NoBlob"]
+    assert await shelf.replies(0) == ["BlobOffer"]
     assert shelf.offer(0, 5) is None
     snapshot(6)
     assert await shelf.replies(0, 2) == ["Chunk"], "four are kept, and it was none of them"
@@ -145,7 +146,7 @@ async def test_everything_else_goes_on_while_a_chunk_is_read(
         path.write_bytes(b"others")
         other = shelf.offers(path)
         disk.set()
-    assert isinstance(shelf.ports.messages()[0], NoBlob if gone else Chunk)
+    assert isinstance(shelf.ports.messages()[0], BlobOffer if gone else Chunk)
     assert shelf.offer(0, 5) == other, "what was read was withdrawn meanwhile"
 
 
@@ -202,34 +203,34 @@ def test_who_waits_for_a_state_that_is_not_written_is_told(path: Path, shelf: As
     shelf.query(ASKER, BlobQuery("state", 0, 7))
     shelf.query(ASKER, BlobQuery("state", 0, 8))
     [answer] = shelf.ports.messages()
-    assert answer == NoBlob("state", 0, 7)
+    assert answer == refusal("state", 0, 7)
     shelf.put(blob_of_file("state", 0, 7, path), path, temporary=False)
     shelf.query(ASKER, BlobQuery("state", 0, 7))
     assert isinstance(shelf.ports.messages()[-1], BlobOffer)
 
 
-def test_of_several_versions_the_newest_is_offered_unless_one_is_named(
+def test_of_several_versions_that_one_is_offered_that_is_asked_for(
     path: Path, shelf: AskedShelf
 ) -> None:
     offers = {v: shelf.offers(path, v) for v in (3, 9, 5)}
     shelf.put(blob_of_file("state", 1, 20, path), path, temporary=False)
-    assert shelf.answers("state", 0, None) == [offers[9]]
-    assert shelf.answers("state", 0, 5) == [offers[5]]
-    gone = NoBlob("state", 0, 4)
+    for version in (3, 9, 5):
+        assert shelf.answers("state", 0, version) == [offers[version]]
+    gone = refusal("state", 0, 4)
     assert shelf.answers("state", 0, 4) == [gone]
     assert shelf.answers("state", 0, 10) == [], "it may be on its way"
-    assert shelf.answers("state", 2, None) == []
+    assert shelf.answers("state", 2, 4) == []
     shelf.withdraw_above(5)
-    assert shelf.answers("state", 0, None) == [offers[5]]
+    assert shelf.answers("state", 0, 9) == [], "it may be on its way again"
+    assert shelf.answers("state", 0, 5) == [offers[5]]
     shelf.withdraw(0, 5)
-    assert shelf.answers("state", 0, None) == [offers[3]]
+    assert shelf.answers("state", 0, 5) == []
+    assert shelf.answers("state", 0, 3) == [offers[3]]
     assert shelf.offer(1, 20) is None
 
 
 def test_what_is_no_state_is_here_or_is_not(path: Path, shelf: AskedShelf) -> None:
-    for version in (None, 0):
-        answer = NoBlob("data", 0, version)
-        assert shelf.answers("data", 0, version) == [answer]
+    assert shelf.answers("data", 0, 0) == [refusal("data", 0, 0)]
     blob = blob_of_file("data", 0, 0, path)
     shelf.put(blob, path, temporary=False)
     assert shelf.answers("data", 0, 0) == [blob.offer]
@@ -249,7 +250,7 @@ class Leaves:
 
 
 async def test_leaves_are_given_one_by_one(shelf: AskedShelf) -> None:
-    none = NoBlob("data", 0, LEAVES)
+    none = refusal("data", 0, LEAVES)
     assert shelf.answers("data", 0, LEAVES) == [none]
     offer = BlobOffer("data", 0, LEAVES, 8, [b"d" * 32])
     for offered, answer in ((None, none), (offer, offer)):
@@ -259,7 +260,7 @@ async def test_leaves_are_given_one_by_one(shelf: AskedShelf) -> None:
     for index in (1, 0, None):
         await shelf.request(ASKER, ChunkRequest("data", 0, LEAVES, index))
     given = [Chunk("data", 0, LEAVES, 1), Chunk("data", 0, LEAVES, 0)]
-    assert shelf.ports.messages() == [*given, NoBlob("data", 0, LEAVES)]
+    assert shelf.ports.messages() == [*given, refusal("data", 0, LEAVES)]
     assert shelf.ports.payloads == [b"leaf", b"", b""]
     assert shelf.served_bytes == 4
 
@@ -274,11 +275,11 @@ async def test_a_large_file_is_served_in_chunks_after_the_list_of_their_digests(
     for index in (None, 0, 1, 2):
         await shelf.request(ASKER, ChunkRequest("state", 0, 5, index))
     assert shelf.ports.payloads == [blob.listed, bytes(CHUNK_BYTES), rest, b""]
-    assert shelf.ports.messages()[3] == NoBlob("state", 0, 5)
+    assert shelf.ports.messages()[3] == refusal("state", 0, 5)
     assert shelf.served_bytes == len(blob.listed) + CHUNK_BYTES + len(rest)
     shelf.ports.forget()
     await shelf.request(ASKER, ChunkRequest("state", 0, 6, 0))
-    assert isinstance(shelf.ports.messages()[0], NoBlob)
+    assert shelf.ports.messages() == [refusal("state", 0, 6)]
 
 
 def test_a_file_that_is_larger_than_any_blob_is_none(
