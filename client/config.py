@@ -327,14 +327,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checkpoint_keep: Annotated[
         int, Meta(ge=1, le=1000), About("Checkpoints to keep per stage.")
     ] = 2
-    checkpoint_milestone_every: Annotated[
-        int,
-        Meta(ge=0, le=2**40),
-        About(
-            "Keep every checkpoint whose version is a multiple of this forever; 0: none.",
-            zero="none",
-        ),
-    ] = 0
     metrics_port: Annotated[Port, About("Port for Prometheus metrics; 0: none.", zero="none")] = 0
     metrics_host: Annotated[
         str,

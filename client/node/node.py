@@ -256,7 +256,6 @@ class Node(ControlApi):
         self._checkpoints = CheckpointFolder(
             folders.checkpoints(swarm.swarm),
             options.settings.checkpoint_keep,
-            options.settings.checkpoint_milestone_every,
         )
         self._leaving = Leaving(lambda: self._training.held_stages)
         self._seen = seen

@@ -31,7 +31,6 @@ TITLES: Final[dict[str, tuple[str, ...]]] = {
     "disk": (
         "data_dir",
         "checkpoint_keep",
-        "checkpoint_milestone_every",
         "data_cache_bytes",
         "boundary_memory_bytes",
         "boundary_disk_bytes",
