@@ -115,7 +115,6 @@ def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     yield checks.check_port(home.settings.listen_host, home.settings.listen_port, own)
     yield checks.check_memory()
     yield outside.check_descriptors()
-    yield outside.check_clock()
     yield check_gpu(home.settings)
     yield outside.check_reachability(home.settings, runs=run is not None and run.runs)
     if opens:

@@ -1,4 +1,4 @@
-"""Further checks of ``volunteer doctor``: the way to the swarm, the clock, what runs, and the
+"""Further checks of ``volunteer doctor``: the way to the swarm, what runs, and the
 owner's limits.
 
 None sends more than the opening of a connection to remembered members, and none raises.
@@ -7,9 +7,6 @@ None sends more than the opening of a connection to remembered members, and none
 from __future__ import annotations
 
 import resource
-import shutil
-import subprocess
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
@@ -18,7 +15,6 @@ import trio
 from client.cli.diagnosis.checks import Check, Status
 from client.cli.reach.home import Home, own_hosts
 from client.cli.reach.running import ending_words
-from client.clock import SET_CLOCK
 from client.config import Settings
 from client.control.client import ControlClient, ControlError
 from client.control.snapshot import HOW_TO_UPDATE
@@ -38,28 +34,6 @@ from protocol.invite import SwarmFile
 MIN_DESCRIPTORS = 512
 DIAL_TIMEOUT_S = 2.0
 MOST_DIALLED = 5
-EARLIEST = 1_760_000_000.0
-"""A clock before this time (Unix seconds) is wrong: the software is newer."""
-
-
-def check_clock() -> Check:
-    """The clock is right, by what the system knows of it; a running volunteer says what members
-    think of it."""
-    if time.time() < EARLIEST:
-        return Check("clock", "fail", time.ctime(), SET_CLOCK)
-    if (control := shutil.which("timedatectl")) is None:
-        return Check(
-            "clock", "ok", f"{time.ctime()}; this system does not report whether it is synchronised"
-        )
-    command = [control, "show", "-p", "NTPSynchronized", "--value"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return Check("clock", "ok", time.ctime())
-    if done.stdout.strip() == "no":
-        words = f"{time.ctime()}, not synchronised with a time server"
-        return Check("clock", "warn", words, SET_CLOCK)
-    return Check("clock", "ok", time.ctime())
 
 
 def check_descriptors() -> Check:

@@ -61,14 +61,6 @@ class Scene:
     def data(self) -> Path:
         return home_folders(self.home).data
 
-    def program(self, name: str, body: str) -> None:
-        """Put a program in front of all others."""
-        folder = self.home / "bin"
-        folder.mkdir(exist_ok=True)
-        (folder / name).write_text(f"#!/bin/sh\n{body}\n")
-        (folder / name).chmod(0o755)
-        self.patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-
     def remember(self, *peers: Address) -> None:
         """Know a swarm with these members."""
         swarm = replace(swarm_of(self.home), peers=peers)
@@ -256,17 +248,6 @@ def members_that_answer(scene: Scene) -> None:
 
 
 # --- the machine ---------------------------------------------------------------------------------
-
-
-@case("clock", "fail", "1970", "timedatectl set-ntp true")
-def clock_of_another_age(scene: Scene) -> None:
-    scene.patch.setattr(checks_outside.time, "time", lambda: 1000.0)
-    scene.patch.setattr(checks_outside.time, "ctime", lambda: "Thu Jan  1 00:16:40 1970")
-
-
-@case("clock", "warn", "not synchronised with a time server", "timedatectl set-ntp true")
-def clock_that_nobody_sets(scene: Scene) -> None:
-    scene.program("timedatectl", "echo no")
 
 
 @case("memory", "warn", "0.2 GB, which is all that its control group may use", "raise the limit")
