@@ -95,6 +95,7 @@ def join(
     settings = home.settings
     check_threads(settings.threads)
     target = find_target(home, named)
+    home.signer()  # here, where its owner reads what it says
     if _runs_here(named, headless=headless, detach=detach):
         return serve_here(home, settings, target, data, exit_when_done=exit_when_done)
     handover = Handover(

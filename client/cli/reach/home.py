@@ -13,7 +13,7 @@ from client.cli.terminal.output import say
 from client.config import EVERYWHERE, Resolved, Settings, resolve
 from client.errors import ConfigError, ExitCode, UserError
 from client.store.identity import ensure_identity, load_identity
-from client.store.paths import SYSTEM_CONFIG_FILE, Folders, find_folders, make_private
+from client.store.paths import SYSTEM_CONFIG_FILE, Entry, Folders, find_folders, make_private
 from protocol.address import Address, parse_address
 from protocol.hosts import is_global, kind_of
 from protocol.ids import PeerId
@@ -36,12 +36,16 @@ class Home:
         return self.resolved.settings
 
     def signer(self) -> Signer:
-        """Return this volunteer's identity; makes one at first use.
+        """Return this volunteer's identity; makes one at first use, and says so if there was one.
 
         Raises:
             UserError: it cannot be read, trusted or written.
         """
-        return ensure_identity(make_private(self.folders.data))
+        data = make_private(self.folders.data)
+        if load_identity(data) is None and self.folders.swarms.exists():
+            say(f"note: {data / Entry.KEY} is gone: this is a new volunteer from now on.")
+            say("  To be the same one to the swarms that know it, restore that file from a backup")
+        return ensure_identity(data)
 
     def known_peer(self) -> PeerId | None:
         """Return this volunteer's peer id; None: it has no key yet, or one that cannot be read."""

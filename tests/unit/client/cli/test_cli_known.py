@@ -13,6 +13,7 @@ from client.cli.commands.create import sign
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
 from client.errors import ExitCode, UserError
+from client.store.identity import KEY_FILE
 from client.store.paths import Folders, home_folders
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
@@ -39,6 +40,15 @@ def folders(home: Path, founded: list[SwarmFile]) -> Folders:
     for swarm in founded:
         SwarmStore(found.swarms).remember(swarm)
     return found
+
+
+def test_a_key_that_was_lost_is_told_once(
+    home: Path, folders: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find_home().signer()
+    assert f"{folders.data / KEY_FILE} is gone" in capsys.readouterr().err
+    find_home().signer()
+    assert capsys.readouterr().err == ""
 
 
 def running(swarm: SwarmFile) -> FakeProvider:
