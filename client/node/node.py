@@ -449,7 +449,7 @@ class Node(ControlApi):
         """Warn where volunteers of one machine would all take its cores and memory."""
         others = len({*listening_sockets()} - {own})
         if others and not self._options.settings.threads:
-            words = f"{plural(others, 'other volunteer')} run on this machine: give each of them "
+            words = f"{plural(others, 'other volunteer')} on this machine: give each of them "
             words += "--threads and --memory-limit, or they take each other's cores and memory"
             self._event_sink.explain(Explain("swarm", words, "warning"))
 
