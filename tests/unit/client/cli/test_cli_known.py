@@ -45,6 +45,7 @@ def folders(home: Path, founded: list[SwarmFile]) -> Folders:
 def test_a_key_that_was_lost_is_told_once(
     home: Path, folders: Folders, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    folders.data.chmod(0o700)
     find_home().signer()
     assert f"{folders.data / KEY_FILE} is gone" in capsys.readouterr().err
     find_home().signer()
