@@ -2,7 +2,7 @@
 
 $ volunteer attach  # the screen; d closes it
 
-Without a terminal, and with volunteer status --watch --plain, it is a line a step.
+Without a terminal, and with volunteer status --watch, it is a line a step.
 
 One of another home: VOLUNTEER_HOME=HOME volunteer attach, as volunteer list has it. On another
 machine: ssh -t me@lab volunteer attach.

@@ -149,8 +149,8 @@ def test_the_log_is_followed_through_a_change_of_the_file(home: Path) -> None:
     log.close()
 
 
-def test_watching_plainly_prints_a_line_per_change(home: Path) -> None:
-    with node_of(home, FakeProvider()), living(RUN, "status", "--watch", "--plain") as process:
+def test_watching_prints_a_line_per_change(home: Path) -> None:
+    with node_of(home, FakeProvider()), living(RUN, "status", "--watch") as process:
         assert line_of(process).startswith("step 3/10")
 
 

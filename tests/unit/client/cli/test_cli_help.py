@@ -110,7 +110,7 @@ def test_every_example_has_lines_of_its_own() -> None:
     _, _, text = _run("status", "--help", COLUMNS="80")
     lines = [line.strip() for line in text.splitlines()]
     at = lines.index("• volunteer status --watch")
-    assert lines[at + 1] == "every second"
+    assert lines[at + 1] == "a line per step, also for screen readers and logs"
 
 
 @pytest.mark.parametrize(
