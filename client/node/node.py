@@ -54,7 +54,7 @@ from client.node.status import drain_costs_of, limits_view, take_snapshot
 from client.node.trust import describe_members
 from client.quantities import plural
 from client.store.checkpoints import CheckpointFolder
-from client.store.identity import ensure_identity, identity_lock, load_identity
+from client.store.identity import ensure_identity, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
 from client.store.persisted import Persisted
@@ -125,7 +125,7 @@ class NodeOptions:
 async def run_node(
     options: NodeOptions, *, on_event: Callable[[Event], None], stop: trio.Event
 ) -> ExitCode:
-    """Run a node until it is done or ``stop`` is set.
+    """Run a node until it is done or ``stop`` is set; the caller holds the lock of its identity.
 
     Args:
         options: settings and swarm.
@@ -138,14 +138,13 @@ async def run_node(
     data_dir = options.settings.data_dir
     folders = find_folders(data=Path(data_dir).absolute() if data_dir else None)
     make_private(folders.runtime)
-    with identity_lock(make_private(folders.data)):
-        signer = ensure_identity(folders.data)
-        seed = load_identity(folders.data)
-        if seed is None:
-            words = f"the identity in {folders.data} vanished"
-            raise UserError(words, "start the volunteer again")
-        _note_begin(folders, options.target)
-        return await _run(options, folders, signer, seed, on_event, stop)
+    signer = ensure_identity(make_private(folders.data))
+    seed = load_identity(folders.data)
+    if seed is None:
+        words = f"the identity in {folders.data} vanished"
+        raise UserError(words, "start the volunteer again")
+    _note_begin(folders, options.target)
+    return await _run(options, folders, signer, seed, on_event, stop)
 
 
 async def _run(

@@ -10,6 +10,7 @@ import os
 import secrets
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,9 @@ from protocol.wire.envelope import SEED_BYTES, Signer
 
 KEY_FILE: Final = Entry.KEY
 LOCK_FILE: Final = Entry.LOCK
+ANOTHER: Final = "another"
+"""A process whose number the disk had no room for."""
+LOOK_S: Final = 0.05
 
 
 def load_identity(folder: Path) -> bytes | None:
@@ -80,17 +84,22 @@ def ensure_identity(folder: Path) -> Signer:
 def identity_lock(folder: Path) -> Iterator[None]:
     """Hold the lock of an identity while this process uses it.
 
-    The kernel releases it with the process, so a crash never leaves a stale lock.
+    The kernel releases it with the process, so a crash never leaves a stale lock. Whoever only
+    looks who holds it (``lock_holder``) has it for a moment, so a second look decides.
 
     Raises:
         UserError: another process holds it; names the process.
     """
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise already_runs(holder(descriptor)) from error
+        for last in (False, True):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if last:
+                    raise already_runs(_named(descriptor)) from error
+                time.sleep(LOOK_S)
         with suppress(OSError):  # a full disk: the lock counts, the number is for people
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -99,9 +108,24 @@ def identity_lock(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def holder(descriptor: int) -> str:
-    """Return the process that a lock file names, or ``another``."""
-    return os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another"
+def lock_holder(folder: Path) -> str:
+    """Return the process that holds the lock of an identity, or ``ANOTHER``; empty: none does."""
+    try:
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""  # no process has ever used it
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when it is closed
+    except BlockingIOError:
+        return _named(descriptor)
+    finally:
+        os.close(descriptor)
+    return ""
+
+
+def _named(descriptor: int) -> str:
+    """Return the process that a lock file names."""
+    return os.pread(descriptor, 32, 0).decode(errors="replace").strip() or ANOTHER
 
 
 def already_runs(process: str) -> UserError:

@@ -110,13 +110,13 @@ def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     if opens:
         yield from examine_home(home)
     yield inside.check_runtime_folder(home.folders.runtime)
-    run = RunRecord(home.folders.data).load()
+    run = RunRecord(home.folders.data).running
     own = run.pid if run is not None else None
     yield checks.check_port(home.settings.listen_host, home.settings.listen_port, own)
     yield checks.check_memory()
     yield outside.check_descriptors()
     yield check_gpu(home.settings)
-    yield outside.check_reachability(home.settings, runs=run is not None and run.runs)
+    yield outside.check_reachability(home.settings, runs=run is not None)
     if opens:
         yield from outside.check_swarms(home)
     yield from outside.check_node(home)

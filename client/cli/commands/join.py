@@ -34,8 +34,7 @@ from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
 from client.garbage import uncollected
 from client.limits.cores import check_threads
-from client.store.identity import already_runs
-from client.store.last_run import RunRecord
+from client.store.identity import already_runs, lock_holder
 from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.ids import PeerId
@@ -95,7 +94,6 @@ def join(
     settings = home.settings
     check_threads(settings.threads)
     target = find_target(home, named)
-    home.signer()  # here, where its owner reads what it says
     if _runs_here(named, headless=headless, detach=detach):
         return serve_here(home, settings, target, data, exit_when_done=exit_when_done)
     handover = Handover(
@@ -167,6 +165,7 @@ def _in_background(
     if agreed is None:
         say("nothing was started")
         return ExitCode.INTERRUPTED
+    home.signer()  # here, where its owner reads what it says
     socket, node = start(home, msgspec.structs.replace(handover, swarm=str(agreed)))
     if not detach:
         return show(socket, home.folders)
@@ -182,15 +181,11 @@ def _in_background(
 def refuse_second(home: Home) -> None:
     """Refuse to start beside a running volunteer of this home, before any slow work.
 
-    The identity's lock decides when the node starts; this check may miss a volunteer that is
-    starting.
-
     Raises:
         UserError: one runs; names its process and how to show it.
     """
-    run = RunRecord(home.folders.data).load()
-    if run is not None and run.runs:
-        raise already_runs(str(run.pid))
+    if process := lock_holder(home.folders.data):
+        raise already_runs(process)
 
 
 def _agreed(home: Home, target: Target, *, yes: bool) -> Target | None:

@@ -128,8 +128,8 @@ def check_node(home: Home) -> Iterator[Check]:
 
 
 def _check_last_run(record: RunRecord) -> Check:
-    run, ending = record.load(), record.ending()
-    if run is not None and run.runs:
+    run, ending = record.running, record.ending()
+    if run is not None:
         words = f"process {run.pid} runs, but does not answer"
         return Check(
             "volunteer",

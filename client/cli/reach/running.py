@@ -88,7 +88,7 @@ def not_running(folders: Folders, swarm: str | None) -> UserError:
     if run is not None and _is_of(run.swarm, run.swarm_name, swarm):
         if ending is not None:
             words, start = f"{words}; {ending_words(ending)}", ending.next_step
-        elif run.runs:
+        elif record.running is not None:
             words = f"process {run.pid} does not answer yet, or no longer answers"
             start = f"it may be starting or ending: read volunteer logs; kill {run.pid} ends it"
     return UserError(words, "\n  ".join(filter(None, (start, OTHERS))), ExitCode.NOT_RUNNING)

@@ -31,7 +31,7 @@ from client.errors import UserError
 from client.limits.cores import control_groups
 from client.limits.idle import Idleness
 from client.store.checkpoints import CheckpointFolder
-from client.store.identity import KEY_FILE, LOCK_FILE, ensure_identity
+from client.store.identity import KEY_FILE, ensure_identity, identity_lock
 from client.store.last_run import RunRecord
 from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
@@ -65,6 +65,11 @@ class Scene:
         """Know a swarm with these members."""
         swarm = replace(swarm_of(self.home), peers=peers)
         SwarmStore(home_folders(self.home).swarms).remember(swarm)
+
+    def run(self) -> None:
+        """Be the volunteer of this home."""
+        self.exit.enter_context(identity_lock(self.data))
+        RunRecord(self.data).begin("ab" * 32, "little")
 
     def set(self, line: str) -> None:
         (self.home / "config.toml").write_text(line + "\n")
@@ -226,7 +231,7 @@ def port_in_use(scene: Scene) -> None:
 @case("port", "ok", "in use by the volunteer of this home", "")
 def port_of_the_volunteer_itself(scene: Scene) -> None:
     port_in_use(scene)
-    RunRecord(scene.data).begin("ab" * 32, "little")
+    scene.run()
 
 
 @case("port", "fail", "not an address of this machine", "listen_host all")
@@ -274,7 +279,7 @@ def private_address(scene: Scene) -> None:
 @case("reachability", "warn", "192.168.1.5 is a private address", "^the volunteer asks the router")
 def private_address_of_a_volunteer_that_runs(scene: Scene) -> None:
     private_address(scene)
-    RunRecord(scene.data).begin("ab" * 32, "little")
+    scene.run()
 
 
 # --- the program ---------------------------------------------------------------------------------
@@ -445,14 +450,8 @@ def test_doctor_names_a_card_that_is_not_there_and_a_torch_without_cuda(
 
 
 def test_the_lock_of_the_volunteer_itself_is_no_trouble(scene: Scene) -> None:
-    RunRecord(scene.data).begin("ab" * 32, "little")
-    with (scene.data / LOCK_FILE).open("w") as file:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        assert [check for check in examined() if check.name == "lock"] == []
+    scene.run()
+    assert [check for check in examined() if check.name == "lock"] == []
 
 
 def test_gpus_that_are_not_nvidias_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
