@@ -42,17 +42,13 @@ class Diagnosis(Struct, frozen=True):
     checks: list[Check]
 
 
-def doctor(
-    *, bundle: Path | None = None, keep_addresses: bool = False, json: AsJson = False
-) -> int:
+def doctor(*, bundle: Path | None = None, json: AsJson = False) -> int:
     """Check that this machine can take part; each line is ok, warn or fail, with what to do.
 
     Parameters
     ----------
     bundle
         Also write a ZIP file for a report, without invites, secrets and network addresses.
-    keep_addresses
-        Leave network addresses and names of this machine in the bundle.
     """
     (home, faults), found = home_with_faults(), []
     for check in examine(home, faults):
@@ -67,7 +63,7 @@ def doctor(
     if bundle is not None:
         from client.cli.diagnosis.bundle import write_bundle
 
-        write_bundle(bundle, home, found, keep_addresses=keep_addresses)
+        write_bundle(bundle, home, found)
         say(f"wrote {bundle}; look into it before you send it to anybody")
     return ExitCode.OK if well else ExitCode.RUNTIME
 
@@ -116,9 +112,9 @@ def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     yield checks.check_memory()
     yield outside.check_descriptors()
     yield check_gpu(home.settings)
-    yield outside.check_reachability(home.settings, runs=run is not None)
+    if run is None:
+        yield outside.check_reachability(home.settings)
     if opens:
         yield from outside.check_swarms(home)
     yield from outside.check_node(home)
-    yield from outside.examine_limits(home.settings)
     yield from map(checks.check_import, HEAVY)

@@ -29,7 +29,6 @@ from client.config import Settings
 from client.control.sockets import socket_path
 from client.errors import UserError
 from client.limits.cores import control_groups
-from client.limits.idle import Idleness
 from client.store.checkpoints import CheckpointFolder
 from client.store.identity import KEY_FILE, ensure_identity, identity_lock
 from client.store.last_run import RunRecord
@@ -276,12 +275,6 @@ def private_address(scene: Scene) -> None:
     scene.patch.setattr(checks_outside, "own_hosts", lambda host: ["192.168.1.5"])
 
 
-@case("reachability", "warn", "192.168.1.5 is a private address", "^the volunteer asks the router")
-def private_address_of_a_volunteer_that_runs(scene: Scene) -> None:
-    private_address(scene)
-    scene.run()
-
-
 # --- the program ---------------------------------------------------------------------------------
 
 
@@ -467,24 +460,3 @@ def test_gpus_that_are_not_nvidias_are_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(checks_gpu.platform, "machine", lambda: "x86_64")
     assert check_gpu(Settings(device="mps")).status == "fail"
     assert check_gpu(Settings(device="auto")).words.startswith("none found")
-
-
-# --- the owner's limits ---------------------------------------------------------------------------
-
-
-def test_only_what_is_set_is_checked() -> None:
-    assert list(checks_outside.examine_limits(Settings())) == []
-    settings = Settings(not_on_battery=True, only_when_idle=True)
-    assert [check.name for check in checks_outside.examine_limits(settings)] == ["idle", "battery"]
-
-
-def test_limits_that_cannot_be_found_out_fail_with_what_to_do() -> None:
-    for idle in (True, False):
-        assert (
-            checks_outside.check_idle(Idleness(idle)).status
-            == checks_outside.check_battery(idle).status
-            == "ok"
-        )
-    unknown = checks_outside.check_idle(Idleness(None, "no logind"))
-    assert (unknown.status, checks_outside.check_battery(None).status) == ("fail", "fail")
-    assert unknown.next_step
