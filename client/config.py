@@ -35,7 +35,7 @@ from protocol.hosts import number_of
 from protocol.names import nickname_problem, normal
 
 ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
-NOT_SETTINGS: Final = frozenset(("HOME", "SWARM", "CONFIG", "DEBUG"))
+NOT_SETTINGS: Final = frozenset(("HOME", "SWARM"))
 """Variables with the prefix that other parts of the program read."""
 UNREADABLE: Final = "make it readable; --config and VOLUNTEER_HOME name another"
 MAX_CONFIG_FILE_BYTES: Final = 256 * 1024
@@ -43,10 +43,6 @@ MAX_CONFIG_FILE_BYTES: Final = 256 * 1024
 MIN_RATE_BYTES_PER_S: Final = 100_000
 """Least rate; below it, others time out waiting for our transfers."""
 
-FEW: Final = 10_000
-"""Fewer bytes are probably a number whose unit was left out."""
-USUAL: Final = 128
-"""Up to so many are meant in the larger of the usual units."""
 _EXPECTED: Final = re.compile(r"Expected `(?P<type>\w+)`(, got `.*`)?(?P<bound>.*)")
 """How msgspec says that a value is not of a type, or not within its bounds."""
 _TYPE_WORDS: Final = {
@@ -87,24 +83,15 @@ class About:
 
 def _check_rate(bytes_per_s: int) -> int:
     if 0 < bytes_per_s < MIN_RATE_BYTES_PER_S:
-        words = f"at least {MIN_RATE_BYTES_PER_S} bytes/s, or 0 for no limit"
-        meant = _meant(bytes_per_s, "MB/s", "kB/s")
-        raise ValueError(f"{bytes_per_s} bytes/s are too few: {words}{meant}")
+        words = f"at least {spell_rate(MIN_RATE_BYTES_PER_S)}, such as 20Mbit/s, or 0 for no limit"
+        raise ValueError(f"{bytes_per_s} bytes/s are too few: {words}")
     return bytes_per_s
 
 
 def _check_size(size_bytes: int) -> int:
     if 0 < size_bytes < MIB:
-        meant = _meant(size_bytes, "GB", "MB")
-        raise ValueError(f"{size_bytes} bytes are too few: at least 1MiB{meant}")
+        raise ValueError(f"{size_bytes} bytes are too few: at least 1MiB, such as 512MB or 4GiB")
     return size_bytes
-
-
-def _meant(number: int, usual: str, smaller: str) -> str:
-    """Ask whether the unit was left out."""
-    if number >= FEW:
-        return ""
-    return f"; did you mean {number}{usual if number <= USUAL else smaller}?"
 
 
 def _check_device(names: str) -> str:
