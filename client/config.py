@@ -1,9 +1,8 @@
 """Settings of a node: one frozen struct, and the origin of each value.
 
-Flags win over ``VOLUNTEER_*`` variables, those over the file of ``--config``, that over the
-user's file, that over the administrator's, that over the defaults. Nothing else in the program
-reads the environment for settings. A key that does not exist is an error that names the nearest
-one that does.
+Flags win over ``VOLUNTEER_*`` variables, those over the user's file, that over the administrator's,
+that over the defaults. Nothing else in the program reads the environment for settings. A key that
+does not exist is an error that names the nearest one that does.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from protocol.names import nickname_problem, normal
 ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
 NOT_SETTINGS: Final = frozenset(("HOME", "SWARM"))
 """Variables with the prefix that other parts of the program read."""
-UNREADABLE: Final = "make it readable; --config and VOLUNTEER_HOME name another"
+UNREADABLE: Final = "make it readable; VOLUNTEER_HOME names another"
 MAX_CONFIG_FILE_BYTES: Final = 256 * 1024
 
 MIN_RATE_BYTES_PER_S: Final = 100_000
@@ -460,7 +459,6 @@ class Resolved:
 def resolve(
     flags: Mapping[str, object],
     environ: Mapping[str, str],
-    config_file: Path | None = None,
     user_file: Path | None = None,
     system_file: Path | None = None,
     refuse: Refuse = _refuse,
@@ -470,7 +468,6 @@ def resolve(
     Args:
         flags: values by field name; None means that the flag was not given.
         environ: environment variables.
-        config_file: file of ``--config``; it must exist.
         user_file: the user's settings; it need not exist.
         system_file: the administrator's; it need not exist.
         refuse: gets each fault; if it returns, what is faulty counts as not set.
@@ -480,8 +477,7 @@ def resolve(
     """
     values: dict[str, object] = {}
     origins = dict.fromkeys(SETTINGS, "default")
-    files = config_file, user_file, system_file
-    for name, value, origin in _layers(flags, environ, *files, refuse):
+    for name, value, origin in _layers(flags, environ, user_file, system_file, refuse):
         try:
             values[name] = _convert(name, value, origin)
             origins[name] = origin
@@ -504,26 +500,17 @@ def check_setting(name: str, text: str | None) -> object:
 def _layers(
     flags: Mapping[str, object],
     environ: Mapping[str, str],
-    config_file: Path | None,
     user_file: Path | None,
     system_file: Path | None,
     refuse: Refuse,
 ) -> Iterator[tuple[str, object, str]]:
     """Yield (field, value, origin), weakest source first."""
-    files = [file for file in (system_file, user_file) if file is not None and _may_exist(file)]
-    for file in files if config_file is None else [*files, config_file]:
-        table = _from_file(file, refuse)
+    for file in (system_file, user_file):
+        table = _from_file(file, refuse) if file is not None else {}
         yield from ((name, table[name], str(file)) for name in _known(table, str(file), refuse))
     yield from _from_environment(environ, refuse)
     written = {name: value for name, value in flags.items() if value is not None}
     yield from ((name, written[name], FLAG) for name in _known(written, "a flag", refuse))
-
-
-def _may_exist(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # reading it says why
-        return True
 
 
 def _from_file(path: Path, refuse: Refuse) -> dict[str, object]:
@@ -540,8 +527,10 @@ def _table(path: Path) -> dict[str, object]:
         with path.open("rb") as file:
             text = file.read(MAX_CONFIG_FILE_BYTES + 1)
         if len(text) > MAX_CONFIG_FILE_BYTES:
-            raise ConfigError(f"{path} is too long for settings", "check --config")
+            raise ConfigError(f"{path} is too long for settings", "correct the file")
         return tomllib.loads(text.decode("utf-8-sig"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", UNREADABLE) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -26,7 +26,7 @@ from cyclopts import Parameter
 from client.cli.reach.home import Home, find_home, home_of
 from client.cli.reach.target import find_target
 from client.cli.serving.background import Handover, read_handover, start
-from client.cli.settings.flags import Config, SettingFlags, given
+from client.cli.settings.flags import SettingFlags, given
 from client.cli.terminal.answer import of_node
 from client.cli.terminal.output import print_json, say
 from client.config import Settings
@@ -55,7 +55,6 @@ def join(
     exit_when_done: bool = False,
     handed_over: Annotated[bool, Parameter(show=False)] = False,
     flags: SettingFlags = SettingFlags(),  # noqa: B008  (frozen)
-    config: Config = None,
 ) -> int:
     """Take part in a swarm's training until it is done or you stop.
 
@@ -90,7 +89,7 @@ def join(
             "pass one of volunteer data build, or leave it out: members send what is needed",
             ExitCode.USAGE,
         )
-    home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
+    home, named = find_home(given(flags)), swarm or os.environ.get(SWARM_VARIABLE)
     settings = home.settings
     check_threads(settings.threads)
     target = find_target(home, named)

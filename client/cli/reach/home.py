@@ -55,14 +55,14 @@ class Home:
         return None
 
 
-def find_home(flags: Mapping[str, object] | None = None, config: Path | None = None) -> Home:
+def find_home(flags: Mapping[str, object] | None = None) -> Home:
     """Resolve settings and folders from flags, environment and files.
 
     Raises:
         ConfigError: a setting is unknown or has a value that cannot be used.
     """
     user_file = find_folders().config_file
-    return home_of(resolve(flags or {}, os.environ, config, user_file, SYSTEM_CONFIG_FILE))
+    return home_of(resolve(flags or {}, os.environ, user_file, SYSTEM_CONFIG_FILE))
 
 
 def running_home() -> Home:
@@ -77,7 +77,7 @@ def running_home() -> Home:
 def home_with_faults() -> tuple[Home, list[ConfigError]]:
     """Return the home as far as the settings can be used, and what cannot."""
     user_file, faults = find_folders().config_file, list[ConfigError]()
-    files = None, user_file, SYSTEM_CONFIG_FILE
+    files = user_file, SYSTEM_CONFIG_FILE
     return home_of(resolve({}, os.environ, *files, refuse=faults.append)), faults
 
 

@@ -1,6 +1,6 @@
 """Takes limits from the configuration files again when these change under a running node.
 
-A setting that came from a flag, a variable or --config stays: it was chosen for this start.
+A setting that came from a flag or a variable stays: it was chosen for this start.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Renewal:
             return settings
         self._stamp = stamp
         try:
-            found = resolve({}, {}, None, self._user_file, self._system_file).settings
+            found = resolve({}, {}, self._user_file, self._system_file).settings
         except ConfigError as error:
             self._tell(f"{error}; the limits stay as they were: {error.next_step}")
             return settings

@@ -44,22 +44,21 @@ def test_a_declaration_is_enough(name: str, tmp_path: Path) -> None:
 
 
 def test_every_source_beats_the_next(tmp_path: Path) -> None:
-    user = toml(tmp_path, "user.toml", "threads = 1\nseats = 1\nlisten_port = 1\nmax_links = 10")
-    config = toml(tmp_path, "config.toml", "threads = 2\nseats = 2\nlisten_port = 2")
+    weakest = "threads = 1\nseats = 1\nlisten_port = 1\nmax_links = 10"
+    system = toml(tmp_path, "system.toml", weakest)
+    user = toml(tmp_path, "user.toml", "threads = 2\nseats = 2\nlisten_port = 2")
     environ = {"VOLUNTEER_THREADS": "3", "VOLUNTEER_SEATS": "3", "PATH": "/bin"}
     flags = {"threads": 4, "log_level": None}
-    resolved = resolve(flags, environ, config, user)
+    resolved = resolve(flags, environ, user, system)
     found = resolved.settings
     assert (found.threads, found.seats, found.listen_port, found.max_links) == (4, 3, 2, 10)
     origins = [resolved.origins[name] for name in ("threads", "seats", "listen_port", "max_links")]
-    assert origins == ["flag", "VOLUNTEER_SEATS", str(config), str(user)]
+    assert origins == ["flag", "VOLUNTEER_SEATS", str(user), str(system)]
     assert resolved.origins["log_level"] == "default"
 
 
-def test_a_missing_user_file_is_fine_but_a_missing_config_file_is_not(tmp_path: Path) -> None:
-    assert resolve({}, {}, None, tmp_path / "none.toml").settings == Settings()
-    with pytest.raises(ConfigError, match="No such file"):
-        resolve({}, {}, tmp_path / "none.toml")
+def test_a_missing_file_is_fine(tmp_path: Path) -> None:
+    assert resolve({}, {}, tmp_path / "none.toml").settings == Settings()
 
 
 @pytest.mark.parametrize(

@@ -224,8 +224,8 @@ def test_the_administrators_settings_are_weakest(
     assert "daily_quota_bytes = 0  # no limit; default" in shown
     assert 'boundary_memory_bytes = "512MiB"  # default' in shown
     plain = within("config", "show").stdout
-    (home / "shown.toml").write_text(plain)
-    assert within("config", "show", "--config", str(home / "shown.toml")).stdout == plain
+    (home / "config.toml").write_text(plain)
+    assert within("config", "show").stdout == plain
     monkeypatch.setenv("VOLUNTEER_SEATS", "2")
     assert "seats = 2\n" in within("config", "show").stdout
 

@@ -26,7 +26,6 @@ FAILURES = [
     (["join", "--swarm", "no-such-file.swarm"], 2, "no swarm of this name"),
     (["join", "--swarm", "-"], 2, "not an invite"),
     (["join", "--swarm", "x", "--listen-port", "70000"], 78, "--listen-port"),
-    (["join", "--swarm", "x", "--config", "no-such.toml"], 78, "no-such.toml"),
     (["join", "--swarm", "x", "--threads", "1024"], 78, "1024 threads are more than the"),
     (["config", "set", "threads", "1024"], 78, "that may be used here"),
     (["status"], 3, "no volunteer runs"),

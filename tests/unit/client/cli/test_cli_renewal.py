@@ -19,7 +19,7 @@ class Files:
         self.path, self.said = folder / "config.toml", list[str]()
         self.path.write_text(text)
         system = folder / "none.toml"
-        resolved = resolve(flags, {}, None, self.path, system)
+        resolved = resolve(flags, {}, self.path, system)
         self.settings = resolved.settings
         self._renewal = Renewal(resolved, self.path, system, self.said.append)
 
