@@ -438,16 +438,6 @@ class InvitedMember(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Membership(Struct, frozen=True, kw_only=True):
-    """Who belongs to a swarm, as far as the node has met them; the founder first."""
-
-    swarm: str
-    swarm_name: str
-    by_invitation: bool
-    """False: members of this swarm do not vouch for others, and none can be expelled."""
-    members: list[InvitedMember]
-
-
 class Snapshot(Struct, frozen=True, kw_only=True):
     """One moment of one node. Rates are averages over the last few steps."""
 
@@ -536,4 +526,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Names of members, this one included, by peer id; anybody may choose any."""
     contributors: list[ContributorView] = field(default_factory=list)
     """Those with the most work, this one included."""
+    members: list[InvitedMember] | None = None
+    """Who belongs to a swarm that is entered by invitation, as far as this node has met them, each
+    below its inviter; None: whoever has an invite belongs to it."""
     schema_version: int = SCHEMA_VERSION

@@ -31,7 +31,6 @@ from client.control.snapshot import (
     EventView,
     InvitedMember,
     InviteView,
-    Membership,
     PauseView,
     Snapshot,
 )
@@ -51,7 +50,7 @@ from client.node.leaving import Leaving
 from client.node.matches import describe_matching
 from client.node.relaying import Relaying
 from client.node.status import drain_costs_of, limits_view, take_snapshot
-from client.node.trust import describe_members
+from client.node.trust import member_of
 from client.quantities import plural
 from client.store.checkpoints import CheckpointFolder
 from client.store.identity import ensure_identity, load_identity
@@ -353,34 +352,20 @@ class Node(ControlApi):
         view = described(replace(own, ticket=ticket.secret))
         return structs.replace(view, notes=[*view.notes, ticket_note(ticket, life_s)])
 
-    def members(self) -> Membership:
-        """Return who belongs to the swarm, and through whom."""
-        swarm, vouching = self._swarm, self._engine.handshake.vouching
-        found: list[InvitedMember] = []
-        if vouching is not None:
-            linked = self._engine.handshake.admitted | {self._signer.peer}
-            found = describe_members(vouching.register, linked)
-        return Membership(
-            swarm=swarm.swarm,
-            swarm_name=swarm.manifest.name,
-            by_invitation=vouching is not None,
-            members=found,
-        )
-
     def expel(self, member: str, reason: str = "") -> InvitedMember:
         """Expel a member, named by its peer id or the end of that."""
         vouching = self._engine.handshake.vouching
         if vouching is None:
             raise Impossible("nobody vouches for anybody in this swarm, so nobody is expelled")
-        fitting = [one.peer for one in self.members().members if one.peer.endswith(member)]
+        fitting = [peer for peer in vouching.register.known() if peer.endswith(member)]
         if len(fitting) != 1:
             what = f"{len(fitting)} members end in" if fitting else "no member met here is called"
             raise Impossible(f"{what} {member}; see: volunteer status members")
         try:
-            vouching.expel(PeerId(fitting[0]), reason)
+            vouching.expel(fitting[0], reason)
         except LocalProtocolError as error:
             raise Impossible(str(error)) from error
-        return next(one for one in self.members().members if one.peer == fitting[0])
+        return member_of(vouching.register, fitting[0], linked=False)
 
     def amend(self, changes: Changes = Changes(), *, sign: bool = False) -> Amended:  # noqa: B008
         """Change the run as its founder, or only say what would change."""

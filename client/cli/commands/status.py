@@ -22,7 +22,7 @@ from client.cli.terminal.output import print_json, shown
 from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.table import aligned
 from client.control.client import ControlClient
-from client.control.snapshot import InvitedMember, Membership, Snapshot
+from client.control.snapshot import InvitedMember, Snapshot
 from client.errors import ExitCode
 from client.views.report import report
 
@@ -48,8 +48,8 @@ def status(
         why), stages (who serves which, how fast), members (who invited whom), matches (why this
         volunteer has its stages), or leaderboard (who contributed how much to steps closed here).
     json
-        Print JSON, of peers, stages and the leaderboard that of the whole status; with --watch one
-        document per line.
+        Print JSON, of all sections but matches that of the whole status; with --watch one document
+        per line.
     watch
         Print a line whenever the step or the state changes, until it ends or you interrupt.
     socket
@@ -76,15 +76,14 @@ def _looked(
 ) -> tuple[object, Callable[[], str]]:
     """Return what is shown, for programs, and how to say it."""
     if section == "members":
-        members = node.members()
-        return members, partial(members_text, members, now)
+        return now, partial(members_text, now)
     matches = None if section in ("peers", "leaderboard") else node.matches()
     return matches if section == "matches" else now, partial(report, section, now, matches)
 
 
-def members_text(found: Membership, now: Snapshot) -> str:
+def members_text(now: Snapshot) -> str:
     """Return the members, each below who invited it."""
-    if not found.by_invitation:
+    if now.members is None:
         return NO_TREE
     rows = [
         [
@@ -93,7 +92,7 @@ def members_text(found: Membership, now: Snapshot) -> str:
             "yes" if one.linked else "no",
             _standing(one),
         ]
-        for one in found.members
+        for one in now.members
     ]
     return "\n".join(aligned(["member", "name", "here", "standing"], rows))
 
