@@ -429,13 +429,6 @@ SETTINGS: Final = {setting.name: setting for setting in _declared()}
 """Every setting by name, in the order of their declaration."""
 
 
-Refuse = Callable[[ConfigError], None]
-
-
-def _refuse(error: ConfigError) -> None:
-    raise error
-
-
 LIVE: Final = (
     "upload_limit_bytes_per_s",
     "download_limit_bytes_per_s",
@@ -461,7 +454,6 @@ def resolve(
     environ: Mapping[str, str],
     user_file: Path | None = None,
     system_file: Path | None = None,
-    refuse: Refuse = _refuse,
 ) -> Resolved:
     """Merge all sources by precedence.
 
@@ -470,19 +462,15 @@ def resolve(
         environ: environment variables.
         user_file: the user's settings; it need not exist.
         system_file: the administrator's; it need not exist.
-        refuse: gets each fault; if it returns, what is faulty counts as not set.
 
     Raises:
         ConfigError: an unknown key, a value of the wrong type or range, or an unreadable file.
     """
     values: dict[str, object] = {}
     origins = dict.fromkeys(SETTINGS, "default")
-    for name, value, origin in _layers(flags, environ, user_file, system_file, refuse):
-        try:
-            values[name] = _convert(name, value, origin)
-            origins[name] = origin
-        except ConfigError as error:
-            refuse(error)
+    for name, value, origin in _layers(flags, environ, user_file, system_file):
+        values[name] = _convert(name, value, origin)
+        origins[name] = origin
     return Resolved(Settings(**values), origins)  # type: ignore[arg-type]
 
 
@@ -502,24 +490,14 @@ def _layers(
     environ: Mapping[str, str],
     user_file: Path | None,
     system_file: Path | None,
-    refuse: Refuse,
 ) -> Iterator[tuple[str, object, str]]:
     """Yield (field, value, origin), weakest source first."""
     for file in (system_file, user_file):
-        table = _from_file(file, refuse) if file is not None else {}
-        yield from ((name, table[name], str(file)) for name in _known(table, str(file), refuse))
-    yield from _from_environment(environ, refuse)
+        table = _table(file) if file is not None else {}
+        yield from ((name, table[name], str(file)) for name in _known(table, str(file)))
+    yield from _from_environment(environ)
     written = {name: value for name, value in flags.items() if value is not None}
-    yield from ((name, written[name], FLAG) for name in _known(written, "a flag", refuse))
-
-
-def _from_file(path: Path, refuse: Refuse) -> dict[str, object]:
-    """Return the table of a file; an empty one if the fault was taken."""
-    try:
-        return _table(path)
-    except ConfigError as error:
-        refuse(error)
-        return {}
+    yield from ((name, written[name], FLAG) for name in _known(written, "a flag"))
 
 
 def _table(path: Path) -> dict[str, object]:
@@ -537,9 +515,7 @@ def _table(path: Path) -> dict[str, object]:
         raise ConfigError(f"{path} is not TOML: {error}", "correct the file") from error
 
 
-def _from_environment(
-    environ: Mapping[str, str], refuse: Refuse
-) -> Iterator[tuple[str, object, str]]:
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
     """An empty variable is one that is not set, but where a setting's value may be empty."""
     suffixes = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in environ}
     ours = {
@@ -547,18 +523,17 @@ def _from_environment(
         for suffix, name in suffixes.items()
         if suffix != name and suffix not in NOT_SETTINGS
     }
-    for name in _known(ours, "the environment", refuse, ENVIRONMENT_PREFIX):
+    for name in _known(ours, "the environment", ENVIRONMENT_PREFIX):
         if ours[name] or SETTINGS[name].default in ("", ()):
             yield name, ours[name], SETTINGS[name].variable
 
 
-def _known(keys: Iterable[str], where: str, refuse: Refuse, prefix: str = "") -> Iterator[str]:
-    """Yield the keys that are settings, and refuse the others."""
+def _known(keys: Iterable[str], where: str, prefix: str = "") -> Iterator[str]:
+    """Yield the keys, which must be settings."""
     for key in keys:
-        if key in SETTINGS:
-            yield key
-        else:
-            refuse(_unknown(key, where, prefix))
+        if key not in SETTINGS:
+            raise _unknown(key, where, prefix)
+        yield key
 
 
 def _unknown(key: str, where: str, prefix: str = "") -> ConfigError:

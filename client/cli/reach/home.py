@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from client.cli.terminal.output import say
-from client.config import EVERYWHERE, Resolved, Settings, resolve
+from client.config import EVERYWHERE, SETTINGS, Resolved, Settings, resolve
 from client.errors import ConfigError, ExitCode, UserError
 from client.store.identity import ensure_identity, load_identity
 from client.store.paths import SYSTEM_CONFIG_FILE, Entry, Folders, find_folders, make_private
@@ -66,19 +66,20 @@ def find_home(flags: Mapping[str, object] | None = None) -> Home:
 
 
 def running_home() -> Home:
-    """Return the home for a command to what runs already: faults in the settings are told, because
-    they do not concern it."""
-    home, faults = home_with_faults()
-    for fault in faults:
-        say(f"volunteer: {fault}; it counts as not set: {fault.next_step}")
+    """Return the home for a command to what runs already: a fault in the settings is told, because
+    it does not concern it."""
+    home, fault = home_with_fault()
+    if fault is not None:
+        say(f"volunteer: {fault}; the settings count as not set: {fault.next_step}")
     return home
 
 
-def home_with_faults() -> tuple[Home, list[ConfigError]]:
-    """Return the home as far as the settings can be used, and what cannot."""
-    user_file, faults = find_folders().config_file, list[ConfigError]()
-    files = user_file, SYSTEM_CONFIG_FILE
-    return home_of(resolve({}, os.environ, *files, refuse=faults.append)), faults
+def home_with_fault() -> tuple[Home, ConfigError | None]:
+    """Return the home, with the default settings where they have a fault, and that."""
+    try:
+        return find_home(), None
+    except ConfigError as fault:
+        return home_of(Resolved(Settings(), dict.fromkeys(SETTINGS, "default"))), fault
 
 
 def home_of(resolved: Resolved) -> Home:

@@ -127,19 +127,6 @@ def test_an_empty_variable_is_not_set_unless_empty_is_a_value(tmp_path: Path) ->
     assert resolved.origins["threads"] == str(file)
 
 
-def test_what_is_wrong_may_be_told_and_left_out(tmp_path: Path) -> None:
-    text = "thread = 2\nlisten_port = 5\nmax_links = 'many'"
-    faults = list[ConfigError]()
-    environ = {"VOLUNTEER_SEATS": "x", "VOLUNTEER_SEAT": "1", "VOLUNTEER_THREADS": "2"}
-    file = toml(tmp_path, "config.toml", text)
-    found = resolve({"thread": 1}, environ, file, refuse=faults.append).settings
-    assert found == Settings(listen_port=5, threads=2)
-    assert len(faults) == 5
-    broken = toml(tmp_path, "broken.toml", "threads = ")
-    assert resolve({}, {}, broken, refuse=faults.append).settings == Settings()
-    assert "not TOML" in str(faults[-1])
-
-
 @pytest.mark.parametrize(
     ("text", "rate"),
     [

@@ -23,7 +23,7 @@ from client.cli.commands import doctor
 from client.cli.diagnosis import checks, checks_gpu, checks_outside
 from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
-from client.cli.reach.home import home_with_faults
+from client.cli.reach.home import home_with_fault
 from client.cli.reach.target import read_target
 from client.config import Settings
 from client.control.sockets import socket_path
@@ -90,7 +90,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 
 def examined() -> list[Check]:
-    return list(doctor.examine(*home_with_faults()))
+    return list(doctor.examine(*home_with_fault()))
 
 
 def test_nothing_is_wrong_with_a_sound_home(scene: Scene) -> None:

@@ -159,6 +159,6 @@ def test_a_fault_in_the_settings_is_told_and_stops_no_command_to_what_runs(
         for command in ("status", "pause", "resume", "finish --yes --wait-s 0"):
             done = within.ends(0, *command.split())
             assert "config.toml" in done.stderr
-            assert "it counts as not set" in done.stderr
+            assert "the settings count as not set" in done.stderr
     done = within.ends(ExitCode.CONFIG, "join", "--swarm", str(founded[0].invite), "--yes")
     assert "config.toml" in done.stderr
