@@ -55,7 +55,7 @@ def follow(socket: Path, folders: Folders, *, as_json: bool = False) -> int:
     try:
         node = ControlClient(socket)
     except NotRunning as error:
-        raise not_running(folders, None) from error
+        raise not_running(folders) from error
     shown = None
     try:
         with node:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import find_socket
-from client.cli.terminal.parameters import RunningSwarm
 
 
-def attach(*, swarm: RunningSwarm = None) -> int:
+def attach() -> int:
     """Show a running volunteer; leaving the screen leaves it running."""
     from client.cli.screen import show
 
     folders = running_home().folders
-    return show(find_socket(folders, swarm), folders)
+    return show(find_socket(folders), folders)

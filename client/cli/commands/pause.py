@@ -17,7 +17,6 @@ from cyclopts import Parameter
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered, of_node
-from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.when import clock, when
 from client.errors import ExitCode, UserError
 
@@ -25,7 +24,6 @@ from client.errors import ExitCode, UserError
 @answered
 def pause(
     *,
-    swarm: RunningSwarm = None,
     until: Annotated[str | None, Parameter(name=("--until", "--for"))] = None,
     reason: str = "",
     discard: bool = False,
@@ -44,7 +42,7 @@ def pause(
     end = None if until is None else when(until, "--until", past=False)
     if end is not None and end <= time.time():
         raise UserError(f"--until: {until} has passed", "give a later time", ExitCode.USAGE)
-    with connect(running_home().folders, swarm) as node:
+    with connect(running_home().folders) as node:
         view, who = node.pause(end, reason, discard=discard), node.greeting
     ends = f"until {clock(view.until)}" if view.until else "until: volunteer resume"
     return Answer(of_node(who, paused=view), f"{who.swarm_name}: paused {ends}")

@@ -19,7 +19,6 @@ from client.cli.reach.home import running_home
 from client.cli.reach.running import connect, find_socket
 from client.cli.screen import follow
 from client.cli.terminal.output import print_json, shown
-from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.table import aligned
 from client.control.client import ControlClient
 from client.control.snapshot import InvitedMember, Snapshot
@@ -34,7 +33,6 @@ def status(
     section: Section | None = None,
     /,
     *,
-    swarm: RunningSwarm = None,
     json: bool = False,
     watch: bool = False,
     socket: bool = False,
@@ -57,12 +55,12 @@ def status(
     """
     folders = running_home().folders
     if socket or watch:
-        path = find_socket(folders, swarm)
+        path = find_socket(folders)
         if watch:
             return follow(path, folders, as_json=json)
         print(path)
         return ExitCode.OK
-    with connect(folders, swarm) as node:
+    with connect(folders) as node:
         data, words = _looked(node, node.status(), section)
     if json:
         print_json(data)

@@ -81,18 +81,12 @@ def test_a_name_an_id_an_invite_and_a_file_are_taken_everywhere(
     home: Path,
     folders: Folders,
     founded: list[SwarmFile],
-    within: Within,
     named: Callable[[SwarmFile], str] | None,
 ) -> None:
     file = home / "x.swarm"
     file.write_text(str(founded[0]), encoding="utf-8-sig")
     text = str(file) if named is None else named(founded[0])
-    with node_of(home, running(founded[0])):
-        for command in (["status"], ["pause"], ["invite"]):
-            within.ends(0, *command, "--swarm", text)
-    other = str(founded[1].invite)
-    with node_of(home, running(founded[0])):
-        assert within("status", "--swarm", other).returncode == ExitCode.NOT_RUNNING
+    assert find_swarm(find_home(), text) == founded[0]
 
 
 def kept_of(folders: Folders, swarm: SwarmFile) -> list[Path]:

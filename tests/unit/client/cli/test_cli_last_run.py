@@ -60,18 +60,10 @@ def test_every_command_says_why_the_node_is_not_there(
         assert words in done.stderr, words
 
 
-def test_another_swarm_s_end_is_not_told(home: Path) -> None:
-    _keep(home, DEAD)
-    folders = find_home().folders
-    assert "no device" in str(running.not_running(folders, "example"))
-    assert "no device" in str(running.not_running(folders, "abab"))
-    assert "no device" not in str(running.not_running(folders, "other"))
-
-
 def test_a_node_that_does_not_answer_yet_is_no_dead_one(home: Path) -> None:
     with identity_lock(home / "data"):
         RunRecord(home / "data").begin()
-        found = running.not_running(find_home().folders, None)
+        found = running.not_running(find_home().folders)
         (check,) = check_node(find_home())
     assert f"process {os.getpid()} does not answer yet" in str(found)
     assert (check.status, f"process {os.getpid()} runs" in check.words) == ("warn", True)
