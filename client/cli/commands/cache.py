@@ -7,7 +7,7 @@ $ volunteer cache prune  # asks before it removes what can be had again
 
 Files that can be fetched again (others' training data, working copies, files set aside) may be
 removed without asking the swarm. Checkpoints and the texts of swarms founded here are different:
-their last copy may be here.
+their last copy may be here, and volunteer forget removes those of a swarm.
 """
 
 from __future__ import annotations
@@ -61,23 +61,17 @@ def ls() -> Answer:
 
 @app.command
 @answered
-def prune(*, checkpoints: bool = False, yes: bool = False) -> Answer:
+def prune(*, yes: bool = False) -> Answer:
     """Remove what can be had again; the volunteer must not be running.
 
     Parameters
     ----------
-    checkpoints
-        Also remove the checkpoints. If nobody else has them, what they hold of the run is lost.
     yes
         Do not ask.
     """
     home = find_home()
     folder = home.folders.data
-    chosen = [
-        (kind, files)
-        for kind, files in kept(folder)
-        if kind.prunable or (checkpoints and kind.kind == Entry.CHECKPOINTS)
-    ]
+    chosen = [(kind, files) for kind, files in kept(folder) if kind.prunable]
     kinds = [kind for kind, _ in chosen]
     size = 0
     if chosen:

@@ -272,8 +272,6 @@ def test_prune_removes_what_can_be_had_again(home: Path, data: Path, within: Wit
         "checkpoints/x/stage-0-v2.safetensors.damaged",
     }  # fmt: skip
     assert within("cache", "prune").stderr == "there is nothing to remove\n"
-    assert within("cache", "prune", "--yes", "--checkpoints").returncode == 0
-    assert "checkpoints/x/stage-0-v1.safetensors" not in _left(data)
 
 
 def test_nothing_is_pruned_beside_a_running_volunteer(
@@ -289,9 +287,8 @@ def test_a_person_is_asked_before_anything_goes(
     home: Path, data: Path, within: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = _left(data)
-    for command in (["cache", "prune"], ["cache", "prune", "--checkpoints"]):
-        monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
-        assert within(*command).returncode == ExitCode.INTERRUPTED
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    assert within("cache", "prune").returncode == ExitCode.INTERRUPTED
     assert _left(data) == before
 
 
