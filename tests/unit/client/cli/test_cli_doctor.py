@@ -329,7 +329,7 @@ FOLDER = "from pathlib import Path; from client.cli.diagnosis.checks import chec
     ("option", "words", "step"),
     [
         ("size=64k", "No space left on device", "volunteer cache prune"),
-        ("ro", "Read-only file system", "mounted read-only"),
+        ("ro", "Read-only file system", "mount it for writing"),
     ],
 )
 def test_a_disk_that_is_full_or_cannot_be_written_is_named(
@@ -351,7 +351,7 @@ def test_a_folder_of_another_user_is_named(scene: Scene) -> None:
     become = "import os; os.setgroups([]), os.setgid(65534), os.setuid(65534); "
     told = run_apart(f"{FOLDER}{become}print(c('data folder', Path('{scene.data}')))")
     assert "Permission denied" in told
-    assert "chown or chmod" in told
+    assert "chown, chmod" in told
 
 
 def test_a_file_in_the_way_of_the_folder_is_named(scene: Scene) -> None:
