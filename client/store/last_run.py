@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from client.store.atomic import write_atomic
-from client.store.identity import ANOTHER, lock_holder
+from client.store.lock import ANOTHER, lock_holder
 from client.store.paths import Entry
 from client.store.persisted import Persisted
 

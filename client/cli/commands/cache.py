@@ -26,7 +26,7 @@ from client.errors import UserError
 from client.quantities import plural
 from client.store.atomic import is_temporary
 from client.store.checkpoints import DAMAGED, SET_ASIDE
-from client.store.identity import identity_lock
+from client.store.lock import identity_lock
 from client.store.paths import Entry, make_private
 from client.store.texts import is_founders
 from client.views.words import size as human_bytes

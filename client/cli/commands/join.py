@@ -34,7 +34,7 @@ from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
 from client.garbage import uncollected
 from client.limits.cores import check_threads
-from client.store.identity import already_runs, lock_holder
+from client.store.lock import already_runs, lock_holder
 from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.ids import PeerId

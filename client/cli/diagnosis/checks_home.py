@@ -15,8 +15,9 @@ from client.control.sockets import SUFFIX, is_alive
 from client.errors import UserError
 from client.quantities import plural
 from client.store.checkpoints import DAMAGED, Checkpoint, CheckpointFolder
-from client.store.identity import KEY_FILE, load_identity, lock_holder
+from client.store.identity import KEY_FILE, load_identity
 from client.store.last_run import RunRecord
+from client.store.lock import lock_holder
 from client.store.paths import make_private
 from client.store.swarms import SUFFIX as SWARM_SUFFIX
 from client.train.transfer.inventory import checked

@@ -23,8 +23,8 @@ from client.control.snapshot import Snapshot
 from client.errors import ExitCode, UserError, first_of, solvable
 from client.events import Event, LogLine
 from client.node.node import NodeOptions, run_node
-from client.store.identity import identity_lock
 from client.store.last_run import RunRecord
+from client.store.lock import identity_lock
 from client.store.paths import SYSTEM_CONFIG_FILE, find_folders, make_private
 from client.views.status import one_line as progress_line
 from protocol.invite import Target

@@ -23,7 +23,8 @@ from client.control.methods import Impossible
 from client.control.snapshot import EventView, LineView, NetworkView, PauseView, ReachView
 from client.errors import ExitCode
 from client.events import LogLine
-from client.store.identity import ensure_identity, identity_lock
+from client.store.identity import ensure_identity
+from client.store.lock import identity_lock
 from client.store.paths import home_folders, make_private
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions

@@ -30,8 +30,9 @@ from client.control.sockets import socket_path
 from client.errors import UserError
 from client.limits.cores import control_groups
 from client.store.checkpoints import CheckpointFolder
-from client.store.identity import KEY_FILE, ensure_identity, identity_lock
+from client.store.identity import KEY_FILE, ensure_identity
 from client.store.last_run import RunRecord
+from client.store.lock import identity_lock
 from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
 from protocol.address import Address

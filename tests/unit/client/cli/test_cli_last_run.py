@@ -18,8 +18,8 @@ from client.cli.reach.home import find_home
 from client.cli.serving import foreground as serving
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
-from client.store.identity import identity_lock
 from client.store.last_run import FILE_NAME, LastRun, RunRecord
+from client.store.lock import identity_lock
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
 from tests.support.cli_process import Within, living
@@ -107,7 +107,7 @@ def test_a_node_that_fails_leaves_its_reason(home: Path) -> None:
 
 NODE = """
 import sys
-from client.store.identity import identity_lock
+from client.store.lock import identity_lock
 from client.store.last_run import RunRecord
 from client.store.paths import find_folders, make_private
 with identity_lock(make_private(find_folders().data)):

@@ -12,14 +12,14 @@ import psutil
 import pytest
 
 from client.store import last_run
-from client.store.identity import identity_lock
 from client.store.last_run import FILE_NAME, LastRun, RunRecord
+from client.store.lock import identity_lock
 from tests.support.cli_process import living
 
 SLEEPER = """
 import sys, time
 from pathlib import Path
-from client.store.identity import identity_lock
+from client.store.lock import identity_lock
 from client.store.last_run import RunRecord
 with identity_lock(Path(sys.argv[1])):
     RunRecord(Path(sys.argv[1])).begin("ab" * 32, "example")
