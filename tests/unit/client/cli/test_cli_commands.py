@@ -117,7 +117,7 @@ def test_logs_are_read_without_a_volunteer(home: Path, within: Within) -> None:
     log.close()
     assert len(within("logs").stdout.splitlines()) == 3
     assert "old" not in within("logs", "--since", "1h").stdout
-    assert "use the form 10m, 18:00 or" in within("logs", "--since", "5x").stderr
+    assert "use the form 2h, 18:00 or" in within("logs", "--since", "5x").stderr
     bad = within("logs", "--level", "warning").stdout
     assert "error: " in bad
     assert "\x1b" not in bad
