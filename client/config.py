@@ -1,9 +1,8 @@
 """Settings of a node: one frozen struct, and the origin of each value.
 
-Flags win over ``VOLUNTEER_*`` variables, those over the file of ``--config``, that over the
-user's file, that over the administrator's, that over the defaults. Nothing else in the program
-reads the environment for settings. A key that does not exist is an error that names the nearest
-one that does.
+Flags win over ``VOLUNTEER_*`` variables, those over the user's file, that over the administrator's,
+that over the defaults. Nothing else in the program reads the environment for settings. A key that
+does not exist is an error that names the nearest one that does.
 """
 
 from __future__ import annotations
@@ -35,18 +34,14 @@ from protocol.hosts import number_of
 from protocol.names import nickname_problem, normal
 
 ENVIRONMENT_PREFIX: Final = "VOLUNTEER_"
-NOT_SETTINGS: Final = frozenset(("HOME", "SWARM", "CONFIG", "DEBUG"))
+NOT_SETTINGS: Final = frozenset(("HOME", "SWARM"))
 """Variables with the prefix that other parts of the program read."""
-UNREADABLE: Final = "make it readable; --config and VOLUNTEER_HOME name another"
+UNREADABLE: Final = "make it readable; VOLUNTEER_HOME names another"
 MAX_CONFIG_FILE_BYTES: Final = 256 * 1024
 
 MIN_RATE_BYTES_PER_S: Final = 100_000
 """Least rate; below it, others time out waiting for our transfers."""
 
-FEW: Final = 10_000
-"""Fewer bytes are probably a number whose unit was left out."""
-USUAL: Final = 128
-"""Up to so many are meant in the larger of the usual units."""
 _EXPECTED: Final = re.compile(r"Expected `(?P<type>\w+)`(, got `.*`)?(?P<bound>.*)")
 """How msgspec says that a value is not of a type, or not within its bounds."""
 _TYPE_WORDS: Final = {
@@ -87,24 +82,15 @@ class About:
 
 def _check_rate(bytes_per_s: int) -> int:
     if 0 < bytes_per_s < MIN_RATE_BYTES_PER_S:
-        words = f"at least {MIN_RATE_BYTES_PER_S} bytes/s, or 0 for no limit"
-        meant = _meant(bytes_per_s, "MB/s", "kB/s")
-        raise ValueError(f"{bytes_per_s} bytes/s are too few: {words}{meant}")
+        words = f"at least {spell_rate(MIN_RATE_BYTES_PER_S)}, such as 20Mbit/s, or 0 for no limit"
+        raise ValueError(f"{bytes_per_s} bytes/s are too few: {words}")
     return bytes_per_s
 
 
 def _check_size(size_bytes: int) -> int:
     if 0 < size_bytes < MIB:
-        meant = _meant(size_bytes, "GB", "MB")
-        raise ValueError(f"{size_bytes} bytes are too few: at least 1MiB{meant}")
+        raise ValueError(f"{size_bytes} bytes are too few: at least 1MiB, such as 512MB or 4GiB")
     return size_bytes
-
-
-def _meant(number: int, usual: str, smaller: str) -> str:
-    """Ask whether the unit was left out."""
-    if number >= FEW:
-        return ""
-    return f"; did you mean {number}{usual if number <= USUAL else smaller}?"
 
 
 def _check_device(names: str) -> str:
@@ -327,14 +313,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     checkpoint_keep: Annotated[
         int, Meta(ge=1, le=1000), About("Checkpoints to keep per stage.")
     ] = 2
-    checkpoint_milestone_every: Annotated[
-        int,
-        Meta(ge=0, le=2**40),
-        About(
-            "Keep every checkpoint whose version is a multiple of this forever; 0: none.",
-            zero="none",
-        ),
-    ] = 0
     metrics_port: Annotated[Port, About("Port for Prometheus metrics; 0: none.", zero="none")] = 0
     metrics_host: Annotated[
         str,
@@ -451,13 +429,6 @@ SETTINGS: Final = {setting.name: setting for setting in _declared()}
 """Every setting by name, in the order of their declaration."""
 
 
-Refuse = Callable[[ConfigError], None]
-
-
-def _refuse(error: ConfigError) -> None:
-    raise error
-
-
 LIVE: Final = (
     "upload_limit_bytes_per_s",
     "download_limit_bytes_per_s",
@@ -481,33 +452,25 @@ class Resolved:
 def resolve(
     flags: Mapping[str, object],
     environ: Mapping[str, str],
-    config_file: Path | None = None,
     user_file: Path | None = None,
     system_file: Path | None = None,
-    refuse: Refuse = _refuse,
 ) -> Resolved:
     """Merge all sources by precedence.
 
     Args:
         flags: values by field name; None means that the flag was not given.
         environ: environment variables.
-        config_file: file of ``--config``; it must exist.
         user_file: the user's settings; it need not exist.
         system_file: the administrator's; it need not exist.
-        refuse: gets each fault; if it returns, what is faulty counts as not set.
 
     Raises:
         ConfigError: an unknown key, a value of the wrong type or range, or an unreadable file.
     """
     values: dict[str, object] = {}
     origins = dict.fromkeys(SETTINGS, "default")
-    files = config_file, user_file, system_file
-    for name, value, origin in _layers(flags, environ, *files, refuse):
-        try:
-            values[name] = _convert(name, value, origin)
-            origins[name] = origin
-        except ConfigError as error:
-            refuse(error)
+    for name, value, origin in _layers(flags, environ, user_file, system_file):
+        values[name] = _convert(name, value, origin)
+        origins[name] = origin
     return Resolved(Settings(**values), origins)  # type: ignore[arg-type]
 
 
@@ -525,35 +488,16 @@ def check_setting(name: str, text: str | None) -> object:
 def _layers(
     flags: Mapping[str, object],
     environ: Mapping[str, str],
-    config_file: Path | None,
     user_file: Path | None,
     system_file: Path | None,
-    refuse: Refuse,
 ) -> Iterator[tuple[str, object, str]]:
     """Yield (field, value, origin), weakest source first."""
-    files = [file for file in (system_file, user_file) if file is not None and _may_exist(file)]
-    for file in files if config_file is None else [*files, config_file]:
-        table = _from_file(file, refuse)
-        yield from ((name, table[name], str(file)) for name in _known(table, str(file), refuse))
-    yield from _from_environment(environ, refuse)
+    for file in (system_file, user_file):
+        table = _table(file) if file is not None else {}
+        yield from ((name, table[name], str(file)) for name in _known(table, str(file)))
+    yield from _from_environment(environ)
     written = {name: value for name, value in flags.items() if value is not None}
-    yield from ((name, written[name], FLAG) for name in _known(written, "a flag", refuse))
-
-
-def _may_exist(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # reading it says why
-        return True
-
-
-def _from_file(path: Path, refuse: Refuse) -> dict[str, object]:
-    """Return the table of a file; an empty one if the fault was taken."""
-    try:
-        return _table(path)
-    except ConfigError as error:
-        refuse(error)
-        return {}
+    yield from ((name, written[name], FLAG) for name in _known(written, "a flag"))
 
 
 def _table(path: Path) -> dict[str, object]:
@@ -561,17 +505,17 @@ def _table(path: Path) -> dict[str, object]:
         with path.open("rb") as file:
             text = file.read(MAX_CONFIG_FILE_BYTES + 1)
         if len(text) > MAX_CONFIG_FILE_BYTES:
-            raise ConfigError(f"{path} is too long for settings", "check --config")
+            raise ConfigError(f"{path} is too long for settings", "correct the file")
         return tomllib.loads(text.decode("utf-8-sig"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", UNREADABLE) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not TOML: {error}", "correct the file") from error
 
 
-def _from_environment(
-    environ: Mapping[str, str], refuse: Refuse
-) -> Iterator[tuple[str, object, str]]:
+def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
     """An empty variable is one that is not set, but where a setting's value may be empty."""
     suffixes = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in environ}
     ours = {
@@ -579,18 +523,17 @@ def _from_environment(
         for suffix, name in suffixes.items()
         if suffix != name and suffix not in NOT_SETTINGS
     }
-    for name in _known(ours, "the environment", refuse, ENVIRONMENT_PREFIX):
+    for name in _known(ours, "the environment", ENVIRONMENT_PREFIX):
         if ours[name] or SETTINGS[name].default in ("", ()):
             yield name, ours[name], SETTINGS[name].variable
 
 
-def _known(keys: Iterable[str], where: str, refuse: Refuse, prefix: str = "") -> Iterator[str]:
-    """Yield the keys that are settings, and refuse the others."""
+def _known(keys: Iterable[str], where: str, prefix: str = "") -> Iterator[str]:
+    """Yield the keys, which must be settings."""
     for key in keys:
-        if key in SETTINGS:
-            yield key
-        else:
-            refuse(_unknown(key, where, prefix))
+        if key not in SETTINGS:
+            raise _unknown(key, where, prefix)
+        yield key
 
 
 def _unknown(key: str, where: str, prefix: str = "") -> ConfigError:

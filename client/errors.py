@@ -77,12 +77,13 @@ def first_of(group: BaseExceptionGroup[Any], kind: type[Found]) -> Found | None:
     return None
 
 
-_ACCESS: Final = "give this user access to it, or set VOLUNTEER_HOME to a folder of its own"
+_ACCESS: Final = "make it yours (chown, chmod), or set VOLUNTEER_HOME to a folder of its own"
 _FREE: Final = "free space where the output or the files go: volunteer cache prune"
 OF_THE_MACHINE: Final = {
     errno.EACCES: _ACCESS,
     errno.EPERM: _ACCESS,
     errno.EROFS: "mount it for writing, or set VOLUNTEER_HOME to another folder",
+    errno.ENOTDIR: "a file is in the way of a folder: move it",
     errno.ENOSPC: _FREE,
     errno.EDQUOT: _FREE,
     errno.EMFILE: "allow more open files: ulimit -n 4096",

@@ -1,7 +1,7 @@
 """Removes private facts from a text before it is given to strangers.
 
-Invites and their secrets are always removed; network addresses, names of the machine and its user,
-the user's folders and the length of peer ids unless the user keeps them. Equal addresses become
+Invites and their secrets are removed, and network addresses, names of the machine and its user, the
+user's folders and the beginning of peer ids. Equal addresses become
 equal marks, so that a text can still be followed.
 """
 
@@ -39,17 +39,14 @@ LOCAL: Final = frozenset({"127.0.0.1", "0.0.0.0", "::1", "::"})
 class Redactor:
     """See the module's docstring."""
 
-    def __init__(self, *, keep_addresses: bool = False) -> None:
-        self._keep = keep_addresses
+    def __init__(self) -> None:
         self._marks: dict[str, str] = {}
-        self._names = [] if keep_addresses else _own_names()
+        self._names = _own_names()
 
     def clean(self, text: str) -> str:
         """Return the text without private facts."""
         text = _INVITE.sub("volunteer:[invite]", text)
         text = _SECRET.sub(r"\1[secret]", text)
-        if self._keep:
-            return text
         text = _DNS.sub(lambda found: found[1] + self._mark(found[0]), text)
         text = _IP4.sub(lambda found: self._mark(found[0]), text)
         text = _IP6.sub(lambda found: self._mark(found[0]), text)

@@ -113,7 +113,7 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     yield "It uses, until you pause, finish or stop (for limits: volunteer join --help):"
     yield f"  processor  {plural(cores, 'core')}{share}{_cards(settings.devices)}"
     yield (
-        f"  memory     {memory_words(manifest)} (at most {settings.seats or 2}); "
+        f"  memory     {memory_words(manifest)}, {settings.seats or 2} at most; "
         f"{f'at most {human_bytes(memory)}' if memory else 'no limit'}"
     )
     yield (

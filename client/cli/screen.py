@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from client.cli.reach.running import ending_words, not_running, wait_for_ending
-from client.cli.terminal.output import printable, say
+from client.cli.terminal.output import json_line, printable, say, versioned
 from client.control.client import ControlClient, NotRunning
 from client.errors import ExitCode
 from client.store.last_run import RunRecord
@@ -47,7 +47,7 @@ def show(socket: Path, folders: Folders) -> int:
     return run(LiveSource(socket, RunRecord(folders.data).ending))
 
 
-def follow(socket: Path, folders: Folders) -> int:
+def follow(socket: Path, folders: Folders, *, as_json: bool = False) -> int:
     """Print a line whenever the node's step or state changes, until it ends or Ctrl-C detaches.
 
     Returns: The node's exit code, if it is known.
@@ -55,24 +55,20 @@ def follow(socket: Path, folders: Folders) -> int:
     try:
         node = ControlClient(socket)
     except NotRunning as error:
-        raise not_running(folders, None) from error
+        raise not_running(folders) from error
     shown = None
     try:
         with node:
             while True:
                 now = node.status()
                 if shown != (shown := (now.state, now.step)):
-                    print(printable(one_line(now)), flush=True)
+                    line = json_line(versioned(now)) if as_json else printable(one_line(now))
+                    print(line, flush=True)
                 time.sleep(LOOK_S)
     except NotRunning:
-        return say_end(folders, node)
+        ending = wait_for_ending(folders, node.greeting.pid)
+        say(ending_words(ending) if ending else "the volunteer has ended")
+        return ExitCode.RUNTIME if ending is not None and ending.failed else ExitCode.OK
     except KeyboardInterrupt:
         say(LEFT_RUNNING)
         return ExitCode.OK
-
-
-def say_end(folders: Folders, node: ControlClient) -> int:
-    """Say how a node ended that was watched, and return its exit code, if it is known."""
-    ending = wait_for_ending(folders, node.greeting.pid)
-    say(ending_words(ending) if ending else "the volunteer has ended")
-    return ExitCode.RUNTIME if ending is not None and ending.failed else ExitCode.OK

@@ -23,7 +23,6 @@ from client.control.snapshot import (
     EventView,
     InvitedMember,
     InviteView,
-    Membership,
     PauseView,
     Snapshot,
 )
@@ -72,10 +71,6 @@ class ControlApi:
     def history(self, points: Annotated[int, Meta(ge=1, le=MAX_POINTS)] = MAX_POINTS) -> Curve:
         """Return the loss curve of the run, and that on held-out text, each thinned to so many
         points."""
-        raise NotImplementedError
-
-    def members(self) -> Membership:
-        """Return who belongs to the swarm, and through whom."""
         raise NotImplementedError
 
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:

@@ -23,6 +23,9 @@ from client.control.methods import ControlApi
 from client.control.sockets import remove_stale
 from client.control.updates import EVERY_S, UPDATE_METHOD, Update
 
+LOOK_S = 5.0
+"""Time between looks whether somebody has removed the socket's file, which is then made again."""
+
 
 @dataclass(frozen=True)
 class ServerLimits:
@@ -55,11 +58,10 @@ async def serve_control(
     server = _Server(node, limits or ServerLimits())
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.accept, listener)
+            nursery.start_soon(server.accept, path, listener)
             yield
             nursery.cancel_scope.cancel()
     finally:
-        listener.close()
         path.unlink(missing_ok=True)
 
 
@@ -85,19 +87,21 @@ class _Server:
         self._node, self._limits = node, limits
         self._open: list[_Conversation] = []
 
-    async def accept(self, listener: trio.socket.SocketType) -> None:
-        async with trio.open_nursery() as nursery:
-            while True:
-                try:
-                    connection, _ = await listener.accept()
-                except OSError:  # out of descriptors, or the client left: the node goes on
-                    await trio.sleep(0.1)
-                    continue
-                self._make_room()
-                stream = trio.SocketStream(connection)
-                conversation = _Conversation(stream, self._node, self._limits)
-                self._open.append(conversation)
-                nursery.start_soon(self._serve, conversation)
+    async def accept(self, path: Path, listener: trio.socket.SocketType) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    try:
+                        if not path.exists():
+                            listener.close()
+                            listener = await _listen(path)
+                        with trio.move_on_after(LOOK_S):
+                            connection, _ = await listener.accept()
+                            nursery.start_soon(self._serve, trio.SocketStream(connection))
+                    except OSError:  # out of descriptors, or the client left: the node goes on
+                        await trio.sleep(0.1)
+        finally:
+            listener.close()
 
     def _make_room(self) -> None:
         """Close the connection that has been quiet for longest, if there are too many."""
@@ -105,10 +109,13 @@ class _Server:
         if len(going) >= self._limits.connections:
             min(going, key=lambda each: each.heard).life.cancel()
 
-    async def _serve(self, conversation: _Conversation) -> None:
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        self._make_room()
+        conversation = _Conversation(stream, self._node, self._limits)
+        self._open.append(conversation)
         gone = (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError, OSError)
         try:
-            async with conversation.stream:
+            async with stream:
                 with conversation.life:
                     await conversation.run()
         except gone:

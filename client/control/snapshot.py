@@ -438,16 +438,6 @@ class InvitedMember(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Membership(Struct, frozen=True, kw_only=True):
-    """Who belongs to a swarm, as far as the node has met them; the founder first."""
-
-    swarm: str
-    swarm_name: str
-    by_invitation: bool
-    """False: members of this swarm do not vouch for others, and none can be expelled."""
-    members: list[InvitedMember]
-
-
 class SeatMatch(Struct, frozen=True, kw_only=True):
     """One of our seats."""
 
@@ -588,4 +578,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Those with the most work, this one included."""
     matches: MatchesView | None = None
     """A few seconds old; None: the matching has not begun, for this machine is being measured."""
+    members: list[InvitedMember] | None = None
+    """Who belongs to a swarm that is entered by invitation, as far as this node has met them, each
+    below its inviter; None: whoever has an invite belongs to it."""
     schema_version: int = SCHEMA_VERSION

@@ -21,11 +21,6 @@ SUFFIX = ".sock"
 MAX_SOCKET_PATH_BYTES = 103
 """The smallest ``sun_path`` in use (macOS: 104 with its terminating zero; Linux has 108)."""
 _UCRED: Final = struct.Struct("iII")  # Linux, unix(7): pid, uid, gid
-_XUCRED: Final = struct.Struct("=IIh")  # macOS and BSD, <sys/ucred.h>: version, uid, groups...
-_XUCRED_BYTES: Final = 4 + 4 + 4 + 16 * 4
-_SOL_LOCAL: Final = 0
-_LOCAL_PEERCRED: Final = 1
-_LOCAL_PEERPID: Final = 2
 _KERNEL_LIST: Final = Path("/proc/net/unix")
 _LISTENS: Final = 1 << 16  # __SO_ACCEPTCON
 _NAME: Final = re.compile(r"[0-9a-f]{8}-[0-9A-Za-z]{8}\.sock")
@@ -115,15 +110,11 @@ def listener(path: Path, timeout_s: float = 0.5) -> Listener:
 
 def _peer(connection: socket.socket) -> Listener:
     try:
-        if hasattr(socket, "SO_PEERCRED"):
-            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-            pid, user, _ = _UCRED.unpack(raw)
-            return Listener(pid, user)
-        pid = int.from_bytes(connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, 4), "little")
-        raw = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, _XUCRED_BYTES)
-        return Listener(pid, _XUCRED.unpack_from(raw)[1])
-    except (OSError, struct.error):
+        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    except (AttributeError, OSError):  # another system, which lists this user's alone
         return Listener(None, None)
+    pid, user, _ = _UCRED.unpack(raw)
+    return Listener(pid, user)
 
 
 def remove_stale(path: Path) -> None:

@@ -32,7 +32,6 @@ from client.control.snapshot import (
     InvitedMember,
     InviteView,
     MatchesView,
-    Membership,
     PauseView,
     Snapshot,
 )
@@ -52,10 +51,10 @@ from client.node.leaving import Leaving
 from client.node.matches import describe_matching
 from client.node.relaying import Relaying
 from client.node.status import drain_costs_of, limits_view, take_snapshot
-from client.node.trust import describe_members
+from client.node.trust import member_of
 from client.quantities import plural
 from client.store.checkpoints import CheckpointFolder
-from client.store.identity import ensure_identity, identity_lock, load_identity
+from client.store.identity import ensure_identity, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
 from client.store.persisted import Persisted
@@ -125,7 +124,7 @@ class NodeOptions:
 async def run_node(
     options: NodeOptions, *, on_event: Callable[[Event], None], stop: trio.Event
 ) -> ExitCode:
-    """Run a node until it is done or ``stop`` is set.
+    """Run a node until it is done or ``stop`` is set; the caller holds the lock of its identity.
 
     Args:
         options: settings and swarm.
@@ -138,14 +137,13 @@ async def run_node(
     data_dir = options.settings.data_dir
     folders = find_folders(data=Path(data_dir).absolute() if data_dir else None)
     make_private(folders.runtime)
-    with identity_lock(make_private(folders.data)):
-        signer = ensure_identity(folders.data)
-        seed = load_identity(folders.data)
-        if seed is None:
-            words = f"the identity in {folders.data} vanished"
-            raise UserError(words, "start the volunteer again")
-        _note_begin(folders, options.target)
-        return await _run(options, folders, signer, seed, on_event, stop)
+    signer = ensure_identity(make_private(folders.data))
+    seed = load_identity(folders.data)
+    if seed is None:
+        words = f"the identity in {folders.data} vanished"
+        raise UserError(words, "start the volunteer again")
+    _note_begin(folders, options.target)
+    return await _run(options, folders, signer, seed, on_event, stop)
 
 
 async def _run(
@@ -256,7 +254,6 @@ class Node(ControlApi):
         self._checkpoints = CheckpointFolder(
             folders.checkpoints(swarm.swarm),
             options.settings.checkpoint_keep,
-            options.settings.checkpoint_milestone_every,
         )
         self._leaving = Leaving(lambda: self._training.held_stages)
         self._seen = seen
@@ -363,34 +360,20 @@ class Node(ControlApi):
         view = described(replace(own, ticket=ticket.secret))
         return structs.replace(view, notes=[*view.notes, ticket_note(ticket, life_s)])
 
-    def members(self) -> Membership:
-        """Return who belongs to the swarm, and through whom."""
-        swarm, vouching = self._swarm, self._engine.handshake.vouching
-        found: list[InvitedMember] = []
-        if vouching is not None:
-            linked = self._engine.handshake.admitted | {self._signer.peer}
-            found = describe_members(vouching.register, linked)
-        return Membership(
-            swarm=swarm.swarm,
-            swarm_name=swarm.manifest.name,
-            by_invitation=vouching is not None,
-            members=found,
-        )
-
     def expel(self, member: str, reason: str = "") -> InvitedMember:
         """Expel a member, named by its peer id or the end of that."""
         vouching = self._engine.handshake.vouching
         if vouching is None:
             raise Impossible("nobody vouches for anybody in this swarm, so nobody is expelled")
-        fitting = [one.peer for one in self.members().members if one.peer.endswith(member)]
+        fitting = [peer for peer in vouching.register.known() if peer.endswith(member)]
         if len(fitting) != 1:
             what = f"{len(fitting)} members end in" if fitting else "no member met here is called"
             raise Impossible(f"{what} {member}; see: volunteer status members")
         try:
-            vouching.expel(PeerId(fitting[0]), reason)
+            vouching.expel(fitting[0], reason)
         except LocalProtocolError as error:
             raise Impossible(str(error)) from error
-        return next(one for one in self.members().members if one.peer == fitting[0])
+        return member_of(vouching.register, fitting[0], linked=False)
 
     def amend(self, changes: Changes = Changes(), *, sign: bool = False) -> Amended:  # noqa: B008
         """Change the run as its founder, or only say what would change."""
@@ -458,7 +441,7 @@ class Node(ControlApi):
         """Warn where volunteers of one machine would all take its cores and memory."""
         others = len({*listening_sockets()} - {own})
         if others and not self._options.settings.threads:
-            words = f"{plural(others, 'other volunteer')} run on this machine: give each of them "
+            words = f"{plural(others, 'other volunteer')} on this machine: give each of them "
             words += "--threads and --memory-limit, or they take each other's cores and memory"
             self._event_sink.explain(Explain("swarm", words, "warning"))
 

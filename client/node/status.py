@@ -37,7 +37,7 @@ from client.control.snapshot import (
     WorkerView,
 )
 from client.limits.decision import when_words
-from client.node.trust import audit_counts, expelled, trust_of
+from client.node.trust import audit_counts, expelled, members_of, trust_of
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
 from client.train.reporting.event_sink import bits_per_byte
@@ -128,6 +128,7 @@ def _of_the_swarm(now: Snapshot, engine: Engine) -> Snapshot:
         certified_links=len(engine.waypoints.machine.chain),
         purpose=manifest.purpose,
         names=_names(engine),
+        members=members_of(engine),
         credit=CreditView(
             microbatches=engine.contributions.own,
             tokens=engine.contributions.own * manifest.tokens_per_microbatch,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from client.control.snapshot import AuditCounts, ExpelledView, InvitedMember, TrustView
@@ -76,21 +76,19 @@ def _taken_back(register: Register | None) -> list[ExpelledView]:
     return found
 
 
-def describe_members(register: Register, linked: Collection[PeerId]) -> list[InvitedMember]:
-    """Return the members met and those expelled, as a tree: each below its inviter.
-
-    Args:
-        register: of this node.
-        linked: the peers that are here now, ourselves included.
-    """
-    paths = {peer: register.path(peer) for peer in register.known()}
-    ordered = sorted(paths, key=lambda peer: paths[peer])
-    return [_member(register, peer, paths[peer], peer in linked) for peer in ordered]
+def members_of(engine: Engine) -> list[InvitedMember] | None:
+    """Return the members met and those expelled, as a tree: each below its inviter; None: members
+    do not vouch for each other."""
+    if (register := _register(engine)) is None:
+        return None
+    linked = engine.handshake.admitted | {engine.signer.peer}
+    known = sorted(register.known()[: 4 * MAX_SHOWN], key=register.path)
+    return [member_of(register, peer, linked=peer in linked) for peer in known]
 
 
-def _member(
-    register: Register, peer: PeerId, path: tuple[PeerId, ...], linked: bool
-) -> InvitedMember:
+def member_of(register: Register, peer: PeerId, *, linked: bool) -> InvitedMember:
+    """Return who answers for a member, and whether it was expelled."""
+    path = register.path(peer)
     above = (register.founder, *path)[:-1] if path else ()
     entry = register.why_out(peer)
     return InvitedMember(

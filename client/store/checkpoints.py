@@ -39,14 +39,13 @@ class CheckpointFolder:
     Args:
         folder: the folder; it need not exist.
         keep: number of newest checkpoints kept per stage.
-        milestone_every: versions that are multiples of it are kept for good; 0: none.
     """
 
-    def __init__(self, folder: Path, keep: int = 2, milestone_every: int = 0) -> None:
+    def __init__(self, folder: Path, keep: int = 2) -> None:
         if keep < 1:
             raise ValueError("at least one checkpoint per stage is kept")
         self.folder = folder
-        self._keep, self._milestone_every = keep, milestone_every
+        self._keep = keep
 
     def path(self, stage: int, version: int) -> Path:
         """Return the path of a checkpoint."""
@@ -86,7 +85,7 @@ class CheckpointFolder:
         for each in stages:
             of_stage = [checkpoint for checkpoint in entries if checkpoint.stage == each]
             old = of_stage[: -(keep or self._keep)]
-            removed += [c for c in old if (each, c.version) not in protect and not self._lasts(c)]
+            removed += [c for c in old if (each, c.version) not in protect]
         for checkpoint in removed:
             checkpoint.path.unlink(missing_ok=True)
         return removed
@@ -139,10 +138,6 @@ class CheckpointFolder:
         for path in leftovers:
             path.unlink(missing_ok=True)
         return len(leftovers)
-
-    def _lasts(self, checkpoint: Checkpoint) -> bool:
-        every = self._milestone_every
-        return bool(every) and checkpoint.version % every == 0
 
     def _rename(self, checkpoint: Checkpoint, suffix: str) -> Path:
         """Rename to a free name, so that files set aside earlier stay."""

@@ -1,17 +1,15 @@
-"""The identity: one Ed25519 seed in a file that only its owner can read, used by one process.
+"""The identity: one Ed25519 seed in a file that only its owner can read.
 
 Possession of the file is the identity, so a key that other users can read is refused.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +19,6 @@ from client.store.paths import HOME_VARIABLE, Entry
 from protocol.wire.envelope import SEED_BYTES, Signer
 
 KEY_FILE: Final = Entry.KEY
-LOCK_FILE: Final = Entry.LOCK
 
 
 def load_identity(folder: Path) -> bytes | None:
@@ -74,44 +71,6 @@ def ensure_identity(folder: Path) -> Signer:
     if seed is None:
         raise UserError(f"the identity in {folder} vanished", "find out what removes files there")
     return Signer(seed)
-
-
-@contextmanager
-def identity_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of an identity while this process uses it.
-
-    The kernel releases it with the process, so a crash never leaves a stale lock.
-
-    Raises:
-        UserError: another process holds it; names the process.
-    """
-    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise already_runs(holder(descriptor)) from error
-        with suppress(OSError):  # a full disk: the lock counts, the number is for people
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def holder(descriptor: int) -> str:
-    """Return the process that a lock file names, or ``another``."""
-    return os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "another"
-
-
-def already_runs(process: str) -> UserError:
-    """Return the error for a second process with the same identity."""
-    return UserError(
-        f"process {process} already runs with this identity",
-        "show it with: volunteer attach; for a second volunteer on this machine set "
-        f"{HOME_VARIABLE} to another folder",
-        ExitCode.TEMPORARY,
-    )
 
 
 def _create(path: Path) -> None:

@@ -2,8 +2,8 @@
 
 It is written when a node gets the identity's lock and again when the node ends, also on a full
 disk, so until the next start it explains why no node answers. A node that was killed cannot write
-its end: the reader finds a run without an end whose process is gone. A damaged file counts as
-missing.
+its end: the reader finds a run without an end, and nobody who holds the lock. A damaged file counts
+as missing.
 """
 
 from __future__ import annotations
@@ -13,25 +13,22 @@ import shlex
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
 from client.store.atomic import write_atomic
-from client.store.boot import this_boot
+from client.store.lock import ANOTHER, lock_holder
 from client.store.paths import Entry
 from client.store.persisted import Persisted
-
-if TYPE_CHECKING:
-    import psutil
 
 FILE_NAME: Final = Entry.LAST_RUN
 RESERVED_BYTES: Final = 8 * 1024
 """Of the file, from the beginning on: the end of a node on a full disk has room in it."""
 MAX_CHARS: Final = 1000
-CLOCK_S: Final = 5.0
-"""The system's value of a process's start time varies by at most this."""
+BEGAN: Final = time.time()
+"""When this process began, or nearly."""
 SIGNS_OF_LIFE: Final = (f"{Entry.LOGS}/volunteer.log", Entry.LINE)
 """Files that a living node writes about once a minute."""
 
@@ -42,12 +39,8 @@ class LastRun(Struct, frozen=True, kw_only=True):
     """One run of a node."""
 
     pid: int
-    process_began: float
-    """As ``_began`` says; distinguishes the process from a later one with the same id."""
-    boot: str = ""
-    """Id of the machine's boot in which it began; empty: the system has none."""
     began: float
-    """Unix seconds."""
+    """Unix seconds; distinguishes the process from a later one with the same id."""
     swarm: Words = ""
     """The swarm's id; empty if it was not known yet."""
     swarm_name: Words = ""
@@ -58,22 +51,6 @@ class LastRun(Struct, frozen=True, kw_only=True):
     reason: Words = ""
     next_step: Words = ""
     exit_code: int = 0
-
-    @property
-    def runs(self) -> bool:
-        """Whether its process still runs."""
-        import psutil  # slow to import, and the screen only wants the types
-
-        if self.ended is not None or self.boot != this_boot():
-            return False
-        try:
-            process = psutil.Process(self.pid)
-            began = _began(process)
-            if process.status() == psutil.STATUS_ZOMBIE:
-                return False  # ended, and nobody has asked how
-        except psutil.Error:
-            return False
-        return abs(began - self.process_began) < CLOCK_S
 
     @property
     def again(self) -> str:
@@ -111,31 +88,23 @@ class RunRecord:
     def begin(self, swarm: str = "", swarm_name: str = "", port: int = 0) -> None:
         """Note that this process is the node; call it again when the swarm and the port become
         known."""
-        known = self.load()
-        began = known.began if known is not None and _is_ours(known) else time.time()
-        self._write(_own_run(began, swarm, swarm_name[:MAX_CHARS], port or _port_of(known)))
+        self._write(_own_run(swarm, swarm_name[:MAX_CHARS], port or self._port))
 
     def end(self, reason: str, next_step: str, exit_code: int) -> None:
         """Note the end of this process's run, or that it could not begin.
-
-        Does nothing while another process is the node of this folder.
 
         Args:
             reason: why, in words.
             next_step: advice to the owner.
             exit_code: of the process.
         """
-        known = self.load()
-        if known is not None and known.runs and not _is_ours(known):
-            return
-        now = time.time()
-        run = _own_run(now, port=_port_of(known))
-        if known is not None and _is_ours(known):
-            run = known
+        run = self.load()
+        if run is None or (run.pid, run.began) != (os.getpid(), BEGAN):
+            run = _own_run(port=self._port)
         self._write(
             msgspec.structs.replace(
                 run,
-                ended=now,
+                ended=time.time(),
                 reason=reason[:MAX_CHARS],
                 next_step=next_step[:MAX_CHARS],
                 exit_code=exit_code,
@@ -146,13 +115,26 @@ class RunRecord:
         """Return the newest run, None if none is known."""
         return Persisted(self._path, LastRun).peek()
 
+    @property
+    def running(self) -> LastRun | None:
+        """The newest run if it goes on: its process holds the lock until its end is noted."""
+        run, process = self.load(), lock_holder(self._folder)
+        goes_on = run is not None and run.ended is None and process in (str(run.pid), ANOTHER)
+        return run if goes_on else None
+
+    @property
+    def _port(self) -> int:
+        known = self.load()
+        return 0 if known is None else known.port
+
     def ending(self, pid: int | None = None) -> Ending | None:
         """Return the end of the newest run, if it is that of process ``pid`` (None: of any).
 
         Returns None if there was no run, it still runs, or it was another process's.
         """
-        run = self.load()
-        if run is None or run.runs or pid not in (None, run.pid):
+        runs = self.running is not None
+        run = self.load()  # only now: an end is noted before the lock is given back
+        if run is None or runs or pid not in (None, run.pid):
             return None
         if run.ended is None:
             return self._without_a_word(run)
@@ -203,35 +185,5 @@ class RunRecord:
                 file.write(document)
 
 
-def _port_of(known: LastRun | None) -> int:
-    return 0 if known is None else known.port
-
-
-def _own_run(began: float, swarm: str = "", swarm_name: str = "", port: int = 0) -> LastRun:
-    import psutil
-
-    process = psutil.Process()
-    return LastRun(
-        pid=process.pid,
-        process_began=_began(process),
-        boot=this_boot(),
-        began=began,
-        swarm=swarm,
-        swarm_name=swarm_name,
-        port=port,
-    )
-
-
-def _began(process: psutil.Process) -> float:
-    """Return when a process began, so that it stays the same where the clock is set: on Linux in
-    seconds after the boot, elsewhere in Unix seconds."""
-    import psutil
-
-    boot: float = psutil.boot_time() if psutil.LINUX else 0.0  # moves with the clock
-    began: float = process.create_time()  # which psutil reckons from the boot there
-    return began - boot
-
-
-def _is_ours(run: LastRun) -> bool:
-    """Whether it is the present run of this process."""
-    return run.pid == os.getpid() and run.runs
+def _own_run(swarm: str = "", swarm_name: str = "", port: int = 0) -> LastRun:
+    return LastRun(pid=os.getpid(), began=BEGAN, swarm=swarm, swarm_name=swarm_name, port=port)

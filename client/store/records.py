@@ -14,7 +14,6 @@ from protocol.ids import PeerId
 from protocol.names import MAX_NICKNAME_BYTES
 from protocol.verdicts import MAX_CERTIFICATES
 from protocol.waypoints.chain import MAX_LINKS
-from protocol.wire.fields import SwarmText
 from protocol.wire.parts import Proof, VotedOut, WaypointLink
 
 LINEAGE: Final = "lineage.bin"
@@ -49,12 +48,6 @@ class KeptEvidence(Struct, frozen=True, forbid_unknown_fields=True):
     """Contradictions of one member."""
     voted_out: Annotated[tuple[VotedOut, ...], Meta(max_length=MAX_CERTIFICATES)] = ()
     """Members that their stages have voted out, with the charges."""
-
-
-class ShownEvidence(KeptEvidence, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Evidence for others."""
-
-    swarm: SwarmText
 
 
 class KeptChain(Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,13 +18,13 @@ from textual.widgets import ContentSwitcher, Input
 
 from client.control.updates import Curve, Update
 from client.ui import themes
-from client.ui.dialogs.ask import AskDialog
 from client.ui.dialogs.dialog import PAGE_LINES, Dialog, Page
+from client.ui.dialogs.finish import FinishDialog
 from client.ui.dialogs.invite import InviteDialog
 from client.ui.gone import gone, is_gone
 from client.ui.header import header
 from client.ui.keys import TABS, help_lines, key_line, tab_line
-from client.ui.leaving import Way, farewell, ways
+from client.ui.leaving import Cost, farewell, finishing
 from client.ui.panes.logs import LogsPane
 from client.ui.panes.pane import Pane
 from client.ui.source.live import NOT_DONE, LiveSource
@@ -110,8 +110,7 @@ class VolunteerApp(App[int]):
         Binding("p", "pause", "Pause or resume", show=False),
         Binding("f", "finish", "Finish", show=False),
         Binding("i", "invite", "Invite", show=False),
-        Binding("d", "detach", "Detach", show=False),
-        Binding("q,ctrl+q,ctrl+c", "go", "Quit", show=False, priority=False),
+        Binding("q,d,ctrl+q,ctrl+c", "detach", "Close", show=False, priority=False),
         Binding("slash", "filter", "Filter", show=False),
         Binding("l", "level", "Level", show=False),
         Binding("question_mark", "help", "Help", show=False),
@@ -240,9 +239,6 @@ class VolunteerApp(App[int]):
         needs = f"The tabs need {LEAST_WIDTH} and {LEAST_HEIGHT}; volunteer status needs fewer."
         return [line((part, "warn")) for part in wrap(f"{size} {needs}", box.width)]
 
-    def _ways(self) -> list[Way]:
-        return ways(self.record, self.link)
-
     def _answers(self) -> bool:
         """Whether a node can carry out a key's command; otherwise the user is told."""
         if self.link.state != "live":
@@ -288,32 +284,25 @@ class VolunteerApp(App[int]):
     def action_finish(self) -> None:
         """Drain the stages, after the user has seen the costs."""
         if self._answers():
-            self.push_screen(AskDialog("Finish?", self._finishing), self._go_way)
+            self.push_screen(FinishDialog(self._cost), self._finish)
 
-    def _finishing(self) -> list[Way]:
-        """The asked way of leaving; the other ways if it has become impossible."""
-        return [way for way in self._ways() if way.name == "finish"] or self._ways()
+    def _cost(self) -> Cost:
+        return finishing(self.record, self.link)
+
+    def _finish(self, agreed: bool | None) -> None:
+        if agreed:
+            self.leaving = True
+            self._source.command("finish")
 
     def action_invite(self) -> None:
         """Ask the node for a fresh invite; a dialog shows it when it arrives."""
         if self._answers():
             self._source.command("invite")
 
-    def action_go(self) -> None:
-        """Ask how to leave."""
-        self.push_screen(AskDialog("How do you want to quit?", self._ways), self._go_way)
-
     def action_detach(self) -> None:
         """Close this view."""
-        self._go_way("detach")
-
-    def _go_way(self, way: str | None) -> None:
-        if way == "detach":
-            self.farewell = farewell(self.record, self.link, self.leaving)
-            self.exit(0)
-        elif way is not None:
-            self.leaving = True
-            self._source.command(way)
+        self.farewell = farewell(self.record, self.link, self.leaving)
+        self.exit(0)
 
     def action_filter(self) -> None:
         """Open the filter of this tab."""

@@ -26,8 +26,7 @@ KEYS: Final = (
     ("p", "pause or resume training on this machine"),
     ("f", "finish: drain the stages, save, leave"),
     ("i", "invite: a fresh one"),
-    ("d", "detach: close this view, training continues"),
-    ("q", "quit: detach or finish, with the cost of each"),
+    ("q", "close this view, training continues; so do d and Ctrl-C"),
     ("/", "filter (Peers, Logs); Esc clears it"),
     ("l", "lowest level shown (Logs)"),
     ("Enter", "details of the chosen row; arrows or j k move"),
@@ -67,7 +66,7 @@ def key_line(pane: Pane, can_resume: bool, answers: bool, box: Box) -> list[Line
         [] if answers else [(Span(f"({key} {name})", "faint", act),) for key, name, act in keys]
     )
     keys = keys if answers else []
-    keys += [("d", "detach" if answers else "close", "detach"), ("q", "quit", "go")]
+    keys.append(("q", "close", "detach"))
     if pane.can_filter:
         keys.append(("/", "filter", "filter"))
     if isinstance(pane, LogsPane):

@@ -1,4 +1,4 @@
-"""The costs and consequences of each way of leaving, for the quit dialog. Pure."""
+"""What finishing costs, and what is said when the view was closed. Pure."""
 
 from __future__ import annotations
 
@@ -13,45 +13,25 @@ from client.views.text import clean
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way of leaving."""
+class Cost:
+    """What becomes of the stages."""
 
-    key: str
-    name: str
-    title: str
-    cost: str
+    words: str
     tone: Tone
+    possible: bool = True
+    """False: there is nothing to finish."""
 
 
-STAYS = {
-    "training": "your machine keeps training",
-    "done": "it stays and serves the finished model",
-    "paused": "it stays paused in the background",
-}
-"""The node's activity after only the view is closed."""
-
-
-def ways(record: Record, link: Link) -> list[Way]:
-    """Return the ways in the order of their costs.
-
-    The view of a node that does not answer, or drains, can only be closed.
-    """
+def finishing(record: Record, link: Link) -> Cost:
+    """Return what finishing now would cost, or why it is not possible."""
     now = record.snapshot
     if link.state != "live" or now is None or now.state == "stopping":
-        return [Way("d", "detach", "Close", _when_closed(record, link), "plain")]
-    stays = STAYS.get(now.state, "it continues in the background")
-    detach = Way(
-        "d",
-        "detach",
-        "Detach",
-        f"closes only this view; {stays}; volunteer attach shows it again",
-        "good",
-    )
+        return Cost(_sentence(farewell(record, link, leaving=False)), "plain", possible=False)
     kept, tone = drain_words(now)
-    how = "leaves the swarm."
+    how = "It leaves the swarm."
     if now.leaving:
-        how = "drains its stages: finishes the step, saves, leaves; you can watch it."
-    return [detach, Way("f", "finish", "Finish", f"{how} {_sentence(kept)}", tone)]
+        how = "It drains its stages: finishes the step, saves, leaves; you can watch it."
+    return Cost(f"{how} {_sentence(kept)}", tone)
 
 
 def farewell(record: Record, link: Link, leaving: bool) -> str:
@@ -67,16 +47,7 @@ def farewell(record: Record, link: Link, leaving: bool) -> str:
         return f"it does not answer; {UNKNOWN}"
     if leaving or (record.snapshot is not None and record.snapshot.state == "stopping"):
         return "it drains its stages, saves and leaves, in the background"
-    return "it continues; volunteer attach shows it again"
-
-
-def _when_closed(record: Record, link: Link) -> str:
-    if link.state == "ended":
-        words = "closes this view; the volunteer has ended, nothing runs. "
-        return words + _sentence(next_step(link))
-    if link.state == "live" and record.snapshot is not None:
-        return "closes only this view; the volunteer drains its stages in the background"
-    return f"closes only this view; the volunteer does not answer: {UNKNOWN}"
+    return "it continues; volunteer attach shows it again, volunteer finish ends it"
 
 
 def _sentence(text: str) -> str:

@@ -427,7 +427,7 @@ def trust(now: Snapshot) -> Iterator[Fact]:
     for gone in out:
         yield _fact("expelled", (gone.reason, "bad"))
     if len(now.expelled) > len(out):
-        yield _fact("expelled", f"{len(now.expelled) - len(out)} more: volunteer evidence ls")
+        yield _fact("expelled", f"{len(now.expelled) - len(out)} more: volunteer evidence")
     for step in dict.fromkeys(map(where_to_see, out)):
         yield _fact("evidence", (step, "muted"))
     if small := not_judged(now):
@@ -463,7 +463,7 @@ def where_to_see(out: ExpelledView) -> str:
     """Return where to see why somebody was expelled."""
     if out.by == "inviter":
         return "volunteer status members"
-    return "volunteer evidence save FILE, which anybody can verify"
+    return "volunteer evidence, a file that anybody can verify"
 
 
 def recovery(now: Snapshot) -> Iterator[Fact]:

@@ -52,7 +52,7 @@ def living(program: str, *arguments: str, **variables: str) -> Iterator[subproce
 LOCK = """
 import sys
 from pathlib import Path
-from client.store.identity import identity_lock
+from client.store.lock import identity_lock
 with identity_lock(Path(sys.argv[1])):
     print("up", flush=True)
     sys.stdin.readline()

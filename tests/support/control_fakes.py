@@ -11,7 +11,6 @@ from client.control.snapshot import (
     InvitedMember,
     InviteView,
     MatchesView,
-    Membership,
     NetworkView,
     PauseView,
     PayingMove,
@@ -146,9 +145,6 @@ class FakeProvider:
 
     def invite(self, *, once: bool = False, life_s: float | None = None) -> InviteView:
         return example_invite()
-
-    def members(self) -> Membership:
-        return Membership(swarm="ab" * 32, swarm_name="open", by_invitation=False, members=[])
 
     def amend(self, changes: Changes, *, sign: bool) -> Amended:
         raise Impossible("only the founder of this swarm, somebody, can change its run")

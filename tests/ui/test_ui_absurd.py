@@ -26,7 +26,7 @@ from client.control.snapshot import (
 )
 from client.control.updates import StepPoint, Update
 from client.ui.header import header
-from client.ui.leaving import ways
+from client.ui.leaving import finishing
 from client.ui.source.news import Link
 from client.views import dashboard, logs, matching, peers, stages, swarm, trust
 from client.views import words as spell
@@ -109,7 +109,7 @@ def test_every_view_survives_and_stays_in_its_box(
         for line in view(record, box):
             assert line_width(line) <= max(box.width, NARROWEST), view
     header(record, Link("live"), box)
-    ways(record, Link("live"))
+    finishing(record, Link("live"))
     tables = [
         stages.stage_table(record, box)[1],
         peers.peer_table(record, box, "")[1],

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from client.control.snapshot import DrainCostView, HeldOutView
 from client.control.updates import StepPoint
 from client.ui.header import header
-from client.ui.leaving import ways
+from client.ui.leaving import finishing
 from client.ui.source.news import Link
 from client.views.dashboard import loss
 from client.views.record import MAX_EVENTS, MAX_POINTS, Record
@@ -137,10 +137,9 @@ def test_last_replica_is_a_warning_everywhere() -> None:
         "warn",
     )
     assert drain_words(snapshot(leaving=[]))[0] == "nothing changes: you serve no stage"
-    found = {way.name: way for way in ways(recorded_from(update(1, leaving=last)), Link("live"))}
-    assert list(found) == ["detach", "finish"]
-    assert found["finish"].tone == "warn"
-    assert "would have nobody" in found["finish"].cost
+    found = finishing(recorded_from(update(1, leaving=last)), Link("live"))
+    assert found.tone == "warn"
+    assert "would have nobody" in found.words
 
 
 # --- peers and logs --------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from textual.widgets import Input
 
 from client.control.snapshot import InviteView, PauseView
 from client.store.last_run import Ending
-from client.ui.dialogs.ask import AskDialog
 from client.ui.dialogs.invite import InviteDialog
 from client.ui.source.news import Answer, Link
 from client.ui.widgets.listing import Listing
@@ -85,42 +84,45 @@ async def test_a_refused_finish_does_not_close_the_view(on: Stage) -> None:
     assert on.app.return_value is None
 
 
-def test_d_detaches_without_a_word_to_the_node() -> None:
+@pytest.mark.parametrize("key", ["q", "d", "ctrl+q", "ctrl+c"])
+def test_closing_the_view_says_nothing_to_the_node(key: str) -> None:
     async def scene(on: Stage) -> None:
         await on.feed(recorded()[:9])
-        await on.pilot.press("d")
+        await on.pilot.press(key)
 
     app = play(scene)
     assert app.return_value == 0
     assert "volunteer attach" in app.farewell
+    assert "volunteer finish" in app.farewell
     assert app._source.commands == []  # type: ignore[attr-defined]
     assert app._source.stopped  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("key", ["q", "ctrl+q", "ctrl+c"])
+@pytest.mark.parametrize("key", ["escape", "q", "n", "ctrl+c"])
 @on_stage()
-async def test_quitting_asks_and_may_be_taken_back(on: Stage, key: str) -> None:
+async def test_finishing_may_be_taken_back(on: Stage, key: str) -> None:
     await on.feed(recorded()[:30])
+    await on.press("f")
+    assert on.app.screen.is_modal
     await on.press(key)
-    assert isinstance(on.app.screen, AskDialog)
-    await on.press("q")
     assert not on.app.screen.is_modal
+    assert on.source.commands == []
 
 
 @on_stage()
 async def test_keys_that_come_before_a_dialog_has_closed_break_nothing(on: Stage) -> None:
     await on.feed(recorded()[:30])
-    await on.press("q")
+    await on.press("f")
     for key in ("escape", "escape", "q", "f", "f"):
         on.app.screen.post_message(Key(key, None))
     await on.press("1")
     assert not on.app.screen.is_modal
     assert "Stages" in on.text()
-    await on.press("q")
+    await on.press("f")
     dialog = on.app.screen
     dialog.action_close()
     dialog.action_close()
-    dialog.answer("finish")
+    dialog.answer(True)
     await on.press("1")
     assert on.source.commands == []
 
@@ -141,14 +143,14 @@ ENDED, LOST = Link("ended", "it has ended", DIED), Link("lost", "it has said not
 async def test_keys_that_need_a_node_do_nothing_while_none_answers(on: Stage, link: Link) -> None:
     await on.feed(recorded()[:30], link)
     assert "i invite" not in on.text()
-    assert "(p pause)  (f finish)  d close  q quit" in on.text()
+    assert "(p pause)  (f finish)  q close" in on.text()
     await on.press("p", "f", "i")
     assert not on.app.screen.is_modal
     assert on.source.commands == []
     notes = [note.message for note in on.app._notifications]
     assert notes == ["nothing was done: the volunteer does not answer"] * 3
     await on.feed(recorded()[30:31])
-    assert "p pause  f finish  d detach  q quit" in on.text()
+    assert "p pause  f finish  q close" in on.text()
     await on.press("p")
     assert [name for name, _ in on.source.commands] == ["pause"]
 
@@ -187,27 +189,27 @@ async def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(
 @pytest.mark.parametrize(
     ("link", "changes", "said", "farewell"),
     [
-        (ENDED, {}, ("the volunteer has ended, nothing runs", "--swarm demo"), "no device"),
-        (LOST, {}, ("does not answer", "run volunteer status"), "it does not answer"),
-        (Link("live"), {"leaving": []}, ("leaves the swarm. Nothing changes",), "it continues"),
-        (Link("live"), {"state": "stopping"}, ("drains its stages",), "it drains its stages"),
-        (Link("live"), {"state": "paused"}, ("stays paused", "f Finish"), "it continues"),
-        (Link("live"), {"state": "done"}, ("serves the finished model",), "it continues"),
-        (Link("live"), {}, ("your machine keeps training"), "it continues"),
+        (ENDED, {}, "", "no device"),
+        (LOST, {}, "", "it does not answer"),
+        (Link("live"), {"leaving": []}, "It leaves the swarm. Nothing changes", "it continues"),
+        (Link("live"), {"state": "stopping"}, "It drains its stages, saves", "it drains"),
+        (Link("live"), {"state": "paused"}, "f finish Esc stay", "it continues"),
+        (Link("live"), {"state": "done"}, "others serve the model", "it continues"),
+        (Link("live"), {}, "training goes on", "it continues"),
     ],
 )
-def test_the_quit_dialog_says_what_is_true(
-    link: Link, changes: dict[str, object], said: tuple[str, ...], farewell: str
+def test_the_dialog_and_the_farewell_say_what_is_true(
+    link: Link, changes: dict[str, object], said: str, farewell: str
 ) -> None:
     async def scene(on: Stage) -> None:
         await on.feed([update(1, **changes)], link)
-        await on.press("q")
+        await on.press("f")
+        assert on.app.screen.is_modal == bool(said)
         text = " ".join(on.text().replace("│", " ").split())
-        for words in said:
-            assert words in text, words
-        offered = "f Finish" in text
-        assert offered == (link.state == "live" and changes.get("state") != "stopping")
-        await on.pilot.press("d")
+        assert said in text
+        assert ("f finish Esc" in text) == (bool(said) and changes.get("state") != "stopping")
+        await on.press("escape")
+        await on.pilot.press("q")
 
     assert farewell in play(scene).farewell
 
@@ -215,12 +217,12 @@ def test_the_quit_dialog_says_what_is_true(
 @on_stage()
 async def test_a_node_that_ends_while_one_is_asked_is_told_nothing(on: Stage) -> None:
     await on.feed(recorded()[:30])
-    await on.press("q")
-    assert "f Finish" in on.text()
+    await on.press("f")
+    assert "It drains its stages" in on.text()
     await on.feed([], ENDED)
-    assert "f Finish" not in on.text()
-    assert "the volunteer has ended, nothing runs" in on.text()
-    await on.press("f", "s")
+    assert "It drains its stages" not in on.text()
+    assert "It has ended: this machine has no device" in on.text()
+    await on.press("f", "enter")
     assert on.source.commands == []
     await on.press("escape")
     assert not on.app.screen.is_modal

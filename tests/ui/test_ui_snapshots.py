@@ -38,7 +38,7 @@ SCENES: dict[str, tuple[tuple[int, int], Sequence[Update], tuple[str, ...]]] = {
     "swarm": (SMALL, recorded(), ("2",)),
     "peers": (SMALL, recorded(), ("3", "down")),
     "swarm-large": (MEDIUM, recorded(), ("2",)),
-    "quit": (SMALL, recorded(), ("q",)),
+    "finish": (SMALL, recorded(), ("f",)),
     "trust": (SMALL, TRUST, ("3",)),
     "trust-large": (MEDIUM, TRUST, ("3",)),
     "trust-details": (SMALL, TRUST, ("3", "down", "down", "down", "enter")),

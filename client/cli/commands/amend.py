@@ -41,7 +41,6 @@ def amend(
     rate: RateChoices = RateChoices(),  # noqa: B008  (frozen)
     from_step: int | None = None,
     steps: int | None = None,
-    swarm: str | None = None,
     yes: bool = False,
 ) -> Answer:
     """Change how many steps a run has in all, or its learning rate from a step on.
@@ -52,13 +51,11 @@ def amend(
         Step from which this holds at the earliest; as soon as possible.
     steps
         Steps of the whole run, those that are done included; also of a run that is complete.
-    swarm
-        Name or beginning of the id of the swarm, where there are several.
     yes
         Do not ask.
     """
     changes = Changes(steps=steps, from_step=from_step, **vars(rate))
-    with connect(running_home().folders, swarm) as node:
+    with connect(running_home().folders) as node:
         for line in described(_amend(node, changes, sign=False)):
             say(line)
         confirm("Sign it? It cannot be taken back, only changed again.", yes=yes)

@@ -2,7 +2,7 @@
 
 $ volunteer attach  # the screen; d closes it
 
-Without a terminal, and with volunteer status --watch --plain, it is a line a step.
+Without a terminal, and with volunteer status --watch, it is a line a step.
 
 One of another home: VOLUNTEER_HOME=HOME volunteer attach, as volunteer list has it. On another
 machine: ssh -t me@lab volunteer attach.
@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import find_socket
-from client.cli.terminal.parameters import RunningSwarm
 
 
-def attach(*, swarm: RunningSwarm = None) -> int:
+def attach() -> int:
     """Show a running volunteer; leaving the screen leaves it running."""
     from client.cli.screen import show
 
     folders = running_home().folders
-    return show(find_socket(folders, swarm), folders)
+    return show(find_socket(folders), folders)

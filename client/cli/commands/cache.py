@@ -3,11 +3,11 @@
 Group: this machine
 
 $ volunteer cache ls  # by kind
-$ volunteer cache prune --dry-run  # what would be removed
+$ volunteer cache prune  # asks before it removes what can be had again
 
 Files that can be fetched again (others' training data, working copies, files set aside) may be
 removed without asking the swarm. Checkpoints and the texts of swarms founded here are different:
-their last copy may be here.
+their last copy may be here, and volunteer forget removes those of a swarm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from client.errors import UserError
 from client.quantities import plural
 from client.store.atomic import is_temporary
 from client.store.checkpoints import DAMAGED, SET_ASIDE
-from client.store.identity import identity_lock
+from client.store.lock import identity_lock
 from client.store.paths import Entry, make_private
 from client.store.texts import is_founders
 from client.views.words import size as human_bytes
@@ -61,40 +61,26 @@ def ls() -> Answer:
 
 @app.command
 @answered
-def prune(*, checkpoints: bool = False, dry_run: bool = False, yes: bool = False) -> Answer:
+def prune(*, yes: bool = False) -> Answer:
     """Remove what can be had again; the volunteer must not be running.
 
     Parameters
     ----------
-    checkpoints
-        Also remove the checkpoints. If nobody else has them, what they hold of the run is lost.
-    dry_run
-        Only say what would be removed.
     yes
         Do not ask.
     """
     home = find_home()
     folder = home.folders.data
-    chosen = [
-        (kind, files)
-        for kind, files in kept(folder)
-        if kind.prunable or (checkpoints and kind.kind == Entry.CHECKPOINTS)
-    ]
+    chosen = [(kind, files) for kind, files in kept(folder) if kind.prunable]
     kinds = [kind for kind, _ in chosen]
-    size = sum(kind.size_bytes for kind in kinds)
-    if not dry_run and chosen:
+    size = 0
+    if chosen:
         words = ", ".join(f"{kind.kind} ({human_bytes(kind.size_bytes)})" for kind in kinds)
         confirm(f"Remove {words}?", yes=yes)
         size = _remove(home, [path for _, files in chosen for path in files])
-    document = {
-        "folder": str(folder),
-        "removed": kinds,
-        "freed_bytes": size,
-        "dry_run": dry_run,
-    }
-    would = "would be " if dry_run else ""
-    lines = [f"{kind.kind}: {plural(kind.files, 'file')} {would}removed" for kind in kinds]
-    freed = f"{human_bytes(size)} {would}freed" if kinds else "there is nothing to remove"
+    document = {"folder": str(folder), "removed": kinds, "freed_bytes": size}
+    lines = [f"{kind.kind}: {plural(kind.files, 'file')} removed" for kind in kinds]
+    freed = f"{human_bytes(size)} freed" if kinds else "there is nothing to remove"
     return Answer(document, lines, [freed])
 
 

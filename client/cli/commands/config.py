@@ -4,9 +4,8 @@ Group: this machine
 
 $ volunteer config show --origin  # every setting and where it comes from
 $ volunteer config set upload_limit_bytes_per_s 2MB/s  # within seconds where a volunteer runs
-$ volunteer config show --config FILE  # check a file, and what it comes to
 
-The first source that has a value wins: flag, VOLUNTEER_* variable, --config file, your file, the
+The first source that has a value wins: flag, VOLUNTEER_* variable, your file, the
 administrator's file, default.
 """
 
@@ -25,7 +24,6 @@ from msgspec import Struct
 
 from client.cli.command_table import nested_app
 from client.cli.reach.home import find_home
-from client.cli.settings.flags import Config
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import json_line
 from client.config import LIVE, SETTINGS, Setting, check_setting, resolve
@@ -49,7 +47,6 @@ class Shown(Struct, frozen=True):
 @answered
 def show(
     *,
-    config: Config = None,
     origin: bool = False,
 ) -> Answer:
     """Print every setting as a volunteer would use it.
@@ -59,7 +56,7 @@ def show(
     origin
         Also say where each value comes from.
     """
-    resolved = find_home(config=config).resolved
+    resolved = find_home().resolved
     values = msgspec.to_builtins(resolved.settings)
     lines = []
     for name, setting in SETTINGS.items():
@@ -115,7 +112,7 @@ def _name(key: str) -> str:
 
 
 def _write(path: Path, key: str, line: str) -> None:
-    resolve({}, {}, None, path)  # the file must be valid, otherwise we would hide a fault
+    resolve({}, {}, path)  # the file must be valid, otherwise we would hide a fault
     before = path.read_text(encoding="utf-8-sig").splitlines() if path.exists() else []
     kept = _replaced(before, key, line)
     if not _same_but_for(key, before, kept):

@@ -12,7 +12,7 @@ Ends with 1 if a line says fail.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,7 +22,7 @@ from client.cli.diagnosis import checks_home as inside
 from client.cli.diagnosis import checks_outside as outside
 from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
-from client.cli.reach.home import Home, home_with_faults
+from client.cli.reach.home import Home, home_with_fault
 from client.cli.software import PACKAGES
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
@@ -42,20 +42,16 @@ class Diagnosis(Struct, frozen=True):
     checks: list[Check]
 
 
-def doctor(
-    *, bundle: Path | None = None, keep_addresses: bool = False, json: AsJson = False
-) -> int:
+def doctor(*, bundle: Path | None = None, json: AsJson = False) -> int:
     """Check that this machine can take part; each line is ok, warn or fail, with what to do.
 
     Parameters
     ----------
     bundle
         Also write a ZIP file for a report, without invites, secrets and network addresses.
-    keep_addresses
-        Leave network addresses and names of this machine in the bundle.
     """
-    (home, faults), found = home_with_faults(), []
-    for check in examine(home, faults):
+    (home, fault), found = home_with_fault(), []
+    for check in examine(home, fault):
         found.append(check)
         if not json:
             print(printable(f"{check.status:<5}{check.name}: {check.words}"), flush=True)
@@ -67,7 +63,7 @@ def doctor(
     if bundle is not None:
         from client.cli.diagnosis.bundle import write_bundle
 
-        write_bundle(bundle, home, found, keep_addresses=keep_addresses)
+        write_bundle(bundle, home, found)
         say(f"wrote {bundle}; look into it before you send it to anybody")
     return ExitCode.OK if well else ExitCode.RUNTIME
 
@@ -99,27 +95,27 @@ def _opens(folder: Path) -> bool:
     return True
 
 
-def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
-    """Yield the results of all checks, quick ones first; ``faults`` are those of the settings."""
+def examine(home: Home, fault: ConfigError | None = None) -> Iterator[Check]:
+    """Yield the results of all checks, quick ones first; ``fault`` is that of the settings."""
     yield from map(checks.check_package, PACKAGES)
     yield checks.check_kernel()
-    yield from (Check("settings", "fail", fault.message, fault.next_step) for fault in faults)
+    if fault is not None:
+        yield Check("settings", "fail", fault.message, fault.next_step)
     opens = _opens(home.folders.data)
     needed = checkpoints_bytes(home) if opens else 0
     yield checks.check_folder("data folder", home.folders.data, needed)
     if opens:
         yield from examine_home(home)
     yield inside.check_runtime_folder(home.folders.runtime)
-    run = RunRecord(home.folders.data).load()
+    run = RunRecord(home.folders.data).running
     own = run.pid if run is not None else None
     yield checks.check_port(home.settings.listen_host, home.settings.listen_port, own)
     yield checks.check_memory()
     yield outside.check_descriptors()
-    yield outside.check_clock()
     yield check_gpu(home.settings)
-    yield outside.check_reachability(home.settings, runs=run is not None and run.runs)
+    if run is None:
+        yield outside.check_reachability(home.settings)
     if opens:
         yield from outside.check_swarms(home)
     yield from outside.check_node(home)
-    yield from outside.examine_limits(home.settings)
     yield from map(checks.check_import, HEAVY)

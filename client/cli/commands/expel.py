@@ -15,11 +15,10 @@ from __future__ import annotations
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered, of_node
-from client.cli.terminal.parameters import RunningSwarm
 
 
 @answered
-def expel(member: str, *, swarm: RunningSwarm = None, reason: str = "") -> Answer:
+def expel(member: str, *, reason: str = "") -> Answer:
     """Expel a member that you invited, or that came in through somebody you invited.
 
     Parameters
@@ -29,7 +28,7 @@ def expel(member: str, *, swarm: RunningSwarm = None, reason: str = "") -> Answe
     reason
         Why, for all members to read.
     """
-    with connect(running_home().folders, swarm) as node:
+    with connect(running_home().folders) as node:
         gone, who = node.expel(member, reason), node.greeting
     words = f"expelled {gone.peer} from {who.swarm_name}; every member is told"
     return Answer(of_node(who, member=gone), words)

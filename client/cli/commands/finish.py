@@ -1,7 +1,7 @@
 """Leave the swarm: drain the stages, finish the step, save, say goodbye.
 
 $ volunteer finish  # leave, and wait until it is done
-$ volunteer finish --swarm my-swarm --yes  # do not ask, even if the swarm will have to wait
+$ volunteer finish --yes  # do not ask, even if the swarm will have to wait
 
 Ctrl-C or SIGTERM to volunteer join --headless does the same; a second one ends it.
 
@@ -18,7 +18,6 @@ from client.cli.reach.running import connect, wait_for_ending
 from client.cli.terminal.answer import of_node
 from client.cli.terminal.ask import confirm
 from client.cli.terminal.output import print_json, printable, say
-from client.cli.terminal.parameters import RunningSwarm
 from client.control.client import ControlClient, NotRunning
 from client.control.snapshot import DrainCostView
 from client.errors import ExitCode, UserError
@@ -30,7 +29,6 @@ LEFT = "it has left the swarm"
 
 def finish(
     *,
-    swarm: RunningSwarm = None,
     yes: bool = False,
     json: bool = False,
     wait_s: float = 300.0,
@@ -50,7 +48,7 @@ def finish(
         Leave also if the disk does not take the last version and nobody else has it.
     """
     folders = running_home().folders
-    with connect(folders, swarm) as node:
+    with connect(folders) as node:
         greeting = node.greeting
         now = node.status()
         words, _ = drain_words(now)

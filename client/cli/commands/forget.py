@@ -54,8 +54,8 @@ def forget(swarm: str, /, *, yes: bool = False) -> Answer:
 
 
 def _refuse_running(home: Home, swarm: SwarmFile) -> None:
-    run = RunRecord(home.folders.data).load()
-    runs = run is not None and run.swarm == swarm.swarm and run.runs
+    run = RunRecord(home.folders.data).running
+    runs = run is not None and run.swarm == swarm.swarm
     if runs or any(node.swarm == swarm.swarm for _, node in running_nodes(home.folders.runtime)):
         words = f"a volunteer takes part in {swarm.manifest.name}"
         raise UserError(words, "volunteer finish, then again", ExitCode.TEMPORARY)

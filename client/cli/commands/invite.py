@@ -21,7 +21,6 @@ from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import check_output
-from client.cli.terminal.parameters import RunningSwarm
 from client.cli.terminal.when import duration_s
 from client.errors import ExitCode, UserError, system_errors
 from client.store.atomic import write_atomic
@@ -31,7 +30,6 @@ from protocol.vouching.ticket import TICKET_LIFE_S
 @answered
 def invite(
     *,
-    swarm: RunningSwarm = None,
     once: bool = False,
     expires: str | None = None,
     out: Annotated[Path | None, Parameter(name=("--out", "-o"))] = None,
@@ -55,7 +53,7 @@ def invite(
         raise UserError("--expires: an invite is good for 7 days at most", exit_code=ExitCode.USAGE)
     if out is not None:
         check_output(out, force=force)
-    with connect(running_home().folders, swarm) as node:
+    with connect(running_home().folders) as node:
         found = node.invite(once=once, life_s=life_s)
     notes = list(found.notes)
     if out is not None:

@@ -26,7 +26,7 @@ from cyclopts import Parameter
 from client.cli.reach.home import Home, find_home, home_of
 from client.cli.reach.target import find_target
 from client.cli.serving.background import Handover, read_handover, start
-from client.cli.settings.flags import Config, SettingFlags, given
+from client.cli.settings.flags import SettingFlags, given
 from client.cli.terminal.answer import of_node
 from client.cli.terminal.output import print_json, say
 from client.config import Settings
@@ -34,8 +34,7 @@ from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
 from client.garbage import uncollected
 from client.limits.cores import check_threads
-from client.store.identity import already_runs
-from client.store.last_run import RunRecord
+from client.store.lock import already_runs, lock_holder
 from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.ids import PeerId
@@ -56,7 +55,6 @@ def join(
     exit_when_done: bool = False,
     handed_over: Annotated[bool, Parameter(show=False)] = False,
     flags: SettingFlags = SettingFlags(),  # noqa: B008  (frozen)
-    config: Config = None,
 ) -> int:
     """Take part in a swarm's training until it is done or you stop.
 
@@ -91,7 +89,7 @@ def join(
             "pass one of volunteer data build, or leave it out: members send what is needed",
             ExitCode.USAGE,
         )
-    home, named = find_home(given(flags), config), swarm or os.environ.get(SWARM_VARIABLE)
+    home, named = find_home(given(flags)), swarm or os.environ.get(SWARM_VARIABLE)
     settings = home.settings
     check_threads(settings.threads)
     target = find_target(home, named)
@@ -166,6 +164,7 @@ def _in_background(
     if agreed is None:
         say("nothing was started")
         return ExitCode.INTERRUPTED
+    home.signer()  # here, where its owner reads what it says
     socket, node = start(home, msgspec.structs.replace(handover, swarm=str(agreed)))
     if not detach:
         return show(socket, home.folders)
@@ -181,15 +180,11 @@ def _in_background(
 def refuse_second(home: Home) -> None:
     """Refuse to start beside a running volunteer of this home, before any slow work.
 
-    The identity's lock decides when the node starts; this check may miss a volunteer that is
-    starting.
-
     Raises:
         UserError: one runs; names its process and how to show it.
     """
-    run = RunRecord(home.folders.data).load()
-    if run is not None and run.runs:
-        raise already_runs(str(run.pid))
+    if process := lock_holder(home.folders.data):
+        raise already_runs(process)
 
 
 def _agreed(home: Home, target: Target, *, yes: bool) -> Target | None:

@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from client.cli.logging.log_file import NAME, Line, lines_of, log_files, read_lines
 from client.cli.reach.home import running_home
 from client.cli.terminal.output import json_line, versioned, with_level
-from client.cli.terminal.when import since as since_time
+from client.cli.terminal.when import when
 from client.errors import ExitCode, UserError
 from client.events import at_least
 from protocol.effects import Level
@@ -52,7 +52,7 @@ def logs(
     if not log_files(folder) and not follow:
         words = f"no log in {folder}"
         raise UserError(words, "it is created by volunteer join", ExitCode.NOT_RUNNING)
-    earliest = since_time(since) if since is not None else 0.0
+    earliest = when(since, "--since", past=True) if since is not None else 0.0
 
     def wanted(line: Line) -> bool:
         return line.time >= earliest and at_least(line.level, level)

@@ -17,17 +17,14 @@ from cyclopts import Parameter
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered, of_node
-from client.cli.terminal.parameters import RunningSwarm
-from client.cli.terminal.when import clock, duration_s, moment
+from client.cli.terminal.when import clock, when
 from client.errors import ExitCode, UserError
 
 
 @answered
 def pause(
     *,
-    swarm: RunningSwarm = None,
-    lasting: Annotated[str | None, Parameter(name="--for")] = None,
-    until: str | None = None,
+    until: Annotated[str | None, Parameter(name=("--until", "--for"))] = None,
     reason: str = "",
     discard: bool = False,
 ) -> Answer:
@@ -35,23 +32,17 @@ def pause(
 
     Parameters
     ----------
-    lasting
-        Go on by itself after so long, such as 30m or 2h.
     until
-        Go on by itself then, such as 18:00 or "2026-11-22 08:00".
+        Go on by itself then, such as 18:00 or "2026-11-22 08:00", or after so long, such as 2h.
     reason
         The reason, shown in the status.
     discard
         Pause also if the disk does not take the last version and nobody else has it.
     """
-    if lasting is not None and until is not None:
-        raise UserError("--for and --until do not go together", exit_code=ExitCode.USAGE)
-    end = time.time() + duration_s(lasting, "--for") if lasting is not None else None
-    if until is not None:
-        end = moment(until, "--until", past=False)
-        if end <= time.time():
-            raise UserError(f"--until: {until} has passed", "give a later time", ExitCode.USAGE)
-    with connect(running_home().folders, swarm) as node:
+    end = None if until is None else when(until, "--until", past=False)
+    if end is not None and end <= time.time():
+        raise UserError(f"--until: {until} has passed", "give a later time", ExitCode.USAGE)
+    with connect(running_home().folders) as node:
         view, who = node.pause(end, reason, discard=discard), node.greeting
     ends = f"until {clock(view.until)}" if view.until else "until: volunteer resume"
     return Answer(of_node(who, paused=view), f"{who.swarm_name}: paused {ends}")

@@ -23,7 +23,7 @@ from msgspec import structs
 from client.cli.commands.join import SWARM_VARIABLE, serve_here
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_target
-from client.cli.settings.flags import Config, RelayFlags, given
+from client.cli.settings.flags import RelayFlags, given
 
 SHARE = "90%"
 """Lent unless the owner has set something: this machine does nothing else for the swarm."""
@@ -33,7 +33,6 @@ def relay(
     *,
     swarm: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     flags: RelayFlags = RelayFlags(),  # noqa: B008  (frozen)
-    config: Config = None,
 ) -> int:
     """Relay for members of a swarm that nobody can dial, until you stop; computes nothing.
 
@@ -42,7 +41,7 @@ def relay(
     swarm
         An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
     """
-    home = find_home(given(flags), config)
+    home = find_home(given(flags))
     target = find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
     settings = home.settings
     if home.resolved.origins["relay"] == "default":

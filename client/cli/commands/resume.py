@@ -8,13 +8,12 @@ from __future__ import annotations
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered, of_node
-from client.cli.terminal.parameters import RunningSwarm
 
 
 @answered
-def resume(*, swarm: RunningSwarm = None) -> Answer:
+def resume() -> Answer:
     """Take part again: the matching finds a stage for this machine."""
-    with connect(running_home().folders, swarm) as node:
+    with connect(running_home().folders) as node:
         resumed, who = node.resume(), node.greeting
         held = node.status().paused  # such as battery or schedule
     if held is not None:

@@ -1,10 +1,9 @@
-"""Run as a service of this user: write its unit, or remove it.
+"""Run as a service of this user: write its unit.
 
 Group: this machine
 
-$ volunteer service install --swarm x.swarm  # starts nothing; prints how to start it
+$ volunteer service install --swarm x.swarm  # starts nothing; says how to start and remove it
 $ volunteer service install --dry-run  # print the unit and where it would be
-$ volunteer service uninstall  # stops it; its home stays
 
 A service of the machine, or several beside each other, are files to copy: see packaging/README.md.
 """
@@ -13,11 +12,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -46,8 +44,6 @@ class Service:
     invite: Path
     lines: dict[str, str]
     """Commands by what each is for. What is started also starts by itself at the next login."""
-    end: str
-    """The command that stops it for good."""
 
 
 @app.command
@@ -85,44 +81,31 @@ def install(
         say(f"to {purpose}: {line}")
 
 
-@app.command
-def uninstall() -> None:
-    """Stop the service and remove its unit; what the volunteer has learned and keeps stays."""
-    service = _service()
-    if not service.unit.exists():
-        say(f"{service.unit} does not exist")
-        return
-    with suppress(FileNotFoundError):  # no manager: nothing runs
-        subprocess.run(service.end.split(), check=False, capture_output=True)
-    service.unit.unlink()
-    print(service.unit)
-    kept = f"; kept: {service.invite}" if service.invite.exists() else ""
-    say(f"service removed{kept}; the volunteer's home is kept, too")
-
-
 def _service() -> Service:
     unit = user_unit()
     if sys.platform == "darwin":
         domain = f"gui/{os.getuid()}"
         library = user_home() / "Library"
-        end = f"launchctl bootout {domain}/{unit.stem}"
+        stop = f"launchctl bootout {domain}/{unit.stem}"
         lines = {
             "start it": f"launchctl bootstrap {domain} {unit}",
-            "stop it": end,
+            "stop it": stop,
             "see its state": f"launchctl print {domain}/{unit.stem}",
             "read its log": f"tail -f {library / 'Logs' / 'volunteer.log'}",
+            "remove it": f"{stop}; rm {quote(str(unit))}",
         }
         invite = library / "Application Support" / "volunteer" / "swarm"
-        return Service("launchd", unit, invite, lines, end)
+        return Service("launchd", unit, invite, lines)
     name = unit.name
     lines = {
         "start it": f"systemctl --user enable --now {name}",
         "stop it": f"systemctl --user stop {name}",
         "see its state": f"systemctl --user status {name}",
         "read its log": f"journalctl --user -u {name} -f",
+        "remove it": f"systemctl --user disable --now {name}; rm {quote(str(unit))}",
     }
     invite = unit.parents[2] / "volunteer" / "swarm"
-    return Service("user", unit, invite, lines, f"systemctl --user disable --now {name}")
+    return Service("user", unit, invite, lines)
 
 
 def _check_swarm(service: Service, target: Target) -> None:
@@ -142,7 +125,7 @@ def _check_swarm(service: Service, target: Target) -> None:
         raise UserError(
             f"{service.unit.name} is installed for another swarm ({before.swarm[:12]}); nothing "
             "was changed",
-            "remove that one first: volunteer service uninstall",
+            f"remove that one first: {service.lines['remove it']}",
             ExitCode.USAGE,
         )
 

@@ -1,8 +1,7 @@
 """Show what the volunteer on this machine is doing.
 
 $ volunteer status  # once
-$ volunteer status --watch  # every second
-$ volunteer status --watch --plain  # a line per step, for screen readers and logs
+$ volunteer status --watch  # a line per step, also for screen readers and logs
 $ volunteer status peers  # who is near, and how far each is trusted; also stages, members
 $ volunteer status matches  # why this volunteer has its stages
 $ volunteer status leaderboard  # who contributed how much to steps closed here
@@ -11,24 +10,18 @@ $ volunteer status --json | jq .loss  # for programs
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from functools import partial
+import sys
 from typing import Literal
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect, find_socket
-from client.cli.screen import follow, say_end
-from client.cli.terminal.output import print_moment, printable
-from client.cli.terminal.parameters import RunningSwarm
+from client.cli.screen import follow
+from client.cli.terminal.output import print_json, shown
 from client.cli.terminal.table import aligned
-from client.control.client import ControlClient, NotRunning
-from client.control.snapshot import InvitedMember, Membership, Snapshot
+from client.control.snapshot import InvitedMember, Snapshot
 from client.errors import ExitCode
 from client.views.report import report
-from client.views.status import one_line
 
-WATCH_S = 1.0
 NO_TREE = "anybody who has an invite is a member of this swarm: see volunteer status peers"
 Section = Literal["peers", "stages", "members", "matches", "leaderboard"]
 
@@ -37,10 +30,8 @@ def status(
     section: Section | None = None,
     /,
     *,
-    swarm: RunningSwarm = None,
     json: bool = False,
     watch: bool = False,
-    plain: bool = False,
     socket: bool = False,
 ) -> int:
     """Show what the volunteer on this machine is doing.
@@ -52,53 +43,32 @@ def status(
         why), stages (who serves which, how fast), members (who invited whom), matches (why this
         volunteer has its stages), or leaderboard (who contributed how much to steps closed here).
     json
-        Print JSON, that of the whole status of all but the members; with --watch one document per
-        line.
+        Print JSON, that of the whole status; with --watch one document per line.
     watch
-        Go on until it ends or you interrupt.
-    plain
-        One line; with --watch a further one whenever the step or the state changes.
+        Print a line whenever the step or the state changes, until it ends or you interrupt.
     socket
         Print the path of its control socket instead.
     """
     folders = running_home().folders
-    if socket:
-        print(find_socket(folders, swarm))
+    if socket or watch:
+        path = find_socket(folders)
+        if watch:
+            return follow(path, folders, as_json=json)
+        print(path)
         return ExitCode.OK
-    if plain and watch and not json:
-        return follow(find_socket(folders, swarm), folders)
-    with connect(folders, swarm) as node:
-        try:
-            while True:
-                now = node.status()
-                if plain and not json:
-                    print(printable(one_line(now)))
-                else:
-                    data, words = _looked(node, now, section)
-                    print_moment(data, words, as_json=json, watch=watch)
-                if not watch:
-                    break
-                time.sleep(WATCH_S)
-        except NotRunning:
-            if not watch:
-                raise
-            return say_end(folders, node)
+    with connect(folders) as node:
+        now = node.status()
+    if json:
+        print_json(now)
+    else:
+        words = members_text(now) if section == "members" else report(section, now)
+        print(shown(words, sys.stdout))
     return ExitCode.OK
 
 
-def _looked(
-    node: ControlClient, now: Snapshot, section: Section | None
-) -> tuple[object, Callable[[], str]]:
-    """Return what is shown, for programs, and how to say it."""
-    if section == "members":
-        members = node.members()
-        return members, partial(members_text, members, now)
-    return now, partial(report, section, now)
-
-
-def members_text(found: Membership, now: Snapshot) -> str:
+def members_text(now: Snapshot) -> str:
     """Return the members, each below who invited it."""
-    if not found.by_invitation:
+    if now.members is None:
         return NO_TREE
     rows = [
         [
@@ -107,7 +77,7 @@ def members_text(found: Membership, now: Snapshot) -> str:
             "yes" if one.linked else "no",
             _standing(one),
         ]
-        for one in found.members
+        for one in now.members
     ]
     return "\n".join(aligned(["member", "name", "here", "standing"], rows))
 

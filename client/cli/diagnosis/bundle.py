@@ -30,19 +30,18 @@ MOST_LINES = 2000
 MOST_ERROR_CHARS = 64_000
 
 
-def write_bundle(path: Path, home: Home, checks: list[Check], *, keep_addresses: bool) -> None:
+def write_bundle(path: Path, home: Home, checks: list[Check]) -> None:
     """Write the bundle; its texts are cleaned, but the owner should still check them.
 
     Args:
         path: the ZIP file to write.
         home: of the volunteer.
         checks: results of the doctor.
-        keep_addresses: keep network addresses and this machine's names.
 
     Raises:
         UserError: the file is there already, or cannot be written.
     """
-    redactor = Redactor(keep_addresses=keep_addresses)
+    redactor = Redactor()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as bundle:
         for name, text in _parts(home, checks):

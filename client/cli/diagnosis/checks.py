@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from client.cli.software import package_version
 from client.config import EVERYWHERE
+from client.errors import OF_THE_MACHINE
 from client.limits.cores import control_groups
 from client.store.paths import create_folders
 from client.views.words import size as human_bytes
@@ -34,6 +35,7 @@ PROBE_BYTES = 64 * 1024
 """A volunteer cannot even keep its notes where there is no room for this."""
 MIN_FREE_MEMORY_BYTES = 10**9
 IMPORT_TIMEOUT_S = 120.0
+OTHERWISE = "check the disk, or choose another folder with VOLUNTEER_HOME"
 
 
 class Check(Struct, frozen=True):
@@ -93,25 +95,12 @@ def check_folder(name: str, folder: Path, checkpoints_bytes: int = 0) -> Check:
             os.fsync(probe.fileno())
     except OSError as error:
         words = f"{folder}: {error.strerror}"
-        return Check(name, "fail", words, _mend_folder(error, folder))
+        return Check(name, "fail", words, OF_THE_MACHINE.get(error.errno or 0, OTHERWISE))
     words = f"{folder}, {free / 1e9:.1f} GB free"
     if free < max(MIN_FREE_DISK_BYTES, checkpoints_bytes):
         needed = f": checkpoints of a stage take up to {human_bytes(checkpoints_bytes)}"
         return Check(name, "warn", words, f"free space{needed if checkpoints_bytes else ''}")
     return Check(name, "ok", words)
-
-
-def _mend_folder(error: OSError, folder: Path) -> str:
-    match error.errno:
-        case errno.ENOSPC | errno.EDQUOT:
-            return "free space: volunteer cache ls, volunteer cache prune; or set VOLUNTEER_HOME"
-        case errno.EACCES | errno.EPERM:
-            return f"make it yours: chown or chmod {folder}; or set VOLUNTEER_HOME"
-        case errno.ENOTDIR | errno.EEXIST:
-            return "a file is in the way: move it, or set VOLUNTEER_HOME"
-        case errno.EROFS:
-            return "the disk is mounted read-only: see dmesg for its errors, or set VOLUNTEER_HOME"
-    return "check the disk, or choose another folder with VOLUNTEER_HOME"
 
 
 def check_memory() -> Check:

@@ -5,8 +5,6 @@ They read small files, and of checkpoints the headers.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,8 +15,9 @@ from client.control.sockets import SUFFIX, is_alive
 from client.errors import UserError
 from client.quantities import plural
 from client.store.checkpoints import DAMAGED, Checkpoint, CheckpointFolder
-from client.store.identity import KEY_FILE, LOCK_FILE, holder, load_identity
+from client.store.identity import KEY_FILE, load_identity
 from client.store.last_run import RunRecord
+from client.store.lock import lock_holder
 from client.store.paths import make_private
 from client.store.swarms import SUFFIX as SWARM_SUFFIX
 from client.train.transfer.inventory import checked
@@ -42,21 +41,11 @@ def check_identity(data: Path) -> Check:
 def check_lock(data: Path) -> Iterator[Check]:
     """Nobody else uses the identity: yields a check only if a process does that is not the
     volunteer of this home."""
-    run = RunRecord(data).load()
-    try:
-        descriptor = os.open(data / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return  # no process has ever used it
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when it is closed
-    except BlockingIOError:
-        process = holder(descriptor)
-        if run is None or not run.runs or str(run.pid) != process:
-            words = f"process {process} uses this identity; a volunteer cannot start beside it"
-            step = f"wait until it has ended, or end it: kill {process}"
-            yield Check("lock", "fail", words, step)
-    finally:
-        os.close(descriptor)
+    process = lock_holder(data)
+    if process and RunRecord(data).running is None:
+        words = f"process {process} uses this identity; a volunteer cannot start beside it"
+        step = f"wait until it has ended, or end it: kill {process}"
+        yield Check("lock", "fail", words, step)
 
 
 def check_runtime_folder(folder: Path) -> Check:

@@ -1,5 +1,4 @@
-"""Further checks of ``volunteer doctor``: the way to the swarm, the clock, what runs, and the
-owner's limits.
+"""Further checks of ``volunteer doctor``: the way to the swarm, and what runs.
 
 None sends more than the opening of a connection to remembered members, and none raises.
 """
@@ -7,9 +6,6 @@ None sends more than the opening of a connection to remembered members, and none
 from __future__ import annotations
 
 import resource
-import shutil
-import subprocess
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
@@ -18,13 +14,10 @@ import trio
 from client.cli.diagnosis.checks import Check, Status
 from client.cli.reach.home import Home, own_hosts
 from client.cli.reach.running import ending_words
-from client.clock import SET_CLOCK
 from client.config import Settings
 from client.control.client import ControlClient, ControlError
 from client.control.snapshot import HOW_TO_UPDATE
 from client.control.sockets import live_sockets
-from client.limits.battery import on_battery
-from client.limits.idle import Idleness, ask, look
 from client.net.errors import DialError
 from client.net.tcp import TCP
 from client.store.last_run import RunRecord
@@ -38,28 +31,6 @@ from protocol.invite import SwarmFile
 MIN_DESCRIPTORS = 512
 DIAL_TIMEOUT_S = 2.0
 MOST_DIALLED = 5
-EARLIEST = 1_760_000_000.0
-"""A clock before this time (Unix seconds) is wrong: the software is newer."""
-
-
-def check_clock() -> Check:
-    """The clock is right, by what the system knows of it; a running volunteer says what members
-    think of it."""
-    if time.time() < EARLIEST:
-        return Check("clock", "fail", time.ctime(), SET_CLOCK)
-    if (control := shutil.which("timedatectl")) is None:
-        return Check(
-            "clock", "ok", f"{time.ctime()}; this system does not report whether it is synchronised"
-        )
-    command = [control, "show", "-p", "NTPSynchronized", "--value"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return Check("clock", "ok", time.ctime())
-    if done.stdout.strip() == "no":
-        words = f"{time.ctime()}, not synchronised with a time server"
-        return Check("clock", "warn", words, SET_CLOCK)
-    return Check("clock", "ok", time.ctime())
 
 
 def check_descriptors() -> Check:
@@ -70,13 +41,9 @@ def check_descriptors() -> Check:
     return Check("open files", "ok", "enough")
 
 
-def check_reachability(settings: Settings, *, runs: bool = False) -> Check:
-    """Whether others can dial this machine, judged by its own addresses.
-
-    Args:
-        settings: of this home.
-        runs: whether its volunteer does, and finds it out better.
-    """
+def check_reachability(settings: Settings) -> Check:
+    """Whether others can dial this machine, judged by its own addresses: a volunteer that runs
+    finds it out better."""
     if settings.announce:
         return Check("reachability", "ok", f"announced: {', '.join(settings.announce)}")
     hosts = own_hosts(settings.listen_host)
@@ -90,13 +57,12 @@ def check_reachability(settings: Settings, *, runs: bool = False) -> Check:
             "connect this machine to a network",
         )
     if not is_global(hosts[0]):
-        begin = "the volunteer asks" if runs else "start the volunteer: it asks"
         return Check(
             "reachability",
             "warn",
             f"{hosts[0]} is a private address: members elsewhere may not reach this machine",
-            f"{begin} the router to let others in, and then says whether they do; else forward a "
-            "port",
+            "start the volunteer: it asks the router to let others in, and then says whether they "
+            "do; else forward a port",
         )
     words = ", ".join(host for host in hosts if is_global(host))
     return Check("reachability", "ok", f"{words}, if no firewall is in the way")
@@ -154,8 +120,8 @@ def check_node(home: Home) -> Iterator[Check]:
 
 
 def _check_last_run(record: RunRecord) -> Check:
-    run, ending = record.load(), record.ending()
-    if run is not None and run.runs:
+    run, ending = record.running, record.ending()
+    if run is not None:
         words = f"process {run.pid} runs, but does not answer"
         return Check(
             "volunteer",
@@ -203,27 +169,3 @@ async def _answer(member: Iterable[Address]) -> bool:
             for address in member:
                 nursery.start_soon(dial, address)
     return answered
-
-
-def examine_limits(settings: Settings) -> Iterator[Check]:
-    """Yield a check of every limit that is set and may be impossible to keep."""
-    if settings.only_when_idle:
-        yield check_idle(look(60 * settings.idle_after_minutes, ask))
-    if settings.not_on_battery:
-        yield check_battery(on_battery())
-
-
-def check_idle(found: Idleness) -> Check:
-    """Whether idleness of this machine can be detected."""
-    if found.idle is None:
-        step = "install xprintidle (X11) or use logind; until then only_when_idle never computes"
-        return Check("idle", "fail", found.unknown, step)
-    return Check("idle", "ok", f"{'nobody' if found.idle else 'somebody'} uses this machine")
-
-
-def check_battery(found: bool | None) -> Check:
-    """Whether battery power can be detected."""
-    if found is None:
-        step = "with not_on_battery the volunteer does not compute until the system reports it"
-        return Check("battery", "fail", "the system does not report its power source", step)
-    return Check("battery", "ok", "on battery" if found else "mains power")

@@ -18,6 +18,7 @@ from client.plan.rounds import WORTH_SHARE, gap_percent, paced
 from client.quantities import plural
 from client.train.machine.capacity import HOUSEHOLD_BYTES_PER_S
 from client.train.workers.opening import PINNED
+from client.views.words import per_s as human_line
 from client.views.words import size as human_bytes
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.operations import flops_per_token, forward_flops_per_token, update_flops
@@ -25,6 +26,8 @@ from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.slices import slices, whole_slice
 from protocol.manifest import Manifest, StageCost
 
+HANDLING_S: Final = 0.003
+"""What a microbatch takes beside computing and sending, on two cores: most of a toy's time."""
 CHECKPOINT_EVERY: Final = 50
 """Steps of the exact run between checkpoints."""
 UNMEASURED: Final = Machine(1e11, math.inf, HOUSEHOLD_BYTES_PER_S, HOUSEHOLD_BYTES_PER_S)
@@ -62,7 +65,8 @@ def run_s(manifest: Manifest, machine: Machine) -> float:
     """Return the seconds of the run if every stage has the volunteers that it should have, each a
     machine like this one on its line."""
     placement = _placement(manifest.policy.redundancy, manifest.stages, machine)
-    return manifest.steps * predict(founded_run(manifest), placement).step_s
+    step_s = predict(founded_run(manifest), placement).step_s
+    return manifest.steps * max(step_s, HANDLING_S * manifest.microbatches_per_step)
 
 
 def averaging_chosen(
@@ -85,12 +89,15 @@ def averaging_chosen(
     replicas = draft.policy.redundancy
     exact, placement = founded_run(draft), _placement(replicas, draft.stages, machine)
     share = averaging_share(predict(exact, placement))
-    line = human_bytes(min(machine.upload_bytes_per_s, machine.download_bytes_per_s))
+    line = human_line(min(machine.upload_bytes_per_s, machine.download_bytes_per_s))
     volunteers = plural(replicas, "volunteer")
-    words = f"of the time with {volunteers} a stage like this machine, on its line of {line}/s"
+    words = f"of the time with {volunteers} a stage like this machine, on its line of {line}"
     if share <= WORTH_SHARE:
         return every_step, (f"averaging: in every step, which takes {share:.0%} {words}",)
-    why = f"averaging: in local rounds, for in every step it would take {share:.0%} {words}"
+    why = (
+        "averaging: in local rounds, each of several steps that a volunteer takes alone; averaging "
+        f"every step would take {share:.0%} {words}"
+    )
     return replace(run, averaging="local"), (why,)
 
 

@@ -6,9 +6,12 @@ it becomes ``volunteer.log.1`` and so on, and the oldest goes.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import BinaryIO
 
@@ -43,45 +46,24 @@ class Line(Struct, frozen=True):
 _lines = msgspec.json.Decoder(Line)
 
 
-class LogFile:
+class LogFile(RotatingFileHandler):
     """Appends lines; a line that cannot be written is lost, because training does not depend on the
     log."""
 
     def __init__(self, folder: Path, max_bytes: int = MAX_BYTES) -> None:
-        self._path, self._max_bytes = folder / NAME, max_bytes
-        self._file: BinaryIO | None = None
+        super().__init__(folder / NAME, maxBytes=max_bytes, backupCount=KEPT - 1, delay=True)
 
     def write(self, line: str) -> None:
         """Add a line."""
-        encoded = line.encode(errors="replace")[: MAX_LINE_BYTES - 1] + b"\n"
-        try:
-            file = self._file or self._open()
-            if file.tell() + len(encoded) > self._max_bytes:
-                file = self._rotate()
-            file.write(encoded)
-            file.flush()
-        except (OSError, ValueError):
+        self.emit(logging.makeLogRecord({"msg": line[: MAX_LINE_BYTES - 1]}))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's name)
+        """Begin anew with the next line."""
+        with suppress(OSError):
             self.close()
 
-    def close(self) -> None:
-        """Close the file."""
-        file, self._file = self._file, None
-        if file is not None:
-            with suppress(OSError):
-                file.close()
-
-    def _open(self) -> BinaryIO:
-        self._file = _appending(self._path)
-        return self._file
-
-    def _rotate(self) -> BinaryIO:
-        self.close()
-        for number in range(KEPT - 2, -1, -1):
-            older = self._path.with_name(f"{NAME}.{number + 1}")
-            newer = self._path.with_name(f"{NAME}.{number}") if number else self._path
-            if newer.exists():
-                newer.replace(older)
-        return self._open()
+    def _open(self) -> TextIOWrapper:
+        return TextIOWrapper(_appending(Path(self.baseFilename)), "utf-8", "replace")
 
 
 def append_error(folder: Path, text: str) -> Path | None:

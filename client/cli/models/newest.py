@@ -90,9 +90,8 @@ def _newest(home: Home, target: Target, folders: Sequence[Path]) -> Trained:
 
 def _nobody_to_ask(home: Home, swarm: SwarmFile) -> bool:
     """Whether the volunteer of this home is the only member that is known, and does not run."""
-    own, run = home.known_peer(), RunRecord(home.folders.data).load()
-    runs = run is not None and run.runs
-    return not runs and all(address.peer == own for address in swarm.peers)
+    own, run = home.known_peer(), RunRecord(home.folders.data).running
+    return run is None and all(address.peer == own for address in swarm.peers)
 
 
 def _from_the_swarm(home: Home, target: Target) -> Trained:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from client.cli.terminal.output import say
-from client.config import EVERYWHERE, Resolved, Settings, resolve
+from client.config import EVERYWHERE, SETTINGS, Resolved, Settings, resolve
 from client.errors import ConfigError, ExitCode, UserError
 from client.store.identity import ensure_identity, load_identity
-from client.store.paths import SYSTEM_CONFIG_FILE, Folders, find_folders, make_private
+from client.store.paths import SYSTEM_CONFIG_FILE, Entry, Folders, find_folders, make_private
 from protocol.address import Address, parse_address
 from protocol.hosts import is_global, kind_of
 from protocol.ids import PeerId
@@ -36,12 +36,16 @@ class Home:
         return self.resolved.settings
 
     def signer(self) -> Signer:
-        """Return this volunteer's identity; makes one at first use.
+        """Return this volunteer's identity; makes one at first use, and says so if there was one.
 
         Raises:
             UserError: it cannot be read, trusted or written.
         """
-        return ensure_identity(make_private(self.folders.data))
+        data = make_private(self.folders.data)
+        if load_identity(data) is None and self.folders.swarms.exists():
+            say(f"note: {data / Entry.KEY} is gone: this is a new volunteer from now on.")
+            say("  To be the same one to the swarms that know it, restore that file from a backup")
+        return ensure_identity(data)
 
     def known_peer(self) -> PeerId | None:
         """Return this volunteer's peer id; None: it has no key yet, or one that cannot be read."""
@@ -51,30 +55,31 @@ class Home:
         return None
 
 
-def find_home(flags: Mapping[str, object] | None = None, config: Path | None = None) -> Home:
+def find_home(flags: Mapping[str, object] | None = None) -> Home:
     """Resolve settings and folders from flags, environment and files.
 
     Raises:
         ConfigError: a setting is unknown or has a value that cannot be used.
     """
     user_file = find_folders().config_file
-    return home_of(resolve(flags or {}, os.environ, config, user_file, SYSTEM_CONFIG_FILE))
+    return home_of(resolve(flags or {}, os.environ, user_file, SYSTEM_CONFIG_FILE))
 
 
 def running_home() -> Home:
-    """Return the home for a command to what runs already: faults in the settings are told, because
-    they do not concern it."""
-    home, faults = home_with_faults()
-    for fault in faults:
-        say(f"volunteer: {fault}; it counts as not set: {fault.next_step}")
+    """Return the home for a command to what runs already: a fault in the settings is told, because
+    it does not concern it."""
+    home, fault = home_with_fault()
+    if fault is not None:
+        say(f"volunteer: {fault}; the settings count as not set: {fault.next_step}")
     return home
 
 
-def home_with_faults() -> tuple[Home, list[ConfigError]]:
-    """Return the home as far as the settings can be used, and what cannot."""
-    user_file, faults = find_folders().config_file, list[ConfigError]()
-    files = None, user_file, SYSTEM_CONFIG_FILE
-    return home_of(resolve({}, os.environ, *files, refuse=faults.append)), faults
+def home_with_fault() -> tuple[Home, ConfigError | None]:
+    """Return the home, with the default settings where they have a fault, and that."""
+    try:
+        return find_home(), None
+    except ConfigError as fault:
+        return home_of(Resolved(Settings(), dict.fromkeys(SETTINGS, "default"))), fault
 
 
 def home_of(resolved: Resolved) -> Home:

@@ -9,8 +9,8 @@ from client.cli.reach.home import Home
 from client.cli.terminal.output import say
 from client.control.client import running_nodes
 from client.errors import ExitCode, UserError
-from client.store.swarms import SUFFIX, SwarmStore
-from protocol.address import KINDS, Address
+from client.store.swarms import SwarmStore
+from protocol.address import KINDS
 from protocol.errors import RemoteProtocolError
 from protocol.invite import (
     MAX_SWARM_FILE_CHARS,
@@ -89,19 +89,6 @@ def with_manifest(target: Target) -> SwarmFile:
         return target
     problem = "an invite does not contain the swarm's model, and it is not known on this machine"
     raise UserError(problem, "join it once, or pass its .swarm file", ExitCode.USAGE)
-
-
-def as_name(text: str | None) -> str | None:
-    """Return what stands for a swarm as a name or a beginning of its id: an invite and a .swarm
-    file are their id.
-
-    Raises:
-        UserError: they cannot be read.
-    """
-    if text is None or not (unwrapped(text).startswith(SCHEME) or Path(text).suffix == SUFFIX):
-        return text
-    target = read_target(text)
-    return text if isinstance(target, Address) else target.swarm
 
 
 def named_swarm(home: Home, text: str | None) -> SwarmFile | None:

@@ -24,7 +24,8 @@ from client.errors import ExitCode, UserError, first_of, solvable
 from client.events import Event, LogLine
 from client.node.node import NodeOptions, run_node
 from client.store.last_run import RunRecord
-from client.store.paths import SYSTEM_CONFIG_FILE, find_folders
+from client.store.lock import identity_lock
+from client.store.paths import SYSTEM_CONFIG_FILE, find_folders, make_private
 from client.views.status import one_line as progress_line
 from protocol.invite import Target
 
@@ -66,23 +67,24 @@ def serve(
         relay_only=relay_only,
         renewed=_renewal(home, write),
     )
-    try:
-        code: ExitCode = trio.run(_run, options, write, record, clock=NodeClock())
-    except BaseException as error:
-        known, end = solvable(error), _end_of(error)
-        record.end(end.message, end.next_step, end.exit_code)
-        line = LogLine(words=f"{end}; {end.next_step}", level="error")
-        if known is not None and settings.log_format == "json" and not quiet:
-            write(line)  # for programs that read only the log
-            known.told = True
-        elif isinstance(error, Exception):
-            log.write(as_json(line, time.time()))
-        raise
-    else:
-        record.end("it drained and left the swarm", "", code)
-        return code
-    finally:
-        log.close()
+    with identity_lock(make_private(home.folders.data)):  # until its end is noted
+        try:
+            code: ExitCode = trio.run(_run, options, write, record, clock=NodeClock())
+        except BaseException as error:
+            known, end = solvable(error), _end_of(error)
+            record.end(end.message, end.next_step, end.exit_code)
+            line = LogLine(words=f"{end}; {end.next_step}", level="error")
+            if known is not None and settings.log_format == "json" and not quiet:
+                write(line)  # for programs that read only the log
+                known.told = True
+            elif isinstance(error, Exception):
+                log.write(as_json(line, time.time()))
+            raise
+        else:
+            record.end("it drained and left the swarm", "", code)
+            return code
+        finally:
+            log.close()
 
 
 def _renewal(home: Home, write: Callable[[Event], None]) -> Renewal:

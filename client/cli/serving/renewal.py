@@ -1,6 +1,6 @@
 """Takes limits from the configuration files again when these change under a running node.
 
-A setting that came from a flag, a variable or --config stays: it was chosen for this start.
+A setting that came from a flag or a variable stays: it was chosen for this start.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import msgspec
 
 from client.config import LIVE, Resolved, Settings, resolve
 from client.errors import ConfigError
-
-Stamp = tuple[tuple[int, int] | None, ...]
 
 
 class Renewal:
@@ -36,30 +34,18 @@ class Renewal:
         files = {str(user_file), str(system_file), "default"}
         self._names = [name for name in LIVE if resolved.origins[name] in files]
         self._user_file, self._system_file, self._tell = user_file, system_file, tell
-        self._stamp = self._look()
+        self._fault = ""
 
     def __call__(self, settings: Settings) -> Settings:
-        """Return ``settings`` with what the files say, if they have changed since the last call."""
-        stamp = self._look()
-        if stamp == self._stamp:
-            return settings
-        self._stamp = stamp
+        """Return ``settings`` with what the files say now."""
         try:
-            found = resolve({}, {}, None, self._user_file, self._system_file).settings
+            found = resolve({}, {}, self._user_file, self._system_file).settings
         except ConfigError as error:
-            self._tell(f"{error}; the limits stay as they were: {error.next_step}")
+            if self._fault != (fault := str(error)):
+                self._fault = fault
+                self._tell(f"{error}; the limits stay as they were: {error.next_step}")
             return settings
+        self._fault = ""
         return msgspec.structs.replace(
             settings, **{name: getattr(found, name) for name in self._names}
         )
-
-    def _look(self) -> Stamp:
-        return tuple(map(_stamp, (self._user_file, self._system_file)))
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size

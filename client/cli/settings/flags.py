@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import make_dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 from cyclopts import Group, Parameter
@@ -31,7 +30,6 @@ TITLES: Final[dict[str, tuple[str, ...]]] = {
     "disk": (
         "data_dir",
         "checkpoint_keep",
-        "checkpoint_milestone_every",
         "data_cache_bytes",
         "boundary_memory_bytes",
         "boundary_disk_bytes",
@@ -59,14 +57,6 @@ GROUPS: Final = {
     for place, title in enumerate((*TITLES, OTHERS))
 }
 _TITLE: Final = {name: title for title, names in TITLES.items() for name in names}
-Config = Annotated[
-    Path | None,
-    Parameter(
-        name="--config",
-        group=GROUPS["disk"],
-        help="Configuration file, besides the user's own.",
-    ),
-]
 
 
 def _flags(names: Iterable[str]) -> Iterator[tuple[str, Any, None]]:

@@ -12,7 +12,6 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, TextIO
@@ -33,24 +32,6 @@ def print_json(answer: object) -> None:
 def versioned(answer: object) -> dict[str, object]:
     """Return an answer with its ``schema_version``; a node's own answers have theirs."""
     return {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(answer)}
-
-
-def print_moment(now: object, words: Callable[[], str], *, as_json: bool, watch: bool) -> None:
-    """Print a state, in words or as JSON.
-
-    Args:
-        now: the state.
-        words: return its description.
-        as_json: print JSON instead.
-        watch: more will follow: JSON takes one line, and words replace those before in a terminal.
-    """
-    if as_json and watch:
-        print(json_line(versioned(now)), flush=True)
-    elif as_json:
-        print_json(now)
-    else:
-        clear = "\x1b[H\x1b[J" if watch and sys.stdout.isatty() else ""
-        print(clear + shown(words(), sys.stdout), flush=True)
 
 
 def json_document(data: object) -> str:

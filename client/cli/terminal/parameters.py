@@ -20,7 +20,3 @@ Checkpoints = Annotated[
         "swarm's).",
     ),
 ]
-RunningSwarm = Annotated[
-    str | None,
-    Parameter(help="Name, id, invite or .swarm file of the swarm, where several volunteers run."),
-]

@@ -49,18 +49,20 @@ def moment(text: str, flag: str, *, past: bool, now: float | None = None) -> flo
     return found.timestamp()
 
 
-def since(text: str, flag: str = "--since") -> float:
-    """Return the Unix seconds that ``--since`` means: a duration ago, a time of day, or a date.
+def when(text: str, flag: str, *, past: bool) -> float:
+    """Return the Unix seconds that a flag means: a time of day, a date, or a duration from now on,
+    in the ``past`` before now.
 
     Raises:
         UserError: it is none of them.
     """
     try:
         if _PART.search(text.lower()) and ":" not in text:
-            return time.time() - duration_s(text, flag)
-        return moment(text, flag, past=True)
+            seconds = duration_s(text, flag)
+            return time.time() - seconds if past else time.time() + seconds
+        return moment(text, flag, past=past)
     except UserError as error:
-        raise _mistake(flag, text, "use the form 10m, 18:00 or 2026-11-22 08:00") from error
+        raise _mistake(flag, text, "use the form 2h, 18:00 or 2026-11-22 08:00") from error
 
 
 def clock(unix: float) -> str:

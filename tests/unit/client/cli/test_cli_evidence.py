@@ -1,8 +1,9 @@
-"""``volunteer evidence``: proofs are listed, saved and checked without trust in who shows them."""
+"""``volunteer evidence``: proofs are listed and checked without trust in who shows them."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 from client.errors import ExitCode
 from client.store.paths import home_folders
 from client.store.persisted import Persisted
-from client.store.records import KeptEvidence, ShownEvidence
+from client.store.records import KeptEvidence
 from client.store.swarms import SwarmStore
 from protocol.audit.charges import CHARGE, KIND, Charge
 from protocol.ids import SwarmId
@@ -34,37 +35,33 @@ def swarm(within: Within, tmp_path: Path) -> SwarmId:
 
 
 def test_who_was_expelled_is_listed_with_the_fault(swarm: SwarmId, within: Within) -> None:
-    done = within.ends(ExitCode.OK, "evidence", "ls", "--swarm", "mine")
+    done = within.ends(ExitCode.OK, "evidence", "--swarm", "mine")
     assert f"swarm {swarm[:12]}: evidence against 1 member" in done.stdout
     assert f"signed two different adverts with one number: {peer(1)}" in done.stdout
-    told = json.loads(within("evidence", "ls", "--json").stdout)
+    told = json.loads(within("evidence", "--json").stdout)
     assert (told["swarm"], [one["peer"] for one in told["proofs"]]) == (swarm, [peer(1)])
 
 
-def test_a_saved_file_is_checked_by_others(
+def test_a_copy_of_the_file_is_checked_by_others(
     swarm: SwarmId, within: Within, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "proofs.bin"
-    assert within("evidence", "save", str(out)).returncode == ExitCode.OK
-    assert within("evidence", "save", str(out)).returncode == ExitCode.USAGE, "it is there"
+    file = json.loads(within("evidence", "--json").stdout)["file"]
+    assert file in within("evidence").stdout
+    copy = str(shutil.copy(file, tmp_path / "proofs.bin"))
     monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path / "another"))
-    done = within.ends(ExitCode.OK, "evidence", "verify", str(out))
-    assert peer(1) in done.stdout
-    shown = ShownEvidence((proof_of(swarm=swarm),), swarm=swarm)
-    assert Persisted(out, ShownEvidence).read() == shown
+    known = str(tmp_path / "x.swarm")
+    assert peer(1) in within.ends(ExitCode.OK, "evidence", copy, "--swarm", known).stdout
 
 
 def test_a_proof_of_another_swarm_or_with_a_changed_body_proves_nothing(
-    within: Within, tmp_path: Path
+    swarm: SwarmId, within: Within, tmp_path: Path
 ) -> None:
-    here, elsewhere = SwarmId("ab" * 32), SwarmId("cd" * 32)
-    genuine = proof_of(swarm=here)
+    genuine = proof_of(swarm=swarm)
     changed = Proof(genuine.first, replace(genuine.second, body=genuine.second.body + b"!"))
-    for bad in (proof_of(swarm=elsewhere), changed):
+    for bad in (proof_of(swarm=SwarmId("cd" * 32)), changed):
         file = tmp_path / "proofs.bin"
-        shown = ShownEvidence((genuine, bad), swarm=here)
-        Persisted(file, ShownEvidence).save(shown)
-        done = within.ends(ExitCode.RUNTIME, "evidence", "verify", str(file), "--json")
+        Persisted(file, KeptEvidence).save(KeptEvidence((genuine, bad)))
+        done = within.ends(ExitCode.RUNTIME, "evidence", str(file), "--json")
         told = json.loads(done.stdout)["proofs"]
         assert [one["valid"] for one in told] == [True, False]
         assert told[1]["problem"]
@@ -78,15 +75,12 @@ def test_members_that_their_stage_has_voted_out_are_listed_with_the_charges(
     charges = tuple(signer(n).sign(KIND, CHARGE.encode(said), swarm) for n in (2, 3))
     file = Persisted(home_folders(tmp_path / "home").proofs(swarm), KeptEvidence)
     file.save(KeptEvidence((proof_of(swarm=swarm),), (VotedOut(1, peer(1), charges),)))
-    told = json.loads(within("evidence", "ls", "--json").stdout)["proofs"]
+    told = json.loads(within("evidence", "--json").stdout)["proofs"]
     assert [(one["kind"], one["valid"], one["peer"]) for one in told] == [
         ("contradiction", True, peer(1)),
         ("charges", True, peer(1)),
     ]
     assert "of stage 1; found by 2 members" in told[1]["fault"]
-    out = tmp_path / "proofs.bin"
-    assert within("evidence", "save", str(out)).returncode == ExitCode.OK
-    assert within("evidence", "verify", str(out)).returncode == ExitCode.OK
     own = signer(1).sign(KIND, CHARGE.encode(said), swarm)
     for bad in (
         (charges[0], charges[0]),
@@ -94,12 +88,14 @@ def test_members_that_their_stage_has_voted_out_are_listed_with_the_charges(
         (charges[0], proof_of(swarm=swarm).first),
     ):
         file.save(KeptEvidence((), (VotedOut(1, peer(1), bad),)))
-        assert within("evidence", "ls").returncode == ExitCode.RUNTIME, bad
+        assert within("evidence").returncode == ExitCode.RUNTIME, bad
 
 
-def test_what_is_no_file_of_proofs_is_refused(within: Within, tmp_path: Path) -> None:
+def test_what_is_no_file_of_proofs_is_refused(
+    swarm: SwarmId, within: Within, tmp_path: Path
+) -> None:
     file = tmp_path / "proofs.bin"
-    assert within("evidence", "verify", str(file)).returncode == ExitCode.USAGE
+    assert within("evidence", str(file)).returncode == ExitCode.USAGE
     file.write_bytes(b"nonsense")
-    done = within.ends(ExitCode.USAGE, "evidence", "verify", str(file))
+    done = within.ends(ExitCode.USAGE, "evidence", str(file))
     assert str(file) in done.stderr

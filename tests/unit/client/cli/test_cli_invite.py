@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 from client.control.methods import Impossible
-from client.control.snapshot import InvitedMember, InviteView, Membership
+from client.control.snapshot import InvitedMember, InviteView
 from client.errors import ExitCode
 from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider, example_invite
@@ -64,27 +64,29 @@ def test_an_invite_may_expire_sooner(home: Path, within: Within) -> None:
 FOUNDER, FRIEND, BAD = "12D3KooWFounder", "12D3KooWFriend", "12D3KooWBad\x1b[31m"
 
 
+MEMBERS = [
+    InvitedMember(peer=FOUNDER, invited_by="", depth=0, linked=True, ours=False),
+    InvitedMember(peer=FRIEND, invited_by=FOUNDER, depth=1, linked=False, ours=True),
+    InvitedMember(
+        peer=BAD,
+        invited_by=FOUNDER,
+        depth=1,
+        linked=False,
+        ours=True,
+        expelled_by=FOUNDER,
+        reason="sends noise",
+    ),
+]
+
+
 class Club(FakeProvider):
     """A node of a swarm whose founder has invited two, and expelled one."""
 
-    def members(self) -> Membership:
-        tree = [
-            InvitedMember(peer=FOUNDER, invited_by="", depth=0, linked=True, ours=False),
-            InvitedMember(peer=FRIEND, invited_by=FOUNDER, depth=1, linked=False, ours=True),
-            InvitedMember(
-                peer=BAD,
-                invited_by=FOUNDER,
-                depth=1,
-                linked=False,
-                ours=True,
-                expelled_by=FOUNDER,
-                reason="sends noise",
-            ),
-        ]
-        return Membership(swarm="ab" * 32, swarm_name="club", by_invitation=True, members=tree)
+    def __init__(self) -> None:
+        super().__init__(members=MEMBERS)
 
     def expel(self, member: str, reason: str) -> InvitedMember:
-        for one in self.members().members:
+        for one in MEMBERS:
             if one.peer.endswith(member):
                 return one
         raise Impossible(f"no member met here is called {member}; see: volunteer status members")

@@ -96,9 +96,10 @@ def test_create_and_join_say_the_same_of_memory(tmp_path: Path, swarm: SwarmFile
     words = memory_words(swarm.manifest)
     assert f"memory of a volunteer: {words}" in list(outlook(swarm.manifest, None))
     said = " ".join(consent.terms(Settings(), tmp_path, swarm))
-    assert f"memory     {words} (at most 2); no limit" in said
+    assert f"memory     {words}, 2 at most; no limit" in said
     assert "4.29 GB at most in transit" in said
-    assert "(at most 1); no limit" in " ".join(consent.terms(Settings(seats=1), tmp_path, swarm))
+    said = " ".join(consent.terms(Settings(seats=1), tmp_path, swarm))
+    assert ", 1 at most; no limit" in said
 
 
 @pytest.mark.parametrize("known", [True, False])

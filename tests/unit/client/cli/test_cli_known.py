@@ -13,6 +13,7 @@ from client.cli.commands.create import sign
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
 from client.errors import ExitCode, UserError
+from client.store.identity import KEY_FILE
 from client.store.paths import Folders, home_folders
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
@@ -39,6 +40,16 @@ def folders(home: Path, founded: list[SwarmFile]) -> Folders:
     for swarm in founded:
         SwarmStore(found.swarms).remember(swarm)
     return found
+
+
+def test_a_key_that_was_lost_is_told_once(
+    home: Path, folders: Folders, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders.data.chmod(0o700)
+    find_home().signer()
+    assert f"{folders.data / KEY_FILE} is gone" in capsys.readouterr().err
+    find_home().signer()
+    assert capsys.readouterr().err == ""
 
 
 def running(swarm: SwarmFile) -> FakeProvider:
@@ -70,18 +81,12 @@ def test_a_name_an_id_an_invite_and_a_file_are_taken_everywhere(
     home: Path,
     folders: Folders,
     founded: list[SwarmFile],
-    within: Within,
     named: Callable[[SwarmFile], str] | None,
 ) -> None:
     file = home / "x.swarm"
     file.write_text(str(founded[0]), encoding="utf-8-sig")
     text = str(file) if named is None else named(founded[0])
-    with node_of(home, running(founded[0])):
-        for command in (["status"], ["pause"], ["invite"]):
-            within.ends(0, *command, "--swarm", text)
-    other = str(founded[1].invite)
-    with node_of(home, running(founded[0])):
-        assert within("status", "--swarm", other).returncode == ExitCode.NOT_RUNNING
+    assert find_swarm(find_home(), text) == founded[0]
 
 
 def kept_of(folders: Folders, swarm: SwarmFile) -> list[Path]:
@@ -148,6 +153,6 @@ def test_a_fault_in_the_settings_is_told_and_stops_no_command_to_what_runs(
         for command in ("status", "pause", "resume", "finish --yes --wait-s 0"):
             done = within.ends(0, *command.split())
             assert "config.toml" in done.stderr
-            assert "it counts as not set" in done.stderr
+            assert "the settings count as not set" in done.stderr
     done = within.ends(ExitCode.CONFIG, "join", "--swarm", str(founded[0].invite), "--yes")
     assert "config.toml" in done.stderr

@@ -19,6 +19,7 @@ from client.cli.serving import foreground as serving
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 from client.store.last_run import FILE_NAME, LastRun, RunRecord
+from client.store.lock import identity_lock
 from protocol.address import Address
 from protocol.ids import peer_id_from_key
 from tests.support.cli_process import Within, living
@@ -28,7 +29,6 @@ from tests.support.nodes import node_of
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
 DEAD = LastRun(
     pid=2**22 + 5,
-    process_began=1e9,
     began=1e9,
     swarm="ab" * 32,
     swarm_name="example",
@@ -60,19 +60,12 @@ def test_every_command_says_why_the_node_is_not_there(
         assert words in done.stderr, words
 
 
-def test_another_swarm_s_end_is_not_told(home: Path) -> None:
-    _keep(home, DEAD)
-    folders = find_home().folders
-    assert "no device" in str(running.not_running(folders, "example"))
-    assert "no device" in str(running.not_running(folders, "abab"))
-    assert "no device" not in str(running.not_running(folders, "other"))
-
-
 def test_a_node_that_does_not_answer_yet_is_no_dead_one(home: Path) -> None:
-    RunRecord(home / "data").begin()
-    found = running.not_running(find_home().folders, None)
+    with identity_lock(home / "data"):
+        RunRecord(home / "data").begin()
+        found = running.not_running(find_home().folders)
+        (check,) = check_node(find_home())
     assert f"process {os.getpid()} does not answer yet" in str(found)
-    (check,) = check_node(find_home())
     assert (check.status, f"process {os.getpid()} runs" in check.words) == ("warn", True)
 
 
@@ -114,11 +107,13 @@ def test_a_node_that_fails_leaves_its_reason(home: Path) -> None:
 
 NODE = """
 import sys
+from client.store.lock import identity_lock
 from client.store.last_run import RunRecord
 from client.store.paths import find_folders, make_private
-RunRecord(make_private(find_folders().data)).begin("ab" * 32, "my-swarm")
-print("up", flush=True)
-sys.stdin.readline()
+with identity_lock(make_private(find_folders().data)):
+    RunRecord(find_folders().data).begin("ab" * 32, "my-swarm")
+    print("up", flush=True)
+    sys.stdin.readline()
 """
 
 

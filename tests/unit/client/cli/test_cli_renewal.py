@@ -19,7 +19,7 @@ class Files:
         self.path, self.said = folder / "config.toml", list[str]()
         self.path.write_text(text)
         system = folder / "none.toml"
-        resolved = resolve(flags, {}, None, self.path, system)
+        resolved = resolve(flags, {}, self.path, system)
         self.settings = resolved.settings
         self._renewal = Renewal(resolved, self.path, system, self.said.append)
 
@@ -33,7 +33,7 @@ class Files:
 def test_limits_of_the_file_are_taken_again(tmp_path: Path) -> None:
     files = Files(tmp_path, 'upload_limit_bytes_per_s = "2MB/s"\nthreads = 2\n')
     before = files.settings
-    assert files.now() is before
+    assert files.now() == before
     text = 'upload_limit_bytes_per_s = "1MB/s"\nthreads = 1\nschedule = "22:00-07:00"\n'
     now = files.now(text)
     assert (now.upload_limit_bytes_per_s, now.schedule) == (MB, "22:00-07:00")

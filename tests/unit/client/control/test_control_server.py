@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from client.control import rpc
+from client.control import rpc, server
 from client.control.client import ControlClient, ControlError, NotRunning, running_nodes
 from client.control.server import ServerLimits, serve_control
 from client.control.sockets import is_alive, live_sockets, socket_path
@@ -158,6 +158,19 @@ async def test_silent_connections_do_not_lock_their_user_out(path: Path) -> None
 async def test_the_socket_goes_away_with_the_server(path: Path) -> None:
     async with serve_control(path, FakeProvider()):
         assert is_alive(path)
+    assert not path.exists()
+
+
+async def test_a_socket_that_was_removed_is_made_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "LOOK_S", 0.01)
+    async with serve_control(path, FakeProvider()):
+        path.unlink()
+        with trio.fail_after(10):
+            while not path.exists():
+                await trio.sleep(0.01)
+        await _still_serves(path)
     assert not path.exists()
 
 

@@ -258,16 +258,19 @@ def test_what_was_put_away_before_stays(tmp_path: Path) -> None:
     assert folder.entries() == []
 
 
-def test_what_every_stage_has_stays_and_so_do_milestones(tmp_path: Path) -> None:
+def test_what_every_stage_has_stays(tmp_path: Path) -> None:
     names = [f"stage-{s}-v{v}.safetensors" for s in (0, 1) for v in (100, 150, 200, 250, 300)]
     checkpoints(tmp_path, names)
-    found = CheckpointFolder(tmp_path, keep=1, milestone_every=100)
+    found = CheckpointFolder(tmp_path, keep=1)
     gone = found.retain({(0, 150)})
-    assert sorted((c.stage, c.version) for c in gone) == [(0, 250), (1, 150), (1, 250)]
-    found = CheckpointFolder(tmp_path, keep=2)
+    assert sorted((c.stage, c.version) for c in gone) == [
+        *((0, 100), (0, 200), (0, 250)),
+        *((1, 100), (1, 150), (1, 200), (1, 250)),
+    ]
+    found = checkpoints(tmp_path, names)
     gone = found.retain({(1, 100)}, stage=0, keep=1)
-    assert sorted((c.stage, c.version) for c in gone) == [(0, 100), (0, 150), (0, 200)]
-    assert [c.version for c in found.entries() if c.stage == 1] == [100, 200, 300]
+    assert sorted((c.stage, c.version) for c in gone) == [(0, v) for v in (100, 150, 200, 250)]
+    assert [c.version for c in found.entries() if c.stage == 1] == [100, 150, 200, 250, 300]
 
 
 def test_what_is_set_aside_is_not_looked_at(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from client.errors import ExitCode, UserError
-from client.store.identity import KEY_FILE, ensure_identity, identity_lock, load_identity
+from client.store.identity import KEY_FILE, ensure_identity, load_identity
+from client.store.lock import identity_lock
 from protocol.wire.envelope import Signer
 from tests.support.cli_process import LOCK, living
 

@@ -13,20 +13,23 @@ import pytest
 
 from client.store import last_run
 from client.store.last_run import FILE_NAME, LastRun, RunRecord
+from client.store.lock import identity_lock
 from tests.support.cli_process import living
 
 SLEEPER = """
 import sys, time
 from pathlib import Path
+from client.store.lock import identity_lock
 from client.store.last_run import RunRecord
-RunRecord(Path(sys.argv[1])).begin("ab" * 32, "example")
-print("up", flush=True)
-time.sleep(1000)
+with identity_lock(Path(sys.argv[1])):
+    RunRecord(Path(sys.argv[1])).begin("ab" * 32, "example")
+    print("up", flush=True)
+    time.sleep(1000)
 """
 
 
 def _run(**changes: object) -> LastRun:
-    fields: dict[str, object] = {"pid": 2**22 + 5, "process_began": 1e9, "began": 1e9}
+    fields: dict[str, object] = {"pid": 2**22 + 5, "began": 1e9}
     return LastRun(**{**fields, **changes})  # type: ignore[arg-type]
 
 
@@ -37,23 +40,25 @@ def _keep(folder: Path, run: LastRun) -> None:
 def test_a_run_that_goes_on_has_no_ending_and_its_end_says_why(tmp_path: Path) -> None:
     record = RunRecord(tmp_path)
     assert record.load() is record.ending() is None
-    record.begin("ab" * 32)
-    began = record.load()
-    assert began.runs
-    record.begin("ab" * 32, "my swarm")
-    again = record.load()
-    assert (again.began, again.swarm_name) == (began.began, "my swarm")
-    assert record.ending() is None
+    with identity_lock(tmp_path):
+        record.begin("ab" * 32)
+        began = record.running
+        record.begin("ab" * 32, "my swarm")
+        again = record.running
+        assert (again.began, again.swarm_name) == (began.began, "my swarm")
+        assert record.ending() is None
 
-    record.end("the disk is full", "make room", 78)
-    ending = record.ending()
+        record.end("the disk is full", "make room", 78)
+        assert record.running is None
+        ending = record.ending()
     assert (ending.words, ending.exit_code, ending.failed) == ("the disk is full", 78, True)
     assert ending.next_step == "make room; start it again: volunteer join --swarm 'my swarm'"
     assert abs(ending.time - time.time()) < 60
     assert record.ending(os.getpid()) == ending
     assert record.ending(os.getpid() + 1) is None, "that was another process"
-    record.begin()
-    assert record.ending() is None, "the next start"
+    with identity_lock(tmp_path):
+        record.begin()
+        assert record.ending() is None, "the next start"
     record.end("it drained and left the swarm", "", 0)
     assert not record.ending().failed
 
@@ -61,9 +66,7 @@ def test_a_run_that_goes_on_has_no_ending_and_its_end_says_why(tmp_path: Path) -
 def test_who_was_killed_is_found_to_have_ended_without_a_word(tmp_path: Path) -> None:
     with living(SLEEPER, str(tmp_path)) as process:
         record = RunRecord(tmp_path)
-        assert record.ending() is None
-        record.end("a second one could not start", "", 75)
-        assert record.ending() is None, "what runs stands above what could not start beside it"
+        assert (record.running.pid, record.ending()) == (process.pid, None)
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet asked how
         ending = record.ending(process.pid)
@@ -108,26 +111,6 @@ def test_a_port_is_kept_over_runs_that_could_not_begin(tmp_path: Path) -> None:
     _keep(tmp_path, _run(port=4001, ended=1e9))
     record.end("no member of the swarm answered", "", 69)
     assert record.load().port == 4001
-
-
-def test_who_runs_is_known_after_the_clock_was_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Linux reckons the start of a process from a boot time that moves with the clock."""
-    RunRecord(tmp_path).begin()
-    before = psutil.boot_time()
-    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: before - 3600.0)
-    assert RunRecord(tmp_path).load().runs
-    assert RunRecord(tmp_path).ending() is None
-
-
-def test_a_process_of_another_boot_is_not_taken_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A service has the same number, so many seconds after each boot."""
-    RunRecord(tmp_path).begin()
-    monkeypatch.setattr(last_run, "this_boot", lambda: "another")
-    assert not RunRecord(tmp_path).load().runs
 
 
 @pytest.mark.parametrize(
