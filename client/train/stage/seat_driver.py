@@ -110,9 +110,7 @@ class SeatDriver:
         """Supplies our microbatches with tokens."""
         if self._samples is not None:
             self._samples.at(seat.step)
-        self._gate = around.scheduler.open(
-            seat.place.stage, self._start, self.rate, lambda: seat.pipeline.waiting
-        )
+        self._gate = around.scheduler.open(self._start, self.rate, lambda: seat.pipeline.waiting)
         settings, manifest = terms.settings, terms.manifest
         budgets = settings.boundary_memory_bytes, settings.boundary_disk_bytes
         self._payloads = BoundaryStore(*budgets, terms.folders.snapshots)
