@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -19,7 +20,6 @@ from client.compute.payload import Header, sealed_digest
 from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.store.boundaries import BoundaryStore, PayloadGone, StoreFull
 from client.train.machine.utilization import Utilization, pass_costs
-from client.train.stage import failpoints
 from client.train.stage.saver import StateSaver
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.leaf_supply import LeafSupply
@@ -272,19 +272,14 @@ class SeatDriver:
 
     def _perform_one(self, effect: SeatEffect, parts: tuple[bytes, ...]) -> None:
         match effect:
-            case Keep(keys):
+            case Keep():
                 self._keep(effect, parts)
-            case SendPayload(peer, message, keys):
-                try:
-                    payload = b"".join(self._payloads.get(key) for key in keys)
-                except PayloadGone:
-                    return  # its step is over; the peer will learn so from our heartbeat
-                stage, worker = self.seat.place.stage, self._worker.pid
-                if isinstance(message, Segment):
-                    message = self.seat.showing.signed(message)
-                self._ports.send(
-                    peer, message, failpoints.before_send(message, payload, stage, worker)
-                )
+            case SendPayload(peer, message):
+                with suppress(PayloadGone):  # its step is over: the peer hears it by our heartbeat
+                    payload = self._payload(effect)
+                    if isinstance(message, Segment):
+                        message = self.seat.showing.signed(message)
+                    self._ports.send(peer, message, payload)
             case DropStep(step):
                 self._payloads.drop_step(step)
                 self._graphs = {graph for graph in self._graphs if graph[0] != step}
@@ -314,7 +309,6 @@ class SeatDriver:
         around = self._around
         match effect:
             case Rerouted():
-                failpoints.recovering(effect.step, self._place.stage, self._worker.pid)
                 around.counters.note_rerouted(effect)
             case GradientAccepted():
                 around.counters.note_accepted(effect)
@@ -354,6 +348,10 @@ class SeatDriver:
         except StoreFull as error:
             self._owner.fault(Fault("internal", f"no room for boundary tensors: {error}"))
 
+    def _payload(self, sending: SendPayload) -> bytes:
+        """Return what is sent with a message; raises ``PayloadGone``."""
+        return b"".join(self._payloads.get(key) for key in sending.keys)
+
     def _commit_to(self, commit: CommitTo) -> None:
         """Sign what we contribute before anybody gets it."""
         digests, get, of = {}, self._payloads.get, commit.commitment
@@ -378,8 +376,6 @@ class SeatDriver:
 
     def _start(self, task: Task) -> bool:
         """Give a task to the worker; False if that was not possible."""
-        stage, first = self.seat.place.stage, self._place.first
-        failpoints.before_task(task, stage=stage, first=first, worker=self._worker.pid)
         try:
             keys = sources(task, self._place, graph_kept=self._has_graph(task))
             payloads = [b"" if key is None else self._payloads.get(key) for key in keys]
@@ -448,7 +444,6 @@ class SeatDriver:
             self._failed(task, found)
             return
         outcome, payloads = found
-        failpoints.after_task(task, stage=self.seat.place.stage, worker=self._worker.pid)
         self._patience.note(task, self._ports.now() - begun)
         if not isinstance(task, HashTask):  # it is computed beside the others
             self.busy_s += outcome.seconds
