@@ -285,12 +285,8 @@ class SeatDriver:
                 self._graphs = {graph for graph in self._graphs if graph[0] != step}
             case Compute(HashTask() as task):
                 self._start_beside(task)
-            case Compute(ForwardTask() | LossTask() | BackwardTask() | PassTask() as task) if (
-                self._samples is not None and not self._samples.here(task.microbatch)
-            ):
-                self._nursery.start_soon(self._enter_later, task, self._samples)
             case Compute(task):
-                self._enter(task)
+                self._enter_when_ready(task)
             case CommitTo():
                 self._commit_to(effect)
             case Fault():
@@ -328,6 +324,13 @@ class SeatDriver:
         due = terms.manifest.policy.newest_saved(version) == version or is_ending(self._view)
         if (due or version >= terms.amendments().steps) and not self._closed:
             self.saver.checkpoint(version)
+
+    def _enter_when_ready(self, task: Task) -> None:
+        samples = self._samples
+        if samples is None or not isinstance(task, Reads) or samples.here(task.microbatch):
+            self._enter(task)
+        else:
+            self._nursery.start_soon(self._enter_later, task, samples)
 
     async def _enter_later(self, task: Reads, samples: LeafSupply) -> None:
         """Let a task enter when its samples are here. Others overtake it; a task whose step is over
