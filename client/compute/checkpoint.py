@@ -121,7 +121,8 @@ def verify(path: Path) -> CheckpointInfo:
     Raises:
         CheckpointError: it is not, or the header is bad already.
     """
-    return _verified(path, lambda _chunk: None)
+    with verified(path) as (info, _):
+        return info
 
 
 def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
@@ -138,21 +139,17 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
     def take(chunk: bytes) -> None:
         digests.append(hashlib.blake2b(chunk, digest_size=32).digest())
 
-    return _verified(path, take), digests
-
-
-def _verified(path: Path, take: Callable[[bytes], None]) -> CheckpointInfo:
-    """Return the header of a sound file; each chunk of it is given to ``take``."""
     with _reading(path) as file:
-        return _sound(file, path, take)
+        return _sound(file, path, take), digests
 
 
 @contextmanager
 def verified(path: Path) -> Iterator[tuple[CheckpointInfo, Callable[[Iterable[memoryview]], None]]]:
-    """As `verify`, and have a function that fills buffers with the data of the same open file.
+    """As `verify`, and have a function that fills buffers with the data of the same open file. They
+    are together as long as the data or shorter; each is filled before the next one is asked for.
 
     Raises:
-        CheckpointError: as `verify`; the function: as `read_tensors`.
+        CheckpointError: as `verify`; the function: the file has become shorter, or cannot be read.
     """
     with _reading(path) as file:
         info = _sound(file, path, lambda _chunk: None)
@@ -180,21 +177,6 @@ def _chunks(file: BinaryIO, info: CheckpointInfo, state: PieceHasher) -> Iterato
         state.update(memoryview(chunk)[header_bytes:])
         header_bytes = max(0, header_bytes - len(chunk))
         yield chunk
-
-
-def read_tensors(path: Path, info: CheckpointInfo, buffers: Iterable[memoryview]) -> None:
-    """Fill buffers with the file's data.
-
-    Args:
-        path: the file.
-        info: its header, from ``read_info``.
-        buffers: together as long as the data; each is filled before the next one is asked for.
-
-    Raises:
-        CheckpointError: the file is shorter than its header says, or cannot be read.
-    """
-    with _reading(path) as file:
-        _fill(file, path, info, buffers)
 
 
 def _fill(file: BinaryIO, path: Path, info: CheckpointInfo, buffers: Iterable[memoryview]) -> None:

@@ -21,11 +21,11 @@ State: the ranks; which microbatch belongs to which, and which are counted there
 from __future__ import annotations
 
 import math
+import shutil
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,11 +37,11 @@ from msgspec.structs import replace
 from client.compute.process import (
     RING_BYTES,
     Call,
+    Rank,
     RequestFailed,
     Worker,
     WorkerDied,
-    open_worker,
-    running,
+    WorkerProcess,
 )
 from client.compute.requests import (
     Answer,
@@ -59,7 +59,6 @@ from client.compute.requests import (
     Save,
     ShareVersion,
 )
-from client.control.snapshot import RankView
 from client.devices import torch_name
 from protocol.pipeline.effects import (
     ApplyTask,
@@ -118,12 +117,12 @@ class _Ledger:
 
 
 class WorkerGroup(Worker):
-    """See the module's docstring; made by `open_group`.
+    """See the module's docstring; made by `new_group`.
 
     Args:
-        processes: the ranks, the one that leads first.
+        processes: the ranks, the one that leads first; the group runs them.
         devices: of each.
-        meet: path of the file by which they find each other.
+        folder: in which they find each other; removed with the group.
         timeout_s: of collective operations.
     """
 
@@ -131,12 +130,12 @@ class WorkerGroup(Worker):
         self,
         processes: Sequence[Worker],
         devices: Sequence[str],
-        meet: Path,
+        folder: Path,
         timeout_s: int,
     ) -> None:
         super().__init__()
         self._processes, self._devices = tuple(processes), tuple(devices)
-        self._meet, self._timeout_s = meet, timeout_s
+        self._folder, self._timeout_s = folder, timeout_s
         self._joined = False
         self._ledger = _Ledger(len(devices))
         self._busy = Counter[int]()
@@ -152,14 +151,10 @@ class WorkerGroup(Worker):
         return tuple(pid for rank in self._processes for pid in rank.pids)
 
     @property
-    def ranks(self) -> tuple[RankView, ...]:
+    def ranks(self) -> tuple[Rank, ...]:
         """The ranks, the one that leads first."""
-        return tuple(
-            RankView(device=device, pid=process.pid, passes=self._done[rank])
-            for rank, (device, process) in enumerate(
-                zip(self._devices, self._processes, strict=True)
-            )
-        )
+        both = enumerate(zip(self._devices, self._processes, strict=True))
+        return tuple(Rank(device, each.pid, self._done[rank]) for rank, (device, each) in both)
 
     def close(self) -> None:
         """End all ranks."""
@@ -167,17 +162,22 @@ class WorkerGroup(Worker):
             rank.close()
 
     async def run(self) -> None:
-        """Deal out requests until a rank dies or `close` is called."""
-        death = WorkerDied(0, ())
-        try:
-            async with trio.open_nursery() as nursery:
-                for rank in range(len(self._processes)):
-                    nursery.start_soon(self._watch, rank)
-                await self._deal(nursery)
-        except* WorkerDied as group:
-            death = _told(group)
-        self.close()
-        self._die(death)
+        """Deal out requests until a rank dies or `close` is called; then no process is left."""
+        async with trio.open_nursery() as ranks:
+            for rank in self._processes:
+                ranks.start_soon(rank.run)
+            death = WorkerDied(0, ())
+            try:
+                async with trio.open_nursery() as nursery:
+                    for number in range(len(self._processes)):
+                        nursery.start_soon(self._watch, number)
+                    await self._deal(nursery)
+            except* WorkerDied as group:
+                death = _told(group)
+            finally:
+                self.close()
+                self._die(death)
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _watch(self, rank: int) -> None:
         death = await self._processes[rank].wait_death()
@@ -190,17 +190,13 @@ class WorkerGroup(Worker):
     # --- requests ----------------------------------------------------------------------------
 
     async def _deal(self, nursery: trio.Nursery) -> None:
-        while True:
-            while self._unsent:
-                call = self._unsent.popleft()
-                if call.abandoned:
-                    del self._waiting[call.id]
-                elif isinstance(call.request, _OWN):
-                    await self._alone(call)
-                else:
-                    self._pass_on(call, nursery)
-            self._something_unsent = trio.Event()
-            await self._something_unsent.wait()
+        async for call in self._to_send:
+            if call.abandoned:
+                del self._waiting[call.id]
+            elif isinstance(call.request, _OWN):
+                await self._alone(call)
+            else:
+                self._pass_on(call, nursery)
 
     def _pass_on(self, call: Call[Any], nursery: trio.Nursery) -> None:
         """Have one rank execute a request, beside those of others."""
@@ -362,7 +358,7 @@ class WorkerGroup(Worker):
                 rank=rank,
                 size=len(self._devices),
                 device=torch_name(device),
-                meet=str(self._meet),
+                meet=str(self._folder / "meet"),
                 timeout_s=self._timeout_s,
             )
             for rank, device in enumerate(self._devices)
@@ -460,11 +456,10 @@ def _told(group: BaseExceptionGroup[WorkerDied]) -> WorkerDied:
     return max(deaths, key=lambda death: len(death.stderr))
 
 
-@asynccontextmanager
-async def open_group(
+def new_group(
     devices: Sequence[str], timeout_s: int = COLLECTIVE_S, ring_bytes: int = RING_BYTES
-) -> AsyncIterator[Worker]:
-    """A worker of one process per device, for the length of the block; afterwards all are gone.
+) -> WorkerGroup:
+    """Return a worker of one process per device.
 
     Args:
         devices: of the ranks, of one kind; `cpu:0`, `cpu:1`: processes on the CPU.
@@ -474,9 +469,6 @@ async def open_group(
     Raises:
         OSError: a process cannot be started.
     """
-    async with AsyncExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="volunteer-ranks-"))
-        opening = [open_worker(ring_bytes=ring_bytes) for _ in devices]
-        ranks = [await stack.enter_async_context(each) for each in opening]
-        group = WorkerGroup(ranks, devices, Path(folder) / "meet", timeout_s)
-        yield await stack.enter_async_context(running(group))
+    ranks = [WorkerProcess(ring_bytes=ring_bytes) for _ in devices]
+    folder = tempfile.mkdtemp(prefix="volunteer-ranks-")
+    return WorkerGroup(ranks, devices, Path(folder), timeout_s)

@@ -6,6 +6,7 @@ dies, every waiting call and every later one raises `WorkerDied`; starting anoth
 owner's decision. Nothing here blocks the event loop longer than copying one payload.
 """
 
+import math
 import os
 import signal
 import socket
@@ -13,10 +14,10 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
 
 import msgspec
 import trio
@@ -27,7 +28,6 @@ from client.compute.frames import pack, payload_views
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, AnyAnswer, Failed, ReplyT, Request, reply_type
 from client.compute.ring import RingReader, RingWriter, create_shared_file
-from client.control.snapshot import RankView
 from protocol.pipeline.effects import Outcome, Task
 
 RING_BYTES = 16 << 20
@@ -120,13 +120,20 @@ class Call(Generic[AnswerT]):
         return cast(AnswerT, reply), payloads
 
 
+class Rank(NamedTuple):
+    """A process of a group, its device, and the passes that it has done."""
+
+    device: str
+    pid: int
+    passes: int
+
+
 class Worker(ABC):
     """A running worker as its owner sees it: one process, or a group of them (`group`)."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, Call[Any]] = {}
-        self._unsent: deque[Call[Any]] = deque()
-        self._something_unsent = trio.Event()
+        self._unsent, self._to_send = trio.open_memory_channel[Call[Any]](math.inf)
         self._next_id = 0
         self._death: WorkerDied | None = None
         self._dead = trio.Event()
@@ -142,7 +149,7 @@ class Worker(ABC):
         return self.pids[0]
 
     @property
-    def ranks(self) -> tuple[RankView, ...]:
+    def ranks(self) -> tuple[Rank, ...]:
         """The processes of a group; empty: the worker is no group."""
         return ()
 
@@ -185,8 +192,7 @@ class Worker(ABC):
         call = Call[Any](self._next_id, request, payloads)
         self._next_id += 1
         self._waiting[call.id] = call
-        self._unsent.append(call)
-        self._something_unsent.set()
+        self._unsent.send_nowait(call)
         return call
 
     async def wait_death(self) -> WorkerDied:
@@ -200,7 +206,7 @@ class Worker(ABC):
 
     @abstractmethod
     async def run(self) -> None:
-        """Pass calls on until the worker dies or `close` is called."""
+        """Pass calls on until the worker dies or `close` is called; then no process is left."""
 
     def _die(self, death: WorkerDied) -> None:
         self._death = death
@@ -209,21 +215,26 @@ class Worker(ABC):
             call.death = death
             call.done.set()
         self._waiting.clear()
-        self._unsent.clear()
 
 
 class WorkerProcess(Worker):
-    """A worker that is one process; made by `open_worker`.
+    """A worker that is one process. Starting it takes the seconds that importing torch takes; calls
+    made meanwhile wait.
 
     Make it in the thread that lives as long as the node. The kernel's parent-death signal follows
     the thread that forked, not the process: a child started from a pool thread would be killed as
     soon as that thread is retired.
 
+    Args:
+        command: starts the worker, ``WORKER_COMMAND`` if empty; gets `--fd`, `--rings` and
+            `--parent` appended.
+        ring_bytes: shared memory per direction; larger payloads go through the socket.
+
     Raises:
         OSError: the process cannot be started.
     """
 
-    def __init__(self, command: Sequence[str], ring_bytes: int) -> None:
+    def __init__(self, *, command: Sequence[str] = (), ring_bytes: int = RING_BYTES) -> None:
         super().__init__()
         self._talking = trio.CancelScope()
         with ExitStack() as on_failure, ExitStack() as child_ends:
@@ -238,7 +249,7 @@ class WorkerProcess(Worker):
                 rings.append(create_shared_file(ring_bytes))
                 child_ends.callback(os.close, rings[-1])
             self._outgoing, self._incoming = RingWriter(rings[0]), RingReader(rings[1])
-            self._process = _spawn(command, theirs.fileno(), rings, stderr_end)
+            self._process = _spawn(command or WORKER_COMMAND, theirs.fileno(), rings, stderr_end)
             on_failure.pop_all()
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         self._output = trio.lowlevel.FdStream(stderr)
@@ -283,15 +294,11 @@ class WorkerProcess(Worker):
         self._talking.cancel()
 
     async def _send_frames(self) -> None:
-        while True:
-            while self._unsent:
-                call = self._unsent.popleft()
-                if call.abandoned:
-                    del self._waiting[call.id]
-                else:
-                    await self._send(call)
-            self._something_unsent = trio.Event()
-            await self._something_unsent.wait()
+        async for call in self._to_send:
+            if call.abandoned:
+                del self._waiting[call.id]
+            else:
+                await self._send(call)
 
     async def _send(self, call: Call[Any]) -> None:
         read_up_to = self._incoming.read_up_to
@@ -342,39 +349,3 @@ class WorkerProcess(Worker):
             *lines, rest = (self._stderr_rest + data).split(b"\n")
             self._stderr_rest = rest[-_STDERR_LINE_BYTES:]
             self._stderr.extend(line.decode(errors="replace") for line in lines)
-
-
-@asynccontextmanager
-async def open_worker(
-    *, command: Sequence[str] = (), ring_bytes: int = RING_BYTES
-) -> AsyncIterator[Worker]:
-    """A worker process for the length of the block; afterwards the process is gone.
-
-    Starting takes the seconds that importing torch takes; calls made meanwhile wait.
-
-    Args:
-        command: starts the worker, ``WORKER_COMMAND`` if empty; gets `--fd`, `--rings` and
-            `--parent` appended.
-        ring_bytes: shared memory per direction; larger payloads go through the socket.
-
-    Raises:
-        OSError: the process cannot be started.
-    """
-    async with running(WorkerProcess(command or WORKER_COMMAND, ring_bytes)) as worker:
-        yield worker
-
-
-@asynccontextmanager
-async def running(worker: Worker) -> AsyncIterator[Worker]:
-    """Run a worker for the length of the block, and close it."""
-    failure: Exception | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(worker.run)
-        try:
-            yield worker
-        except Exception as error:
-            failure = error  # raised below, where no nursery wraps it into a group
-        finally:
-            worker.close()
-    if failure is not None:
-        raise failure

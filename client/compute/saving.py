@@ -28,7 +28,6 @@ import psutil
 import torch
 from torch import Tensor
 
-from client import faults
 from client.compute.checkpoint import CHUNK_BYTES, CheckpointInfo, build_header, verified
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.replica import Replica, hash_tensors, host_bytes
@@ -295,8 +294,6 @@ def _write(path: Path, data: Iterable[memoryview], *, durable: bool) -> list[byt
         for piece in _pieces(data):
             file.write(piece)
             hasher.update(piece)
-        if faults.active is not None:
-            faults.active.write(path.name)
         file.flush()
         if durable:
             os.fsync(file.fileno())

@@ -29,10 +29,12 @@ from client.control.snapshot import (
     NodeState,
     PauseView,
     PeerView,
+    RankView,
     ReplicaView,
     SeatView,
     Snapshot,
     StageView,
+    TimeView,
     WorkerState,
     WorkerView,
 )
@@ -90,7 +92,7 @@ def take_snapshot(
         eta_s=_eta_s(engine, step, pace) if state == "training" else None,
         held_out=_held_out(engine),
         own_tokens_per_s=pace * _own_share(engine, held_stages),
-        time_spent=held_stages.time_spent.shares(engine.now()) if state == "training" else None,
+        time_spent=_time_spent(engine, held_stages) if state == "training" else None,
         seats=_seats(held_stages),
         stages=stages,
         peers=_peers(engine),
@@ -137,6 +139,11 @@ def _of_the_swarm(now: Snapshot, engine: Engine) -> Snapshot:
             engine.contributions.counts(), engine.contributions.name, manifest
         ),
     )
+
+
+def _time_spent(engine: Engine, held_stages: HeldStages) -> TimeView | None:
+    shares = held_stages.time_spent.shares(engine.now())
+    return None if shares is None else TimeView(**shares._asdict())
 
 
 def _beside(engine: Engine) -> list[LineView]:
@@ -373,7 +380,7 @@ def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerVi
     if worker is None:
         state: WorkerState = "restarting" if restarts else "starting"
         return WorkerView(state=state, restarts=restarts, stage=stage)
-    ranks = [msgspec.structs.replace(rank, rss_bytes=_rss(rank.pid)) for rank in worker.ranks]
+    ranks = [RankView(**rank._asdict(), rss_bytes=_rss(rank.pid)) for rank in worker.ranks]
     rss = sum(rank.rss_bytes for rank in ranks) if ranks else _rss(worker.pid)
     return WorkerView(
         state="running", pid=worker.pid, restarts=restarts, rss_bytes=rss, stage=stage, ranks=ranks

@@ -2,7 +2,8 @@
 
 A leaf is given out with its path to the root behind it, proven: the same bytes are sent, kept and
 checked. Both kinds read and prove a leaf when it is asked for, and not before: a folder may have
-terabytes, and what is in the cache may have been damaged since.
+terabytes, and what is in the cache may have been damaged since. ``load`` may be called in any
+thread, since a disk may be slow; ``note`` takes what it found.
 
 The cache has a file for each leaf and a budget. What was used longest ago is removed first. Files
 are not flushed: one that was lost or torn is fetched again.
@@ -50,8 +51,11 @@ class LeavesOnDisk(Protocol):
     def empty(self) -> bool:
         """Whether there is no leaf at all."""
 
-    def read(self, index: int) -> bytes | None:
+    def load(self, index: int) -> bytes | None:
         """Return a leaf with its path behind it; None: it is not here, or damaged."""
+
+    def note(self, index: int, loaded: bytes | None) -> bytes | None:
+        """Take what ``load`` has returned of a leaf, and return it."""
 
 
 class WrongFolder(Exception):
@@ -96,7 +100,11 @@ class DataFolder:
         """The file of the tokenizer, if the data bring one."""
         return self.folder / TOKENIZER
 
-    def read(self, index: int) -> bytes | None:
+    def note(self, index: int, loaded: bytes | None) -> bytes | None:
+        """See ``LeavesOnDisk``."""
+        return loaded
+
+    def load(self, index: int) -> bytes | None:
         """See ``LeavesOnDisk``."""
         size = leaf_size(index, self._data.size_bytes)
         if not size or index < 0:
@@ -161,22 +169,26 @@ class LeafCache:
         if index in self._proven:
             self._kept.move_to_end(index)
             return True
-        return self.read(index) is not None
+        return index in self._kept and self.note(index, self.load(index)) is not None
 
-    def read(self, index: int) -> bytes | None:
-        """See ``LeavesOnDisk``; a damaged leaf is removed."""
-        if index not in self._kept:
-            return None
+    def load(self, index: int) -> bytes | None:
+        """See ``LeavesOnDisk``."""
         try:
-            proven = self.path(index).read_bytes()
+            loaded = self.path(index).read_bytes()
         except OSError:
-            proven = b""
-        if not is_proven(proven, index, self._data.size_bytes, self._data.digest):
-            self._remove(index)
             return None
-        self._proven.add(index)
-        self._kept.move_to_end(index)
-        return proven
+        sound = is_proven(loaded, index, self._data.size_bytes, self._data.digest)
+        return loaded if sound else None
+
+    def note(self, index: int, loaded: bytes | None) -> bytes | None:
+        """See ``LeavesOnDisk``; a damaged leaf is removed."""
+        if index in self._kept:
+            if loaded is None:
+                self._remove(index)
+            else:
+                self._proven.add(index)
+                self._kept.move_to_end(index)
+        return loaded
 
     def keep(self, index: int, proven: bytes, needed: Collection[int]) -> None:
         """Keep a leaf that is proven.

@@ -35,7 +35,7 @@ from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.opening import advertised_bytes, check_fits, ring_bytes
-from client.train.workers.pool import OpenWorker, opener
+from client.train.workers.pool import NewWorker, starter
 from protocol.effects import Explain
 
 USUAL_SEATS = 2
@@ -67,7 +67,7 @@ class Training:
         history: History,
         site: Site,
         pauses: Pauses,
-        start_worker: OpenWorker | None = None,
+        new_worker: NewWorker | None = None,
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
         self._pauses = pauses
@@ -111,7 +111,7 @@ class Training:
             ),
         )
         engine.downloads.add(self._terms.leaves)
-        self.held_stages = self._stages_of(start_worker)
+        self.held_stages = self._stages_of(new_worker)
 
     # --- running -----------------------------------------------------------------------------
 
@@ -237,11 +237,11 @@ class Training:
 
     # --- parts -------------------------------------------------------------------------------
 
-    def _stages_of(self, start_worker: OpenWorker | None) -> HeldStages:
+    def _stages_of(self, new_worker: NewWorker | None) -> HeldStages:
         """Return our stages, attached to the engine and the history."""
         engine, devices = self._engine, self._site.settings.devices
-        start_worker = start_worker or opener(devices, ring_bytes(engine.manifest))
-        held_stages = HeldStages(self._terms, start_worker)
+        new_worker = new_worker or starter(devices, ring_bytes(engine.manifest))
+        held_stages = HeldStages(self._terms, new_worker)
         held_stages.pause = self._pause
         held_stages.buddies = Buddies(
             engine,

@@ -33,13 +33,16 @@ class LocalWorker:
         self.ranks = ()
 
     async def run(self) -> None:
-        while True:
-            await self._some.wait()
-            self._some = trio.Event()
-            while self._queue and not self._hung:
-                await trio.sleep(COMPUTE_S)
-                if self._queue and not self._hung:
-                    self._queue.popleft().execute(self._executor)
+        try:
+            while not self._dead:
+                await self._some.wait()
+                self._some = trio.Event()
+                while self._queue and not self._hung:
+                    await trio.sleep(COMPUTE_S)
+                    if self._queue and not self._hung:
+                        self._queue.popleft().execute(self._executor)
+        finally:
+            self.die()
 
     def submit(self, request: Request[Any], payloads: Sequence[Buffer] = ()) -> _Pending:
         if self._dead:
@@ -61,6 +64,9 @@ class LocalWorker:
         self._dead = True
         while self._queue:
             self._queue.popleft().done.set()
+        self._some.set()
+
+    close = die
 
 
 @dataclass(eq=False)

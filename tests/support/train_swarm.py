@@ -37,7 +37,7 @@ from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_context import Folders, Terms
 from client.train.transfer.leaf_supply import LeafSupply
-from client.train.workers.pool import OpenWorker, opener
+from client.train.workers.pool import NewWorker, starter
 from model_zoo.data import BUILT_IN
 from model_zoo.datasets.build import build
 from model_zoo.huggingface.imports import open_folder
@@ -232,8 +232,8 @@ class TestSwarm:
         )
         terms = self._terms(engine, folder, number, own, self.data if text else None)
         real = self._groups and "," in device
-        start_worker = opener(own.devices) if real else _starter(workers)
-        held_stages = HeldStages(terms, start_worker)
+        new_worker = starter(own.devices) if real else _local(workers)
+        held_stages = HeldStages(terms, new_worker)
         engine.held_stages = history.seats = held_stages
         life = trio.CancelScope()
         self._nursery.start_soon(_within, life, engine.run, history.run, held_stages.run)
@@ -437,20 +437,12 @@ async def open_swarm(
             nursery.cancel_scope.cancel()
 
 
-def _starter(workers: list[LocalWorker]) -> OpenWorker:
-    @asynccontextmanager
-    async def start() -> AsyncIterator[Worker]:
-        worker = LocalWorker()
-        workers.append(worker)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(worker.run)
-            try:
-                yield cast(Worker, worker)
-            finally:
-                worker.die()
-                nursery.cancel_scope.cancel()
+def _local(workers: list[LocalWorker]) -> NewWorker:
+    def new() -> Worker:
+        workers.append(LocalWorker())
+        return cast(Worker, workers[-1])
 
-    return start
+    return new
 
 
 def _note_losses(losses: dict[int, float]) -> Callable[[Event], None]:

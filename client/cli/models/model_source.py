@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from client.compute.checkpoint import CheckpointInfo, read_tensors, verify
+from client.compute.checkpoint import verified
 from client.compute.errors import CheckpointError
 from client.compute.replica import host_bytes
 from client.compute.starting import read_start
@@ -156,20 +156,12 @@ def find_places(folders: Iterable[Path]) -> Places:
 def _read_first(paths: Iterable[Path], swarm: SwarmFile, stage: int, version: int) -> State:
     """Return the parameters from the first valid file."""
     for path in paths:
-        try:
-            info = verify(path)
-        except CheckpointError:
-            continue
-        if (info.swarm, info.stage, info.version) == (swarm.swarm, stage, version):
-            return read_parameters(path, info)
+        with suppress(CheckpointError), verified(path) as (info, read):
+            if (info.swarm, info.stage, info.version) == (swarm.swarm, stage, version):
+                state = {name: torch.empty(shape) for name, shape in info.layout}
+                read(host_bytes(tensor.view(-1)) for tensor in state.values())
+                return state
     raise CheckpointError(f"no sound checkpoint of stage {stage} at version {version}")
-
-
-def read_parameters(path: Path, info: CheckpointInfo) -> State:
-    """Return only the parameters of a verified checkpoint, by name."""
-    state = {name: torch.empty(shape) for name, shape in info.layout}
-    read_tensors(path, info, [host_bytes(tensor.view(-1)) for tensor in state.values()])
-    return state
 
 
 def _inventory(places: Places) -> str:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from client.errors import ExitCode, UserError
-from client.faults import Phase
-from client.lab.chaos.failpoints import PHASES, Action
+from client.lab.chaos.failpoints import PHASES, Action, Phase
 
 Kind = Literal["kill", "stop", "partition", "delay", "slow", "corrupt", "disk", "worker", "stage"]
 Moment = Phase | Literal["any"]

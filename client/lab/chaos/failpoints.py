@@ -1,4 +1,4 @@
-"""Failpoints: faults at a chosen moment of a run, which `client.faults` describes.
+"""Failpoints: faults at a chosen moment of a run (``moments``).
 
 They are set in ``LAB_FAILPOINTS`` when a process starts, or in ``@FILE``, a file of them that is
 read again whenever it changes, so that they can be set while the node runs. A failpoint is
@@ -27,12 +27,30 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from client.errors import ConfigError
-from client.faults import Phase
 
 VARIABLE: Final = "LAB_FAILPOINTS"
 LOG_VARIABLE: Final = "LAB_FAILPOINTS_LOG"
 MAX_TEXT_BYTES: Final = 64 * 1024
 
+Phase = Literal[
+    "forward",
+    "backward",
+    "before-optimizer",
+    "after-optimizer",
+    "averaging",
+    "recovery",
+    "checkpoint",
+]
+"""Moments of a step at one replica.
+
+forward: its forward is computed and goes out (last stage: is about to be computed).
+backward: its gradient is counted and goes out (stage 0: is about to be computed).
+averaging: its contribution is out, those to its shard are here, nothing is summed yet.
+before-optimizer: it knows the commit and has applied nothing.
+after-optimizer: it has applied and told nobody.
+recovery: it re-routes a microbatch, or is about to download a stage's state.
+checkpoint: it is about to write its state.
+"""
 Action = Literal["kill", "kill-worker", "stop", "corrupt", "nospace"]
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 ACTIONS: Final[tuple[Action, ...]] = get_args(Action)
@@ -111,7 +129,8 @@ class Failpoints:
         self._armed = [] if self._file else list(parse_failpoints(text))
 
     def reach(self, phase: Phase, step: int, stage: int, worker: int) -> None:
-        """See `client.faults`."""
+        """Pass a moment: a failpoint set for it hits this process, or the worker with that process
+        id."""
         if (action := self._take(phase, step, stage, _HITS)) is None:
             return
         victim = worker if action == "kill-worker" else os.getpid()
@@ -119,7 +138,8 @@ class Failpoints:
             os.kill(victim, signal.SIGSTOP if action == "stop" else signal.SIGKILL)
 
     def sent(self, payload: bytes, phase: Phase, step: int, stage: int) -> bytes:
-        """See `client.faults`; bits of its last bytes are flipped, and its length stays."""
+        """Return a payload that goes out, damaged if a failpoint says so: bits of its last bytes
+        are flipped, and its length stays."""
         if not self._spoils("corrupt", phase, step, stage):
             return payload
         size = min(_FLIPPED_BYTES, len(payload))
@@ -127,7 +147,7 @@ class Failpoints:
         return payload[: len(payload) - size] + tail
 
     def write(self, name: str) -> None:
-        """See `client.faults`."""
+        """Raise ``OSError`` as on a full disk if a failpoint is set for this file of a state."""
         if (found := _SAVED.search(name)) is None:
             return
         if self._spoils("nospace", "checkpoint", int(found["version"]), int(found["stage"])):

@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from client.compute.process import open_worker
+from client.compute.process import WorkerProcess
 from client.errors import UserError
 from client.train.machine.disk_room import NoRoom
 from client.train.ports import Take
@@ -25,7 +25,7 @@ from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import DataMissing, offer_data, offer_start
 from client.train.stage.stage_context import StageContext, Terms
 from client.train.transfer.state_size import data_bytes
-from client.train.workers.pool import OpenWorker
+from client.train.workers.pool import NewWorker
 from protocol.effects import Explain
 from protocol.recovery.effects import GivenUp
 from protocol.recovery.stored import Lineage
@@ -44,8 +44,8 @@ COPY_S = 60.0
 class HeldStages(StageContext):
     """See the module's docstring; it is what its stages share."""
 
-    def __init__(self, terms: Terms, start_worker: OpenWorker = open_worker) -> None:
-        super().__init__(terms, start_worker)
+    def __init__(self, terms: Terms, new_worker: NewWorker = WorkerProcess) -> None:
+        super().__init__(terms, new_worker)
         self.newest = [0] * terms.manifest.stage_count
         """Newest version ever seen served, by stage."""
         self.failure: UserError | None = None

@@ -16,7 +16,6 @@ import trio
 
 from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.compute.requests import Failed, Save, Saved
-from client.train.stage import failpoints
 from client.train.stage.stage_context import Terms
 from protocol.effects import Explain
 from protocol.transfer.blob import Blob
@@ -80,7 +79,6 @@ class StateSaver:
             self._next = max(self._next, version) if durable else self._next
             return
         request = Save(version=version, path=str(path), durable=durable)
-        failpoints.before_save(version, self._stage, self._worker.pid)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             submitted = self._worker.submit(request)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -19,7 +20,6 @@ from client.compute.payload import Header, sealed_digest
 from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.store.boundaries import BoundaryStore, PayloadGone, StoreFull
 from client.train.machine.utilization import Utilization, pass_costs
-from client.train.stage import failpoints
 from client.train.stage.saver import StateSaver
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.leaf_supply import LeafSupply
@@ -110,9 +110,7 @@ class SeatDriver:
         """Supplies our microbatches with tokens."""
         if self._samples is not None:
             self._samples.at(seat.step)
-        self._gate = around.scheduler.open(
-            seat.place.stage, self._start, self.rate, lambda: seat.pipeline.waiting
-        )
+        self._gate = around.scheduler.open(self._start, self.rate, lambda: seat.pipeline.waiting)
         settings, manifest = terms.settings, terms.manifest
         budgets = settings.boundary_memory_bytes, settings.boundary_disk_bytes
         self._payloads = BoundaryStore(*budgets, terms.folders.snapshots)
@@ -274,30 +272,21 @@ class SeatDriver:
 
     def _perform_one(self, effect: SeatEffect, parts: tuple[bytes, ...]) -> None:
         match effect:
-            case Keep(keys):
+            case Keep():
                 self._keep(effect, parts)
-            case SendPayload(peer, message, keys):
-                try:
-                    payload = b"".join(self._payloads.get(key) for key in keys)
-                except PayloadGone:
-                    return  # its step is over; the peer will learn so from our heartbeat
-                stage, worker = self.seat.place.stage, self._worker.pid
-                if isinstance(message, Segment):
-                    message = self.seat.showing.signed(message)
-                self._ports.send(
-                    peer, message, failpoints.before_send(message, payload, stage, worker)
-                )
+            case SendPayload(peer, message):
+                with suppress(PayloadGone):  # its step is over: the peer hears it by our heartbeat
+                    payload = self._payload(effect)
+                    if isinstance(message, Segment):
+                        message = self.seat.showing.signed(message)
+                    self._ports.send(peer, message, payload)
             case DropStep(step):
                 self._payloads.drop_step(step)
                 self._graphs = {graph for graph in self._graphs if graph[0] != step}
             case Compute(HashTask() as task):
                 self._start_beside(task)
-            case Compute(ForwardTask() | LossTask() | BackwardTask() | PassTask() as task) if (
-                self._samples is not None and not self._samples.here(task.microbatch)
-            ):
-                self._nursery.start_soon(self._enter_later, task, self._samples)
             case Compute(task):
-                self._enter(task)
+                self._enter_when_ready(task)
             case CommitTo():
                 self._commit_to(effect)
             case Fault():
@@ -316,7 +305,6 @@ class SeatDriver:
         around = self._around
         match effect:
             case Rerouted():
-                failpoints.recovering(effect.step, self._place.stage, self._worker.pid)
                 around.counters.note_rerouted(effect)
             case GradientAccepted():
                 around.counters.note_accepted(effect)
@@ -337,6 +325,13 @@ class SeatDriver:
         if (due or version >= terms.amendments().steps) and not self._closed:
             self.saver.checkpoint(version)
 
+    def _enter_when_ready(self, task: Task) -> None:
+        samples = self._samples
+        if samples is None or not isinstance(task, Reads) or samples.here(task.microbatch):
+            self._enter(task)
+        else:
+            self._nursery.start_soon(self._enter_later, task, samples)
+
     async def _enter_later(self, task: Reads, samples: LeafSupply) -> None:
         """Let a task enter when its samples are here. Others overtake it; a task whose step is over
         by then does nothing, as one that was late for another reason."""
@@ -355,6 +350,10 @@ class SeatDriver:
                 self._payloads.put(key, part)
         except StoreFull as error:
             self._owner.fault(Fault("internal", f"no room for boundary tensors: {error}"))
+
+    def _payload(self, sending: SendPayload) -> bytes:
+        """Return what is sent with a message; raises ``PayloadGone``."""
+        return b"".join(self._payloads.get(key) for key in sending.keys)
 
     def _commit_to(self, commit: CommitTo) -> None:
         """Sign what we contribute before anybody gets it."""
@@ -380,8 +379,6 @@ class SeatDriver:
 
     def _start(self, task: Task) -> bool:
         """Give a task to the worker; False if that was not possible."""
-        stage, first = self.seat.place.stage, self._place.first
-        failpoints.before_task(task, stage=stage, first=first, worker=self._worker.pid)
         try:
             keys = sources(task, self._place, graph_kept=self._has_graph(task))
             payloads = [b"" if key is None else self._payloads.get(key) for key in keys]
@@ -450,7 +447,6 @@ class SeatDriver:
             self._failed(task, found)
             return
         outcome, payloads = found
-        failpoints.after_task(task, stage=self.seat.place.stage, worker=self._worker.pid)
         self._patience.note(task, self._ports.now() - begun)
         if not isinstance(task, HashTask):  # it is computed beside the others
             self.busy_s += outcome.seconds

@@ -19,7 +19,6 @@ from client.compute.process import RequestFailed, Worker
 from client.compute.requests import Load, LoadStart, OpenStage
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
-from client.train.stage import failpoints
 from client.train.stage.stage_context import StageContext, Terms
 from client.train.transfer.blobs import IDLE_S, DiskFailed, DownloadFailed, blob_of_file, unlink
 from client.train.transfer.data_search import ASK_AGAIN_S, TOKENIZER
@@ -243,7 +242,6 @@ class StageAcquisition:
         donors = [PeerId(donor) for donor in dict.fromkeys(admit.donors)]
         evidence = self._terms.history.machine.evidence
         try:
-            failpoints.recovering(admit.version, self.stage, self._worker.pid)
             query = BlobQuery("state", self.stage, admit.version)
             request = partial(self._load, path, admit.version)
             await self._load_from(query, donors, path, request, admit.state)

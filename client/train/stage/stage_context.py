@@ -24,7 +24,7 @@ from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.data_search import DataSearch
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.opening import Devices, devices_now
-from client.train.workers.pool import OpenWorker, WorkerPool
+from client.train.workers.pool import NewWorker, WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
 from model_zoo.specs.codec import CODECS
 from protocol.amendments.book import Amendments
@@ -105,12 +105,12 @@ class Owner(Ports, Protocol):
 class StageContext(StageHolder):
     """The context shared by the stages of one volunteer."""
 
-    def __init__(self, terms: Terms, start_worker: OpenWorker) -> None:
+    def __init__(self, terms: Terms, new_worker: NewWorker) -> None:
         super().__init__(terms.manifest.stage_count)
         self.sees = False
         """Whether the view is one of our lineage."""
         self.owner, self.terms = terms.ports, terms
-        self.workers = WorkerPool(start_worker)
+        self.workers = WorkerPool(new_worker)
         self.scheduler = TaskScheduler(terms.settings.ranks)
         self.time_spent = TimeSpent(terms.settings.compute_share)
         self.memory_budget = MemoryBudget(terms.manifest, terms.usable_bytes, terms.devices)

@@ -61,7 +61,7 @@ class LeafGiver(Protocol):
     def offer(self) -> BlobOffer | None:
         """Return the offer of what is here; None: there is nothing."""
 
-    def read(self, index: int) -> bytes:
+    async def read(self, index: int) -> bytes:
         """Return a leaf as it is sent; empty: it is not here."""
 
 
@@ -151,7 +151,7 @@ class Shelf:
         only if it is missing or shorter than offered."""
         key, index = _key(request), request.index
         if is_of_leaves(request) and self.leaves is not None:
-            return None if index is None else self.leaves.read(index)
+            return None if index is None else await self.leaves.read(index)
         item = self._items.get(key)
         if item is None or (index or 0) >= chunk_count(item.blob.offer.size_bytes):
             return None

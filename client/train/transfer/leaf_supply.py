@@ -153,9 +153,12 @@ class LeafSupply:
             return None
         return BlobOffer("data", 0, LEAVES, self._data.kept_bytes, bytes.fromhex(self._data.digest))
 
-    def read(self, index: int) -> bytes:
+    async def read(self, index: int) -> bytes:
         """Return a leaf for a member, with its path behind it; empty: it is not here."""
-        return (self._disk.read(index) if self._disk is not None else None) or b""
+        if (disk := self._disk) is None:
+            return b""
+        loaded = await trio.to_thread.run_sync(disk.load, index)
+        return disk.note(index, loaded) or b""
 
     @property
     def _disk(self) -> LeavesOnDisk | None:

@@ -77,7 +77,7 @@ def test_a_text_is_tokenized_at_once(within: Within, book: Path, tmp_path: Path)
     assert within("cache", "prune", "--yes").returncode == 0
     assert "own-texts" in within("cache", "ls").stdout
     whole = DataFolder(kept, manifest.data)
-    assert whole.read(0) is not None
+    assert whole.load(0) is not None
     assert kept_tokenizer(manifest, store) is not None
 
 
@@ -94,7 +94,7 @@ def test_a_folder_of_tokens_is_taken_as_it_is(within: Within, book: Path, tmp_pa
     assert (kept / "shard-00000.bin").samefile(folder / "shard-00000.bin")
     copy = shutil.copytree(folder, tmp_path / "copy")
     shutil.rmtree(folder)
-    assert DataFolder(kept, manifest.data).read(0) is not None
+    assert DataFolder(kept, manifest.data).load(0) is not None
     shard = copy / "shard-00000.bin"
     shard.write_bytes(shard.read_bytes()[:-1] + b"\1")
     done = within.ends(

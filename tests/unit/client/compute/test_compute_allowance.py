@@ -12,10 +12,11 @@ import trio
 
 from client.compute import allowance
 from client.compute.allowance import Throttle
-from client.compute.process import RequestFailed, open_worker
+from client.compute.process import RequestFailed
 from client.compute.requests import OpenStage, Probe
 from protocol.pipeline.effects import LossTask
 from tests.support.compute_stages import LocalWorker, need_of, open_request, tokens_of
+from tests.support.workers import open_worker
 
 
 def limited() -> OpenStage:

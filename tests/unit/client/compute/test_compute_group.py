@@ -15,7 +15,6 @@ import trio
 from safetensors.numpy import load_file
 
 from client.compute import group as module
-from client.compute.group import open_group
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import Load, LoadStart, Ping, Probe, Save
 from client.compute.starting import write_start
@@ -38,6 +37,7 @@ from tests.support.compute_stages import (
     small_run,
     tokens_of,
 )
+from tests.support.workers import open_group
 
 pytestmark = pytest.mark.long
 
@@ -216,7 +216,7 @@ async def test_ranks_listen_on_loopback_and_meet_in_a_private_folder() -> None:
         ]
         assert listening
         assert set(listening) == {"127.0.0.1"}
-        folder = worker._meet.parent  # type: ignore[attr-defined]
+        folder = worker._folder  # type: ignore[attr-defined]
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert not folder.exists()
 

@@ -13,10 +13,11 @@ import pytest
 import trio
 import trio.testing
 
-from client.compute.process import RequestFailed, WorkerDied, WorkerProcess, open_worker
+from client.compute.process import RequestFailed, WorkerDied, WorkerProcess
 from client.compute.requests import Ping
 from protocol.pipeline.effects import ContributeTask, ForwardTask, LossTask
 from tests.support.compute_stages import open_request, tokens_of
+from tests.support.workers import open_worker
 
 pytestmark = pytest.mark.slow
 
@@ -208,7 +209,7 @@ async def test_an_error_in_the_block_is_not_wrapped_and_ends_the_worker() -> Non
 
 ORPHAN = """
     import os, sys, trio
-    from client.compute.process import open_worker
+    from tests.support.workers import open_worker
     from client.compute.requests import Probe
 
     async def main():

@@ -13,7 +13,6 @@ import torch
 import trio
 
 from client.compute.device import fewest_threads
-from client.compute.process import open_worker
 from client.compute.requests import Ping
 from model_zoo.optimizers.adamw import FlatAdamW
 from model_zoo.specs.optimizer import OptimizerSpec
@@ -27,6 +26,7 @@ from tests.support.compute_rounds import (
     replicas,
 )
 from tests.support.compute_stages import opened
+from tests.support.workers import open_worker
 
 TIMEOUT_S = 60
 

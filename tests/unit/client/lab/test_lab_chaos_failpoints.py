@@ -6,33 +6,39 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from client import faults
+from client.compute import saving
+from client.compute.errors import DiskError
 from client.errors import ConfigError
-from client.lab.chaos.armed import arm
+from client.lab.chaos import moments
+from client.lab.chaos.armed import arm_writer, failpoints_of
 from client.lab.chaos.failpoints import (
+    LOG_VARIABLE,
     MAX_TEXT_BYTES,
-    PHASES,
     VARIABLE,
     Failpoint,
     Failpoints,
+    Phase,
     parse_failpoints,
 )
-from client.train.stage import failpoints
-from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask, LossTask, ReduceTask
+from client.train.stage import held_stage, seat_driver
+from client.train.stage.saver import StateSaver
+from client.train.stage.seat_driver import SeatDriver
+from client.train.stage.stage_acquisition import StageAcquisition
+from protocol.pipeline.effects import (
+    ApplyTask,
+    BackwardTask,
+    ForwardTask,
+    LossTask,
+    ReduceTask,
+    Task,
+)
 from protocol.wire.messages import Forward, Message, Reduced, Segment
 
 WORKER = 1
-
-
-@pytest.fixture(autouse=True)
-def _disarmed() -> Iterator[None]:
-    yield
-    faults.active = None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +80,7 @@ def test_anything_else_is_refused_in_words(text: str) -> None:
     assert caught.value.next_step
 
 
-def damages(armed: Failpoints, phase: faults.Phase, step: int, stage: int) -> bool:
+def damages(armed: Failpoints, phase: Phase, step: int, stage: int) -> bool:
     return armed.sent(b"xyz", phase, step, stage) != b"xyz"
 
 
@@ -96,21 +102,52 @@ def test_each_acts_once_at_its_moment_and_is_noted_first(tmp_path: Path) -> None
 
 
 def test_nothing_is_armed_in_a_users_volunteer() -> None:
-    assert faults.active is None
-    payload = b"x" * 100
-    assert failpoints.before_send(_forward(1), payload, 0, WORKER) is payload
+    assert held_stage.SeatDriver is SeatDriver
+    assert held_stage.StageAcquisition is StageAcquisition
+    assert seat_driver.StateSaver is StateSaver
+
+
+def test_what_is_armed_stands_in_the_place_of_what_a_seat_does() -> None:
+    armed = (moments.ArmedSeat, moments.ArmedAcquisition, moments.ArmedSaver)
+    for each, base in zip(armed, (SeatDriver, StageAcquisition, StateSaver), strict=True):
+        methods = {name for name, value in vars(each).items() if callable(value)} - {"_reach"}
+        assert methods <= vars(base).keys()
+
+
+def test_a_file_that_meets_a_full_disk_does_not_appear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saving, "_write", saving._write)
+    arm_writer(Failpoints("checkpoint@7/1=nospace", None))
+    path = tmp_path / "stage-1-v7.safetensors"
+    with pytest.raises(DiskError, match="No space left"):
+        saving.write_atomically(path, [memoryview(b"x")], durable=True)
+    assert list(tmp_path.iterdir()) == []
+    saving.write_atomically(path, [memoryview(b"x")], durable=True)
+    assert path.read_bytes() == b"x"
+
+
+def test_what_is_armed_comes_from_the_environment(tmp_path: Path) -> None:
+    environ = {VARIABLE: "forward@3/1=corrupt", LOG_VARIABLE: str(tmp_path / "log")}
+    assert damages(failpoints_of(environ), "forward", 3, 1)
+    assert (tmp_path / "log").exists()
+    with pytest.raises(ConfigError):
+        failpoints_of({VARIABLE: "forward"})
 
 
 def test_a_payload_is_damaged_on_its_way_out() -> None:
-    arm({VARIABLE: "forward@1=corrupt;averaging@2=corrupt"})
+    armed = Failpoints("forward@1=corrupt;averaging@2=corrupt", None)
     payload = bytes(100)
-    assert failpoints.before_send(_forward(0), payload, 0, WORKER) == payload
-    damaged = failpoints.before_send(_forward(1), payload, 0, WORKER)
+
+    def sent(message: Message) -> bytes:
+        return moments.leaving(armed, message, payload, 0, WORKER)
+
+    assert sent(_forward(0)) == payload
+    damaged = sent(_forward(1))
     assert (len(damaged), damaged != payload) == (len(payload), True)
-    assert failpoints.before_send(_forward(1), payload, 0, WORKER) == payload
-    reduced = Reduced(0, 2, 1, 0, 1.0)
-    assert failpoints.before_send(reduced, payload, 0, WORKER) == payload
-    assert failpoints.before_send(Segment(0, 2, 1, 0), payload, 0, WORKER) != payload
+    assert sent(_forward(1)) == payload
+    assert sent(Reduced(0, 2, 1, 0, 1.0)) == payload
+    assert sent(Segment(0, 2, 1, 0)) != payload
 
 
 def _forward(step: int) -> Message:
@@ -128,16 +165,8 @@ def _forward(step: int) -> Message:
         (ApplyTask(5, 1, (), (), ()), False, "before-optimizer"),
     ],
 )
-def test_tasks_have_their_moments(
-    monkeypatch: pytest.MonkeyPatch, task: object, first: bool, phase: str | None
-) -> None:
-    hit: list[int] = []
-    monkeypatch.setattr(os, "kill", lambda pid, number: hit.append(pid))
-    for other in PHASES:
-        arm({VARIABLE: f"{other}@5=kill-worker"})
-        failpoints.before_task(task, stage=0, first=first, worker=WORKER)  # type: ignore[arg-type]
-        assert hit == ([WORKER] if other == phase else [])
-        hit.clear()
+def test_tasks_have_their_moments(task: Task, first: bool, phase: Phase | None) -> None:
+    assert moments.moment_of_task(task, first=first) == phase
 
 
 @pytest.mark.parametrize("name", [".stage-1-v7.safetensors.tmp", "snapshot-1-v7.safetensors"])

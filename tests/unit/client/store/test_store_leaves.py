@@ -49,7 +49,7 @@ def data(folder: Path) -> DataSpec:
 
 def proven(folder: Path, data: DataSpec) -> list[bytes]:
     whole = DataFolder(folder, data)
-    return [whole.read(index) or b"" for index in range(COUNT)]
+    return [whole.load(index) or b"" for index in range(COUNT)]
 
 
 def test_every_leaf_of_a_folder_is_given_with_its_proof(folder: Path, data: DataSpec) -> None:
@@ -58,8 +58,8 @@ def test_every_leaf_of_a_folder_is_given_with_its_proof(folder: Path, data: Data
     for index, leaf in enumerate(leaves):
         assert is_proven(leaf, index, data.size_bytes, data.digest)
     whole = DataFolder(folder, data)
-    assert whole.read(COUNT) is None
-    assert whole.read(-1) is None
+    assert whole.load(COUNT) is None
+    assert whole.load(-1) is None
     assert not whole.empty
 
 
@@ -73,7 +73,7 @@ def test_a_damaged_leaf_is_not_given(folder: Path, data: DataSpec, tmp_path: Pat
     with (copy / shard_name(0)).open("r+b") as file:
         file.seek(LEAF_BYTES + 9)
         file.write(b"\xff")
-    found = [leaf is None for leaf in map(DataFolder(copy, data).read, range(COUNT))]
+    found = [leaf is None for leaf in map(DataFolder(copy, data).load, range(COUNT))]
     assert found == [False, True, False, False, False, False]
     with (copy / LEAVES).open("r+b") as file:
         file.write(b"x")
@@ -101,8 +101,12 @@ def test_a_cache_keeps_to_its_budget(folder: Path, data: DataSpec, tmp_path: Pat
     assert [cache.has(index) for index in range(COUNT)] == [True, False, True, False, True, False]
     assert cache.size_bytes <= ROOM
     assert len(list(cache.folder.iterdir())) == 3
-    assert cache.read(0) == leaves[0]
-    assert cache.read(1) is None
+    assert cache.note(0, cache.load(0)) == leaves[0]
+    assert cache.note(1, cache.load(1)) is None
+    cache.path(0).write_bytes(b"x")
+    assert cache.has(0), "what is proven is not read again"
+    assert cache.note(0, cache.load(0)) is None
+    assert not cache.has(0)
 
 
 def test_a_cache_is_found_again_and_proven_anew(
@@ -153,7 +157,7 @@ def test_of_a_mixture_the_worker_reads_the_leaves_that_are_planned(
     expected, windows = Corpus.from_folder(made), spec.windows(3000)
     for number in range(60):
         for leaf in leaves_of(windows.training_start(number, 1), 3000, spec.token_bytes):
-            cache.keep(leaf, whole.read(leaf) or b"", [])
+            cache.keep(leaf, whole.load(leaf) or b"", [])
         found = token_corpus(cache.folder, spec).sample(number, 1, 3000, seed=1)
         assert found.tolist() == expected.sample(number, 1, 3000, seed=1).tolist()
 
@@ -195,6 +199,6 @@ def test_a_hundred_gigabytes_are_proven_leaf_by_leaf(tmp_path: Path) -> None:
     data = DataSpec("zeros", size, Tree(digests).root.hex())
     whole = DataFolder(tmp_path, data)
     for index in (0, 1, marked, count // 2, count - 1):
-        leaf = whole.read(index)
+        leaf = whole.load(index)
         assert is_proven(leaf, index, size, data.digest)
         assert leaf.startswith(b"w") == (index == marked)

@@ -22,7 +22,7 @@ from protocol.audit.charges import CHARGE, KIND, Charge, verdict_of
 from protocol.wire.envelope import Signer
 from protocol.wire.parts import VotedOut
 from tests.support.local_worker import LocalWorker
-from tests.support.train_swarm import TestSwarm, Volunteer, _starter, open_swarm
+from tests.support.train_swarm import TestSwarm, Volunteer, _local, open_swarm
 
 
 class ScriptedTraining(Training):
@@ -46,7 +46,7 @@ async def _pausable(
         CheckpointFolder(volunteer.disk),
     )
     history = cast(History, engine.history)
-    training = ScriptedTraining(engine, history, site, pauses, _starter(workers))
+    training = ScriptedTraining(engine, history, site, pauses, _local(workers))
     volunteer.held_stages = training.held_stages
     swarm._nursery.start_soon(training.run)
     return volunteer, training, workers
@@ -152,7 +152,7 @@ async def _measuring(
     settings = Settings(threads=1, device=device)
     site = Site(settings, None, home, CheckpointFolder(volunteer.disk))
     history, pauses = cast(History, engine.history), Pauses(folder, lambda said: None)
-    training = Training(engine, history, site, pauses, _starter(workers))
+    training = Training(engine, history, site, pauses, _local(workers))
     swarm._nursery.start_soon(training.run)
     return training, workers
 

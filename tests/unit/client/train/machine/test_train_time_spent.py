@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from client.train.machine.time_spent import LEAST_STEPS, WINDOW_S, TimeSpent
@@ -34,8 +33,7 @@ class Clock:
     @property
     def shares(self) -> tuple[float, ...] | None:
         """Computing, averaging, waiting, resting."""
-        found = self.of.shares(self.now)
-        return None if found is None else msgspec.structs.astuple(found)
+        return self.of.shares(self.now)
 
 
 def test_a_step_is_computing_averaging_and_waiting() -> None:

@@ -18,8 +18,8 @@ from client.compute.payload import Header, seal, write_header
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
 from client.config import Settings
-from client.control.snapshot import TimeView
 from client.store.boundaries import BoundaryStore
+from client.train.machine.time_spent import Shares
 from client.train.stage.seat_driver import SeatDriver
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
@@ -385,7 +385,7 @@ class TestTheWorker:
         driven.of._note_time()
         driven.ports.now.return_value += 5.0
         shares = driven.around.time_spent.shares(driven.ports.now())
-        assert shares == TimeView(computing=2 / 8, averaging=5 / 8, waiting=1 / 8, resting=0.0)
+        assert shares == Shares(computing=2 / 8, averaging=5 / 8, waiting=1 / 8, resting=0.0)
         driven.of.close()
         assert driven.around.time_spent.shares(driven.ports.now()) is None
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import cast
 
 import pytest
 import trio
 
+from client.store.leaves import LeafCache
 from client.train.transfer.leaf_supply import MOST_AHEAD, LeafSupply
 from model_zoo.datasets.build import build
 from model_zoo.datasets.mix import Choice, mix
@@ -104,8 +107,8 @@ async def test_a_leaf_that_lies_costs_its_giver_and_comes_from_another(
             def offer(self) -> object:
                 return supply(founder).offer()
 
-            def read(self, index: int) -> bytes:
-                right = supply(founder).read(index)
+            async def read(self, index: int) -> bytes:
+                right = await supply(founder).read(index)
                 return right[:77] + bytes([right[77] ^ 1]) + right[78:]
 
         liar.engine.shelf.leaves = Lies()  # type: ignore[assignment]
@@ -134,7 +137,7 @@ async def test_a_cache_is_kept_over_a_restart_and_a_damaged_leaf_is_fetched_agai
             same._ports, swarm.manifest, same._search, same._store, [], swarm.cache_bytes
         )
         assert "does not have" in await again.open()
-        found = [bool(again.read(index)) for index in range(LEAVES)]
+        found = [bool(await again.read(index)) for index in range(LEAVES)]
         assert found.count(False) == 1
         assert not damaged.exists(), "what is damaged is removed, and fetched when it is needed"
         assert before == founder.engine.shelf.served_bytes
@@ -162,3 +165,30 @@ async def test_when_the_last_giver_leaves_it_is_said_and_training_goes_on_when_o
         await swarm.until(lambda: first.step(0) > step + 1)
         assert first.shown().state != "waiting"
         assert last.step(1) >= step
+
+
+class SlowDisk:
+    """Notes in which thread it is read, and what was found."""
+
+    def __init__(self) -> None:
+        self.threads, self.noted = list[int](), list[bytes | None]()
+
+    def load(self, index: int) -> bytes | None:
+        self.threads.append(threading.get_ident())
+        return b"leaf" if index else None
+
+    def note(self, index: int, loaded: bytes | None) -> bytes | None:
+        self.noted.append(loaded)
+        return loaded
+
+
+async def test_a_leaf_is_read_for_a_member_beside_the_node_which_a_slow_disk_would_hold_up() -> (
+    None
+):
+    leaves, disk = LeafSupply.__new__(LeafSupply), SlowDisk()
+    leaves._whole, leaves._cache = None, cast(LeafCache, disk)
+    assert [await leaves.read(index) for index in (1, 0)] == [b"leaf", b""]
+    assert disk.noted == [b"leaf", None]
+    assert threading.get_ident() not in disk.threads
+    leaves._cache = None
+    assert await leaves.read(1) == b""

@@ -245,7 +245,7 @@ class Leaves:
     def offer(self) -> BlobOffer | None:
         return self.offered
 
-    def read(self, index: int) -> bytes:
+    async def read(self, index: int) -> bytes:
         return b"leaf" if index == 1 else b""
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import cast
 
 import pytest
@@ -14,34 +14,40 @@ from client.compute.process import Worker, WorkerDied
 from client.train.workers.pool import WorkerPool
 
 
+class Process:
+    """Runs until it is closed."""
+
+    def __init__(self, others: list[Process]) -> None:
+        self._others, self._over = others, trio.Event()
+        others.append(self)
+        self.close = self._over.set
+
+    async def run(self) -> None:
+        try:
+            await self._over.wait()
+        finally:
+            self._others.remove(self)
+
+
 class Processes:
     """Counts those that run."""
 
     def __init__(self, most: int = 99) -> None:
         self.started = 0
-        self.running: list[object] = []
+        self.running: list[Process] = []
         self._most = most
 
-    def opener(self) -> Callable[[], AbstractAsyncContextManager[Worker]]:
-        @asynccontextmanager
-        async def start() -> AsyncIterator[Worker]:
-            if self.started >= self._most:
-                raise OSError("no more processes")
-            self.started += 1
-            process = object()
-            self.running.append(process)
-            try:
-                yield cast(Worker, process)
-            finally:
-                self.running.remove(process)
-
-        return start
+    def start(self) -> Worker:
+        if self.started >= self._most:
+            raise OSError("no more processes")
+        self.started += 1
+        return cast(Worker, Process(self.running))
 
 
 @asynccontextmanager
 async def running(processes: Processes) -> AsyncIterator[WorkerPool]:
     """A pool whose first process is ready."""
-    pool = WorkerPool(processes.opener())
+    pool = WorkerPool(processes.start)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pool.run)
         await pool.wait_idle()

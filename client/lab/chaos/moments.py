@@ -1,0 +1,122 @@
+"""The moments at which failpoints act in a node's seats.
+
+A user's volunteer has none of this: ``client.lab.chaos.armed`` puts the classes below in the place
+of those that they are made from.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from client.lab.chaos.failpoints import Failpoints, Phase
+from client.train.stage import held_stage, seat_driver
+from client.train.stage.saver import StateSaver
+from client.train.stage.seat_driver import SeatDriver
+from client.train.stage.stage_acquisition import StageAcquisition
+from protocol.pipeline.effects import (
+    ApplyTask,
+    BackwardTask,
+    LossTask,
+    ReduceTask,
+    Rerouted,
+    SendPayload,
+    Task,
+)
+from protocol.seat.effects import SeatEffect
+from protocol.wire.messages import Admit, Backward, Forward, Message, Segment
+
+
+def arm_node(failpoints: Failpoints) -> None:
+    """Have all seats of this process meet failpoints."""
+    _Armed.failpoints = failpoints
+    held_stage.SeatDriver = ArmedSeat  # type: ignore[attr-defined]
+    held_stage.StageAcquisition = ArmedAcquisition  # type: ignore[attr-defined]
+    seat_driver.StateSaver = ArmedSaver  # type: ignore[attr-defined]
+
+
+def moment_of_task(task: Task, *, first: bool) -> Phase | None:
+    """Return the moment when a task is about to be given to the worker; None: it has none.
+
+    Args:
+        task: the task.
+        first: whether the stage is the first.
+    """
+    match task:
+        case LossTask():
+            return "forward"
+        case BackwardTask() if first:
+            return "backward"
+        case ReduceTask():
+            return "averaging"
+        case ApplyTask():
+            return "before-optimizer"
+        case _:
+            return None
+
+
+def leaving(
+    failpoints: Failpoints, message: Message, payload: bytes, stage: int, worker: int
+) -> bytes:
+    """Return a payload that is about to go out, damaged if a failpoint says so."""
+    phase: Phase
+    match message:
+        case Forward():
+            phase = "forward"
+        case Backward():
+            phase = "backward"
+        case Segment():
+            phase = "averaging"
+        case _:
+            return payload
+    if phase != "averaging":  # the failpoint's moment comes once the others' shards are here
+        failpoints.reach(phase, message.step, stage, worker)
+    return failpoints.sent(payload, phase, message.step, stage)
+
+
+class _Armed:
+    failpoints: ClassVar[Failpoints]
+
+
+class ArmedSeat(_Armed, SeatDriver):
+    """A seat that meets failpoints."""
+
+    def _reach(self, phase: Phase, step: int) -> None:
+        self.failpoints.reach(phase, step, self._place.stage, self._worker.pid)
+
+    def _start(self, task: Task) -> bool:
+        if (phase := moment_of_task(task, first=self._place.first)) is not None:
+            self._reach(phase, task.step)
+        return super()._start(task)
+
+    def _store(self, task: Task, payloads: list[bytes]) -> None:
+        if isinstance(task, ApplyTask):  # it is done, and nobody was told
+            self._reach("after-optimizer", task.step)
+        super()._store(task, payloads)
+
+    def _payload(self, sending: SendPayload) -> bytes:
+        payload, place = super()._payload(sending), (self._place.stage, self._worker.pid)
+        return leaving(self.failpoints, sending.message, payload, *place)
+
+    def _tell(self, effect: SeatEffect) -> None:
+        if isinstance(effect, Rerouted):
+            self._reach("recovery", effect.step)
+        super()._tell(effect)
+
+
+class ArmedAcquisition(_Armed, StageAcquisition):
+    """An attempt to take a stage that meets failpoints."""
+
+    async def load(self, admit: Admit) -> None:
+        """See ``StageAcquisition``."""
+        self.failpoints.reach("recovery", admit.version, self.stage, self._worker.pid)
+        await super().load(admit)
+
+
+class ArmedSaver(_Armed, StateSaver):
+    """A saver of states that meets failpoints."""
+
+    def _save(self, version: int, path: Path, *, durable: bool) -> None:
+        if not self._busy:
+            self.failpoints.reach("checkpoint", version, self._stage, self._worker.pid)
+        super()._save(version, path, durable=durable)
