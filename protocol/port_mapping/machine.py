@@ -22,11 +22,6 @@ from protocol.port_mapping.mapped import WAYS, Mapped, Way
 
 LEASE_S: Final = 3600
 """Routers grant so much, and one that has restarted meanwhile is asked again soon enough."""
-LEAST_LEASE_S: Final = 2 * ASIDE_S
-"""A lease that is granted for less is renewed as if it were this long: a router is asked as rarely
-as one that refuses."""
-MOST_RETRY_S: Final = LEASE_S / 2
-"""Where nothing maps it is tried as often as a mapping is renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +113,8 @@ class PortMapping:
         if self._held is not None and self._held.way != way:
             same = (mapped.host, mapped.port) == (self._held.mapped.host, self._held.mapped.port)
             return [] if same else [EndMapping(way, asked.own_port, mapped.port)]
-        lease_s = max(mapped.lease_s, LEAST_LEASE_S)
+        # a router that grants less is asked as rarely as one that refuses
+        lease_s = max(mapped.lease_s, 2 * ASIDE_S)
         self._held = _Held(way, mapped, now + lease_s / 2, now + lease_s)
         self._retry_s = ASIDE_S
         return []
@@ -161,7 +157,7 @@ class PortMapping:
         """Ask by all ways; whoever is being asked still answers to the old question."""
         self._tried.clear()
         self._again_at = now + self._retry_s
-        self._retry_s = min(2 * self._retry_s, MOST_RETRY_S)
+        self._retry_s = min(2 * self._retry_s, LEASE_S / 2)  # a mapping is renewed as often
         if self._own_port is None:
             return []
         return [self._ask(way, self._own_port) for way in self._ways]

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from protocol.pace import ASIDE_S
 from protocol.port_mapping.machine import (
     LEASE_S,
-    LEAST_LEASE_S,
-    MOST_RETRY_S,
     AskMapping,
     EndMapping,
     PortMapping,
@@ -81,7 +79,7 @@ def test_a_renewal_that_fails_is_repeated_until_the_lease_ends() -> None:
 def test_a_lease_that_is_granted_for_nothing_does_not_make_us_ask_all_the_time() -> None:
     machine = begun()
     machine.mapped("pcp", Mapped(HOST, PORT, 0), 0.0)
-    assert machine.tick(LEAST_LEASE_S / 2 - 1) == []
+    assert machine.tick(ASIDE_S - 1) == []
 
 
 def test_a_port_that_is_somebody_elses_is_replaced() -> None:
@@ -96,7 +94,7 @@ def test_a_port_that_is_somebody_elses_is_replaced() -> None:
 def test_while_nothing_maps_it_is_tried_more_and_more_rarely() -> None:
     machine, tried, now = begun(), [], 0.0
     refuse(machine, 0.0, *WAYS)
-    while now < 5 * MOST_RETRY_S:
+    while now < 5 * LEASE_S / 2:
         now += 1.0
         if machine.tick(now):
             tried.append(now)
@@ -104,7 +102,7 @@ def test_while_nothing_maps_it_is_tried_more_and_more_rarely() -> None:
     pauses = [later - earlier for earlier, later in zip([0.0, *tried], tried, strict=False)]
     assert pauses[0] == ASIDE_S
     assert pauses == sorted(pauses)
-    assert pauses[-1] == MOST_RETRY_S
+    assert pauses[-1] == LEASE_S / 2
 
 
 def test_in_another_network_it_begins_anew_and_gives_nothing_back_there() -> None:
