@@ -22,10 +22,13 @@ LOST_S: Final = 2 * HEARD_S
 FORGET_S: Final = 30.0
 """What was seen so long ago says little of now."""
 ASIDE_S: Final = 60.0
-"""Who obstructs, or is of no use, is left aside for so long the first time."""
+"""Who obstructs, or is of no use, is left aside for so long the first time; what nobody asks for is
+kept, and what changes slowly is not said anew, for so long."""
 RENEWALS: Final = 3
 """So often in its life is said anew what still holds: two of these may be lost."""
 SAVE_S: Final = 180.0
 """The state of a stage is on disk by then, or a copy of it elsewhere."""
+LONG_S: Final = 3600.0
+"""What was seen so long ago says nothing of now."""
 FETCH_S: Final = 600.0
 """The state of a stage has come by then over a home's line, or that line is too slow for it."""

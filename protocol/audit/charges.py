@@ -17,6 +17,7 @@ from msgspec import Struct
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
 from protocol.limits import MAX_REPLICAS_IN_ROUND
+from protocol.pace import LONG_S
 from protocol.token_bucket import Rate, TokenBuckets
 from protocol.verdicts import Verdict
 from protocol.wire.canonical import Canonical
@@ -25,8 +26,6 @@ from protocol.wire.fields import Attempt, Envelope, PeerText, StageIndex, StepIn
 from protocol.wire.parts import VotedOut
 
 KIND: Final = "audit-charge"
-COUNTS_S: Final = 3600.0
-"""How long a charge counts: liars must not save up the accidents of years."""
 MAX_OF_AUTHOR: Final = 64
 """Of more the oldest is forgotten: who charges invented members displaces nobody else's charges."""
 MAX_CHARGES: Final = MAX_OF_AUTHOR * MAX_REPLICAS_IN_ROUND
@@ -138,8 +137,8 @@ class Charges:
         }
 
     def all(self, now: float) -> list[Kept]:
-        """Return every charge that counts."""
-        return [one for one in self._kept.values() if now < one.at + COUNTS_S]
+        """Return every charge that counts: liars must not save up the accidents of years."""
+        return [one for one in self._kept.values() if now < one.at + LONG_S]
 
     def charged(self, now: float) -> list[tuple[int, PeerId]]:
         """Return the members that somebody charges, with their stages."""

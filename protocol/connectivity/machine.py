@@ -28,13 +28,11 @@ from typing import Final, Literal
 
 from protocol.effects import Explain
 from protocol.ids import PeerId
-from protocol.pace import ANSWER_S, ASIDE_S, FORGET_S, HEARD_S, LOOK_S, LOST_S, TICK_S
+from protocol.pace import ANSWER_S, ASIDE_S, FORGET_S, HEARD_S, LONG_S, LOOK_S, LOST_S, TICK_S
 
 ANSWER_TRIPS: Final = 4.0
 SEVERAL: Final = 2
 """One link that ends tells of its peer; more may tell of us."""
-TOLD_S: Final = 3600.0
-"""For so long its user may want to know what has happened to the network."""
 MAX_LOST: Final = 1024
 
 SILENT_WORDS: Final = "the way to the others was interrupted"
@@ -325,7 +323,7 @@ class Connectivity:
         change = self._change
         if change is not None and change.before and not change.answered:
             return f"{change.words}; dialling {len(change.before)} again"
-        return self._last if now < self._last_at + TOLD_S else ""
+        return self._last if now < self._last_at + LONG_S else ""
 
 
 def _patience_s(line: Line) -> float:

@@ -75,8 +75,9 @@ def admission(
 ) -> Admit | None:
     """Return the admission with the donors that count; None if it does not count.
 
-    Only a serving replica admits a newcomer and gives its state. A replica that has fallen behind
-    may still believe that it leads; its version is too old.
+    Only a serving replica admits a newcomer, names the state that donors are to give, and shows the
+    commit that made it. A replica that has fallen behind may still believe that it leads; its
+    version is too old.
 
     Args:
         stage: the stage to be held.
@@ -89,8 +90,11 @@ def admission(
     serving = {replica.peer for replica in view.serving(stage)}
     donors = [donor for donor in admit.donors if donor in serving]
     ours = admit.stage == stage and admit.era == lineage.era
-    if not ours or sender not in serving or not donors:
+    if not ours or sender not in serving or not donors or not admit.state:
         return None
+    commit, made = admit.commit, (stage, lineage.era, admit.version)
+    if commit is None or (commit.stage, commit.era, commit.step + 1) != made:
+        return None  # it is to move our elector on in this stage alone
     if admit.version < view.committed(stage) - 1:
         return None
     return replace(admit, donors=donors)

@@ -26,9 +26,6 @@ MAX_RATES: Final = 4
 MAX_MEASURED_BYTES: Final = 5 * 1024
 """32 partners of at most 140 bytes."""
 
-PUBLISH_GAP_S: Final = 60
-"""Seconds between two records of one author."""
-
 Seconds = Annotated[int, Meta(ge=0, le=3600)]
 MOST_RATE: Final = 10**12
 """More is not said: whoever alone announces a stage's versions can let them rise as it likes."""

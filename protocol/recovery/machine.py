@@ -280,7 +280,7 @@ class Recovery:
         known, versions = self.known, self.known.context.versions
         serving = known.context.serving
         alone = bool(serving) and all(self._me in there for there in serving)
-        saved = {copy.stage for copy in known.own_copies() if copy.version == versions[0]}
+        saved = {copy.stage for copy in known.own_copies() if copy.version in versions[:1]}
         return alone and len(set(versions)) == 1 and len(saved) < known.stages
 
     def _decide(self, trouble: str, began: float, now: float) -> list[RecoveryEffect]:

@@ -11,7 +11,7 @@ from typing import Final
 from protocol.decree.decree import is_majority
 from protocol.ids import PeerId
 from protocol.pace import ASIDE_S, FORGET_S
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, Knowledge, since
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge, since
 
 FEW: Final = 2
 """Of so many electors one alone may be no majority: the other is not waited for."""
@@ -36,7 +36,7 @@ class Trouble:
         self.step_s = 0.0
         """How long a step usually takes."""
         self._alone_since: float | None = None
-        """Since when too few electors of our seats are left to close a step."""
+        """Since when too few electors are left to close a step."""
         self._rose_at: float | None = None
         """When a version of our lineage was last seen that is newer than any before."""
         self._reached: dict[int, tuple[int, int]] = {}
@@ -90,9 +90,9 @@ class Trouble:
         self._closed_at = {last - 1: before or now, last: now}
 
     def look(self) -> None:
-        """Note whether electors have ended."""
-        ended = bool(self._known.context.ended())
-        self._alone_since = since(self._alone_since, self._known.now, holds=ended)
+        """Note whether electors have gone."""
+        alone = self._waited_s() is not None
+        self._alone_since = since(self._alone_since, self._known.now, holds=alone)
 
     def note(self, *, there: bool) -> None:
         """Note whether there is trouble."""
@@ -119,8 +119,6 @@ class Trouble:
             return f"nothing has come of any step for {self._vain_s():.0f} s"
         if self.is_alone():
             return "most of those have gone who could have closed the next step"
-        if not self._known.has_begun() and self._electors_have_left():
-            return "those have gone, or serve another lineage, who could have closed the first step"
         return ""
 
     def stands_still(self) -> bool:
@@ -146,10 +144,9 @@ class Trouble:
 
     def is_alone(self) -> bool:
         """Whether the electors that are left close no step any more, and have been waited for: who
-        was only started anew comes back and votes."""
-        electors, alone_since = self._known.context.ended(), self._alone_since
-        wait_s = 0.0 if electors <= FEW else FORGET_S
-        return alone_since is not None and electors > 0 and self._known.now >= alone_since + wait_s
+        was only started anew comes back and votes, and who serves another lineage may follow."""
+        alone_at = self._alone_at()
+        return alone_at is not None and self._known.now >= alone_at
 
     def is_healthy(self) -> bool:
         """Whether we train, or have seen every stage's last step of the run."""
@@ -175,21 +172,30 @@ class Trouble:
 
     def next_deadline(self) -> float | None:
         """Return when there may be trouble that no event shows."""
-        due = [self._still_since + self._vain_s()]
-        due += [] if self._alone_since is None else [self._alone_since + FORGET_S]
-        return min((at for at in due if at > self._known.now), default=None)
+        due = (self._still_since + self._vain_s(), self._alone_at())
+        return min((at for at in due if at is not None and at > self._known.now), default=None)
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _electors_have_left(self) -> bool:
-        """Whether all electors of our lineage's first step have gone; or, for long, those that
-        serve no other lineage are too few."""
+    def _alone_at(self) -> float | None:
+        waited_s, alone_since = self._waited_s(), self._alone_since
+        return None if waited_s is None or alone_since is None else alone_since + waited_s
+
+    def _waited_s(self) -> float | None:
+        """Return how long the electors are waited for who have gone, or serve another lineage than
+        the one whose first step they are to close; None: enough are left."""
         known, gone = self._known, self._known.context.is_gone
-        era, eras = known.lineage.era, known.context.eras
-        electors = frozenset(map(PeerId, known.lineage.electors))
-        left = [peer for peer in electors if not gone(peer)]
-        here = [peer for peer in left if era in eras.get(peer, (era,))]
-        return not left or (known.is_stalled() and not is_majority(here, electors, gone))
+        ended, elsewhere = known.context.ended(), False
+        if not known.has_begun():
+            era, eras = known.lineage.era, known.context.eras
+            electors = frozenset(map(PeerId, known.lineage.electors))
+            left = [peer for peer in electors if not gone(peer)]
+            ended = ended or (0 if is_majority(left, electors) else len(electors))
+            here = [peer for peer in left if era in eras.get(peer, (era,))]
+            elsewhere = not is_majority(here, electors)
+        if ended:
+            return 0.0 if ended <= FEW else FORGET_S
+        return PATIENCE_S if elsewhere else None
 
     def _vain_s(self) -> float:
         return max(IN_VAIN_S, STUCK_STEPS * self.step_s)

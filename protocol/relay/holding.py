@@ -18,6 +18,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from protocol.pace import LOOK_S
+
 WINDOW_BYTES: Final = 256 * 1024
 """Of a fresh stream."""
 WAITS_BYTES: Final = 192 * 1024
@@ -29,8 +31,6 @@ LONGEST_TRIP_S: Final = 0.3
 """Whoever answers later gets no more window for it."""
 TRIPS: Final = 40
 """The shortest round trip counts of the last ten seconds: the others have waited somewhere."""
-HELD_S: Final = 0.5
-"""What waits here for so long does not yet make a heartbeat late."""
 FADE: Final = 0.8
 """Of the rate, from one measurement to the next: a short pause says little of the line."""
 
@@ -62,7 +62,7 @@ class Holding:
             now: monotonic seconds.
         """
         self._moved_bytes += size_bytes
-        if (elapsed_s := now - self._since) >= HELD_S / 2:
+        if (elapsed_s := now - self._since) >= LOOK_S / 2:
             self._rate = max(self._moved_bytes / elapsed_s, FADE * self._rate)
             self._trips.append(trip_s)
             self._wanted_bytes = _window(self._rate, min(self._trips))
@@ -85,7 +85,7 @@ class Holding:
 
 
 def _window(rate: float, trip_s: float) -> int:
-    half_a_second = int(HELD_S * rate)
+    half_a_second = int(LOOK_S * rate)  # does not yet make a heartbeat late
     on_its_way = int(rate * min(max(0.0, trip_s), LONGEST_TRIP_S))
     long = min(WAITS_BYTES, half_a_second) + on_its_way
     return max(LEAST_BYTES, min(WINDOW_BYTES, half_a_second), min(MOST_BYTES, long))

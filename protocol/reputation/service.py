@@ -25,6 +25,7 @@ from statistics import median_low
 from typing import Final
 
 from protocol.ids import PeerId
+from protocol.pace import LONG_S
 from protocol.wire.parts import SeatStatus
 
 MAX_STEP_S: Final = 900.0
@@ -38,8 +39,6 @@ MAX_ACCOUNTS: Final = 256
 HALF_LIFE_S: Final = 300.0
 """Work measured this many measured seconds ago counts half, so that a slowdown shows."""
 
-MAX_MEASURED_S: Final = 3600.0
-
 
 @dataclass(slots=True)
 class Account:
@@ -50,7 +49,7 @@ class Account:
     weight_s: float = 0.0
     """Seconds behind ``amount``, decayed like it."""
     measured_s: float = 0.0
-    """Seconds measured in all, not decayed, at most ``MAX_MEASURED_S``."""
+    """Seconds measured in all, not decayed, at most ``LONG_S``."""
     newest: float = 0.0
     """Monotonic seconds of the last stretch."""
 
@@ -59,7 +58,7 @@ class Account:
         aged = 0.5 ** (seconds / HALF_LIFE_S)
         self.amount = self.amount * aged + amount
         self.weight_s = self.weight_s * aged + seconds
-        self.measured_s = min(MAX_MEASURED_S, self.measured_s + seconds)
+        self.measured_s = min(LONG_S, self.measured_s + seconds)
         self.newest = now
 
     @property

@@ -579,7 +579,7 @@ class RoundLeader:
         """Admit newcomers between plans, while the version is stable and donors can snapshot it.
         As for a plan, wait for replicas that are still applying: more donors are better; and until
         we can say the version's digest."""
-        if self._plan is not None or self._laggards() or self._member.hashing:
+        if self._plan is not None or self._laggards() or not self._member.state:
             return []
         stage, effects = self._place.stage, list[Effect]()
         if not (serving := self._serving_step()):

@@ -29,7 +29,7 @@ from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, sample, short
 from protocol.membership.view import Contradicted
-from protocol.pace import ANSWER_S
+from protocol.pace import ANSWER_S, ASIDE_S
 from protocol.pipeline.effects import AuditTask, Compute, Keep, KeepVersionTask, Outcome, PayloadKey
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
@@ -58,8 +58,6 @@ at anything else."""
 MAX_HEEDED: Final = 64
 MOST_HEEDED: Final = 0.5
 """Of the steps, however large the budget is."""
-STANDBY_S: Final = 60.0
-"""How long a judge keeps a version for an audit of which it hears nothing."""
 
 
 @dataclass(slots=True)
@@ -329,7 +327,7 @@ class Auditing:
         before."""
         if outcome.error:
             return self._over(copy, Judged(None, "the version could not be kept"), now)
-        copy.until = now + STANDBY_S
+        copy.until = now + ASIDE_S  # it may hear nothing of the audit
         return self._begin(copy, now) if copy.called else []
 
     def _begin(self, copy: _Copy, now: float) -> list[SeatEffect]:

@@ -21,7 +21,6 @@ from protocol.membership.measured import (
     MAX_RATES,
     MEASURED,
     MOST_RATE,
-    PUBLISH_GAP_S,
     Measurements,
     Partner,
     StageRate,
@@ -36,7 +35,7 @@ from protocol.membership.view import (
     RecordGone,
     ViewChanged,
 )
-from protocol.pace import RENEWALS
+from protocol.pace import ASIDE_S, RENEWALS
 from protocol.pipeline.effects import Committed
 from protocol.reputation.belief import Belief, two_digits
 from protocol.reputation.beliefs import Beliefs, Subject
@@ -179,7 +178,7 @@ class Measuring:
         if now - self._sampled >= SAMPLE_S:
             self.seated(seats, now)
         effects: list[MembershipEffect] = []
-        if now - self._published >= PUBLISH_GAP_S and self._membership.described:
+        if now - self._published >= ASIDE_S and self._membership.described:
             effects += self._publish(now, wall)
         if now - self._revised >= REVISE_S:
             self._revised = now

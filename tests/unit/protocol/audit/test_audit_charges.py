@@ -4,7 +4,6 @@ import pytest
 
 from protocol.audit.charges import (
     CHARGE,
-    COUNTS_S,
     KIND,
     MAX_OF_AUTHOR,
     VERIFIED,
@@ -14,6 +13,7 @@ from protocol.audit.charges import (
     words_of,
 )
 from protocol.errors import RemoteProtocolError
+from protocol.pace import LONG_S
 from protocol.verdicts import Verdict
 from protocol.wire.fields import Envelope
 from protocol.wire.parts import VotedOut
@@ -88,8 +88,8 @@ def test_who_charges_members_without_number_displaces_no_charges_but_its_own():
 
 
 def test_charges_are_forgotten():
-    assert verdict([1, 2], stage_of=[1, 2, 9], now=COUNTS_S - 1)
-    assert not verdict([1, 2], stage_of=[1, 2, 9], now=COUNTS_S + 2)
+    assert verdict([1, 2], stage_of=[1, 2, 9], now=LONG_S - 1)
+    assert not verdict([1, 2], stage_of=[1, 2, 9], now=LONG_S + 2)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import ERA_BITS, Lineage
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit
+from protocol.wire.messages import Admit, Commit
+from protocol.wire.parts import Decree
 
 ME, OTHER, THIRD = (peer_id_from_key(bytes([n]) * 32) for n in range(3))
 AT_20 = Lineage(1 << ERA_BITS, 20, electors=(ME,))
@@ -81,7 +82,9 @@ class TestTheWayIn:
         assert way(known, [], []) == Wait(why)
 
 
-ADMIT = Admit(0, 24, ME, [OTHER, THIRD], era=AT_20.era)
+DECREE = Decree(1, bytes(32), (OTHER,), (OTHER,), 0.0)
+COMMIT = Commit(0, 23, 1, OTHER, DECREE, (), era=AT_20.era)
+ADMIT = Admit(0, 24, ME, [OTHER, THIRD], COMMIT, bytes(16), era=AT_20.era)
 SERVED = SwarmView.of([[at(OTHER, 25), Replica(THIRD, 25, False)], [at(THIRD, 25)]])
 
 
@@ -97,7 +100,12 @@ class TestAdmission:
             (OTHER, {"stage": 1}),
             (OTHER, {"era": AT_20.era + 1}),
             (OTHER, {"donors": [THIRD]}),
-            (OTHER, {"version": 23}),
+            (OTHER, {"version": 23, "commit": replace(COMMIT, step=22)}),
+            (OTHER, {"state": b""}),
+            (OTHER, {"commit": None}),
+            (OTHER, {"commit": replace(COMMIT, step=24)}),
+            (OTHER, {"commit": replace(COMMIT, stage=1)}),
+            (OTHER, {"commit": replace(COMMIT, era=AT_20.era + 1)}),
         ],
     )
     def test_what_does_not_count(self, sender: PeerId, change: dict[str, object]) -> None:

@@ -518,6 +518,21 @@ class TestStandstill:
             assert now >= IN_VAIN_S or adopted(effects) is None
         assert (begun_at(effects) == 0) is (apart or not elector_is_here)
 
+    def test_who_has_begun_another_gives_the_others_time_to_follow(self) -> None:
+        """They are its electors, and still serve the one before."""
+        me, away = first(PEERS), peer_id_from_key(bytes(range(32)))
+        lineage = Lineage(FIRST.era, electors=(away,))
+        made, begun = machine(me, lineage=lineage), dict[int, Lineage]()
+        for other in PEERS:
+            made.receive(other, Stored(lineage), 0.0)
+        for now in range(int(IN_VAIN_S + PATIENCE_S)):
+            seen = replace(context(0, None), serving=(frozenset({me}), frozenset()))
+            if (decided := adopted(made.update(seen, float(now)))) is not None:
+                begun[now] = decided
+        ((at, decided),) = begun.items()
+        assert at >= IN_VAIN_S
+        assert set(decided.electors) == set(PEERS)
+
 
 class TestEnded:
     """The processes of so many electors have ended that nobody closes the step."""

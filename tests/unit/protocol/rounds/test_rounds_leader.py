@@ -106,6 +106,7 @@ def leader(*peers: PeerId, electors: tuple[PeerId, ...] = (ME,)) -> Led:
     quorum.settle(peers, electors, STEP, 0.0)
     quorum.designated = ME
     made = Led(quorum)
+    made.own.state = state_digest("ab")
     made.update_view(view(*peers), True, 0.0)
     return made
 
@@ -579,7 +580,6 @@ def test_an_admitted_peer_observes_the_next_round() -> None:
 
 def test_who_is_still_applying_becomes_a_donor_too() -> None:
     made = leader()
-    made.own.state = state_digest("ab")
     made.update_view(view(ME, B, B=STEP - 1), True, 0.0)
     assert sent(made.join(NEW, 0.0), Admit) == []
     admitted = sent(made.update_view(view(ME, B), True, 0.5), Admit)
@@ -610,6 +610,14 @@ def test_only_so_many_are_let_in_as_a_round_may_have() -> None:
     assert admitted == joiners[: MAX_REPLICAS_IN_ROUND - 2]
     assert sent(made.tick(FORGET_S), Admit) == []
     assert sent(made.join(joiners[-1], FORGET_S + 0.1), Admit)
+
+
+def test_nobody_is_admitted_to_a_state_that_the_leader_cannot_name() -> None:
+    made = leader(ME)
+    made.own.state = b""
+    assert sent(made.join(NEW, 0.0), Admit) == []
+    made.own.state = state_digest("ab")
+    assert {admit.state for _, admit in sent(made.tick(1.0), Admit)} == {made.own.state}
 
 
 def test_who_serves_already_is_not_admitted() -> None:

@@ -17,7 +17,7 @@ from protocol.audit.record import Grade, Record
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
-from protocol.pace import ANSWER_S, HEARD_S, LOST_S
+from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S, LOST_S
 from protocol.pipeline.effects import (
     Compute,
     DropStep,
@@ -28,7 +28,7 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
-from protocol.seat.auditing import HEEDED, STANDBY_S, Auditing
+from protocol.seat.auditing import HEEDED, Auditing
 from protocol.seat.charging import TELL_TIMES, Charging
 from protocol.seat.effects import SeatEffect
 from protocol.seat.showing import KEPT_STEPS, Showing
@@ -505,15 +505,15 @@ def test_the_step_of_an_audit_is_kept_and_a_judge_that_nobody_calls_gives_it_up(
     parts.auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
     parts.auditing.closing(PLAN)
     parts.auditing.computed(KEEP, Outcome(), 0.0)
-    assert parts.next_deadline() == STANDBY_S
+    assert parts.next_deadline() == ASIDE_S
     parts.dropped(STEP, 0.0)
     assert parts.tick(LOST_S) == [], "we may be called for it"
     for step in range(STEP + 1, STEP + 2 + KEPT_STEPS):
         gone = parts.dropped(step, LOST_S)
     assert gone == [DropStep(STEP + 1)], "others make room"
-    assert DropStep(STEP) in parts.tick(STANDBY_S)
+    assert DropStep(STEP) in parts.tick(ASIDE_S)
     late = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
-    assert parts.auditing.on_notice(SIBLING, late, STANDBY_S) == []
+    assert parts.auditing.on_notice(SIBLING, late, ASIDE_S) == []
 
 
 def test_without_audits_nobody_is_audited_or_charged() -> None:

@@ -26,7 +26,8 @@ from protocol.recovery.evidence import Evidence
 from protocol.recovery.stored import Lineage
 from protocol.transfer.blob import Blob
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Admit, BlobQuery
+from protocol.wire.messages import Admit, BlobQuery, Commit
+from protocol.wire.parts import Decree
 from tests.support.hashes import state_hash
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -293,7 +294,8 @@ async def test_who_has_misled_a_newcomer_admits_it_only_if_nobody_else_serves() 
 
 
 def admit(*donors: PeerId) -> Admit:
-    return Admit(0, 5, ME, list(donors))
+    commit = Commit(0, 4, 1, SERVING, Decree(1, bytes(32), (SERVING,), (SERVING,), 0.0), ())
+    return Admit(0, 5, ME, list(donors), commit, bytes(16))
 
 
 async def test_a_state_that_the_leader_does_not_know_is_fetched_from_another_donor(
