@@ -78,6 +78,10 @@ class Claims:
         """Return the versions that somebody has, of each of the first ``stages``."""
         return [v for v, of in self._said.items() if all(s in of for s in range(stages))]
 
+    def weight(self, version: int) -> int:
+        """Return the weight of the heaviest claim to a version, of the stage where it is least."""
+        return min(max(word[0] for word in words) for words in self._said[version].values())
+
     def newest_whole(self, stages: int, reached: int | None = None) -> Lineage:
         """Return the newest complete version as a lineage that begins there; ``stages`` and
         ``reached`` are as for ``newest``."""
