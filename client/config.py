@@ -297,9 +297,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         SIZE,
         About("Memory for tensors in transit, such as 512MiB; more go to disk."),
     ] = 512 * MIB
-    boundary_disk_bytes: Annotated[Size, About("Disk for tensors in transit.", zero="none")] = (
-        4 * GIB
-    )
     data_cache_bytes: Annotated[
         int,
         Meta(ge=64 * MIB, le=2**50),

@@ -20,6 +20,7 @@ from client.limits.cores import find_cores
 from client.quantities import plural
 from client.store.paths import Entry, make_private
 from client.store.persisted import Persisted
+from client.train.transfer.state_size import transit_disk_bytes
 from client.views.words import per_s as human_line
 from client.views.words import size as human_bytes
 from model_zoo.specs.codec import CODECS
@@ -118,7 +119,7 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     )
     yield (
         f"  disk       {kept} a stage, {human_bytes(_text_bytes(manifest, settings))} of text, "
-        f"{human_bytes(settings.boundary_disk_bytes)} at most in transit, in {folder}"
+        f"{human_bytes(transit_disk_bytes(manifest))} at most in transit, in {folder}"
     )
     yield (
         f"  network    about {human_bytes(traffic_bytes(manifest))} in all if you hold a stage "

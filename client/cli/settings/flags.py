@@ -32,7 +32,6 @@ TITLES: Final[dict[str, tuple[str, ...]]] = {
         "checkpoint_keep",
         "data_cache_bytes",
         "boundary_memory_bytes",
-        "boundary_disk_bytes",
     ),
     "logging": (
         "log_level",

@@ -23,6 +23,7 @@ from client.train.machine.utilization import Utilization, pass_costs
 from client.train.stage.saver import StateSaver
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.leaf_supply import LeafSupply
+from client.train.transfer.state_size import transit_disk_bytes
 from client.train.workers.patience import Patience
 from client.train.workers.tasks import results, sources
 from model_zoo.specs.tokens import token_dtype, token_values
@@ -112,7 +113,7 @@ class SeatDriver:
             self._samples.at(seat.step)
         self._gate = around.scheduler.open(self._start, self.rate, lambda: seat.pipeline.waiting)
         settings, manifest = terms.settings, terms.manifest
-        budgets = settings.boundary_memory_bytes, settings.boundary_disk_bytes
+        budgets = settings.boundary_memory_bytes, transit_disk_bytes(manifest)
         self._payloads = BoundaryStore(*budgets, terms.folders.snapshots)
         self.saver = StateSaver(worker, seat.place.stage, terms, nursery)
         batch, context = manifest.sequences_per_microbatch, manifest.model.context

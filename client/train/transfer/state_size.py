@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from client.compute.payload import Header
+from client.config import GIB
 from model_zoo.specs.slices import stage_parameters
 from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
 from protocol.audit.commitment import largest_list
@@ -11,6 +12,8 @@ from protocol.manifest import Manifest
 from protocol.rounds.shards import largest_segment
 from protocol.wire.messages import BlobOffer
 
+TRANSIT_DISK_BYTES = 4 * GIB
+"""Disk for tensors in transit, of all but very large stages."""
 _TOKEN_BYTES = 16
 """A token and its target, for any integer type."""
 _MARGIN = 64 * 1024
@@ -35,6 +38,12 @@ def round_bytes(manifest: Manifest) -> int:
     """Return the bytes of the largest stage's gradient, as it is averaged."""
     codec = manifest.averaging_codec
     return Header(codec, "average", (_most_parameters(manifest),)).size_bytes
+
+
+def transit_disk_bytes(manifest: Manifest) -> int:
+    """Return the most disk for tensors in transit: half of it holds all that a single sibling sends
+    of a round."""
+    return max(TRANSIT_DISK_BYTES, 2 * round_bytes(manifest))
 
 
 def largest_payload(manifest: Manifest) -> int:

@@ -10,7 +10,13 @@ from msgspec.structs import replace
 
 from client.compute.payload import largest_payload_bytes
 from client.compute.process import RING_BYTES
-from client.train.transfer.state_size import largest_payload, usual_payload
+from client.config import GIB
+from client.train.transfer.state_size import (
+    largest_payload,
+    round_bytes,
+    transit_disk_bytes,
+    usual_payload,
+)
 from client.train.workers.opening import ring_bytes
 from model_zoo.specs.slices import stage_parameters
 from protocol.audit.commitment import contents
@@ -49,6 +55,16 @@ def test_the_memory_shared_with_a_worker_has_room_for_what_is_in_flight() -> Non
     shape = 8, 8192, 512
     assert ring_bytes(ours) == RING_BYTES
     assert ring_bytes(large) == 6 * largest_payload_bytes(shape, large.boundary_codec) > RING_BYTES
+
+
+def test_half_of_what_is_in_transit_holds_a_round_of_the_largest_stage() -> None:
+    small = manifest(32, 1)
+    stages = [replace(stage, layers=16) for stage in small.stages]
+    wide = replace(small.model, width=4096, ffn_width=16384, layers=32)
+    large = replace(small, model=wide, stages=stages, averaging_codec="fp32")
+    assert round_bytes(large) > 3 * GIB
+    assert transit_disk_bytes(large) >= 2 * round_bytes(large)
+    assert transit_disk_bytes(small) == 4 * GIB
 
 
 def test_a_small_run_takes_no_large_frames() -> None:
