@@ -44,6 +44,8 @@ OPTIMIZERS = {
     "nesterov": OptimizerFacts(("momentum",), rate=30.0),
 }
 """A new optimizer is a line here and the file of its name in `model_zoo.optimizers`."""
+STABLE_SHARE = 0.8
+"""Of a run with `wsd` before the rate falls, where nothing else is chosen."""
 
 _Step = Annotated[int, Meta(ge=0, le=2**40)]
 _Share = Annotated[float, Meta(ge=0, lt=1)]
@@ -60,7 +62,7 @@ class OptimizerSpec(Ranged, frozen=True):
         clip: largest norm of the whole model's gradient; 0 switches clipping off.
         name: of an optimizer of the zoo.
         schedule: name of a schedule of the learning rate.
-        decay_from: `wsd`: the step at which the rate begins to fall.
+        decay_from: `wsd`: the step at which the rate begins to fall; None: before the last fifth.
         z_loss: weight of the square of the logits' log-sum-exp, which is added to every token's
             loss and keeps logits small; it is not part of the loss that is shown. 0: none.
 
@@ -97,7 +99,7 @@ class OptimizerSpec(Ranged, frozen=True):
         if self.schedule not in SCHEDULES:
             known = ", ".join(SCHEDULES)
             raise ValueError(f"schedule {self.schedule[:40]!r} is unknown; known are {known}")
-        if (self.schedule == "wsd") != (self.decay_from is not None):
+        if self.decay_from is not None and self.schedule != "wsd":
             raise ValueError("decay_from belongs to the schedule wsd, and to no other")
         if not self.warmup_steps <= self.falls_from <= self.decay_steps:
             raise ValueError("optimizer needs warmup_steps <= decay_from <= decay_steps")
@@ -105,7 +107,10 @@ class OptimizerSpec(Ranged, frozen=True):
     @property
     def falls_from(self) -> int:
         """The step at which the rate begins to fall, where it does."""
-        return self.warmup_steps if self.decay_from is None else self.decay_from
+        if self.schedule != "wsd":
+            return self.warmup_steps
+        usual = max(self.warmup_steps, round(self.decay_steps * STABLE_SHARE))
+        return usual if self.decay_from is None else self.decay_from
 
 
 def _cosine(progress: float) -> float:
@@ -127,7 +132,7 @@ SCHEDULES: dict[str, Callable[[float], float]] = {
     "wsd": _linear,
 }
 """What is left of `lr` - `min_lr` at a share of the way from where the rate begins to fall to
-`decay_steps`. `wsd` is warm-up, stable, decay: until `decay_from` the rate is `lr`."""
+`decay_steps`. `wsd` is warm-up, stable, decay: until it falls the rate is `lr`."""
 
 
 def learning_rate(spec: OptimizerSpec, step: int) -> float:

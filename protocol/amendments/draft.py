@@ -15,8 +15,6 @@ from protocol.errors import LocalProtocolError
 
 ABSURD_RATE: Final = 100.0
 """So many times the highest rate that the manifest has: no run survives that."""
-STABLE_SHARE: Final = 0.8
-"""Of a run with `wsd` before the rate falls, where nothing else is chosen."""
 
 
 def draft(book: Amendments, run_lr: float, changes: Changes, done: int) -> Amendment:
@@ -80,25 +78,14 @@ def _optimizer(before: OptimizerSpec, changes: Changes, steps: int) -> Optimizer
     warmup = before.warmup_steps if changes.warmup_steps is None else changes.warmup_steps
     end = max(steps, warmup) if changes.decay_steps is None else changes.decay_steps
     fields: dict[str, Any] = {"lr": lr, "warmup_steps": warmup, "decay_steps": end}
-    follows = before.min_lr * lr / before.lr
-    fields["min_lr"] = follows if changes.min_lr is None else changes.min_lr
-    schedule = before.schedule if changes.schedule is None else changes.schedule
-    fields["schedule"] = schedule
-    fields["decay_from"] = _falls_from(before, changes, schedule, warmup, end)
+    last = before.min_lr * lr / before.lr
+    fields["min_lr"] = last if changes.min_lr is None else changes.min_lr
+    fields["schedule"] = before.schedule if changes.schedule is None else changes.schedule
+    ends_as_before = changes.decay_steps is None and before.decay_steps == end
+    kept = ends_as_before and fields["schedule"] == before.schedule
+    follows = before.decay_from if kept else None
+    fields["decay_from"] = follows if changes.decay_from is None else changes.decay_from
     try:
         return structs.replace(before, **fields)
     except ValueError as error:
         raise LocalProtocolError(str(error)) from error
-
-
-def _falls_from(
-    before: OptimizerSpec, changes: Changes, schedule: str, warmup: int, end: int
-) -> int | None:
-    """Return where the rate begins to fall, which only one schedule says."""
-    if changes.decay_from is not None:
-        return changes.decay_from
-    if schedule != "wsd":
-        return None
-    kept = before.schedule == "wsd" and changes.decay_steps is None
-    kept = kept and before.decay_steps == end
-    return before.falls_from if kept else max(warmup, round(end * STABLE_SHARE))

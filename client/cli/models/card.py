@@ -90,7 +90,7 @@ def _training(facts: Facts) -> Iterator[str]:
 def _rate(rule: OptimizerSpec) -> str:
     if rule.schedule == "constant":
         return f"{rule.lr:g}"
-    late = "" if rule.decay_from is None else f" from step {rule.decay_from:,} on"
+    late = f" from step {rule.falls_from:,} on" if rule.schedule == "wsd" else ""
     return f"{rule.lr:g} to {rule.min_lr:g}{late} ({rule.schedule})"
 
 

@@ -28,6 +28,8 @@ STABLE = {1600: 1e-3, 1700: 7.75e-4, 1800: 5.5e-4, 2000: 1e-4, 5000: 1e-4}
         ({"warmup_steps": 0}, {0: 1e-3}),
         ({"warmup_steps": 0, "decay_steps": 0}, {0: 1e-4}),
         ({"schedule": "wsd", "decay_from": 1600}, WARM_UP | STABLE),
+        ({"schedule": "wsd"}, WARM_UP | STABLE),
+        ({"schedule": "wsd", "warmup_steps": 1900}, {1900: 1e-3, 1950: 5.5e-4}),
         ({"schedule": "wsd", "decay_from": 2000}, {1999: 1e-3, 2000: 1e-4}),
         ({"schedule": "wsd", "decay_from": 100}, {100: 1e-3}),
         ({"schedule": "constant"}, WARM_UP | {2000: 1e-3, 10**6: 1e-3}),
@@ -59,7 +61,6 @@ OUT_OF_RANGE = [
     ("change", "words"),
     [
         ({"schedule": "stairs"}, "known are cosine, constant, wsd"),
-        ({"schedule": "wsd"}, "decay_from belongs to"),
         ({"schedule": "constant", "decay_from": 1600}, "decay_from belongs to"),
         ({"decay_from": 1600}, "decay_from belongs to"),
         ({"schedule": "wsd", "decay_from": 99}, "warmup_steps <= decay_from"),
