@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from client.cli.founding.options import ModelChoices
-from client.errors import ExitCode, UserError
+from client.cli.founding.options import ModelChoices, refusals, usage
 from model_zoo.specs.architecture import Base, Lora
 from model_zoo.specs.model import ModelSpec
 
@@ -26,7 +25,9 @@ def adapted(spec: ModelSpec, choices: ModelChoices, base: Base) -> ModelSpec:
         UserError: the model cannot have them; says what it can have.
     """
     if choices.lora is None:
-        _refuse_details(choices)
+        for name in ("lora_alpha", "lora_targets", "lora_base"):
+            if getattr(choices, name) is not None:
+                raise usage(f"{name} without --lora", "give --lora a rank")
         return spec
     facts, wanted = spec.facts, choices.lora_targets
     linears = list(facts.linears(spec))
@@ -36,31 +37,7 @@ def adapted(spec: ModelSpec, choices: ModelChoices, base: Base) -> ModelSpec:
     known = [each for each in linears if names == [ALL] or any(each in ends[n] for n in names)]
     unknown = [] if names == [ALL] else [name for name in names if not ends[name]]
     alpha = ALPHA_BY_RANK * choices.lora if choices.lora_alpha is None else choices.lora_alpha
-    try:
+    with refusals("see --lora in volunteer create --help"):
         targets = (*known, *unknown)  # the model says which are unknown
         lora = Lora(choices.lora, float(alpha), targets, choices.lora_base or base)
         return replace(spec, lora=lora)
-    except ValueError as error:
-        raise UserError(
-            str(error), "see --lora in volunteer create --help", ExitCode.USAGE
-        ) from error
-
-
-def _refuse_details(choices: ModelChoices) -> None:
-    """Refuse flags that mean nothing without adapters."""
-    for name in ("lora_alpha", "lora_targets", "lora_base"):
-        if getattr(choices, name) is not None:
-            flag = f"--{name.replace('_', '-')}"
-            raise UserError(f"{flag} without --lora", "give --lora a rank", ExitCode.USAGE)
-
-
-def check_base(spec: ModelSpec, *, imported: bool) -> None:
-    """Refuse adapters of random weights.
-
-    Raises:
-        UserError: the model has adapters and was not imported.
-    """
-    if spec.lora is not None and not imported:
-        problem = "--lora would train adapters of random weights"
-        next_step = "give the model with --from, or leave out --lora to train all of a new one"
-        raise UserError(problem, next_step, ExitCode.USAGE)

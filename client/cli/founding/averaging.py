@@ -112,7 +112,24 @@ def rounds_chosen(
         draft: of the run with exact averaging.
         machine: the founder's; None: it was not measured.
     """
-    run = _with_rounds(run, draft, machine or UNMEASURED)
+    usual = draft.microbatches_per_step
+    local = replace(
+        founded_run(draft),
+        averaging_bytes_per_parameter=CODECS[run.sent_codec].bytes_per_number,
+        inner_microbatches=run.inner_microbatches or 0,
+    )
+    all_of_it = usual * draft.steps
+    whole = all_of_it if run.steps is None else 100 * all_of_it  # it has as many rounds as chosen
+    placement = _placement(run.replicas, draft.stages, machine or UNMEASURED)
+    rounds = paced(local, placement, usual, whole, run.microbatches)
+    in_a_round = rounds.microbatches / usual
+    run = replace(
+        run,
+        microbatches=rounds.microbatches,
+        inner_microbatches=rounds.inner_microbatches,
+        steps=run.steps or max(1, round(draft.steps / in_a_round)),
+        checkpoint_every=run.checkpoint_every or max(1, int(CHECKPOINT_EVERY / in_a_round)),
+    )
     return run, _price(run, draft)
 
 
@@ -124,28 +141,6 @@ def averaging_share(found: Prediction) -> float:
 def _placement(replicas: int, costs: Sequence[StageCost], machine: Machine) -> list[list[Machine]]:
     roomy = replace(machine, memory_bytes=math.inf)
     return [[roomy] * replicas for _ in costs]
-
-
-def _with_rounds(run: RunChoices, draft: Manifest, machine: Machine) -> RunChoices:
-    """Return the choices with the length of rounds, and of the run in rounds."""
-    usual = draft.microbatches_per_step
-    local = replace(
-        founded_run(draft),
-        averaging_bytes_per_parameter=CODECS[run.sent_codec].bytes_per_number,
-        inner_microbatches=run.inner_microbatches or 0,
-    )
-    all_of_it = usual * draft.steps
-    whole = all_of_it if run.steps is None else 100 * all_of_it  # it has as many rounds as chosen
-    placement = _placement(run.replicas, draft.stages, machine)
-    rounds = paced(local, placement, usual, whole, run.microbatches)
-    in_a_round = rounds.microbatches / usual
-    return replace(
-        run,
-        microbatches=rounds.microbatches,
-        inner_microbatches=rounds.inner_microbatches,
-        steps=run.steps or max(1, round(draft.steps / in_a_round)),
-        checkpoint_every=run.checkpoint_every or max(1, int(CHECKPOINT_EVERY / in_a_round)),
-    )
 
 
 def _price(run: RunChoices, draft: Manifest) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ and `plan` say that.
 
 from __future__ import annotations
 
-from client.errors import ExitCode, UserError
+from client.cli.founding.options import usage
+from client.errors import UserError
 from client.quantities import plural
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.partition import cut
@@ -31,7 +32,7 @@ def check_stages(spec: ModelSpec, stages: int) -> None:
     most = min(spec.layers, MAX_STAGES)
     if stages > most:
         words = f"{plural(spec.layers, 'layer')} cannot be cut into {stages} stages"
-        raise UserError(words, f"use at most --stages {most}", ExitCode.USAGE)
+        raise usage(words, f"use at most --stages {most}")
     problem = _problem(spec, stages)
     if problem is None:
         return
@@ -40,16 +41,15 @@ def check_stages(spec: ModelSpec, stages: int) -> None:
         raise impossible(spec)
     words = f"{spec.parameter_count:,} parameters are too many for --stages {stages}"
     advice = f"take --stages {fewest} or more, each of them a volunteer"
-    raise UserError(f"{words}: {problem.partition(':')[0]}", advice, ExitCode.USAGE)
+    raise usage(f"{words}: {problem.partition(':')[0]}", advice)
 
 
 def impossible(spec: ModelSpec) -> UserError:
     """Return the error for a model that no number of stages makes small enough."""
     problem = _problem(spec, min(spec.layers, MAX_STAGES)) or ""
-    return UserError(
+    return usage(
         f"no number of stages suffices: {problem.partition(':')[0]}",
         "choose a narrower model, or one with a smaller vocabulary",
-        ExitCode.USAGE,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from client.cli.founding.options import ModelChoices, RunChoices
+from client.cli.founding.options import ModelChoices, RunChoices, usage
 from client.cli.founding.presets import PRESETS
 from client.compute.errors import DiskError
 from client.errors import ExitCode, UserError
@@ -37,8 +37,7 @@ def imported_model(run: RunChoices, choices: ModelChoices) -> Iterator[Imported 
         return
     if given := [name for name in _SHAPE if getattr(choices, name) is not None]:
         flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        problem = f"the folder of --from says what {flags} would change"
-        raise UserError(problem, f"leave out {flags}", ExitCode.USAGE)
+        raise usage(f"the folder of --from says what {flags} would change", f"leave out {flags}")
 
     folder = run.source.expanduser()
     context, alone = _context(folder, run, choices), run.stages == 1
@@ -70,7 +69,7 @@ def _context(folder: Path, run: RunChoices, choices: ModelChoices) -> int | None
         fits = "leave --context out"
         if not own.facts.learned_positions:
             fits = f"choose a --context of {own.context} or less, or leave it out"
-        raise UserError(f"{folder}: {error}", fits, ExitCode.USAGE) from error
+        raise usage(f"{folder}: {error}", fits) from error
 
 
 def check_folder(run: RunChoices, choices: ModelChoices) -> None:

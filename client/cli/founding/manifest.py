@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import psutil
 
-from client.cli.founding.adapters import adapted, check_base
+from client.cli.founding.adapters import adapted
 from client.cli.founding.averaging import (
     CHECKPOINT_EVERY,
     averaging_chosen,
@@ -44,13 +44,14 @@ from client.cli.founding.options import (
     PipelineChoices,
     RunChoices,
     for_strangers,
+    refusals,
+    usage,
 )
 from client.cli.founding.outlook import warn_of_few, warn_of_time
 from client.cli.founding.presets import PRESETS, Preset, PresetName
-from client.cli.founding.tokenizing import READABLE
+from client.cli.founding.tokenizing import READABLE, data_errors
 from client.cli.terminal.mixture_text import warn_of_repeats
 from client.compute.payload import largest_payload_bytes
-from client.errors import ExitCode, UserError
 from client.store.texts import TextStore
 from client.train.workers.opening import PINNED
 from client.views.words import size as human_bytes
@@ -61,11 +62,10 @@ from model_zoo.specs.aggregation import RULES
 from model_zoo.specs.architecture import SWITCHES, Rope
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.families import ARCHITECTURES
-from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.narrow import Narrow, joined
 from model_zoo.specs.operations import flops_per_token
-from model_zoo.specs.optimizer import DEFAULT, DEFAULT_SCHEDULE, OPTIMIZERS, OptimizerSpec
+from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.partition import cut
 from model_zoo.specs.slices import StageSlice, narrow_layers, slices, stage_parameter_count
 from model_zoo.specs.tokens import BYTE_VOCAB, token_bytes
@@ -86,8 +86,6 @@ TIED = (
 )
 UNREAD = DataSpec("text", 2, "0" * 64)
 """In place of the data of a run that is only planned."""
-STABLE_SHARE = 0.8
-"""Of a run with `wsd` before the rate falls."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,6 @@ class Founding:
 
     manifest: Manifest
     warnings: tuple[str, ...]
-    corpus: Corpus
-    """The training data."""
     seconds: float | None = None
     """Of the run with volunteers like the founder; None: nothing was measured."""
     averaging: tuple[str, ...] = ()
@@ -132,13 +128,18 @@ def found_swarm(
     """
     _check_boundaries(run)
     corpus = read_corpus(run.data)
-    model = replace(model, context=model.context or cut_context(corpus))
+    if corpus.spec.answers is not None:  # conversations were cut for a context
+        model = replace(model, context=model.context or corpus.spec.answers.context)
     founder_of = _Founder(founder, optimizer, corpus, machine if run.measure else None, strangers)
     with imported_model(run, model) as imported:
         if imported is None or run.source is None:
+            if model.lora is not None:
+                raise usage(
+                    "--lora would train adapters of random weights",
+                    "give the model with --from, or leave out --lora to train all of a new one",
+                )
             preset = PRESETS[run.preset]
             spec = choose_model(preset, model, corpus.spec.vocab, run.stages)
-            check_base(spec, imported=False)
             founding = founder_of.founding(run, spec)
             notes = other_vocabulary(run.preset, spec)
             return replace(founding, warnings=(*notes, *founding.warnings))
@@ -180,7 +181,7 @@ class _Founder:
             notes = (*notes, *_fewer_stages(manifest, machine))
         seconds = None if machine is None else run_s(manifest, machine)
         warnings = (*notes, *_warnings(manifest), *warn_of_time(manifest, seconds))
-        return Founding(manifest, warnings, self.corpus, seconds, averaging)
+        return Founding(manifest, warnings, seconds, averaging)
 
     def _admitted(self, run: RunChoices, spec: ModelSpec) -> tuple[RunChoices, tuple[str, ...]]:
         """Return the choices with what strangers need, as far as the model allows it."""
@@ -195,7 +196,8 @@ class _Founder:
         check_stages(spec, run.stages)
         preset = PRESETS[run.preset]
         _check_aggregation(run.rule, run.microbatches_per_step)
-        check_corpus(self.corpus, spec.context)
+        with data_errors("choose another --data, or a shorter --context"):
+            self.corpus.check(spec.context)
         steps, every = run.steps or preset.steps, run.checkpoint_every or CHECKPOINT_EVERY
         draft = drafted(
             *(run, spec, run.stages),
@@ -241,7 +243,7 @@ def drafted(run: PipelineChoices, spec: ModelSpec, stages: int, **more: Any) -> 
         "boundary_codec": run.boundary_codec,
         "averaging_codec": run.sent_codec,
         "policy": Policy(run.replicas),
-        "local_rounds": _local_rounds(run),
+        "local_rounds": run.local_rounds,
         "compute": run.compute_dtype,
         "aggregation": run.rule,
         "audit_percent": run.audit or 0,
@@ -272,18 +274,6 @@ def recut(draft: Manifest, layers: Sequence[int], width: int | None) -> Manifest
     return msgspec.structs.replace(draft, stages=tuple(costs))
 
 
-def _local_rounds(run: PipelineChoices) -> LocalRounds | None:
-    """Return how volunteers step by themselves, or None.
-
-    Raises:
-        UserError: a number is out of range, or belongs to local rounds and there are none.
-    """
-    try:
-        return run.local_rounds
-    except ValueError as error:
-        raise usage(str(error)) from error
-
-
 def other_vocabulary(preset: PresetName, spec: ModelSpec) -> tuple[str, ...]:
     """Say that a model of a published shape has another vocabulary, if it has."""
     own = PRESETS[preset].model.vocab
@@ -304,17 +294,15 @@ def _check_boundaries(run: RunChoices) -> None:
     if run.boundary_width is None:
         return
     if run.source is not None:
-        raise UserError(
+        raise usage(
             "--boundary-width is for models that learn from the first step: what an imported "
             "model's tokens are at a boundary would have to be measured first",
             "leave out --boundary-width, or --from",
-            ExitCode.USAGE,
         )
     if run.stages == 1:
-        raise UserError(
+        raise usage(
             "one stage has no boundary that could be narrow",
             "leave out --boundary-width, or take --stages 2 or more",
-            ExitCode.USAGE,
         )
 
 
@@ -325,14 +313,11 @@ def narrowed(spec: ModelSpec, layers_per_stage: Sequence[int], width: int | None
     Raises:
         UserError: it cannot have such boundaries.
     """
-    try:
-        narrow = None
+    narrow = None
+    with refusals("take another --boundary-width, or leave it out"):
         if width is not None and len(layers_per_stage) > 1:
             narrow = Narrow(width, narrow_layers(layers_per_stage))
         return msgspec.structs.replace(spec, narrow=narrow)
-    except ValueError as error:
-        advice = "take another --boundary-width, or leave it out"
-        raise UserError(str(error), advice, ExitCode.USAGE) from error
 
 
 def _check_aggregation(name: str, microbatches: int) -> None:
@@ -343,12 +328,11 @@ def _check_aggregation(name: str, microbatches: int) -> None:
     """
     needed = RULES[name].robust_from
     if microbatches < needed:
-        raise UserError(
+        raise usage(
             f"{name} compares {needed} volunteers of a stage or more, and {microbatches} "
             "microbatches a step cannot be shared by so many",
             f"take --microbatches {needed} or more, many times as many if you can, or "
             "--aggregation sum",
-            ExitCode.USAGE,
         )
 
 
@@ -400,7 +384,7 @@ def choose_model(
         switches |= {"head_dim": None, "rope": _rotated(base, width // heads)}
     if preset.tied and stages == 1:
         switches |= {"tied": True}
-    try:
+    with refusals():
         spec = ModelSpec(
             architecture=architecture,
             layers=choices.layers or base.layers,
@@ -413,8 +397,6 @@ def choose_model(
             rope_theta=base.rope_theta,
             **switches,
         )
-    except ValueError as error:
-        raise usage(str(error)) from error
     return adapted(spec, choices, "bf16")
 
 
@@ -456,32 +438,8 @@ def choose_optimizer(
         "decay_steps": max(1, round(base.decay_steps * steps / preset.steps)),
     }
     given = {name: value for name, value in vars(choices).items() if value is not None}
-    chosen = follows | given
-    if chosen["warmup_steps"] > chosen["decay_steps"]:
-        raise usage("--warmup-steps is above --decay-steps")
-    chosen |= _schedule(choices, chosen["warmup_steps"], chosen["decay_steps"])
-    try:
-        return msgspec.structs.replace(base, **chosen)
-    except ValueError as error:
-        raise usage(str(error)) from error
-
-
-def _schedule(choices: OptimizerChoices, warmup: int, end: int) -> dict[str, object]:
-    """Return the schedule's fields, as a manifest has them.
-
-    Raises:
-        UserError: a flag does not belong to the schedule, or its number is out of range.
-    """
-    if choices.schedule != "wsd":
-        if choices.decay_from is not None:
-            raise usage("--decay-from belongs to --schedule wsd")
-        return {"schedule": choices.schedule or DEFAULT_SCHEDULE}
-    start = choices.decay_from
-    if start is None:
-        start = max(warmup, round(end * STABLE_SHARE))
-    if not warmup <= start <= end:
-        raise usage("--decay-from lies between --warmup-steps and --decay-steps")
-    return {"schedule": "wsd", "decay_from": start}
+    with refusals():
+        return msgspec.structs.replace(base, **follows | given)
 
 
 def read_corpus(source: str) -> Corpus:
@@ -490,31 +448,11 @@ def read_corpus(source: str) -> Corpus:
     Raises:
         UserError: it is missing or unreadable.
     """
-    try:
+    with data_errors(READABLE):
         folder = open_folder(Path(source).expanduser())
         if next(damaged_leaves(folder), None) is not None:
             raise DataError(f"{source} is damaged; volunteer data verify says where")
         return Corpus.from_folder(folder)
-    except DataError as error:
-        raise UserError(str(error), READABLE, ExitCode.CONFIG) from error
-
-
-def check_corpus(corpus: Corpus, context: int) -> None:
-    """Check that both parts of a text hold a sample of ``context`` tokens.
-
-    Raises:
-        UserError: it is too short.
-    """
-    try:
-        corpus.check(context)
-    except DataError as error:
-        hint = "choose another --data, or a shorter --context"
-        raise UserError(str(error), hint, ExitCode.CONFIG) from error
-
-
-def cut_context(corpus: Corpus) -> int | None:
-    """Return the context that a corpus's conversations were cut for; None: it has none."""
-    return corpus.spec.answers.context if corpus.spec.answers else None
 
 
 def stage_cost(draft: Manifest, part: StageSlice) -> StageCost:
@@ -534,11 +472,6 @@ def stage_cost(draft: Manifest, part: StageSlice) -> StageCost:
         downlink_bytes=(not first) * forward + (not last) * boundary,
         memory_bytes=float(least_need(draft, part.index).total_bytes),
     )
-
-
-def usage(problem: str) -> UserError:
-    """Return the error for a wrong choice on the command line."""
-    return UserError(problem, "see volunteer create --help", ExitCode.USAGE)
 
 
 def _fewer_stages(manifest: Manifest, machine: Machine) -> tuple[str, ...]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter, Token, validators
 
 from client.cli.founding.presets import PRESETS, PresetName
+from client.errors import ExitCode, UserError
 from client.quantities import parse_percent
 from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs.aggregation import RULES
@@ -162,17 +165,15 @@ class PipelineChoices:
         """How volunteers step by themselves; None: they average in every step.
 
         Raises:
-            ValueError: a number is out of range, or belongs to local rounds and there are none.
+            UserError: a number is out of range, or belongs to local rounds and there are none.
         """
+        names = ("inner_microbatches", "outer_lr", "outer_momentum")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.averaging == "local":
-            return LocalRounds(
-                inner_microbatches=self.inner_microbatches or 1,
-                outer_lr=1.0 if self.outer_lr is None else self.outer_lr,
-                outer_momentum=self.outer_momentum or 0.0,
-            )
-        for name in ("inner_microbatches", "outer_lr", "outer_momentum"):
-            if getattr(self, name) is not None:
-                raise ValueError(f"--{name.replace('_', '-')} belongs to --averaging local")
+            with refusals():
+                return LocalRounds(**{"inner_microbatches": 1} | given)
+        for name in given:
+            raise usage(f"{name} belongs to --averaging local")
         return None
 
 
@@ -291,6 +292,29 @@ class OptimizerChoices(RateChoices):
     z_loss: float | None = None
     """Weight of the square of the logits' log-sum-exp, added to the loss so that logits stay small,
     such as 1e-4; 0: none."""
+
+
+_FLAGS = {
+    field.name: f"--{field.name.replace('_', '-')}"
+    for choices in (RunChoices, ModelChoices, OptimizerChoices)
+    for field in fields(choices)
+    if "_" in field.name
+}
+
+
+def usage(problem: str, next_step: str = "see volunteer create --help") -> UserError:
+    """Return the error for a wrong choice on the command line; it names fields by their flags."""
+    words = re.sub(r"(?<![./\w])[a-z]\w*", lambda found: _FLAGS.get(found[0], found[0]), problem)
+    return UserError(words, next_step, ExitCode.USAGE)
+
+
+@contextmanager
+def refusals(next_step: str = "see volunteer create --help") -> Iterator[None]:
+    """Turn what a description of a model or a run refuses into an error for the founder."""
+    try:
+        yield
+    except ValueError as error:
+        raise usage(str(error), next_step) from error
 
 
 def for_strangers(run: RunChoices) -> RunChoices:

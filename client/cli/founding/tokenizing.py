@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from client.cli.founding.options import RunChoices
+from client.cli.founding.options import RunChoices, usage
 from client.cli.terminal.output import say
 from client.errors import ExitCode, UserError, system_errors
 from client.store.paths import create_folders
@@ -52,7 +52,7 @@ def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
     if is_data_folder(path):
         if run.tokenizer is not None:
             problem = f"{path} has tokens already, and they bring their tokenizer"
-            raise UserError(problem, "leave --tokenizer out", ExitCode.USAGE)
+            raise usage(problem, "leave --tokenizer out")
         yield run
         return
     from model_zoo.data import BUILT_IN

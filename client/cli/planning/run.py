@@ -8,11 +8,11 @@ from itertools import product
 from typing import Final
 
 from client.cli.founding.averaging import founded_run
-from client.cli.founding.options import ModelChoices, PipelineChoices, PlanChoices
+from client.cli.founding.options import ModelChoices, PipelineChoices, PlanChoices, usage
 from client.cli.founding.presets import PRESETS
 from client.cli.reach.home import Home
 from client.cli.reach.target import find_swarm, with_manifest
-from client.errors import ExitCode, UserError
+from client.errors import UserError
 from client.plan.cuts import stage_counts
 from client.plan.model import Placement, Run
 from client.plan.rounds import paced
@@ -91,7 +91,7 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     Raises:
         UserError: they contradict each other, or no cut is possible.
     """
-    from client.cli.founding.manifest import choose_model, usage
+    from client.cli.founding.manifest import choose_model
 
     preset, sequences = PRESETS[run.preset], run.sequences_per_microbatch
     vocab = run.vocab or preset.model.vocab
@@ -99,7 +99,7 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     counts = possible_counts(spec, run.stages, machines)
     if not fits_a_frame(spec, sequences):
         problem = f"a microbatch of {sequences} sequences is too large for one message"
-        raise UserError(problem, "take a smaller --microbatch", ExitCode.USAGE)
+        raise usage(problem, "take a smaller --microbatch")
     if run.averaging == "local" and run.audit:
         raise usage("with --averaging local there are no audits")
     if model.lora is not None:
@@ -192,10 +192,9 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Pla
     """
     found = with_manifest(find_swarm(home, text))
     if run != PlanChoices() or model != ModelChoices():
-        raise UserError(
+        raise usage(
             "--swarm fixes the model, its stages, tokens per step, codecs and redundancy",
             "leave --swarm out to plan for other values",
-            ExitCode.USAGE,
         )
     return _of_manifest(found.manifest)
 

@@ -212,7 +212,7 @@ def test_a_public_swarm_is_founded_with_what_strangers_need(within: Within, tmp_
         ({"stages": 5}, "4 layers cannot be cut into 5 stages", ""),
         ({"stages": 2, "layers": 1}, "1 layer cannot be cut into 2 stages", ""),
         ({"width": 100, "heads": 3}, "not a multiple of heads", ""),
-        ({"kv_heads": 2}, "kv_heads == heads", ""),
+        ({"kv_heads": 2}, "--kv-heads == heads", ""),
         ({"sequences": 4096, "context": 2048}, "larger than a frame", ""),
         ({"name": "x" * 65}, "out of range", ""),
         ({"redundancy": 17}, "out of range", ""),
@@ -221,7 +221,7 @@ def test_a_public_swarm_is_founded_with_what_strangers_need(within: Within, tmp_
         ({"averaging": "local", "audit": 3}, "leave out --audit", ""),
         (
             {"averaging": "local", "outer_momentum": 1.0},
-            "outer_momentum should be float < 1.0; it is 1.0",
+            "--outer-momentum should be float < 1.0; it is 1.0",
             "",
         ),
         (
@@ -233,10 +233,10 @@ def test_a_public_swarm_is_founded_with_what_strangers_need(within: Within, tmp_
         ({"boundary_width": 64, "source": Path("x")}, "from the first step", "--boundary-width"),
         ({"boundary_width": 4096}, "not below the width", "--boundary-width"),
         ({"boundary_width": 48}, "neither divides 128", "--boundary-width"),
-        ({"decay_from": 100}, "--schedule wsd", ""),
-        ({"schedule": "constant", "decay_from": 100}, "--schedule wsd", ""),
+        ({"decay_from": 100}, "--decay-from belongs to the schedule wsd", ""),
+        ({"schedule": "constant", "decay_from": 100}, "--decay-from belongs to", ""),
         ({"schedule": "wsd", "decay_from": 3000}, "--decay-steps", ""),
-        ({"z_loss": -1.0}, "z_loss", ""),
+        ({"z_loss": -1.0}, "--z-loss", ""),
     ],
 )
 def test_contradictions_are_usage_errors(choices: dict[str, Any], words: str, step: str) -> None:
@@ -258,10 +258,10 @@ def test_warm_up_and_decay_follow_the_number_of_steps() -> None:
 def test_a_stable_rate_falls_in_the_last_fifth() -> None:
     preset = PRESETS["nanogpt"]
     chosen = choose_optimizer(preset, OptimizerChoices(schedule="wsd"), steps=200)
-    assert (chosen.schedule, chosen.decay_from, chosen.decay_steps) == ("wsd", 160, 200)
+    assert (chosen.schedule, chosen.falls_from, chosen.decay_steps) == ("wsd", 160, 200)
     given_by_user = OptimizerChoices(schedule="wsd", decay_from=100, z_loss=1e-4)
     chosen = choose_optimizer(preset, given_by_user, steps=200)
-    assert (chosen.decay_from, chosen.z_loss) == (100, 1e-4)
+    assert (chosen.falls_from, chosen.z_loss) == (100, 1e-4)
 
 
 def test_another_optimizer_begins_with_its_usual_rate_and_momentum() -> None:
