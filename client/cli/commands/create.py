@@ -100,12 +100,12 @@ def create(
     path = out or default_file(run.swarm_name)
     check_output(path, force=force)
 
-    from client.cli.founding.importing import check_folder, with_own_tokenizer
+    from client.cli.founding.importing import imported_model, with_own_tokenizer
     from client.cli.planning.machines import this_machine
 
     store = TextStore(home.folders.texts)
-    check_folder(run, model)  # before its tokenizer is used, which may take long
-    run = with_own_tokenizer(run)
+    with imported_model(run, model):  # refused before its tokenizer is used, which may take long
+        run = with_own_tokenizer(run)
     here = partial(this_machine, home)
     founding, text = _found(signer.peer, run, model, optimizer, store, here)
     swarm = sign(founding.manifest, signer, addresses)

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 from msgspec import Struct
 
-from client.cli.models.card import CARD, Facts, Library, card
-from client.cli.models.kept import contributors_of, held_out_words, told_loss
-from client.cli.reach.home import Home, find_home
+from client.cli.models.card import CARD, Facts, Library, card, facts, held_out_words
+from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import printable, say
@@ -100,18 +99,14 @@ def export(
     from client.cli.models.newest import newest_model  # torch: when all else is in order
 
     trained = newest_model(home, found, checkpoint)
-    alone = _adapter_alone(trained, merged, base, gguf)
-    store = TextStore(home.folders.texts)
+    library = _library(trained, merged, base, gguf)
+    base = base or _base_folder(trained, TextStore(home.folders.texts))
     with _explained(out):
-        if alone:
-            folder = export_adapter(trained, out, base or base_folder(trained, store), dtype)
-        else:
-            folder = (export_for_llama_cpp if gguf else export_whole)(trained, out, dtype)
-    told = told_loss(home, trained.swarm, trained.version)
-    library: Library = "peft" if alone else "gguf" if gguf else "transformers"
-    _write_card(out / CARD, card(_facts(home, trained, told, library)), force=force)
-    exported = Exported(trained.swarm, trained.version, str(folder), told)
-    return Answer(exported, str(folder), list(_notes(trained, told, out, gguf=gguf)))
+        folder = _save(trained, out, library, base, dtype)
+    known = facts(home, trained, library)
+    _write_card(out / CARD, card(known), force=force)
+    exported = Exported(trained.swarm, trained.version, str(folder), known.held_out)
+    return Answer(exported, str(folder), list(_notes(known, out)))
 
 
 def _nothing_in_the_way(out: Path, *, gguf: bool, force: bool) -> None:
@@ -135,19 +130,24 @@ def _explained(out: Path) -> Iterator[None]:
         raise UserError(f"cannot write {out}: {known}", next_step) from error
 
 
-def _notes(trained: Trained, told: StepPoint | None, out: Path, *, gguf: bool) -> Iterator[str]:
+def _notes(known: Facts, out: Path) -> Iterator[str]:
     """Say what was exported, how good it is, and what can be done with it."""
+    trained = known.trained
     yield f"{trained.manifest.name}, version {trained.version} of {trained.steps}"
-    yield f"held-out loss: {held_out_words(trained.manifest, told)}"
+    yield held_out_words(known)
     if trained.manifest.data.tokenizer and trained.tokenizer is None:
         yield "note: without tokenizer.json, which no member that could be reached has"
-    if gguf:
+    if known.library == "gguf":
         yield f"for ollama: ollama create NAME -f {quote(str(out / MODELFILE))}"
     yield f"to publish it on the Hugging Face Hub: hf upload USER/NAME {quote(str(out))}"
 
 
-def _adapter_alone(trained: Trained, merged: bool, base: str | None, gguf: bool) -> bool:
-    """Return whether an adapter is to be saved, and not a whole model."""
+def _library(trained: Trained, merged: bool, base: str | None, gguf: bool) -> Library:
+    """Return what is to load the model: peft loads adapters alone.
+
+    Raises:
+        UserError: the flags contradict each other, or what was trained.
+    """
     has_adapter = trained.manifest.model.lora is not None
     for flag, given in (("--merged", merged), ("--base", base is not None)):
         if given and not has_adapter:
@@ -158,10 +158,12 @@ def _adapter_alone(trained: Trained, merged: bool, base: str | None, gguf: bool)
     if has_adapter and gguf and not merged:
         problem = f"{trained.manifest.name} trains adapters, and llama.cpp needs the whole model"
         raise UserError(problem, "add --merged", ExitCode.USAGE)
-    return has_adapter and not merged
+    if has_adapter and not merged:
+        return "peft"
+    return "gguf" if gguf else "transformers"
 
 
-def base_folder(trained: Trained, store: TextStore) -> str | None:
+def _base_folder(trained: Trained, store: TextStore) -> str | None:
     """Return the folder that the frozen weights came from, where the swarm was founded here."""
     if not trained.manifest.start:
         return None
@@ -169,72 +171,41 @@ def base_folder(trained: Trained, store: TextStore) -> str | None:
     return None if origin is None else str(origin)
 
 
-def export_whole(trained: Trained, out: Path, dtype: DType) -> Path:
-    """Save the whole model; return the folder.
+def _save(trained: Trained, out: Path, library: Library, base: str | None, dtype: DType) -> Path:
+    """Save the model, or its adapters; return the folder, for llama.cpp the file.
 
     Args:
         trained: the model.
         out: the folder.
+        library: what is to load it.
+        base: name or folder of what adapters belong to; None: unknown.
         dtype: type of the weights.
 
     Raises:
-        UserError: what is frozen beside adapters is not at hand.
-        ValueError: no class of transformers has the model's switches.
-        OSError: the folder cannot be written.
-    """
-    from client.cli.models.model_source import needed_model
-    from client.cli.models.newest import file_tokenizer
-    from model_zoo.export import export_hf
-
-    state = needed_model(trained).state_dict()
-    return export_hf(trained.manifest.model.base, state, out, file_tokenizer(trained), dtype)
-
-
-def export_adapter(trained: Trained, out: Path, base: str | None, dtype: DType) -> Path:
-    """Save the adapter alone; return the folder.
-
-    Args:
-        trained: its model has adapters.
-        out: the folder.
-        base: name or folder of what the adapter belongs to; None: unknown.
-        dtype: type of the adapters.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
-    from client.cli.models.newest import file_tokenizer
-    from model_zoo.huggingface.adapters import export_adapters
-
-    if base is None:
-        say("note: adapter_config.json does not name the base model; --base writes it there")
-    spec, state = trained.manifest.model, trained.state
-    return export_adapters(spec, state, out, base, dtype, file_tokenizer(trained))
-
-
-def export_for_llama_cpp(trained: Trained, out: Path, dtype: DType) -> Path:
-    """Save the whole model as one file that llama.cpp loads; return it.
-
-    Args:
-        trained: the model.
-        out: the folder.
-        dtype: type of the matrices.
-
-    Raises:
-        UserError: the package is missing, the tokenizer is not at hand, or what is frozen beside
-            adapters.
-        ValueError: llama.cpp cannot compute or tokenize as this model does.
+        UserError: the package or the tokenizer is missing, or what is frozen beside adapters.
+        ValueError: the library cannot compute or tokenize as this model does.
         OSError: the folder cannot be written.
     """
     from client.cli.models.model_source import needed_model
     from client.cli.models.newest import file_tokenizer, needed_tokenizer
+    from model_zoo.export import export_hf
+    from model_zoo.huggingface.adapters import export_adapters
+
+    tokenizer = file_tokenizer(trained)
+    if library == "peft":
+        if base is None:
+            say("note: adapter_config.json does not name the base model; --base writes it there")
+        return export_adapters(trained.manifest.model, trained.state, out, base, dtype, tokenizer)
+    if library == "gguf":
+        needed_tokenizer(trained)
+    spec, state = trained.manifest.model.base, needed_model(trained).state_dict()
+    if library == "transformers":
+        return export_hf(spec, state, out, tokenizer, dtype)
     from model_zoo.llama_cpp.architecture import longest
     from model_zoo.llama_cpp.writing import export_gguf
 
-    needed_tokenizer(trained)
-    spec, tokenizer = trained.manifest.model.base, file_tokenizer(trained)
     assert tokenizer is not None  # it was needed
-    state, name = needed_model(trained).state_dict(), printable(trained.manifest.name)
-    path = export_gguf(spec, state, out / GGUF, tokenizer, dtype, name)
+    path = export_gguf(spec, state, out / GGUF, tokenizer, dtype, printable(trained.manifest.name))
     modelfile = f"FROM ./{GGUF}\nPARAMETER num_ctx {longest(spec)}\n"
     write_atomic(out / MODELFILE, modelfile.encode(), 0o644)
     if longest(spec) < spec.longest:
@@ -242,22 +213,6 @@ def export_for_llama_cpp(trained: Trained, out: Path, dtype: DType) -> Path:
     if spec.architecture == "gpt" and spec.gelu == "exact":
         say("note: llama.cpp's GELU is by a tangent: its last digits differ from this model's")
     return path
-
-
-def _facts(home: Home, trained: Trained, told: StepPoint | None, library: Library) -> Facts:
-    """Return what the model card says; the volunteer of this home is named with its work."""
-    named, own = contributors_of(home, trained.swarm, trained.manifest)
-    return Facts(
-        swarm=trained.swarm,
-        manifest=trained.manifest,
-        version=trained.version,
-        amendments=trained.amendments,
-        held_out=told,
-        library=library,
-        own=home.signer().peer if own else None,
-        contributors=named,
-        own_microbatches=own,
-    )
 
 
 def _write_card(path: Path, text: str, *, force: bool) -> None:

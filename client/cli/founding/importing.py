@@ -72,16 +72,6 @@ def _context(folder: Path, run: RunChoices, choices: ModelChoices) -> int | None
         raise usage(f"{folder}: {error}", fits) from error
 
 
-def check_folder(run: RunChoices, choices: ModelChoices) -> None:
-    """Check the folder of ``--from``, if there is one, by its headers.
-
-    Raises:
-        UserError: as ``imported_model``.
-    """
-    with imported_model(run, choices):
-        pass
-
-
 def with_own_tokenizer(run: RunChoices) -> RunChoices:
     """Return the choices with the tokenizer of the folder of ``--from``, if it has one, none is
     chosen, and the text is still to be made tokens of."""

@@ -1,27 +1,34 @@
 """The model card of an export: ``README.md``, as the Hugging Face Hub shows it, which says itself
 how a model of this library is loaded.
 
-It says what this machine knows. Names come from the manifest, which a stranger may have written:
-they are shown as code and never as markup.
+It says what this home has kept, which is a minute old if its volunteer runs. Names come from the
+manifest, which a stranger may have written: they are shown as code and never as markup.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from client.cli.models.kept import held_out_words
+from client.cli.reach.home import Home
 from client.cli.terminal.mixture_text import shares
 from client.cli.terminal.swarm_text import introduction
-from client.control.snapshot import AmendmentView, ContributorView
+from client.control.contributors import contributors_view
+from client.control.snapshot import ContributorView
 from client.control.updates import StepPoint
+from client.store.persisted import Persisted
+from client.store.records import KeptContributions
+from client.train.reporting.event_sink import bits_per_byte
 from client.views.words import size as human_bytes
 from model_zoo.specs.data import Answers
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest
+
+if TYPE_CHECKING:
+    from client.cli.models.model_source import Trained  # which imports torch
 
 CARD = "README.md"
 Library = Literal["transformers", "peft", "gguf"]
@@ -38,13 +45,10 @@ pipeline_tag: text-generation
 class Facts(Struct, frozen=True, kw_only=True):
     """What is known of a trained model."""
 
-    swarm: SwarmId
-    manifest: Manifest
-    version: int
+    trained: Trained
     held_out: StepPoint | None = None
-    """The loss that members told last; None: it is not known here."""
-    amendments: Sequence[AmendmentView] = ()
-    """What the founder has changed in the run."""
+    """The loss on held-out text that members told of the newest version up to this one; None: none
+    was told here."""
     library: Library = "transformers"
     """What loads it: an adapter without its base peft, a model for llama.cpp gguf."""
     own: PeerId | None = None
@@ -55,17 +59,56 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Of the volunteer that exports, in committed steps."""
 
 
-def card(facts: Facts) -> str:
+def facts(home: Home, trained: Trained, library: Library) -> Facts:
+    """Return what this home knows; its volunteer is named with its work."""
+    named, own = contributors_of(home, trained.swarm, trained.manifest)
+    points = Persisted(home.folders.held_out(trained.swarm), list[StepPoint]).peek() or []
+    told = [point for point in points if point.step <= trained.version]
+    return Facts(
+        trained=trained,
+        held_out=max(told, key=lambda point: point.step, default=None),
+        library=library,
+        own=home.signer().peer if own else None,
+        contributors=named,
+        own_microbatches=own,
+    )
+
+
+def contributors_of(
+    home: Home, swarm: SwarmId, manifest: Manifest
+) -> tuple[list[ContributorView], int]:
+    """Return the leaderboard, and this volunteer's own microbatches in committed steps, over all
+    its sessions."""
+    kept = Persisted(home.folders.contributions(swarm), KeptContributions).peek()
+    if kept is None:
+        return [], 0
+    found = contributors_view(kept.counts, lambda peer: kept.names.get(peer, ""), manifest)
+    return found, kept.counts.get(home.signer().peer, 0)
+
+
+def held_out_words(known: Facts) -> str:
+    """Say how good the model is."""
+    told, terms = known.held_out, known.trained.manifest.evaluation
+    if told is None or terms is None:
+        return "held-out loss: not known here: a volunteer of the swarm hears it while it trains"
+    bits = bits_per_byte(told.loss, terms)
+    return (
+        f"held-out loss: {told.loss:.4f} nats a token, {bits:.4f} bits per byte of text, at "
+        f"version {told.step:,}, as members told it of {terms.tokens:,} tokens"
+    )
+
+
+def card(known: Facts) -> str:
     """Return the text of a model card, Markdown."""
-    manifest = facts.manifest
+    manifest = known.trained.manifest
     tells = {
-        "Training": _training(facts),
+        "Training": _training(known),
         "Data": _data(manifest),
-        "Contributors": _contributors(facts),
+        "Contributors": _contributors(known),
     }
-    described = "\n".join(introduction(manifest, facts.swarm)).replace("`", "'")
+    described = "\n".join(introduction(manifest, known.trained.swarm)).replace("`", "'")
     parts = [
-        f"{_HEAD.format(facts.library)}\n# {_code(manifest.name)}\n\n"
+        f"{_HEAD.format(known.library)}\n# {_code(manifest.name)}\n\n"
         f"Trained by volunteers over the Internet.\n\n```\n{described}\n```\n"
     ]
     for title, lines in tells.items():
@@ -73,18 +116,18 @@ def card(facts: Facts) -> str:
     return "".join(parts)
 
 
-def _training(facts: Facts) -> Iterator[str]:
+def _training(known: Facts) -> Iterator[str]:
     """Yield what the description of the swarm does not say: how far it came, and how it went."""
-    manifest, rule = facts.manifest, facts.manifest.optimizer
+    trained, manifest = known.trained, known.trained.manifest
+    rule = manifest.optimizer
     batch = manifest.microbatches_per_step * manifest.tokens_per_microbatch
-    steps = facts.amendments[-1].steps if facts.amendments else manifest.steps
-    yield f"in the swarm `{facts.swarm}`"
-    yield f"{facts.version:,} of {steps:,} steps, {facts.version * batch:,} tokens"
+    yield f"in the swarm `{trained.swarm}`"
+    yield f"{trained.version:,} of {trained.steps:,} steps, {trained.version * batch:,} tokens"
     yield f"{rule.name}, learning rate {_rate(rule)} with {rule.warmup_steps:,} steps of warm-up"
-    for one in facts.amendments:
+    for one in trained.amendments:
         when = "" if one.from_step is None else f", from step {one.from_step:,} on"
         yield f"changed by the founder{when}: {one.words}"
-    yield f"held-out loss: {held_out_words(manifest, facts.held_out)}"
+    yield held_out_words(known)
 
 
 def _rate(rule: OptimizerSpec) -> str:
@@ -113,17 +156,17 @@ def _data(manifest: Manifest) -> Iterator[str]:
         yield "a token is a byte of the text, and its id is the byte's value"
 
 
-def _contributors(facts: Facts) -> Iterator[str]:
-    of_one = facts.manifest.tokens_per_microbatch
-    if facts.own_microbatches:
-        named = "" if facts.own is None else f", {_code(facts.own)},"
+def _contributors(known: Facts) -> Iterator[str]:
+    of_one = known.trained.manifest.tokens_per_microbatch
+    if known.own_microbatches:
+        named = "" if known.own is None else f", {_code(known.own)},"
         yield (
-            f"who exported this{named} computed {facts.own_microbatches:,} microbatches of "
-            f"committed steps, {facts.own_microbatches * of_one:,} tokens, counted per stage"
+            f"who exported this{named} computed {known.own_microbatches:,} microbatches of "
+            f"committed steps, {known.own_microbatches * of_one:,} tokens, counted per stage"
         )
-    if facts.contributors:
+    if known.contributors:
         yield "microbatches of the steps that its volunteer closed, in the stages that it held:"
-    for one in facts.contributors[:MAX_NAMED]:
+    for one in known.contributors[:MAX_NAMED]:
         called = f" {_code(one.name)}" if one.name else ""
         yield (
             f"{_code(one.peer)}{called}: {one.microbatches:,}, {one.tokens:,} tokens, "

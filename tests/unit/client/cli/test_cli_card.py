@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
 from client.cli.models.card import Facts, card
+from client.cli.models.model_source import Trained
 from client.control.snapshot import AmendmentView, ContributorView
 from client.control.updates import StepPoint
 from protocol.ids import PeerId, SwarmId
@@ -14,18 +17,14 @@ from tests.support.saved_swarms import founded
 
 @pytest.fixture
 def facts() -> Facts:
-    return Facts(
-        swarm=SwarmId("ab" * 32),
-        manifest=founded().manifest,
-        version=50,
-        held_out=StepPoint(49, 0.0, 1.5, 0.0),
-        own_microbatches=1234,
-    )
+    trained = Trained(SwarmId("ab" * 32), founded().manifest, 50, state={}, model=None)
+    told = StepPoint(49, 0.0, 1.5, 0.0)
+    return Facts(trained=trained, held_out=told, own_microbatches=1234)
 
 
 def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
     text = card(facts)
-    manifest = facts.manifest
+    manifest = facts.trained.manifest
     tokens = 50 * manifest.microbatches_per_step * manifest.tokens_per_microbatch
     for words in (
         "license: #",
@@ -35,7 +34,7 @@ def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
         manifest.data.digest,
         f"founder    {manifest.founder}",
         "1,234 microbatches",
-        facts.swarm,
+        facts.trained.swarm,
         "a token is a byte",
         "library_name: transformers",
     ):
@@ -47,14 +46,15 @@ def test_it_says_what_the_founder_has_changed(facts: Facts) -> None:
     hotter = msgspec.structs.replace(
         longer, number=2, words="learning rate 0.003 in place of 0.002", from_step=212
     )
-    text = card(msgspec.structs.replace(facts, amendments=[longer, hotter]))
+    changed = replace(facts.trained, amendments=[longer, hotter])
+    text = card(msgspec.structs.replace(facts, trained=changed))
     assert "50 of 400 steps" in text
     assert "changed by the founder: the run is extended from 200 to 400 steps\n" in text
     assert "changed by the founder, from step 212 on: learning rate 0.003 in place of" in text
 
 
 def test_contributors_are_named_once_and_not_without_end(facts: Facts) -> None:
-    own, founder = PeerId("12D3KooWown"), facts.manifest.founder
+    own, founder = PeerId("12D3KooWown"), facts.trained.manifest.founder
     many = tuple(ContributorView(peer=f"12D3KooWpeer{n}", microbatches=9) for n in range(130))
     text = card(msgspec.structs.replace(facts, own=own, contributors=many))
     assert "who exported this, `12D3KooWown`, computed 1,234 microbatches" in text
@@ -65,7 +65,8 @@ def test_contributors_are_named_once_and_not_without_end(facts: Facts) -> None:
 
 def test_names_are_never_markup(facts: Facts) -> None:
     name = "x` <img src=x> [a](b)"
-    manifest = msgspec.structs.replace(facts.manifest, name=name)
-    text = card(msgspec.structs.replace(facts, manifest=manifest))
+    manifest = msgspec.structs.replace(facts.trained.manifest, name=name)
+    named = replace(facts.trained, manifest=manifest)
+    text = card(msgspec.structs.replace(facts, trained=named))
     assert "# `x' <img src=x> [a](b)`\n" in text
     assert text.count("```") == 2, "and what is quoted stays so"

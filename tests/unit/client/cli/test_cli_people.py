@@ -10,7 +10,7 @@ import pytest
 from client.cli.commands.create import sign
 from client.cli.consent import terms
 from client.cli.diagnosis.bundle import _nameless
-from client.cli.models.kept import contributors_of
+from client.cli.models.card import contributors_of
 from client.cli.reach.home import find_home
 from client.cli.terminal.swarm_text import summary
 from client.config import Settings
