@@ -167,7 +167,7 @@ class PipelineChoices:
         Raises:
             UserError: a number is out of range, or belongs to local rounds and there are none.
         """
-        names = ("inner_microbatches", "outer_lr", "outer_momentum")
+        names = LocalRounds.__struct_fields__
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.averaging == "local":
             with refusals():

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from client.cli.founding.averaging import averaging_share
 from client.cli.founding.fitting import what_is_smaller
 from client.cli.founding.outlook import LONG_S, warn_of_few
-from client.cli.planning.run import EXACT, LOCAL, Method, PlannedRun
+from client.cli.planning.run import EXACT, LOCAL, NARROW, Method, PlannedRun
 from client.cli.terminal.mixture_text import MANY_TIMES, warn_of_repeats
 from client.cli.terminal.table import aligned
 from client.errors import UserError
@@ -23,6 +23,7 @@ from client.quantities import plural
 from client.views.words import count_rate as human_rate
 from client.views.words import duration as human_duration
 from client.views.words import size as human_bytes
+from model_zoo.specs.optimizer import OPTIMIZERS
 
 DAY_S: Final = 86_400
 HELP: Final[dict[Limit, str]] = {
@@ -100,15 +101,6 @@ class Plan(Struct, frozen=True):
     notes: list[str]
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A way to average, the cuts that were compared and the best of them."""
-
-    method: Method
-    cuts: tuple[Alternative, ...]
-    best: Alternative | None
-
-
 def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> Plan:
     """Predict every way in every cut and return the best.
 
@@ -121,21 +113,23 @@ def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> 
         UserError: the machines cannot train the model.
     """
     wanted = tokens or run.manifest.steps * run.tokens_per_step
-    redundancy, found = run.manifest.policy.redundancy, []
+    redundancy, found = run.manifest.policy.redundancy, {}
     for method in run.methods:
         pace = partial(run.paced, wanted) if method.local else None
         cuts = [alternative(machines, each, redundancy, pace) for each in method.runs]
-        found.append(_Found(method, tuple(cuts), best_of(cuts, redundancy)))
+        found[method.name] = best_of(cuts, redundancy) or cuts[-1]
     chosen = _chosen(run, found)
-    best = chosen.best
-    if best is None:
-        raise _no_plan(run, chosen.cuts[-1].why)
+    best = found[chosen]
+    if best.prediction is None:
+        raise _no_plan(run, best.why)
     alone = sum(machine.flop_per_s for machine in machines) / max(run.flops_per_token, 1e-30)
-    ways = [_way(run, each, each is chosen, alone, wanted) for each in found]
-    (way,) = [each for each in ways if each.chosen]
-    cost = _cost(way, wanted)
+    ways = {each.name: _way(run, each, found[each.name], alone, wanted) for each in run.methods}
+    way = ways[chosen] = replace(ways[chosen], chosen=True)
+    seconds = wanted / way.tokens_per_s
+    sent_bytes = way.sent_bytes_per_day * seconds / DAY_S
+    cost = Cost(wanted, wanted / way.tokens_per_step, seconds, sent_bytes)
     used = sum(map(len, best.placement))
-    whole = [one.stages[0] for each in found for one in each.method.runs if len(one.stages) == 1]
+    whole = [one.stages[0] for each in run.methods for one in each.runs if len(one.stages) == 1]
     return Plan(
         parameters=sum(load.cost.parameters for load in best.run.stages),
         machines=len(machines),
@@ -143,24 +137,20 @@ def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> 
         alone_tokens_per_s=alone,
         holds_alone=any(fits(load, machine) for load in whole for machine in set(machines)),
         best=way,
-        ways=ways,
+        ways=list(ways.values()),
         cost=cost,
         notes=list(_notes(run, len(machines) - used, way, cost)),
     )
 
 
-def _chosen(run: PlannedRun, found: Sequence[_Found]) -> _Found:
+def _chosen(run: PlannedRun, found: Mapping[str, Alternative]) -> str:
     """Return the way that the run averages: the one that was asked for, else the exact one where
     averaging takes little, else the faster one."""
-    by_name = {each.method.name: each for each in found}
     if run.averaging is not None:
-        return by_name[run.averaging]
-    exact, local = by_name[EXACT], by_name[LOCAL]
-    if exact.best is None or exact.best.prediction is None:
-        return local if local.best is not None else exact
-    little = averaging_share(exact.best.prediction) <= WORTH_SHARE
-    speed = local.best.tokens_per_s if local.best is not None else 0.0
-    return exact if little or exact.best.tokens_per_s >= speed else local
+        return run.averaging
+    exact, local = found[EXACT], found[LOCAL]
+    little = exact.prediction and averaging_share(exact.prediction) <= WORTH_SHARE
+    return EXACT if little or exact.tokens_per_s >= local.tokens_per_s else LOCAL
 
 
 def _no_plan(run: PlannedRun, problem: str) -> UserError:
@@ -172,30 +162,29 @@ def _no_plan(run: PlannedRun, problem: str) -> UserError:
     return UserError(f"these machines cannot train it together; {problem}", advice)
 
 
-def _way(run: PlannedRun, found: _Found, chosen: bool, alone: float, wanted: int) -> Way:
+def _way(run: PlannedRun, method: Method, best: Alternative, alone: float, wanted: int) -> Way:
     """Return a row of the answer.
 
     Args:
         run: the run to plan.
-        found: the way with its best cut.
-        chosen: whether it is the best.
+        method: the way.
+        best: its best cut; one that is impossible where all are.
         alone: tokens/s of all machines, each by itself.
         wanted: tokens of the run.
     """
-    method, best = found.method, found.best
     sent = method.manifest.boundary_codec, method.manifest.averaging_codec
-    if best is None or best.prediction is None:
-        return Way(method.name, *sent, why=found.cuts[-1].why)
+    if best.prediction is None:
+        return Way(method.name, *sent, why=best.why)
     cut, prediction = best.run, best.prediction
     per_step = cut.microbatches * cut.tokens_per_microbatch
     rounds = wanted / per_step
-    loss = gap_percent(rounds, best.replicas, muon=method.muon) if method.local else 0.0
-    narrow = method.narrow and len(cut.stages) > 1
+    muon = OPTIMIZERS[method.manifest.optimizer.name].by_matrix
+    loss = gap_percent(rounds, best.replicas, muon=muon) if method.local else 0.0
+    narrow = method.manifest.boundary_codec == NARROW and len(cut.stages) > 1
     largest = max(cut.stages, key=lambda load: load.cost.memory_bytes)
     hosted = largest.hosted_bytes and any(one.host_bytes for part in best.placement for one in part)
     return Way(
         *(method.name, *sent),
-        chosen=chosen,
         stages=len(cut.stages),
         replicas=best.replicas,
         sequences=cut.tokens_per_microbatch // run.manifest.model.context,
@@ -211,12 +200,6 @@ def _way(run: PlannedRun, found: _Found, chosen: bool, alone: float, wanted: int
         sent_bytes_per_day=prediction.sent_bytes * DAY_S / prediction.step_s,
         loss_percent=loss + NARROW_PERCENT * narrow,
     )
-
-
-def _cost(way: Way, wanted: int) -> Cost:
-    seconds = wanted / way.tokens_per_s
-    sent = way.sent_bytes_per_day * seconds / DAY_S
-    return Cost(wanted, wanted / way.tokens_per_step, seconds, sent)
 
 
 def _notes(run: PlannedRun, idle: int, way: Way, cost: Cost) -> Iterator[str]:

@@ -18,7 +18,7 @@ from client.plan.model import Placement, Run
 from client.plan.rounds import paced
 from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
+from model_zoo.specs.optimizer import DEFAULT
 from protocol.manifest import Manifest, fits_a_frame
 
 LARGER_MICROBATCHES = (1, 2, 3, 4)
@@ -39,19 +39,9 @@ class Method:
     runs: tuple[Run, ...]
 
     @property
-    def muon(self) -> bool:
-        """Whether updates are made matrix by matrix."""
-        return OPTIMIZERS[self.manifest.optimizer.name].by_matrix
-
-    @property
     def local(self) -> bool:
         """Whether volunteers take steps of their own."""
         return self.manifest.local_rounds is not None
-
-    @property
-    def narrow(self) -> bool:
-        """Whether its boundaries are the narrowest."""
-        return self.manifest.boundary_codec == NARROW
 
 
 @dataclass(frozen=True)
@@ -118,7 +108,10 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
 def _methods(run: PlanChoices, models: dict[int, ModelSpec], sequences: int) -> Iterator[Method]:
     """Yield the ways to average: exact, in local rounds, and those with narrower boundaries."""
     spec = models[max(models)]
-    exact = run if run.averaging != "local" else replace(_unrounded(run), averaging=None)
+    exact = run
+    if run.averaging == "local":
+        exact = replace(exact, averaging=None, inner_microbatches=None)
+        exact = replace(exact, outer_lr=None, outer_momentum=None)
     yield _method(EXACT, exact, models, [sequences])
     ways: list[tuple[str, BoundaryCodec]] = [(LOCAL, run.boundary_codec)]
     if run.boundary_codec != NARROW:
@@ -129,10 +122,6 @@ def _methods(run: PlanChoices, models: dict[int, ModelSpec], sequences: int) -> 
         if run.sequences is None:
             sizes = [n for each in LARGER_MICROBATCHES if fits_a_frame(spec, n := each * sequences)]
         yield _method(name, local, models, sizes)
-
-
-def _unrounded(run: PlanChoices) -> PlanChoices:
-    return replace(run, inner_microbatches=None, outer_lr=None, outer_momentum=None)
 
 
 def _method(
@@ -196,11 +185,7 @@ def founded(home: Home, text: str, run: PlanChoices, model: ModelChoices) -> Pla
             "--swarm fixes the model, its stages, tokens per step, codecs and redundancy",
             "leave --swarm out to plan for other values",
         )
-    return _of_manifest(found.manifest)
-
-
-def _of_manifest(manifest: Manifest) -> PlannedRun:
-    """Return the run that a manifest describes, in its one cut."""
+    manifest = found.manifest
     name = EXACT if manifest.local_rounds is None else LOCAL
     method = Method(name, manifest, (founded_run(manifest, hosts=True),))
     return PlannedRun(manifest, (method,), True, name, manifest.microbatches_per_step)
