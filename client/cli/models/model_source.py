@@ -172,7 +172,8 @@ def _inventory(places: Places) -> str:
     return "there is " + "; ".join(found)
 
 
-def _read_tokenizer(path: Path, spec: DataSpec) -> Bpe | None:
+def read_tokenizer(path: Path, spec: DataSpec) -> Bpe | None:
+    """Return the tokenizer of a swarm's tokens; None where it is not there, or tokens are bytes."""
     with suppress(DataError, OSError):
         if (brought := spec.tokenizer) is not None:
             return checked_tokenizer(path.read_bytes(), brought, str(path))
@@ -185,4 +186,4 @@ def kept_tokenizer(manifest: Manifest, store: TextStore) -> Bpe | None:
     origin = store.origin(data.digest)
     folders = [store.tokens(data.digest), *([] if origin is None else [origin])]
     paths = (store.tokenizer(data.digest), *(folder / TOKENIZER for folder in folders))
-    return next(filter(None, (_read_tokenizer(path, data) for path in paths)), None)
+    return next(filter(None, (read_tokenizer(path, data) for path in paths)), None)

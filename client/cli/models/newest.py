@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from client.cli.models.model_source import Trained, kept_tokenizer, load_newest
+from client.cli.models.model_source import Trained, kept_tokenizer, load_newest, read_tokenizer
 from client.cli.reach.home import Home
 from client.cli.reach.target import with_manifest
 from client.cli.terminal.output import say
@@ -24,7 +24,6 @@ from client.store.last_run import RunRecord
 from client.store.paths import HOME_VARIABLE, Entry, create_folders
 from client.store.persisted import Persisted
 from client.store.texts import TextStore
-from model_zoo.datasets.folder import checked_tokenizer
 from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer
 from protocol.amendments.book import Amendments, KeptAmendments
 from protocol.errors import LocalProtocolError
@@ -103,10 +102,7 @@ def _from_the_swarm(home: Home, target: Target) -> Trained:
             return swarm
 
         trained = load_newest(trio.run(fetch), [folder], TextStore(home.folders.texts))
-        path, brought = folder / TOKENIZER_FILE, trained.manifest.data.tokenizer
-        if brought is None or not path.exists():
-            return trained
-        found = checked_tokenizer(path.read_bytes(), brought, "the swarm's tokenizer")
+        found = read_tokenizer(folder / TOKENIZER_FILE, trained.manifest.data)
         return replace(trained, tokenizer=found)
 
 

@@ -232,7 +232,3 @@ class TestAdapters:
         with pytest.raises(UserError, match=words):
             found(folder, tmp_path / "store", **choices)
         assert not (tmp_path / "store").exists()
-
-    def test_random_weights_get_no_adapters(self) -> None:
-        with pytest.raises(UserError, match="random weights"):
-            founded(lora=4)
