@@ -7,19 +7,27 @@ and `plan` say that.
 from __future__ import annotations
 
 from client.cli.founding.options import usage
-from client.errors import UserError
 from client.quantities import plural
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.partition import cut
-from model_zoo.specs.slices import StageSlice, frozen_bytes, slices, stage_parameter_count
+from model_zoo.specs.slices import frozen_bytes, slices, stage_parameter_count
 from protocol.limits import MAX_BLOB_BYTES, MAX_STAGES
 from protocol.manifest import too_large
 
 
-def fewest_stages(spec: ModelSpec) -> int | None:
-    """Return the fewest stages whose cut every peer would accept; None if no cut is."""
-    counts = range(1, min(spec.layers, MAX_STAGES) + 1)
-    return next((count for count in counts if not _problem(spec, count)), None)
+def fewest_stages(spec: ModelSpec) -> int:
+    """Return the fewest stages whose cut every peer would accept.
+
+    Raises:
+        UserError: no number of stages makes each of them small enough.
+    """
+    for count in range(1, min(spec.layers, MAX_STAGES) + 1):
+        if (problem := _problem(spec, count)) is None:
+            return count
+    raise usage(
+        f"no number of stages suffices: {problem}",
+        "choose a narrower model, or one with a smaller vocabulary",
+    )
 
 
 def check_stages(spec: ModelSpec, stages: int) -> None:
@@ -36,21 +44,9 @@ def check_stages(spec: ModelSpec, stages: int) -> None:
     problem = _problem(spec, stages)
     if problem is None:
         return
-    fewest = fewest_stages(spec)
-    if fewest is None:
-        raise impossible(spec)
     words = f"{spec.parameter_count:,} parameters are too many for --stages {stages}"
-    advice = f"take --stages {fewest} or more, each of them a volunteer"
-    raise usage(f"{words}: {problem.partition(':')[0]}", advice)
-
-
-def impossible(spec: ModelSpec) -> UserError:
-    """Return the error for a model that no number of stages makes small enough."""
-    problem = _problem(spec, min(spec.layers, MAX_STAGES)) or ""
-    return usage(
-        f"no number of stages suffices: {problem.partition(':')[0]}",
-        "choose a narrower model, or one with a smaller vocabulary",
-    )
+    advice = f"take --stages {fewest_stages(spec)} or more, each of them a volunteer"
+    raise usage(f"{words}: {problem}", advice)
 
 
 def what_is_smaller(spec: ModelSpec) -> str:
@@ -70,17 +66,10 @@ def devices_that_cut(spec: ModelSpec) -> str:
 
 
 def _problem(spec: ModelSpec, stages: int) -> str | None:
-    """Say in words why a stage is too large where the parts' costs are counted, or None."""
-    for part in slices(cut(spec, stages)):
-        if problem := stage_too_large(spec, part):
-            return problem
-    return None
-
-
-def stage_too_large(spec: ModelSpec, part: StageSlice) -> str | None:
     """Say in words why members could not exchange what a stage has, or None."""
-    if problem := too_large(stage_parameter_count(spec, part)):
-        return problem
-    if frozen_bytes(spec, part) > MAX_BLOB_BYTES:
-        return "a stage's frozen weights are too large to be copied by newcomers"
+    for part in slices(cut(spec, stages)):
+        if problem := too_large(stage_parameter_count(spec, part)):
+            return problem.partition(":")[0]
+        if frozen_bytes(spec, part) > MAX_BLOB_BYTES:
+            return "a stage's frozen weights are too large to be copied by newcomers"
     return None

@@ -152,13 +152,11 @@ def possible_counts(spec: ModelSpec, only: int | None, machines: int) -> list[in
     Raises:
         UserError: the model is too large for any cut, for the chosen one, or for so few machines.
     """
-    from client.cli.founding.fitting import check_stages, fewest_stages, impossible
+    from client.cli.founding.fitting import check_stages, fewest_stages
 
     if only is not None:
         check_stages(spec, only)
     fewest = fewest_stages(spec)
-    if fewest is None:
-        raise impossible(spec)
     if fewest > machines:
         problem = f"{spec.parameter_count:,} parameters need {fewest} stages or more"
         advice = f"plan for --machines {fewest} or more"

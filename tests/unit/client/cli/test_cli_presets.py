@@ -77,7 +77,6 @@ def test_a_model_that_is_too_large_says_how_many_stages_it_needs() -> None:
     assert caught.value.exit_code == ExitCode.USAGE
     fewest = fewest_stages(LARGE)
     assert f"--stages {fewest} " in caught.value.next_step
-    assert fewest is not None
     check_stages(LARGE, fewest)
     with pytest.raises(UserError):
         check_stages(LARGE, fewest - 1)
