@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from client.cli.founding.options import RunChoices
+from client.cli.founding.options import EVERY_STEP_CODEC, RunChoices
 from client.compute.memory import USUAL_GRAPHS, Holding, MemoryNeed
 from client.plan.model import Load, Machine, Prediction, Run, predict
 from client.plan.rounds import WORTH_SHARE, gap_percent, paced
@@ -112,10 +112,10 @@ def rounds_chosen(
         draft: of the run with exact averaging.
         machine: the founder's; None: it was not measured.
     """
-    usual = draft.microbatches_per_step
+    usual, bytes_per_number = draft.microbatches_per_step, CODECS[run.sent_codec].bytes_per_number
     local = replace(
         founded_run(draft),
-        averaging_bytes_per_parameter=CODECS[run.sent_codec].bytes_per_number,
+        averaging_bytes_per_parameter=bytes_per_number,
         inner_microbatches=run.inner_microbatches or 0,
     )
     all_of_it = usual * draft.steps
@@ -123,14 +123,25 @@ def rounds_chosen(
     placement = _placement(run.replicas, draft.stages, machine or UNMEASURED)
     rounds = paced(local, placement, usual, whole, run.microbatches)
     in_a_round = rounds.microbatches / usual
+    steps = run.steps or max(1, round(draft.steps / in_a_round))
+    most = max(cost.parameters for cost in draft.stages)
+    exact = in_a_round * most * CODECS[EVERY_STEP_CODEC].bytes_per_number
+    gap = gap_percent(steps, run.replicas, muon=OPTIMIZERS[run.update_rule].by_matrix)
+    price = (
+        f"  a volunteer's contribution to a round of {rounds.microbatches} microbatches is "
+        f"{human_bytes(most * bytes_per_number)}, where steps of {usual} would take "
+        f"{human_bytes(exact)}",
+        f"  the price: no audits, and a loss about {gap:.1f} % higher after as "
+        f"many tokens, in {plural(steps, 'round')}; it falls with the number of rounds",
+    )
     run = replace(
         run,
         microbatches=rounds.microbatches,
         inner_microbatches=rounds.inner_microbatches,
-        steps=run.steps or max(1, round(draft.steps / in_a_round)),
+        steps=steps,
         checkpoint_every=run.checkpoint_every or max(1, int(CHECKPOINT_EVERY / in_a_round)),
     )
-    return run, _price(run, draft)
+    return run, price
 
 
 def averaging_share(found: Prediction) -> float:
@@ -141,20 +152,3 @@ def averaging_share(found: Prediction) -> float:
 def _placement(replicas: int, costs: Sequence[StageCost], machine: Machine) -> list[list[Machine]]:
     roomy = replace(machine, memory_bytes=math.inf)
     return [[roomy] * replicas for _ in costs]
-
-
-def _price(run: RunChoices, draft: Manifest) -> tuple[str, ...]:
-    """Say what rounds spare in bytes, and what they cost in learning."""
-    assert run.microbatches
-    assert run.steps
-    usual = draft.microbatches_per_step
-    most = max(cost.parameters for cost in draft.stages)
-    sent = CODECS[run.sent_codec].bytes_per_number * most
-    gap = gap_percent(run.steps, run.replicas, muon=OPTIMIZERS[run.update_rule].by_matrix)
-    exact = CODECS["s8"].bytes_per_number * most * run.microbatches / usual
-    return (
-        f"  a volunteer's contribution to a round of {run.microbatches} microbatches is "
-        f"{human_bytes(sent)}, where steps of {usual} would take {human_bytes(exact)}",
-        f"  the price: no audits, and a loss about {gap:.1f} % higher after as "
-        f"many tokens, in {plural(run.steps, 'round')}; it falls with the number of rounds",
-    )
