@@ -21,8 +21,9 @@ from protocol.pace import ASIDE_S
 from protocol.port_mapping.mapped import Mapped, MappingRefused, Way
 
 LOOK_S: Final = 5.0
-END_S: Final = 3.0
-"""Longest wait for a router that takes a mapping back."""
+END_S: Final = 8.0
+"""Longest wait for a router that takes a mapping back: UPnP's library looks for others for 2.5 s
+once one has answered, which that may do after 2 s."""
 LEASE_S: Final = 3600
 """Routers grant so much, and one that has restarted meanwhile is asked again soon enough."""
 LEAST_LEASE_S: Final = 2 * ASIDE_S

@@ -1,1 +1,1 @@
-"""A port of the router that leads to ours: the messages of PCP, and when to ask for what."""
+"""A port of the router that leads to ours: what a router answers, and the messages of PCP."""

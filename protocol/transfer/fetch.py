@@ -7,9 +7,9 @@ A chunk counts when its digest matches; a donor that sends another one is droppe
 are kept: when a donor goes, only its chunks in flight are requested again. In the end others are
 asked, too, for those that a donor was asked for long ago. Donors that offer other bytes wait for
 their turn: it comes when all donors of the chosen blob are gone, or when that one takes long. A
-blob gets as many turns as it has donors, so liars who each offer other bytes cost no more than
-liars who agree. Its next turn is twice as long as its last, so that the whole comes in the end, and
-a liar whose bytes drip does not keep others from giving theirs.
+blob gets as many turns as it has donors, so liars cost as much whether they agree or each offer
+other bytes. The next time round its turns are twice as long, so that the whole comes in the end,
+and a liar whose bytes drip does not keep others from giving theirs.
 Chunks of an earlier attempt are reused if their digests match.
 """
 
@@ -259,7 +259,7 @@ class Fetch:
 
         before, self._chosen = _bytes_of(self._chosen), min(offers, key=order)
         chosen = _bytes_of(self._chosen)
-        self._turn_ends = now + FORGET_S * 2 ** self._turns[chosen]
+        self._turn_ends = now + FORGET_S * 2 ** (self._turns[chosen] // count[chosen])
         self._turns[chosen] += 1
         if chosen == before:
             return

@@ -21,7 +21,7 @@ class Router:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.at, self.host = "192.168.0.1", "203.0.113.7"
-        self.maps, self.takes_s, self.lease_s = True, 0.0, float(LEASE_S)
+        self.maps, self.takes_s, self.ends_s, self.lease_s = True, 0.0, 0.0, float(LEASE_S)
         self.taken: tuple[int, ...] = ()
         self.asked: list[tuple[float, int]] = []
         self.interrupted = 0
@@ -55,7 +55,7 @@ class Router:
         return Mapped(self.host, outer_port, self.lease_s)
 
     async def _end(self, way: Way, own_port: int, outer_port: int) -> None:
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.ends_s)
         self.ended.append((own_port, outer_port))
 
 
@@ -80,6 +80,17 @@ async def test_a_port_is_mapped_while_it_is_wanted_and_given_back(
         nursery.cancel_scope.cancel()
     assert router.told == [OURS, None, 4009, None, 4010]
     assert router.ended == [(port, port) for port in (OURS, 4009, 4010)]
+
+
+@pytest.mark.parametrize(("ends_s", "given_back"), [(5.0, True), (3600.0, False)])
+async def test_a_router_that_is_slow_to_take_it_back_is_waited_for_but_not_for_ever(
+    router: Router, autojump_clock: MockClock, ends_s: float, given_back: bool
+) -> None:
+    router.ends_s = ends_s
+    with trio.move_on_after(1.0):
+        await router.mapper.run()
+    assert router.ended == [(OURS, OURS)] * given_back
+    assert trio.current_time() < 10.0
 
 
 @pytest.mark.parametrize("granted_s", [600.0, 0.0])

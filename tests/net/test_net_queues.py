@@ -128,3 +128,20 @@ async def test_closing_ends_every_wait() -> None:
             queue.append(9)
         nursery.start_soon(get)
     assert sorted(ended) == ["empty", "get", "put"]
+
+
+async def test_nobody_waits_for_what_a_writer_did_not_put_before_the_queue_closed() -> None:
+    queue = sizes(max_items=1)
+    queue.append(0)
+
+    async def put() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await queue.put(1)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(put)
+        await wait_all_tasks_blocked()
+        queue.receive_nowait()
+        queue.close()
+        with trio.fail_after(1.0):
+            await queue.wait_empty()

@@ -67,7 +67,7 @@ class Reaching:
         self._candidates: dict[PeerId, tuple[Destination, ...]] = {}
         self._at: dict[PeerId, Destination] = {}
         """Where each relay is that we may name in our own addresses."""
-        self._told = frozenset[PeerId]()
+        self._told: tuple[PeerId, ...] = ()
         """The relays through which we were reached when ``moved`` was called last."""
         self._due = trio.Event()
         nursery.start_soon(self._tick)
@@ -187,7 +187,7 @@ class Reaching:
         for relay in requests:
             self._nursery.start_soon(self._reserve, relay)
         self._at = {r: at for r, at in self._at.items() if r in self.machine.needed}
-        if (relays := frozenset(self.machine.relays)) != self._told:
+        if (relays := self.machine.relays) != self._told:
             self._told = relays
             self._moved()
         self._due.set()

@@ -152,6 +152,7 @@ def test_an_invite_names_every_member_once() -> None:
         "/",
         "ip4/1.2.3.4/tcp/1",
         "/ip4/1.2.3.04/tcp/1",
+        "/ip4/1.2.3.256/tcp/1",
         "/ip4/1.2.3.4/tcp/65536",
         "/ip4/1.2.3.4/tcp/+1",
         "/ip4/1.2.3.4/tcp/\u0661",

@@ -237,34 +237,34 @@ def test_the_most_offered_blob_is_tried_next() -> None:
     assert {peer for peer, _ in asked(effects)} == {B, C}
 
 
-def test_a_liar_that_drips_does_not_keep_others_from_giving_theirs() -> None:
-    """It offers first, a thousand chunks of its own bytes, and sends one just before it would be
-    given up. The other one sends 100 kB/s."""
-    fetch, now = begin(A, B), 0.0
-    lie, truth = offer(1000, flavour=1), offer(40)
-    waiting = {
-        A: asked(list(fetch.offered(A, lie, now))),
-        B: asked(list(fetch.offered(B, truth, now))),
-    }
-    every, flavour = {A: WINDOW * FORGET_S - 1, B: 21.0}, {A: 1, B: 0}
-    due = dict(every)
-    while not fetch.done and now < 7200.0:
+@pytest.mark.parametrize("count", [1, 4])
+def test_liars_that_drip_do_not_keep_others_from_giving_theirs(count: int) -> None:
+    """They offer first, a thousand chunks of their own bytes, and each sends one just before it
+    would be given up. The other one sends 100 kB/s."""
+    liars = [peer_id_from_key(bytes([n, 9]) * 16) for n in range(count)]
+    fetch, now = begin(*liars, B), 0.0
+    offers = {**dict.fromkeys(liars, offer(1000, flavour=1)), B: offer(40)}
+    waiting = {donor: asked(list(fetch.offered(donor, offers[donor], now))) for donor in offers}
+    every, flavour = {**dict.fromkeys(liars, WINDOW * FORGET_S - 1), B: 21.0}, {B: 0}
+    due, within_s = dict(every), 2.5 * (count + 1) * 40 * every[B]
+    while not fetch.done and now < within_s:
         now += 1.0
         effects = list(fetch.tick(now))
         for donor, requests in waiting.items():
             if requests and now >= due[donor]:
-                _, index = requests.pop(0)
+                _, index = requests.pop(0 if donor == B else -1)  # liars answer what still counts
                 due[donor] = now + every[donor]
-                effects += fetch.chunk(donor, chunk(index), digest(index, flavour[donor]), now)
+                proof = digest(index, flavour.get(donor, 1))
+                effects += fetch.chunk(donor, chunk(index), proof, now)
         for donor, index in asked(effects):
             waiting[donor].append((donor, index))
     assert fetch.progress == (40, 40)
     assert fetch.sources == {B}
-    assert now < 5 * 40 * every[B]
 
 
 def test_liars_who_each_offer_other_bytes_take_no_more_turns_than_others_who_agree() -> None:
-    """Three honest donors send 12 chunks a minute together; twenty liars send none."""
+    """Three honest donors send 12 chunks a minute together; twenty liars send none. An equal share
+    of the time would be enough in 1533 s."""
     honest, liars = [A, B, C], [peer_id_from_key(bytes([n, 9]) * 16) for n in range(20)]
     fetch, now = begin(*liars, *honest), 0.0
     waiting = list[tuple[PeerId, int]]()
@@ -280,7 +280,7 @@ def test_liars_who_each_offer_other_bytes_take_no_more_turns_than_others_who_agr
             effects += fetch.chunk(donor, chunk(index), digest(index), now)
         waiting += [one for one in asked(effects) if one[0] in honest]
     assert fetch.sources <= set(honest)
-    assert now < 300.0
+    assert now < 900.0
 
 
 @pytest.mark.parametrize("bytes_per_s", [100e3, 1e6 / 8 / 4])
