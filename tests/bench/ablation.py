@@ -1,12 +1,11 @@
 """The matching's policies in the same simulated worlds, cell by cell.
 
 Run: python -m tests.bench.ablation [--cells 50/8,500/32] [--churn 0,20] [--seeds 3] [--hours 3]
-     [--policies ours,random] [--jobs 1] [--uncharged]
+     [--policies ours,random] [--jobs 1]
 
 A cell is n/S, the churn in percent an hour; every world (cell, churn, seed) is drawn once and shown
 to all policies. Prints a line of JSON for each run: its world, its policy, and its share, which is
-the integral of the throughput over that of the best placement, from a cold start. With
-``--uncharged`` averaging a second stage costs nothing.
+the integral of the throughput over that of the best placement, from a cold start.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ def worlds(asked: argparse.Namespace) -> Iterator[Setting]:
     seeds = range(asked.seeds)
     for cell, seed, percent in itertools.product(asked.cells, seeds, asked.churn):
         volunteers, stages = map(int, cell.split("/"))
-        charged = not asked.uncharged
-        yield Setting(volunteers, stages, float(percent) / 100, asked.hours, seed, charged)
+        yield Setting(volunteers, stages, float(percent) / 100, asked.hours, seed)
 
 
 def lines(setting: Setting, policies: Sequence[str]) -> list[str]:
@@ -61,7 +59,6 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--hours", type=float, default=3.0)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--uncharged", action="store_true")
     asked = parser.parse_args(given)
     if unknown := [policy for policy in asked.policies if policy not in POLICIES]:
         parser.error(f"no such policy: {', '.join(unknown)}; choose from {', '.join(POLICIES)}")

@@ -192,7 +192,7 @@ def _beside(losses: Sequence[float], usual: Sequence[float]) -> str:
 
 
 def matching() -> Rows:
-    """Ours, the other decentralised policies and the omniscient planner, in one world a seed."""
+    """Ours and the other decentralised policies, in one world a seed."""
     policies = "ours,value-join,value-join-dual,petals-0.95,petals-dual,swarm-60"
     given = ("--cells", "50/8", "--churn", "20", "--hours", "1", "--policies", policies)
     shares: dict[str, list[float]] = {}
