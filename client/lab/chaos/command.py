@@ -105,7 +105,7 @@ def chaos(
     quick
         About three minutes in all, with few faults.
     out
-        Folder for chaos.json, chaos.md and chaos.svg.
+        Folder for chaos.json and chaos.md.
     keep_logs
         Keep the volunteers' logs in that folder, too.
     json
@@ -128,7 +128,7 @@ def chaos(
         from client.lab.chaos.report import text_report
 
         print(printable(text_report(report)))
-        print(f"report: {out / 'chaos.md'}, plot: {out / 'chaos.svg'}")
+        print(f"report: {out / 'chaos.md'}")
     return ExitCode.OK if report.ok else ExitCode.RUNTIME
 
 
@@ -241,7 +241,6 @@ def _write(
     paired: Seen,
     per_step: int,
 ) -> Report:
-    from client.lab.chaos.plot import plot
     from client.lab.chaos.report import Settings, make_report, markdown
 
     settings = Settings(
@@ -260,5 +259,4 @@ def _write(
     with system_errors(f"cannot write to {choices.out}", "choose another --out"):
         (choices.out / "chaos.json").write_bytes(document + b"\n")
         (choices.out / "chaos.md").write_text(markdown(report), encoding="utf-8")
-        (choices.out / "chaos.svg").write_text(plot(report), encoding="utf-8")
     return report
