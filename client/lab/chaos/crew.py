@@ -108,7 +108,8 @@ class Crew:
     def __init__(self, folder: Path, flags: Sequence[str]) -> None:
         self.folder, self._flags = folder, (*FLAGS, *flags)
         self.swarm_file = folder / "x.swarm"
-        self._swarm = LocalSwarm(self.swarm_file, folder, folder / "logs")
+        # Their results are not needed: no orderly end.
+        self.swarm = LocalSwarm(self.swarm_file, folder, folder / "logs", orderly=False)
         self.volunteers: dict[str, Volunteer] = {}
         self._reached: dict[str, FailpointLog] = {}
 
@@ -116,15 +117,7 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self._end()
-        except BaseException:  # a second Ctrl-C must leave nothing behind either
-            self._end()
-            raise
-
-    def _end(self) -> None:
-        for member in self._swarm.members:  # their results are not needed: no orderly end
-            member.reap(0.0)
+        self.swarm.stop()
 
     @property
     def alive(self) -> Iterator[Volunteer]:
@@ -174,7 +167,7 @@ class Crew:
             failpoints.VARIABLE: f"@{volunteer.failpoints}",
             failpoints.LOG_VARIABLE: str(volunteer.reached),
         }
-        volunteer.member = self._swarm.start(
+        volunteer.member = self.swarm.start(
             volunteer.name,
             (*self._flags, *where, *known),
             log_name=log_name,

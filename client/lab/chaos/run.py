@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client.errors import ExitCode, UserError
 from client.lab.chaos.crew import COUNTED, Crew, Volunteer
 from client.lab.chaos.ground import Ground
 from client.lab.chaos.inject import Injected, Injector
@@ -127,27 +126,21 @@ class Run:
         first, *others = volunteers
         self._ground.write(self._crew.swarm_file, self._crew.address(first))
         self._crew.start(first)
-        self._until(lambda: self._crew.share_capacity(first), "a first volunteer")
+        self._until("a first volunteer", lambda: self._crew.share_capacity(first))
         for volunteer in others:
             self._crew.start(volunteer)
-        self._until(self._is_ready, "all volunteers at work")
+        self._until("all volunteers at work", self._is_ready)
 
     def _is_ready(self) -> bool:
         serving = all(v.stage is not None for v in self._crew.volunteers.values())
         return serving and len(self._steps) >= WARM_STEPS
 
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + READY_S
-        while not condition():
-            for volunteer in self._crew.volunteers.values():
-                if volunteer.member is not None and not volunteer.alive:
-                    problem = f"{volunteer.name} ended:\n{volunteer.member.log_tail()}"
-                    raise UserError(problem, f"its log is {volunteer.member.log}")
-            if time.monotonic() > deadline:
-                problem = f"{what}: not within {READY_S:.0f} s"
-                raise UserError(problem, "fewer --volunteers need less", ExitCode.TEMPORARY)
+    def _until(self, what: str, condition: Callable[[], bool]) -> None:
+        def looked() -> bool:
             self._look()
-            time.sleep(POLL_S)
+            return condition()
+
+        self._crew.swarm.wait(what, looked, READY_S)
 
     # --- watching ----------------------------------------------------------------------------
 
