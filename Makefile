@@ -28,7 +28,7 @@ CANDIDATES := python3.11 python3.12 python3.13 python3 python
 
 help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
-	@echo "make chaos    faults on real volunteers on this machine, and what they cost; 12 minutes"
+	@echo "make chaos    faults on real volunteers on this machine, and what they cost; 11 minutes"
 	@echo "make check    lint, the unit tests that are quick, and a short demo; 3 minutes"
 	@echo "make test     all tests but those of make long; twelve minutes on two cores"
 	@echo "make long     what finds little for its time: whole products of parameters, groups of"

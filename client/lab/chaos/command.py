@@ -57,8 +57,6 @@ class Choices:
     every_s: float
     seed: int
     faults: tuple[Fault, ...]
-    extras_s: float
-    """For each of jitter, a join and a leave."""
     out: Path
     keep_logs: bool
     json: bool
@@ -116,10 +114,7 @@ def chaos(
         raise UserError(problem, "see volunteer chaos --help", ExitCode.USAGE)
     chosen = _possible(choose_faults(faults, only, QUICK if quick else USUAL), stages)
     seconds, every_s = _pace(minutes, every, quick)
-    extras_s = 10.0 if quick else 30.0
-    choices = Choices(
-        volunteers, stages, seconds, every_s, seed, chosen, extras_s, out, keep_logs, json
-    )
+    choices = Choices(volunteers, stages, seconds, every_s, seed, chosen, out, keep_logs, json)
     _prepare(out)
     report = perform(choices)
     if json:
@@ -221,10 +216,9 @@ def _one_run(choices: Choices, ground: Ground, folder: Path, schedule: Sequence[
         schedule,
         volunteers=choices.volunteers,
         flags=("--compute-share", str(choices.share)),
-        seed=choices.seed,
         say=tell,
     )
-    return run.perform(choices.seconds, 0.0 if schedule else choices.extras_s)
+    return run.perform(choices.seconds)
 
 
 def _keep_logs(folder: Path, out: Path) -> None:

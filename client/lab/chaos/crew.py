@@ -53,8 +53,6 @@ class Volunteer:
     """Whether ``last`` is newer than the last fault."""
     tails: list[LogTail] = field(default_factory=list)
     stopped: bool = False
-    dismissed: bool = False
-    """Whether it was asked to leave for good."""
     past: dict[str, int] = field(default_factory=dict)
     """Counters of its ended processes, as last seen."""
     away: list[tuple[float, float | None]] = field(default_factory=list)
@@ -217,12 +215,6 @@ class Crew:
         """Continue a stopped node; its last status is out of date."""
         self._signal(volunteer, signal.SIGCONT)
         volunteer.stopped, volunteer.current = False, False
-
-    def dismiss(self, volunteer: Volunteer) -> None:
-        """Ask it to leave in order; it is not started again."""
-        volunteer.dismissed = True
-        if volunteer.member is not None:
-            volunteer.member.ask_to_stop()
 
     def _bury(self, volunteer: Volunteer) -> None:
         volunteer.past = {name: volunteer.counter(name) for name in COUNTED}

@@ -12,16 +12,14 @@ from client.lab.chaos.catalogue import MEANINGS
 from client.lab.chaos.ledger import read_ledger
 from client.lab.chaos.measure import (
     FaultFigures,
-    elasticity,
     goodput,
-    jitter_share,
     loss_gap,
     measure_faults,
     missing_share,
     read_progress,
     sound,
 )
-from client.lab.chaos.run import JITTER, Seen
+from client.lab.chaos.run import Seen
 
 TOLERANCE = 1e-3
 """Relative difference of the losses at a step that the order of sums explains (I3)."""
@@ -82,9 +80,6 @@ class Report(Struct, frozen=True, kw_only=True):
     goodput_corrected: float | None
     """Goodput corrected for it."""
     wasted_s: float
-    join_s: float | None
-    leave_s: float | None
-    jitter_share: float | None
     crashes: list[str]
     trouble: list[str]
     chaos: Series
@@ -102,8 +97,6 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
     share = tokens / reference_tokens if reference_tokens else None
     missing = missing_share(seen)
     corrected = None if share is None else share / max(1e-9, 1.0 - missing)
-    join_s, leave_s = elasticity(paired, "join"), elasticity(paired, "leave")
-    jitter = jitter_share(paired)
     crashes = [f"{crash.name} ended with {crash.code}" for crash in seen.crashes]
     problems = _problems(faults, crashes, ledger.missing, gap, compared, tokens)
     if not sound(ledger):
@@ -129,9 +122,6 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
         missing_share=round(missing, 4),
         goodput_corrected=_rounded(corrected),
         wasted_s=round(sum(fault.wasted_s for fault in faults), 2),
-        join_s=join_s,
-        leave_s=leave_s,
-        jitter_share=jitter,
         crashes=crashes,
         trouble=seen.trouble,
         chaos=_series(seen),
@@ -219,8 +209,6 @@ def summary(report: Report) -> list[tuple[str, str]]:
         ("goodput", f"{_share(report.goodput)}; volunteers away {_share(report.missing_share)}"),
         ("goodput, corrected for that", _share(report.goodput_corrected)),
         ("wasted compute", f"{report.wasted_s:g} s at most"),
-        ("a join, a leave", f"{_seconds(report.join_s)}, {_seconds(report.leave_s)} s"),
-        (f"under {JITTER.jitter_s * 1000:.0f} ms of jitter", _share(report.jitter_share)),
     ]
 
 
