@@ -62,11 +62,6 @@ class Rules:
             self._shapes[source, target] = shape
         self._changed.unpark_all()
 
-    def clear(self) -> None:
-        """Remove all rules."""
-        self._shapes.clear()
-        self._changed.unpark_all()
-
     def between(self, source: str | None, target: str | None) -> Shape:
         """Return the present shape of bytes from one to the other."""
         found = CLEAR
