@@ -24,11 +24,11 @@ PROBE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := python3.11 python3.12 python3.13 python3 python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chaos check quick test long seeds lint figures bench ablation install packaging clean
+.PHONY: help demo chaos check quick test long seeds lint figures bench install packaging clean
 
 help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
-	@echo "make chaos    faults on real volunteers on this machine, and what they cost; 12 minutes"
+	@echo "make chaos    faults on real volunteers on this machine, and what they cost; 11 minutes"
 	@echo "make check    lint, the unit tests that are quick, and a short demo; 3 minutes"
 	@echo "make test     all tests but those of make long; twelve minutes on two cores"
 	@echo "make long     what finds little for its time: whole products of parameters, groups of"
@@ -37,7 +37,6 @@ help:
 	@echo "make lint     style, types and imports (no cycle, nothing from above)"
 	@echo "make bench    this client beside one process and PyTorch's pipelining on this machine; ten minutes"
 	@echo "make figures  the figures of the README and of tests/bench/README.md, anew; 50 minutes"
-	@echo "make ablation simulated swarms matched by every policy; takes hours"
 	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
 	@echo "make packaging the wheel in dist/, with the manual page and shell completions"
 	@echo "make clean    remove what the others built"
@@ -79,9 +78,6 @@ bench: $(STAMP)
 
 figures: $(STAMP)
 	$(BIN)/python -m tests.bench
-
-ablation: $(STAMP)
-	$(BIN)/python -m tests.bench.ablation $(ABLATION_ARGS)
 
 install: $(CLIENT)
 	@echo "the command is $(BIN)/volunteer"

@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.snapshot import EventView, Snapshot
-from client.errors import UserError
+from client.errors import ExitCode, UserError
 from client.store.paths import HOME_VARIABLE, runtime_folder
 
 STOP_TIMEOUT_S = 90.0
@@ -30,6 +30,8 @@ STOP_TIMEOUT_S = 90.0
 DATA = "data"
 """A folder beside the swarm file with the training data, which every volunteer is given."""
 _POLL_S = 0.1
+WAIT_POLL_S = 0.2
+"""A look at a volunteer costs it some 10 ms."""
 Answer = TypeVar("Answer")
 
 
@@ -130,12 +132,21 @@ class Member:
 
 
 class LocalSwarm:
-    """Volunteers on this machine; a context manager that reaps them all when it ends."""
+    """Volunteers on this machine; a context manager that reaps them all when it ends.
 
-    def __init__(self, swarm_file: Path, homes: Path, logs: Path) -> None:
+    Args:
+        swarm_file: of their swarm.
+        homes, logs: folders for theirs.
+        orderly: whether they may leave in order at the end; else they are killed, for whoever has
+            seen what they were started for.
+    """
+
+    def __init__(self, swarm_file: Path, homes: Path, logs: Path, *, orderly: bool = True) -> None:
         self._swarm_file = swarm_file
         self._homes = homes
         self._logs = logs
+        self._orderly = orderly
+        self._committed: dict[int, float] = {}
         self.members: list[Member] = []
 
     def __enter__(self) -> LocalSwarm:
@@ -198,11 +209,44 @@ class LocalSwarm:
             self.members.append(member)
         return member
 
-    def stop(self) -> None:
-        """Stop all members in order, all at once; kill those that do not."""
+    def wait(self, what: str, happened: Callable[[], object], timeout_s: float) -> None:
+        """Return once something has happened, which is asked again and again.
+
+        Raises:
+            UserError: it has not in time, or a member has ended that was not killed.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not happened():
+            for member in self.members:
+                if not member.alive and member.killed_at is None:
+                    problem = f"{member.name} ended with {member.process.returncode}"
+                    raise UserError(f"{problem}:\n{member.log_tail()}", f"its log is {member.log}")
+            if time.monotonic() > deadline:
+                tails = (f"{member.name}:\n{member.log_tail()}" for member in self.members)
+                raise UserError(
+                    "\n".join((f"{what}: not within {timeout_s:.0f} s", *tails)),
+                    f"give it less to do, or more time; the logs are in {self._logs}",
+                    ExitCode.TEMPORARY,
+                )
+            time.sleep(WAIT_POLL_S)
+
+    def committed(self) -> dict[int, float]:
+        """Return when each step was first committed, in Unix seconds, as members have said."""
         for member in self.members:
-            member.ask_to_stop()
-        deadline = time.monotonic() + STOP_TIMEOUT_S
+            for event in member.new_events():
+                step = event.data.get("step")
+                if event.kind == "StepCommitted" and isinstance(step, int):
+                    known = self._committed.get(step, event.time)
+                    self._committed[step] = min(event.time, known)
+        return self._committed
+
+    def stop(self) -> None:
+        """Stop all members in order, all at once; kill those that do not, or that need not."""
+        deadline = time.monotonic()
+        if self._orderly:
+            deadline += STOP_TIMEOUT_S
+            for member in self.members:
+                member.ask_to_stop()
         try:
             for member in self.members:
                 member.reap(deadline)

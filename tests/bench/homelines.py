@@ -38,6 +38,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -47,8 +48,8 @@ from msgspec import structs
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.founding.manifest import checked
 from client.cli.founding.options import ModelChoices, RunChoices
-from client.errors import UserError
 from client.lab.chaos.ledger import read_ledger
+from client.lab.chaos.record import LogTail, Note
 from client.lab.founding import found_lab
 from client.lab.local_swarm import LocalSwarm, Member, terminate_as_interrupt
 from client.plan.model import Load, Machine, Prediction, Run, predict
@@ -59,7 +60,6 @@ from model_zoo.specs.codec import CODECS
 from model_zoo.specs.local_rounds import LocalRounds
 from protocol.address import Address
 from protocol.manifest import Manifest
-from tests.bench.timing import all_notes, wait_until_served
 from tests.netlab.internet import Internet, Place
 
 Shape = tuple[int, int]
@@ -72,7 +72,7 @@ LEFT_OUT = 1
 BESIDE_BYTES_PER_S = 2_000.0
 QUEUE_MS = 400.0
 """Forty packets: the hundred that are enough on the real line would be ten."""
-START_S, POLL_S = 150.0, 0.2
+START_S = 150.0
 IN_USE_S = 0.1
 ROUND_S = 400.0
 """A round that takes longer is given up."""
@@ -136,15 +136,18 @@ class Rounds:
 
     def __init__(self, swarm: LocalSwarm, start: Callable[[str, int], Member]) -> None:
         self._swarm, self._start = swarm, start
-        self._closed: dict[int, float] = {}
 
     def next(self, count: int) -> list[float]:
         """Return how long each of the next rounds takes, from the end of the one before; raises
         UserError if one takes too long, or a volunteer has ended."""
-        first = len(self._closed)
+        first = len(self._swarm.committed())
         for wanted in range(first + 1, first + count + 1):
-            self._wait("a round", lambda wanted=wanted: len(self._closed) >= wanted)
+            closed = partial(self._closed, wanted)
+            self._swarm.wait("a round", closed, ROUND_S)
         return self._since(first)
+
+    def _closed(self, count: int) -> bool:
+        return len(self._swarm.committed()) >= count
 
     def kill_and_restart(self) -> tuple[float, list[float]]:
         """Kill a volunteer of each stage and start it again.
@@ -153,7 +156,7 @@ class Rounds:
             The seconds until all of them serve, and those of the rounds from the one in which they
             were killed to the second after their return.
         """
-        first, began = len(self._closed), time.monotonic()
+        first, began = len(self._swarm.committed()), time.monotonic()
         of_stage = dict[int, Member]()
         for member in self._swarm.members:
             view = member.snapshot()
@@ -163,7 +166,11 @@ class Rounds:
             victim.kill()
             self._swarm.members.remove(victim)
         back = [self._start(name, 2) for name in victims]
-        self._wait("the killed serve again", lambda: all(map(_serves, back)))
+        self._swarm.wait(
+            "the killed serve again",
+            lambda: self._closed(first) and all(map(_serves, back)),
+            ROUND_S,
+        )
         took = time.monotonic() - began
         self.next(2)
         return took, self._since(first)
@@ -180,27 +187,22 @@ class Rounds:
         busy = statistics.mean(each.computing + each.resting for each in spent)
         return busy, statistics.mean(each.averaging for each in spent)
 
-    def _wait(self, what: str, until: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + ROUND_S
-        while not until():
-            for member in self._swarm.members:
-                for event in member.new_events():
-                    step = event.data.get("step")
-                    if event.kind == "StepCommitted" and isinstance(step, int):
-                        self._closed[step] = min(event.time, self._closed.get(step, event.time))
-            if time.monotonic() > deadline or not all(m.alive for m in self._swarm.members):
-                tails = (f"{member.name}:\n{member.log_tail(8)}" for member in self._swarm.members)
-                raise UserError(f"not within {ROUND_S:.0f} s: {what}\n" + "\n".join(tails))
-            time.sleep(POLL_S)
-
     def _since(self, first: int) -> list[float]:
-        times = [self._closed[step] for step in sorted(self._closed)][max(first - 1, 0) :]
+        times = [at for _, at in sorted(self._swarm.committed().items())][max(first - 1, 0) :]
         return [round(later - earlier, 1) for earlier, later in itertools.pairwise(times)]
 
 
 def _serves(member: Member) -> bool:
     now = member.snapshot()
     return now is not None and any(seat.state == "serving" for seat in now.seats)
+
+
+def _served(swarm: LocalSwarm, stages: int, replicas: int) -> bool:
+    """Whether the first volunteer sees every stage served by all its replicas."""
+    now = swarm.members[0].snapshot()
+    if now is None or len(now.stages) != stages or now.step == 0:
+        return False
+    return min(len(stage.replicas) for stage in now.stages) >= replicas
 
 
 class Laboratory:
@@ -301,7 +303,8 @@ class Laboratory:
         places = dict.fromkeys(names, line)
         with Internet(places, 1e3 * CARD.rtt_s, QUEUE_MS, net="10.77") as lab:
             manifest = founded(lab.address("v0"), homes, shape, microbatches)
-            with LocalSwarm(homes / "x.swarm", homes, homes / "logs") as swarm:
+            # Nothing of theirs is needed at the end: no orderly one.
+            with LocalSwarm(homes / "x.swarm", homes, homes / "logs", orderly=False) as swarm:
 
                 def start(name: str, life: int) -> Member:
                     where = ("--listen-host", lab.address(name), "--listen-port", str(PORT))
@@ -311,10 +314,8 @@ class Laboratory:
 
                 for name in names:
                     start(name, 1).wait_until_it_answers(START_S)
-                wait_until_served(swarm, *shape)
+                swarm.wait("all stages served", partial(_served, swarm, *shape), START_S)
                 yield manifest, Rounds(swarm, start)
-                for member in swarm.members:  # nothing of theirs is needed: no orderly end
-                    member.kill()
 
 
 @contextmanager
@@ -359,6 +360,17 @@ def founded(address: str, homes: Path, shape: Shape, microbatches: int) -> Manif
     called = Address("ip4", address, PORT, founder.peer)
     write_swarm_file(homes / "x.swarm", sign(manifest, founder, (called,)))
     return manifest
+
+
+def all_notes(logs: Path) -> list[Note]:
+    """Return what volunteers have logged, each in ``NAME.log`` or, if started again, with a number
+    before the end."""
+    notes = list[Note]()
+    for log in sorted(logs.glob("*.log")):
+        tail = LogTail(log, log.stem.partition(".")[0])
+        while some := list(tail.new_notes()):
+            notes += some
+    return notes
 
 
 def main() -> None:

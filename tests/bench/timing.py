@@ -1,5 +1,4 @@
-"""Stages timed at the same moment on this machine, what the model expects of them, and what a swarm
-logs."""
+"""Stages timed at the same moment on this machine, and what the model expects of them."""
 
 from __future__ import annotations
 
@@ -8,14 +7,11 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import torch
 from msgspec import structs
 
 from client.lab.bench.loopback import measure_loopback
-from client.lab.chaos.record import LogTail, Note
-from client.lab.local_swarm import LocalSwarm
 from client.plan.model import Load, Machine, Prediction, Run, predict
 from model_zoo.specs.codec import CODECS
 from model_zoo.specs.model import ModelSpec
@@ -27,7 +23,6 @@ from protocol.manifest import Manifest, StageCost
 STAGE_REPEATS = 5
 START_S = 150.0
 PROBE_ROUNDS = 3
-POLL_S = 0.25
 
 
 def expected(manifest: Manifest) -> Prediction:
@@ -103,28 +98,3 @@ def least_seconds(run: Callable[[], object], repeats: int) -> float:
         run()
         taken.append(time.process_time() - begin)
     return min(taken)
-
-
-def wait_until_served(swarm: LocalSwarm, stages: int, replicas: int) -> None:
-    """Return when the first volunteer sees every stage served by all its replicas."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        now = swarm.members[0].snapshot()
-        if now is not None and len(now.stages) == stages and now.step > 0:
-            counts = [len(stage.replicas) for stage in now.stages]
-            if min(counts) >= replicas:
-                return
-        time.sleep(POLL_S)
-    tails = "\n".join(f"{member.name}:\n{member.log_tail()}" for member in swarm.members)
-    raise SystemExit(f"the volunteers did not find their stages\n{tails}")
-
-
-def all_notes(logs: Path) -> list[Note]:
-    """Return what volunteers have logged, each in ``NAME.log`` or, if started again, with a number
-    before the end."""
-    notes = list[Note]()
-    for log in sorted(logs.glob("*.log")):
-        tail = LogTail(log, log.stem.partition(".")[0])
-        while some := list(tail.new_notes()):
-            notes += some
-    return notes

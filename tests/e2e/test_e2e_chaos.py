@@ -24,7 +24,7 @@ def test_a_kill_in_the_middle_of_a_step_loses_nothing() -> None:
         ground = Ground(folder / "founder", stages=2, replicas=2, seed=1, small=True)
         faults = [Fault("kill", "forward")]
         schedule = draw_schedule(faults, seconds=SECONDS, every_s=SECONDS, stages=2, seed=1)
-        run = Run(ground, folder / "c", schedule, volunteers=4, flags=(), seed=1, say=print)
+        run = Run(ground, folder / "c", schedule, volunteers=4, flags=(), say=print)
         seen = run.perform(SECONDS)
 
     per_step = ground.manifest.microbatches_per_step

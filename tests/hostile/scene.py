@@ -234,8 +234,10 @@ class Scene:
                 places = dict.fromkeys(names, Place())
                 self._internet = stack.enter_context(Internet(places))
             _found(self.attack, self.folder, self._host("v1"))
+            logs = self.folder / "logs"
+            # An orderly leave takes seconds and shows nothing.
             swarm = stack.enter_context(
-                LocalSwarm(self._swarm_file, self.folder, self.folder / "logs")
+                LocalSwarm(self._swarm_file, self.folder, logs, orderly=False)
             )
             try:
                 self._swarm = swarm
@@ -251,8 +253,6 @@ class Scene:
                 return self._result(before, at_first, during, after, time.monotonic() - began)
             finally:
                 self._end_attack()
-                for member in swarm.alive:  # an orderly leave takes seconds and shows nothing
-                    member.kill()
 
     # --- who is where ----------------------------------------------------------------------
 
@@ -333,13 +333,8 @@ class Scene:
     def _newest(self) -> int:
         return max((look.step for look in self._looks()), default=0)
 
-    def _until(self, is_so: object, what: str) -> None:
-        deadline = time.monotonic() + START_S
-        while not is_so():  # type: ignore[operator]
-            if time.monotonic() > deadline:
-                tails = "\n".join(f"{m.name}: {m.log_tail(8)}" for m in self._swarm.members)
-                raise UserError(f"{self.attack.name}: no {what} in {START_S:.0f} s\n{tails}", "")
-            time.sleep(POLL_S)
+    def _until(self, is_so: Callable[[], bool], what: str) -> None:
+        self._swarm.wait(f"{self.attack.name}: {what}", is_so, START_S)
 
     # --- the attack ------------------------------------------------------------------------
 

@@ -79,7 +79,6 @@ class WireProcess:
 CORE = "core"
 MTU = 1500
 MAX_PLACES = 200
-START_S = 20.0
 _FAR_TABLE = "77"
 _AT_ONCE = (
     "cd /proc/sys/net/ipv6/conf && for which in all default; do echo 0 >$which/accept_dad; done"

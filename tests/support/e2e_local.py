@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,19 +65,13 @@ def found(
     return swarm
 
 
-@contextmanager
-def killed_at_the_end(folder: Path) -> Iterator[LocalSwarm]:
+def killed_at_the_end(folder: Path) -> LocalSwarm:
     """Volunteers with their homes below a folder, in the swarm of ``folder/x.swarm``.
 
     At the end they are killed. They would leave in order one after the other, each with a state to
     hand over, for a test that has seen what it came for; leaving has tests of its own.
     """
-    with LocalSwarm(folder / "x.swarm", folder, folder / "logs") as swarm:
-        try:
-            yield swarm
-        finally:
-            for member in swarm.members:
-                member.kill()
+    return LocalSwarm(folder / "x.swarm", folder, folder / "logs", orderly=False)
 
 
 def founded(run: RunChoices, model: ModelChoices = TINY) -> Iterator[LocalSwarm]:

@@ -57,8 +57,6 @@ class Choices:
     every_s: float
     seed: int
     faults: tuple[Fault, ...]
-    extras_s: float
-    """For each of jitter, a join and a leave."""
     out: Path
     keep_logs: bool
     json: bool
@@ -105,7 +103,7 @@ def chaos(
     quick
         About three minutes in all, with few faults.
     out
-        Folder for chaos.json, chaos.md and chaos.svg.
+        Folder for chaos.json and chaos.md.
     keep_logs
         Keep the volunteers' logs in that folder, too.
     json
@@ -116,10 +114,7 @@ def chaos(
         raise UserError(problem, "see volunteer chaos --help", ExitCode.USAGE)
     chosen = _possible(choose_faults(faults, only, QUICK if quick else USUAL), stages)
     seconds, every_s = _pace(minutes, every, quick)
-    extras_s = 10.0 if quick else 30.0
-    choices = Choices(
-        volunteers, stages, seconds, every_s, seed, chosen, extras_s, out, keep_logs, json
-    )
+    choices = Choices(volunteers, stages, seconds, every_s, seed, chosen, out, keep_logs, json)
     _prepare(out)
     report = perform(choices)
     if json:
@@ -128,7 +123,7 @@ def chaos(
         from client.lab.chaos.report import text_report
 
         print(printable(text_report(report)))
-        print(f"report: {out / 'chaos.md'}, plot: {out / 'chaos.svg'}")
+        print(f"report: {out / 'chaos.md'}")
     return ExitCode.OK if report.ok else ExitCode.RUNTIME
 
 
@@ -221,10 +216,9 @@ def _one_run(choices: Choices, ground: Ground, folder: Path, schedule: Sequence[
         schedule,
         volunteers=choices.volunteers,
         flags=("--compute-share", str(choices.share)),
-        seed=choices.seed,
         say=tell,
     )
-    return run.perform(choices.seconds, 0.0 if schedule else choices.extras_s)
+    return run.perform(choices.seconds)
 
 
 def _keep_logs(folder: Path, out: Path) -> None:
@@ -241,7 +235,6 @@ def _write(
     paired: Seen,
     per_step: int,
 ) -> Report:
-    from client.lab.chaos.plot import plot
     from client.lab.chaos.report import Settings, make_report, markdown
 
     settings = Settings(
@@ -260,5 +253,4 @@ def _write(
     with system_errors(f"cannot write to {choices.out}", "choose another --out"):
         (choices.out / "chaos.json").write_bytes(document + b"\n")
         (choices.out / "chaos.md").write_text(markdown(report), encoding="utf-8")
-        (choices.out / "chaos.svg").write_text(plot(report), encoding="utf-8")
     return report

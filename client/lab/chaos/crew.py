@@ -53,8 +53,6 @@ class Volunteer:
     """Whether ``last`` is newer than the last fault."""
     tails: list[LogTail] = field(default_factory=list)
     stopped: bool = False
-    dismissed: bool = False
-    """Whether it was asked to leave for good."""
     past: dict[str, int] = field(default_factory=dict)
     """Counters of its ended processes, as last seen."""
     away: list[tuple[float, float | None]] = field(default_factory=list)
@@ -108,7 +106,8 @@ class Crew:
     def __init__(self, folder: Path, flags: Sequence[str]) -> None:
         self.folder, self._flags = folder, (*FLAGS, *flags)
         self.swarm_file = folder / "x.swarm"
-        self._swarm = LocalSwarm(self.swarm_file, folder, folder / "logs")
+        # Their results are not needed: no orderly end.
+        self.swarm = LocalSwarm(self.swarm_file, folder, folder / "logs", orderly=False)
         self.volunteers: dict[str, Volunteer] = {}
         self._reached: dict[str, FailpointLog] = {}
 
@@ -116,15 +115,7 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
-            self._end()
-        except BaseException:  # a second Ctrl-C must leave nothing behind either
-            self._end()
-            raise
-
-    def _end(self) -> None:
-        for member in self._swarm.members:  # their results are not needed: no orderly end
-            member.reap(0.0)
+        self.swarm.stop()
 
     @property
     def alive(self) -> Iterator[Volunteer]:
@@ -174,7 +165,7 @@ class Crew:
             failpoints.VARIABLE: f"@{volunteer.failpoints}",
             failpoints.LOG_VARIABLE: str(volunteer.reached),
         }
-        volunteer.member = self._swarm.start(
+        volunteer.member = self.swarm.start(
             volunteer.name,
             (*self._flags, *where, *known),
             log_name=log_name,
@@ -224,12 +215,6 @@ class Crew:
         """Continue a stopped node; its last status is out of date."""
         self._signal(volunteer, signal.SIGCONT)
         volunteer.stopped, volunteer.current = False, False
-
-    def dismiss(self, volunteer: Volunteer) -> None:
-        """Ask it to leave in order; it is not started again."""
-        volunteer.dismissed = True
-        if volunteer.member is not None:
-            volunteer.member.ask_to_stop()
 
     def _bury(self, volunteer: Volunteer) -> None:
         volunteer.past = {name: volunteer.counter(name) for name in COUNTED}

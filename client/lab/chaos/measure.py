@@ -67,13 +67,6 @@ class Progress:
         """Return the tokens trained on by a moment."""
         return max((tokens for time, tokens in self.tokens if time <= moment), default=0)
 
-    def rate(self, begin: float, end: float) -> float:
-        """Return tokens per second between the first and the last step of a span."""
-        inside = [(time, tokens) for time, tokens in self.tokens if begin <= time <= end]
-        if len(inside) < 2 or inside[-1][0] <= inside[0][0]:
-            return 0.0
-        return (inside[-1][1] - inside[0][1]) / (inside[-1][0] - inside[0][0])
-
 
 def read_progress(notes: Iterable[Note]) -> Progress:
     """Read the volunteers' reports of the swarm's steps."""
@@ -224,28 +217,6 @@ def loss_gap(chaos: Progress, reference: Progress) -> tuple[int, float | None]:
         if reference.losses[step]
     ]
     return len(common), max(gaps, default=None)
-
-
-def elasticity(seen: Seen, phase: str) -> float | None:
-    """Return the seconds of throughput that a join or leave cost, against the time before it.
-
-    The swarm's steps are few and long, so the resolution is about the length of a step.
-    """
-    if phase not in seen.phases:
-        return None
-    begin, end = seen.phases[phase]
-    progress = read_progress(seen.notes)
-    usual, now = progress.rate(seen.began, seen.ended), progress.rate(begin, end)
-    return round(max(0.0, (1.0 - now / usual) * (end - begin)), 2) if usual and now else None
-
-
-def jitter_share(seen: Seen) -> float | None:
-    """Return the throughput under jitter against that without."""
-    if "jitter" not in seen.phases:
-        return None
-    progress = read_progress(seen.notes)
-    usual, now = progress.rate(seen.began, seen.ended), progress.rate(*seen.phases["jitter"])
-    return round(now / usual, 3) if usual else None
 
 
 def goodput(chaos: Seen, reference: Seen) -> tuple[int, int]:

@@ -12,7 +12,6 @@ free again the waiting bytes are delivered. Memory: per direction of a connectio
 from __future__ import annotations
 
 import math
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -34,8 +33,6 @@ class Shape:
 
     blocked: bool = False
     delay_s: float = 0.0
-    jitter_s: float = 0.0
-    """Most additional delay, drawn for every chunk; order is kept."""
     bytes_per_s: float = math.inf
 
     def joined(self, other: Shape) -> Shape:
@@ -43,7 +40,6 @@ class Shape:
         return Shape(
             self.blocked or other.blocked,
             self.delay_s + other.delay_s,
-            self.jitter_s + other.jitter_s,
             min(self.bytes_per_s, other.bytes_per_s),
         )
 
@@ -54,10 +50,9 @@ CLEAR = Shape()
 class Rules:
     """The shape of every directed pair; waiting tasks are woken when it changes."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self) -> None:
         self._shapes: dict[tuple[str | None, str | None], Shape] = {}
         self._changed = trio.lowlevel.ParkingLot()
-        self.rng = random.Random(seed)
 
     def set(self, source: str | None, target: str | None, shape: Shape) -> None:
         """Shape the traffic from ``source`` to ``target``."""
@@ -65,11 +60,6 @@ class Rules:
             self._shapes.pop((source, target), None)
         else:
             self._shapes[source, target] = shape
-        self._changed.unpark_all()
-
-    def clear(self) -> None:
-        """Remove all rules."""
-        self._shapes.clear()
         self._changed.unpark_all()
 
     def between(self, source: str | None, target: str | None) -> Shape:
@@ -113,8 +103,7 @@ class _Pipe:
         due = 0.0
         while data := await self._reader.receive_some(CHUNK_BYTES):
             shape = self._rules.between(self._source, self._target)
-            later = shape.delay_s + self._rules.rng.uniform(0.0, shape.jitter_s)
-            due = max(due, trio.current_time() + later)
+            due = max(due, trio.current_time() + shape.delay_s)
             self._chunks.append(_Chunk(due, data))
             self._changed.unpark_all()
             while len(self._chunks) >= MAX_CHUNKS:

@@ -12,17 +12,14 @@ from client.lab.chaos.catalogue import MEANINGS
 from client.lab.chaos.ledger import read_ledger
 from client.lab.chaos.measure import (
     FaultFigures,
-    elasticity,
     goodput,
-    jitter_share,
     loss_gap,
     measure_faults,
     missing_share,
     read_progress,
     sound,
 )
-from client.lab.chaos.run import JITTER, Seen
-from client.lab.chaos.score import Score, score
+from client.lab.chaos.run import Seen
 
 TOLERANCE = 1e-3
 """Relative difference of the losses at a step that the order of sums explains (I3)."""
@@ -45,7 +42,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Series(Struct, frozen=True, kw_only=True):
-    """A run over time, for plots; seconds since its measured time began."""
+    """A run over time; seconds since its measured time began."""
 
     losses: list[tuple[int, float]]
     tokens: list[tuple[float, int]]
@@ -83,10 +80,6 @@ class Report(Struct, frozen=True, kw_only=True):
     goodput_corrected: float | None
     """Goodput corrected for it."""
     wasted_s: float
-    join_s: float | None
-    leave_s: float | None
-    jitter_share: float | None
-    score: Score
     crashes: list[str]
     trouble: list[str]
     chaos: Series
@@ -104,8 +97,6 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
     share = tokens / reference_tokens if reference_tokens else None
     missing = missing_share(seen)
     corrected = None if share is None else share / max(1e-9, 1.0 - missing)
-    join_s, leave_s = elasticity(paired, "join"), elasticity(paired, "leave")
-    jitter = jitter_share(paired)
     crashes = [f"{crash.name} ended with {crash.code}" for crash in seen.crashes]
     problems = _problems(faults, crashes, ledger.missing, gap, compared, tokens)
     if not sound(ledger):
@@ -131,15 +122,6 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
         missing_share=round(missing, 4),
         goodput_corrected=_rounded(corrected),
         wasted_s=round(sum(fault.wasted_s for fault in faults), 2),
-        join_s=join_s,
-        leave_s=leave_s,
-        jitter_share=jitter,
-        score=score(
-            faults,
-            elasticity_s=[cost for cost in (join_s, leave_s) if cost is not None],
-            jitter=jitter,
-            corrected_goodput=corrected,
-        ),
         crashes=crashes,
         trouble=seen.trouble,
         chaos=_series(seen),
@@ -227,9 +209,6 @@ def summary(report: Report) -> list[tuple[str, str]]:
         ("goodput", f"{_share(report.goodput)}; volunteers away {_share(report.missing_share)}"),
         ("goodput, corrected for that", _share(report.goodput_corrected)),
         ("wasted compute", f"{report.wasted_s:g} s at most"),
-        ("a join, a leave", f"{_seconds(report.join_s)}, {_seconds(report.leave_s)} s"),
-        (f"under {JITTER.jitter_s * 1000:.0f} ms of jitter", _share(report.jitter_share)),
-        ("Resilience Score", "-" if report.score.total is None else f"{report.score.total:.3f}"),
     ]
 
 
@@ -248,7 +227,6 @@ def markdown(report: Report) -> str:
     """Return the report as a Markdown document."""
     asked = report.settings
     head, *rows = table(report)
-    weights = ", ".join(f"{name} {weight:g}" for name, weight in report.score.weights.items())
     kinds = dict.fromkeys(name.partition("@")[0] for name in asked.faults)
     lines = [
         "# Chaos",
@@ -273,22 +251,8 @@ def markdown(report: Report) -> str:
             ["fault", "what is done"], [[k, MEANINGS[k]] for k in MEANINGS if k in kinds]
         ),
         "",
-        "## The score",
-        "",
-        f"Weights: {weights}. RPO, RTO and elasticity enter as 1 / (1 + cost): mean steps rolled "
-        "back per fault, median RTO in seconds, mean seconds of throughput that a join and a leave "
-        "cost. Jitter and preemption (corrected goodput) are shares, at most 1. What was not "
-        "measured is left out and the other weights are scaled up.",
-        "",
-        *_markdown_table(["term", "value"], _terms(report.score)),
-        "",
     ]
     return "\n".join(lines)
-
-
-def _terms(found: Score) -> list[list[str]]:
-    names = ("rpo", "rto", "elasticity", "jitter", "preemption", "total")
-    return [[name, _number(getattr(found, name))] for name in names]
 
 
 def _markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -302,7 +266,3 @@ def _seconds(value: float | None) -> str:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client.errors import ExitCode, UserError
 from client.lab.chaos.crew import COUNTED, Crew, Volunteer
 from client.lab.chaos.ground import Ground
 from client.lab.chaos.inject import Injected, Injector
 from client.lab.chaos.record import Note
-from client.lab.chaos.relay import CLEAR, Shape
 from client.lab.chaos.schedule import Planned
 from client.lab.chaos.wires import Wires
 
@@ -26,7 +24,6 @@ WARM_STEPS = 3
 """Steps before time is taken."""
 READY_S = 240.0
 MOST_TROUBLE = 200
-JITTER = Shape(jitter_s=0.1)
 KEPT = ("StepCommitted", "StageClosed", "PeerChanged", "StageAssigned", "RecoveryEvent")
 
 
@@ -49,7 +46,7 @@ class Seen:
     began: float = 0.0
     """The beginning of the measured time."""
     ended: float = 0.0
-    """Its end, before join, leave and jitter."""
+    """Its end."""
     notes: list[Note] = field(default_factory=list)
     counters: list[tuple[float, dict[str, int]]] = field(default_factory=list)
     """Sums over all volunteers, every second."""
@@ -60,8 +57,6 @@ class Seen:
     crashes: list[Crash] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
     """Warnings and errors in the logs."""
-    phases: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Spans of the other experiments: jitter, join, leave."""
 
 
 class Run:
@@ -73,7 +68,6 @@ class Run:
         schedule: the faults.
         volunteers: their number.
         flags: further flags of each.
-        seed: of the jitter.
         say: shows a line to the user.
     """
 
@@ -85,22 +79,20 @@ class Run:
         *,
         volunteers: int,
         flags: Sequence[str],
-        seed: int,
         say: Callable[[str], None],
     ) -> None:
         self._ground, self._say = ground, say
         self._names = [f"v{number}" for number in range(1, volunteers + 1)]
         self._crew = Crew(folder, flags)
-        self._wires = Wires(self._crew.processes, seed)
+        self._wires = Wires(self._crew.processes)
         stages = ground.manifest.stage_count
         self._injector = Injector(self._crew, self._wires, schedule, stages, say)
         self._looked = self._said = 0.0
         self._steps: dict[int, float] = {}
         self.seen = Seen()
 
-    def perform(self, seconds: float, extras_s: float = 0.0) -> Seen:
-        """Start, measure for ``seconds``, then try jitter, a join and a leave for ``extras_s``
-        each; 0: leave them out.
+    def perform(self, seconds: float) -> Seen:
+        """Start, and measure for ``seconds``.
 
         Raises:
             UserError: the swarm did not start.
@@ -111,9 +103,6 @@ class Run:
             self._watch(seconds)
             self._finish_open_fault()
             self.seen.ended = self.seen.began + seconds
-            if extras_s:
-                self._try_jitter(extras_s)
-                self._try_join_and_leave(extras_s)
             self.seen.injected = self._injector.injected
             for volunteer in self._crew.volunteers.values():
                 self.seen.away[volunteer.name] = list(volunteer.away)
@@ -127,34 +116,28 @@ class Run:
         first, *others = volunteers
         self._ground.write(self._crew.swarm_file, self._crew.address(first))
         self._crew.start(first)
-        self._until(lambda: self._crew.share_capacity(first), "a first volunteer")
+        self._until("a first volunteer", lambda: self._crew.share_capacity(first))
         for volunteer in others:
             self._crew.start(volunteer)
-        self._until(self._is_ready, "all volunteers at work")
+        self._until("all volunteers at work", self._is_ready)
 
     def _is_ready(self) -> bool:
         serving = all(v.stage is not None for v in self._crew.volunteers.values())
         return serving and len(self._steps) >= WARM_STEPS
 
-    def _until(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + READY_S
-        while not condition():
-            for volunteer in self._crew.volunteers.values():
-                if volunteer.member is not None and not volunteer.alive:
-                    problem = f"{volunteer.name} ended:\n{volunteer.member.log_tail()}"
-                    raise UserError(problem, f"its log is {volunteer.member.log}")
-            if time.monotonic() > deadline:
-                problem = f"{what}: not within {READY_S:.0f} s"
-                raise UserError(problem, "fewer --volunteers need less", ExitCode.TEMPORARY)
+    def _until(self, what: str, condition: Callable[[], bool]) -> None:
+        def looked() -> bool:
             self._look()
-            time.sleep(POLL_S)
+            return condition()
+
+        self._crew.swarm.wait(what, looked, READY_S)
 
     # --- watching ----------------------------------------------------------------------------
 
-    def _watch(self, seconds: float, *, begin: bool = True) -> None:
+    def _watch(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            self._turn(begin=begin)
+            self._turn(begin=True)
             time.sleep(POLL_S)
 
     def _turn(self, *, begin: bool) -> None:
@@ -164,7 +147,7 @@ class Run:
         self._mourn(now)
 
     def _finish_open_fault(self) -> None:
-        """Wait until the last fault is undone, so that the next experiment has all volunteers."""
+        """Wait until the last fault is undone, so that its figures are whole."""
         while self._injector.busy:
             self._turn(begin=False)
             time.sleep(POLL_S)
@@ -208,7 +191,7 @@ class Run:
     def _mourn(self, now: float) -> None:
         """Note volunteers whose process has ended without a fault of ours, and restart them."""
         for volunteer in self._crew.volunteers.values():
-            if volunteer.member is None or volunteer.alive or volunteer.dismissed:
+            if volunteer.member is None or volunteer.alive:
                 continue
             if self._injector.expects_end_of(volunteer):
                 continue
@@ -219,30 +202,3 @@ class Run:
             self._crew.kill(volunteer)
             volunteer.went(now)
             self._crew.start(volunteer)
-
-    # --- other experiments ------------------------------------------------------------------
-
-    def _try_jitter(self, seconds: float) -> None:
-        self._say(f"jitter of up to {JITTER.jitter_s * 1000:.0f} ms on every packet")
-        self._wires.shape(None, None, JITTER)
-        begin = time.time()
-        self._watch(seconds, begin=False)
-        self.seen.phases["jitter"] = (begin, time.time())
-        self._wires.shape(None, None, CLEAR)
-        self._watch(seconds / 4, begin=False)
-
-    def _try_join_and_leave(self, seconds: float) -> None:
-        """One more volunteer joins; once it serves, it drains and leaves."""
-        newcomer = self._crew.enlist(f"v{len(self._names) + 1}", self._wires)
-        self.seen.names[newcomer.peer] = newcomer.name
-        self._crew.share_capacity(self._crew.volunteers[self._names[0]])
-        self._say(f"{newcomer.name} joins")
-        self._crew.start(newcomer)
-        begin = time.time()
-        self._watch(seconds, begin=False)
-        self.seen.phases["join"] = (begin, time.time())
-        self._say(f"{newcomer.name} leaves")
-        self._crew.dismiss(newcomer)
-        begin = time.time()
-        self._watch(seconds, begin=False)
-        self.seen.phases["leave"] = (begin, time.time())

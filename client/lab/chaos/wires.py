@@ -26,11 +26,10 @@ class Wires:
 
     Args:
         processes: the process of every running volunteer, by name, which identifies diallers.
-        seed: of the jitter.
     """
 
-    def __init__(self, processes: Callable[[], dict[str, int]], seed: int = 0) -> None:
-        self._processes, self._seed = processes, seed
+    def __init__(self, processes: Callable[[], dict[str, int]]) -> None:
+        self._processes = processes
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relays", daemon=True)
         self._token: trio.lowlevel.TrioToken
@@ -76,7 +75,7 @@ class Wires:
 
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        self._rules = Rules(self._seed)
+        self._rules = Rules()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._ready.set()

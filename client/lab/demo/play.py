@@ -14,7 +14,7 @@ from client.cli.founding.options import RunChoices
 from client.cli.models.model_source import Trained, find_places, load_newest, needed_model
 from client.cli.models.newest import file_tokenizer
 from client.cli.terminal.swarm_text import introduction
-from client.lab.demo.report import DemoReport, check_invariants, loss_plot
+from client.lab.demo.report import DemoReport, check_invariants
 from client.lab.demo.run import DemoRun, Observed
 from client.lab.demo.screen import Screen
 from client.lab.founding import HOST, write_lab
@@ -104,21 +104,21 @@ class Play:
                 context=trained.manifest.model.context,
             ),
             median_tokens_per_s=statistics.median(seen.tokens_per_s or [0.0]),
+            losses=sorted(seen.losses.items()),
             killed=seen.kill.name if seen.kill else None,
+            killed_at_step=seen.kill.step if seen.kill else None,
             recovered_s=seen.recovered_s,
             rerouted_microbatches=seen.total("rerouted_microbatches"),
             replayed_microbatches=seen.total("lost_microbatches"),
             invariants=invariants,
             seconds=time.monotonic() - begin,
-            plot=str(self._out / "loss.svg"),
             model=str(self._out / "model"),
             sample=PROMPT + text,
         )
-        self._write(report, trained, seen)
+        self._write(report, trained)
         return report
 
-    def _write(self, report: DemoReport, trained: Trained, seen: Observed) -> None:
-        Path(report.plot).write_text(loss_plot(trained.manifest, seen))
+    def _write(self, report: DemoReport, trained: Trained) -> None:
         (self._out / "sample.txt").write_text(report.sample)
         document = msgspec.json.format(msgspec.json.encode(report), indent=2)
         (self._out / "report.json").write_bytes(document + b"\n")

@@ -10,9 +10,11 @@ from client.cli.models.model_source import Places
 from client.compute.checkpoint import verify
 from client.compute.errors import CheckpointError
 from client.lab.demo.run import Observed
-from client.lab.svg import Curve, Event, Labels, curves_chart
+from client.views import plot
+from client.views.span import Box, plain
 from client.views.words import count_rate as human_rate
-from protocol.manifest import Manifest
+
+CURVE = Box(66, 12)
 
 
 class Invariants(Struct, frozen=True):
@@ -47,14 +49,16 @@ class DemoReport(Struct, frozen=True):
     held_out_loss: float
     """Nats per token (byte) on text that was not trained on."""
     median_tokens_per_s: float
+    losses: list[tuple[int, float]]
+    """Mean training loss by step, in nats per token (byte)."""
     killed: str | None
+    killed_at_step: int | None
     recovered_s: float | None
     """From SIGKILL to the first accepted backward of a re-routed microbatch."""
     rerouted_microbatches: int
     replayed_microbatches: int
     invariants: Invariants
     seconds: float
-    plot: str
     model: str
     sample: str
     schema_version: int = 1
@@ -84,20 +88,6 @@ def _hash(path: Path) -> str | None:
         return None  # cut off by the SIGKILL or replaced meanwhile
 
 
-def loss_plot(manifest: Manifest, seen: Observed) -> str:
-    """Return the SVG of the training loss, with the kill marked."""
-    events = [Event(seen.kill.step, f"SIGKILL to {seen.kill.name}")] if seen.kill else []
-    labels = Labels(
-        f"Training loss of the swarm {manifest.name}",
-        f"{len(seen.names)} volunteers, {manifest.stage_count} stages, "
-        f"{manifest.boundary_codec} on the wire",
-        "step",
-        "loss (nats per byte)",
-    )
-    points = [(float(step), loss) for step, loss in sorted(seen.losses.items())]
-    return curves_chart([Curve(points)], labels, events=events)
-
-
 def report_text(report: DemoReport) -> str:
     """Return the report for people."""
     rows = [
@@ -116,20 +106,22 @@ def report_text(report: DemoReport) -> str:
             f"{report.invariants.differing_replicas} of "
             f"{report.invariants.compared_replicas} replica pairs differ",
         ),
-        ("loss plot", report.plot),
         ("model", f"{report.model} (Hugging Face layout)"),
     ]
     width = max(len(name) for name, _ in rows) + 2
     lines = [f"{name:<{width}}{words}" for name, words in rows]
-    return "\n".join([*lines, "", "sample:", report.sample.rstrip()])
+    curve = [plain([line]) for line in plot.curve(report.losses, CURVE)]
+    lines += ["", "loss by step:", *curve, "", "sample:", report.sample.rstrip()]
+    return "\n".join(lines)
 
 
 def _recovery(report: DemoReport) -> str:
     if report.killed is None:
         return "nobody"
+    killed = f"{report.killed} at step {report.killed_at_step}"
     if report.recovered_s is None:
-        return f"{report.killed}; no microbatch had to be sent another way"
+        return f"{killed}; no microbatch had to be sent another way"
     return (
-        f"{report.killed}; {report.recovered_s:.2f} s from the kill to the first microbatch done "
+        f"{killed}; {report.recovered_s:.2f} s from the kill to the first microbatch done "
         "another way"
     )

@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from client.control.snapshot import EventView, Snapshot
-from client.errors import ExitCode, UserError
 from client.lab.demo.screen import Screen, View
 from client.lab.local_swarm import LocalSwarm, Member
 
-POLL_S = 0.25
 KILL_AT = 0.4
 """Share of the steps after which a volunteer is killed: late enough that all have joined."""
 
@@ -60,7 +58,7 @@ class DemoRun:
         self._screen = screen
         self._wants_kill = kill
         self._begin = time.monotonic()
-        self._deadline = self._begin + timeout_s
+        self._timeout_s = timeout_s
         self.observed = Observed()
 
     def run(self) -> Observed:
@@ -69,12 +67,14 @@ class DemoRun:
         Raises:
             UserError: a volunteer ended that was not killed, or time ran out.
         """
-        while not self._done():
-            self._check_alive()
-            self._look()
-            self._kill_one_when_due()
-            time.sleep(POLL_S)
+        self._swarm.wait("done", self._turn, self._timeout_s)
         return self.observed
+
+    def _turn(self) -> bool:
+        """Look, and do what is due; tell whether all are done."""
+        self._look()
+        self._kill_one_when_due()
+        return self._done()
 
     def _look(self) -> None:
         for member in self._swarm.alive:
@@ -131,20 +131,6 @@ class DemoRun:
     def _done(self) -> bool:
         living = [self.observed.last.get(member.name) for member in self._swarm.alive]
         return bool(living) and all(now is not None and now.state == "done" for now in living)
-
-    def _check_alive(self) -> None:
-        for member in self._swarm.members:
-            if not member.alive and member.killed_at is None:
-                raise UserError(
-                    f"{member.name} ended with {member.process.returncode}:\n{member.log_tail()}",
-                    f"its log is {member.log}",
-                )
-        if time.monotonic() > self._deadline:
-            raise UserError(
-                f"not done after {self._deadline - self._begin:.0f} s",
-                "fewer --steps take less time; the logs of the volunteers say what they did",
-                ExitCode.TEMPORARY,
-            )
 
     def _view(self, newest: Snapshot) -> View:
         kill = self.observed.kill

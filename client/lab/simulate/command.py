@@ -7,7 +7,6 @@ Nothing is trained and no network is used. One world per command; several polici
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
@@ -15,7 +14,7 @@ from msgspec import Struct
 
 from client.cli.terminal.output import print_json
 from client.cli.terminal.parameters import AsJson
-from client.errors import ExitCode, UserError, system_errors
+from client.errors import ExitCode, UserError
 from client.lab.simulate.screen import Bar, report
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ def simulate(
     seed: Annotated[int, Parameter(validator=validators.Number(gte=0, lt=2**62))] = 0,
     policy: tuple[str, ...] = DEFAULT_POLICIES,
     json: AsJson = False,
-    plot: Path | None = None,
 ) -> None:
     """Simulate the matching of a swarm and compare policies.
 
@@ -66,8 +64,6 @@ def simulate(
         Of everything random; the same seed is the same world.
     policy
         Who decides; may be repeated. A wrong name shows the right ones.
-    plot
-        Write the throughput over time to this SVG file.
     """
     from client.lab.simulate.market.catalogue import compare
     from client.lab.simulate.market.nature import draw
@@ -77,8 +73,6 @@ def simulate(
     nature = draw(Setting(volunteers, stages, churn / 100.0, hours, seed))
     with Bar() as bar:
         found = list(compare(nature, policy, bar.show))
-    if plot:
-        write_plot(plot, nature, found)
     if json:
         print_json(answer(nature, found))
         return
@@ -96,26 +90,6 @@ def check_policies(names: tuple[str, ...]) -> None:
                 f"choose from {', '.join(POLICIES)}",
                 ExitCode.USAGE,
             )
-
-
-def write_plot(path: Path, nature: Nature, found: list[Figures]) -> None:
-    """Write the throughput over time as SVG."""
-    from client.lab.svg import Curve, Labels, curves_chart
-
-    setting = nature.setting
-    curves = [
-        Curve([(at_s / 60, share) for at_s, share in figures.series], figures.policy)
-        for figures in found
-    ]
-    labels = Labels(
-        "Throughput of the pipeline",
-        f"{setting.volunteers} volunteers, {setting.stages} stages, "
-        f"{setting.churn:.0%} churn per hour, seed {setting.seed}",
-        "minutes",
-        "share of the oracle",
-    )
-    with system_errors(f"cannot write {path}", "choose another --plot"):
-        path.write_text(curves_chart(curves, labels), encoding="utf-8")
 
 
 def answer(nature: Nature, found: list[Figures]) -> Answer:

@@ -79,17 +79,12 @@ def trained(
     first = processes.start(NAMES[0], flags)
     first.wait_until_it_answers(90)
     processes.start(NAMES[1], flags)
-    committed: dict[int, float] = {}
     steps = 5 if asked.small else STEPS
-    while len(committed) < steps and time.monotonic() < end:
+    while len(processes.committed()) < steps and time.monotonic() < end:
         if not all(member.alive for member in processes.members):
             break
-        for event in first.new_events():
-            step = event.data.get("step")
-            if event.kind == "StepCommitted" and isinstance(step, int):
-                committed.setdefault(step, event.time)
         time.sleep(0.2)
-    return [committed[step] for step in sorted(committed)]
+    return [at for _, at in sorted(processes.committed().items())]
 
 
 def made_up(folder: Path) -> str:

@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +24,6 @@ from msgspec import Struct
 
 from client.cli.founding.options import ModelChoices, RunChoices
 from client.compute.process import ALLOCATOR
-from client.errors import UserError
 from client.lab.founding import HOST, write_lab
 from client.lab.local_swarm import LocalSwarm
 from protocol.invite import SwarmFile
@@ -41,7 +39,6 @@ NAMES = ("volunteer-1", "volunteer-2")
 JOIN_FLAGS = ("--listen-host", HOST, "--threads", "1")
 SWARM_FILE = "bench.swarm"
 START_TIMEOUT_S = 60.0
-POLL_S = 0.25
 
 
 class Turn(Struct, frozen=True):
@@ -113,22 +110,13 @@ def swarm_moments(swarm: SwarmFile, homes: Path) -> list[float]:
     Raises:
         UserError: it did not do its steps in time.
     """
-    deadline = time.monotonic() + TIMEOUT_S
+    steps = swarm.manifest.steps
     with LocalSwarm(homes / SWARM_FILE, homes, homes / "logs") as processes:
         first = processes.start(NAMES[0], JOIN_FLAGS)
         first.wait_until_it_answers(START_TIMEOUT_S)
         processes.start(NAMES[1], JOIN_FLAGS)
-        committed: dict[int, float] = {}
-        while len(committed) < swarm.manifest.steps:
-            if time.monotonic() > deadline or not all(m.alive for m in processes.members):
-                problem = f"the swarm did {len(committed)} of {swarm.manifest.steps} steps"
-                raise UserError(problem, "\n".join(m.log_tail() for m in processes.members))
-            for event in first.new_events():
-                step = event.data.get("step")
-                if event.kind == "StepCommitted" and isinstance(step, int):
-                    committed.setdefault(step, event.time)
-            time.sleep(POLL_S)
-    return [committed[step] for step in sorted(committed)]
+        processes.wait(f"{steps} steps", lambda: len(processes.committed()) >= steps, TIMEOUT_S)
+        return [at for _, at in sorted(processes.committed().items())]
 
 
 def one_process(work: Work, folder: Path) -> Rates:

@@ -8,12 +8,10 @@ from functools import partial
 from client.lab.simulate.market.bounds import oracle
 from client.lab.simulate.market.crowd import Crowd
 from client.lab.simulate.market.nature import Nature
-from client.lab.simulate.market.policies.annealing import Annealing
 from client.lab.simulate.market.policies.dual import DualByValue, DualPetals
 from client.lab.simulate.market.policies.joining import ByValue, Joining, Random
 from client.lab.simulate.market.policies.moving import Petals, Swarm
 from client.lab.simulate.market.policies.policy import MakePolicy
-from client.lab.simulate.market.policies.stable import StaticStable
 from client.lab.simulate.market.run import play
 from client.lab.simulate.market.score import Figures, score
 
@@ -26,11 +24,9 @@ POLICIES: dict[str, MakePolicy] = {
     "swarm-30": lambda market: Swarm(market, 30.0, careful=True),
     "petals-0.75": lambda market: Petals(market, 0.75),
     "petals-0.95": lambda market: Petals(market, 0.95),
-    "gale-shapley-static": StaticStable,
     "value-join": ByValue,
     "value-join-dual": DualByValue,
     "petals-dual": lambda market: DualPetals(market, 0.95),
-    "annealing": Annealing,
 }
 Progress = Callable[[str, float], object]
 """Called with the name of the simulated policy and the share done."""

@@ -67,8 +67,6 @@ class Nature:
     @cached_property
     def dual_rates(self) -> Ints:
         """c_vs of volunteers that hold two stages (N, S); averaging the second takes some link."""
-        if not self.setting.charged:
-            return self.rates
         shares = [
             world.averaging_share(self.setting.parameters_per_stage, link)
             for link in self.bytes_per_s.tolist()

@@ -14,8 +14,6 @@ DENT = 0.95
 """A loss counts if throughput falls below this share of its earlier value, and is over at this
 share again, both relative to the oracle."""
 
-SERIES_POINTS = 180
-
 
 class Talk(Struct, frozen=True):
     """The messages of the matching, per volunteer and hour."""
@@ -48,8 +46,6 @@ class Figures(Struct, frozen=True):
     """Share of the time in which a stage was not served."""
     talk: Talk | None
     """Only of policies that exchange messages."""
-    series: list[tuple[float, float]]
-    """(seconds, throughput over the bound), averaged."""
     wall_s: float
 
 
@@ -70,7 +66,6 @@ def score(policy: str, nature: Nature, oracle: Oracle, record: Record) -> Figure
         losses_felt=len(waits),
         empty=float(record.empty.mean()),
         talk=_talk(record.said, hours) if record.said else None,
-        series=_series(record.times_s, share),
         wall_s=record.wall_s,
     )
 
@@ -107,13 +102,3 @@ def recoveries_s(times_s: Floats, share: Floats, losses_s: Floats) -> list[float
 
 def _over(part: Floats, whole: Floats) -> float:
     return float(part.sum() / whole.sum()) if whole.any() else 0.0
-
-
-def _series(times_s: Floats, share: Floats) -> list[tuple[float, float]]:
-    parts = min(SERIES_POINTS, len(times_s))
-    starts = np.linspace(0, len(times_s), parts, endpoint=False).astype(int)
-    means = np.add.reduceat(share, starts) / np.diff(np.append(starts, len(share)))
-    return [
-        (round(float(times_s[i]), 1), round(float(m), 4))
-        for i, m in zip(starts, means, strict=True)
-    ]

@@ -89,8 +89,6 @@ class Setting:
     """Share of the volunteers that leave per hour."""
     hours: float = 3.0
     seed: int = 0
-    charged: bool = True
-    """Whether dual homing pays for averaging a second stage."""
 
     @property
     def horizon_s(self) -> float:

@@ -80,6 +80,24 @@ def test_leaving_stops_all_with_their_workers(
         _wait_until_gone(_worker(member))
 
 
+def test_who_needs_no_orderly_end_is_killed(swarm: LocalSwarm) -> None:
+    homes = swarm._homes
+    with LocalSwarm(homes / "x.swarm", homes, homes / "logs", orderly=False) as other:
+        (member,) = _start(other)
+    assert member.process.returncode == -signal.SIGKILL
+    _wait_until_gone(_worker(member))
+
+
+def test_what_does_not_happen_in_time_is_an_error_and_who_was_killed_is_none(
+    swarm: LocalSwarm,
+) -> None:
+    (member,) = _start(swarm)
+    member.kill()
+    swarm.wait("at once", lambda: True, 0.0)
+    with pytest.raises(UserError, match=r"never: not within 0 s\nvolunteer-1:"):
+        swarm.wait("never", lambda: False, 0.0)
+
+
 def test_one_that_fails_to_start_is_explained_by_its_log(
     swarm: LocalSwarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,15 +13,15 @@ SMALL = ("simulate", "--volunteers", "20", "--stages", "4", "--hours", "1")
 
 
 def test_json_names_world_and_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*SMALL, "--churn", "10", "--seed", "3", "--policy", "random", "--json"]) == 0
+    policies = ("--policy", "random", "--policy", "petals-dual")
+    assert run([*SMALL, "--churn", "10", "--seed", "3", *policies, "--json"]) == 0
     said = capsys.readouterr()
     answer = json.loads(said.out)
     assert answer["schema_version"] == 1
     assert (answer["volunteers"], answer["stages"], answer["seed"]) == (20, 4, 3)
     assert answer["churn_per_hour"] == 0.1
-    (figures,) = answer["policies"]
-    assert figures["policy"] == "random"
-    assert 0 <= figures["share"] <= 1
+    assert [figures["policy"] for figures in answer["policies"]] == ["random", "petals-dual"]
+    assert all(0 <= figures["share"] <= 1 for figures in answer["policies"])
     assert said.err == ""
 
 

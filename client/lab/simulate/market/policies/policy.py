@@ -1,6 +1,6 @@
-"""The interface of a placement policy, and the omniscient policies' view of the world.
+"""The interface of a placement policy, and the baselines' view of the world.
 
-``Market`` is the baselines' view: the volunteers believed alive, their present and future places,
+``Market`` is that view: the volunteers believed alive, their present and future places,
 and the resulting loads, exact and without delay. It shows no crash before it is detected.
 """
 
