@@ -24,7 +24,8 @@ from client.control.sockets import remove_stale
 from client.control.updates import EVERY_S, UPDATE_METHOD, Update
 
 LOOK_S = 5.0
-"""Time between looks whether somebody has removed the socket's file, which is then made again."""
+"""Time between looks whether somebody has removed the socket's file or folder; both are made
+again."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class _Server:
                     try:
                         if not path.exists():
                             listener.close()
+                            path.parent.mkdir(mode=0o700, exist_ok=True)
                             listener = await _listen(path)
                         with trio.move_on_after(LOOK_S):
                             connection, _ = await listener.accept()

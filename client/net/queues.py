@@ -49,12 +49,16 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
 
     async def put(self, item: T) -> None:
         """Wait for room, then append; raises trio.ClosedResourceError after ``close``."""
-        async with self._turn:
-            while not (self._closed or self._has_room(item)):
-                await self._taken.park()
-            if self._closed:
-                raise trio.ClosedResourceError
-            self._append(item)
+        try:
+            async with self._turn:
+                while not (self._closed or self._has_room(item)):
+                    await self._taken.park()
+                if self._closed:
+                    raise trio.ClosedResourceError
+                self._append(item)
+        finally:
+            if not self._items:  # this task has given up, and no item tells ``wait_empty``
+                self._emptied.unpark_all()
 
     def append(self, item: T) -> bool:
         """Append beyond the bounds; return whether there was room.

@@ -29,7 +29,7 @@ def identity_lock(folder: Path) -> Iterator[None]:
     Whoever only looks who holds it (``lock_holder``) has it for a moment, so a second try decides.
 
     Raises:
-        UserError: another process holds it; names the process.
+        UserError: another process holds it, which is named; or the disk has no locks.
     """
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -41,6 +41,10 @@ def identity_lock(folder: Path) -> Iterator[None]:
                 if last:
                     raise already_runs(_named(descriptor)) from error
                 time.sleep(LOOK_S)
+            except OSError as error:
+                words = f"the disk of {folder} has no locks: {error.strerror}"
+                next_step = f"set {HOME_VARIABLE} to a folder on another disk"
+                raise UserError(words, next_step, ExitCode.CONFIG) from error
         with suppress(OSError):  # a full disk: the lock counts, the number is for people
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -59,6 +63,8 @@ def lock_holder(folder: Path) -> str:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when it is closed
     except BlockingIOError:
         return _named(descriptor)
+    except OSError:
+        return ""  # the disk has no locks
     finally:
         os.close(descriptor)
     return ""

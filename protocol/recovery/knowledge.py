@@ -75,6 +75,8 @@ class Knowledge:
     now: float = field(default=0.0, init=False)
     newest: int = field(default=0, init=False)
     """Newest version of our lineage that we have seen served."""
+    made: int = field(default=0, init=False)
+    """Newest version of our lineage that a seat of ours has made; views show it a moment later."""
     stalled_since: float | None = field(default=None, init=False)
     """Since when we do not train."""
     unmet_since: float | None = field(default=None, init=False)
@@ -119,7 +121,7 @@ class Knowledge:
         """Follow another lineage, of which nothing has been seen yet."""
         self.lineage, self.open = lineage, True
         self._begin_certified()
-        self.newest, self._seen = lineage.version, {}
+        self.newest, self.made, self._seen = lineage.version, lineage.version, {}
         before, nobody = self.context, (None,) * self.stages
         self.context = RecoveryContext(
             before.live, nobody, unlinked=before.unlinked, heard=before.heard
@@ -218,7 +220,7 @@ class Knowledge:
     def reached(self) -> int | None:
         """Return the newest version for which one witness is enough; None: any, because we have not
         seen the lineage trained."""
-        return self.newest if self.open or self.has_begun() else None
+        return max(self.newest, self.made) if self.open or self.has_begun() else None
 
     def weigh(self, author: PeerId, copy: Copy) -> int:
         """Return the weight of an author's claim of a copy; 0: none.

@@ -149,6 +149,7 @@ class Recovery:
     ) -> bool:
         """One of our seats, in our lineage, has closed a step; return whether the evidence should
         be saved (``Evidence.closed``)."""
+        self.known.made = max(self.known.made, version)
         others = [peer for peer in with_whom if peer != self._me]
         news = self.evidence.closed(stage, version, state, others, now, electors)
         for peer in others:

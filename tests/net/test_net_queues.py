@@ -93,6 +93,24 @@ async def test_a_put_is_either_cancelled_or_done() -> None:
     assert len(queue) == 0
 
 
+async def test_a_writer_that_gives_up_keeps_nobody_waiting_for_an_empty_queue() -> None:
+    for _ in range(20):  # the order of tasks is by chance
+        queue, writing = sizes(max_items=1), trio.CancelScope()
+        queue.append(7)
+
+        async def put(queue: BoundedQueue[int] = queue, scope: trio.CancelScope = writing) -> None:
+            with scope:
+                await queue.put(8)
+
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(put)
+                nursery.start_soon(queue.wait_empty)
+                await wait_all_tasks_blocked()
+                writing.cancel()
+                queue.receive_nowait()
+
+
 async def test_closing_ends_every_wait() -> None:
     queue, ended = sizes(max_items=1), list[str]()
     queue.append(7)

@@ -39,7 +39,7 @@ def pause(
     discard
         Pause also if the disk does not take the last version and nobody else has it.
     """
-    end = None if until is None else when(until, "--until", past=False)
+    end = None if until is None else when(until, "--for or --until", past=False)
     if end is not None and end <= time.time():
         raise UserError(f"--until: {until} has passed", "give a later time", ExitCode.USAGE)
     with connect(running_home().folders) as node:

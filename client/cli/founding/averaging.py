@@ -87,11 +87,16 @@ def averaging_chosen(
     if machine is None:
         return every_step, ("averaging: in every step; nothing was measured to choose by",)
     replicas = draft.policy.redundancy
+    if replicas == 1:
+        return every_step, (
+            "averaging: in every step; 1 volunteer a stage has nobody to average with",
+        )
     exact, placement = founded_run(draft), _placement(replicas, draft.stages, machine)
     share = averaging_share(predict(exact, placement))
     line = human_line(min(machine.upload_bytes_per_s, machine.download_bytes_per_s))
-    volunteers = plural(replicas, "volunteer")
-    words = f"of the time with {volunteers} a stage like this machine, on its line of {line}"
+    words = (
+        f"of the time with {replicas} volunteers a stage like this machine, on its line of {line}"
+    )
     if share <= WORTH_SHARE:
         return every_step, (f"averaging: in every step, which takes {share:.0%} {words}",)
     why = (

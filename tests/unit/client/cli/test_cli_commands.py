@@ -82,6 +82,7 @@ def test_pause_and_resume(home: Path, within: Within) -> None:
             ["--until", "2020-01-01"],
         ):
             assert within("pause", *wrong).returncode == ExitCode.USAGE
+        assert "--for" in within("pause", "--for", "soon").stderr
         assert provider.paused is None
 
 
@@ -153,6 +154,11 @@ def test_the_log_is_followed_through_a_change_of_the_file(home: Path) -> None:
 def test_watching_prints_a_line_per_change(home: Path) -> None:
     with node_of(home, FakeProvider()), living(RUN, "status", "--watch") as process:
         assert line_of(process).startswith("step 3/10")
+
+
+def test_watching_is_of_the_whole_status(home: Path, within: Within) -> None:
+    with node_of(home, FakeProvider()):
+        assert "peers" in within.ends(ExitCode.USAGE, "status", "peers", "--watch").stderr
 
 
 # --- settings ------------------------------------------------------------------------------------

@@ -94,6 +94,11 @@ def test_averaging_follows_the_founders_line_unless_it_is_chosen() -> None:
         assert settled_on(SLOW, **choice).manifest.local_rounds is None
 
 
+def test_a_run_with_one_volunteer_a_stage_does_not_say_what_averaging_takes() -> None:
+    (words,) = settled_on(SLOW, redundancy=1).averaging
+    assert words.endswith("1 volunteer a stage has nobody to average with")
+
+
 @pytest.mark.parametrize("aggregation", [None, "sum"])
 def test_rounds_are_reckoned_with_the_bytes_that_are_sent(aggregation: str | None) -> None:
     found = settled_on(SLOW, averaging="local", aggregation=aggregation)

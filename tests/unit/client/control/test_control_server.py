@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import stat
 import tempfile
@@ -165,12 +166,18 @@ async def test_a_socket_that_was_removed_is_made_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "LOOK_S", 0.01)
-    async with serve_control(path, FakeProvider()):
-        path.unlink()
+
+    async def comes_back() -> None:
         with trio.fail_after(10):
             while not path.exists():
                 await trio.sleep(0.01)
         await _still_serves(path)
+
+    async with serve_control(path, FakeProvider()):
+        path.unlink()
+        await comes_back()
+        shutil.rmtree(path.parent)
+        await comes_back()
     assert not path.exists()
 
 

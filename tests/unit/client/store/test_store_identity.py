@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from client.errors import ExitCode, UserError
 from client.store.identity import KEY_FILE, ensure_identity, load_identity
-from client.store.lock import identity_lock
+from client.store.lock import identity_lock, lock_holder
 from protocol.wire.envelope import Signer
 from tests.support.cli_process import LOCK, living
 
@@ -111,3 +112,16 @@ def test_a_lock_is_held_once_though_the_disk_is_full(
         with identity_lock(tmp_path), pytest.raises(UserError, match=words):
             identity_lock(tmp_path).__enter__()
         monkeypatch.setattr(os, "pwrite", full)
+
+
+def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Lustre and NFS may be."""
+
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with pytest.raises(UserError, match=r"has no locks: Function not implemented") as caught:
+        identity_lock(tmp_path).__enter__()
+    assert "VOLUNTEER_HOME" in caught.value.next_step
+    assert not lock_holder(tmp_path)

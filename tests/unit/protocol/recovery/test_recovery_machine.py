@@ -230,6 +230,18 @@ def test_who_names_a_later_lineage_has_left_ours() -> None:
     assert not made.known.has_left(other)
 
 
+def test_our_copy_of_what_we_have_made_counts_before_a_view_shows_it() -> None:
+    """Who pauses alone leaves with a version that was served for a moment."""
+    made = machine(PEERS[0], (0, 20), (1, 20))
+    made.update(context(20, 20), 1.0)
+    made.set_copies(copies((0, 20), (0, 25), (1, 20), (1, 25)), 2.0)
+    assert made.known.newest_whole().version == 20, "nobody has seen it"
+    made.closed(0, 25, digest(0, 25), [], 3.0)
+    assert made.known.newest_whole().version == 25
+    made.known.begin(begun(2, 20, (digest(0, 20), digest(1, 20)), tuple(PEERS), b"later"))
+    assert made.known.reached() == 20, "of another lineage"
+
+
 class TestBegin:
     """A member that comes back without a state must not begin where others have long been."""
 
