@@ -106,8 +106,8 @@ class BoundedQueue(trio.abc.ReceiveChannel[T], Generic[T]):
         await trio.lowlevel.checkpoint()
 
     async def wait_empty(self) -> None:
-        """Wait until every item has been taken."""
-        while self._items:
+        """Wait until every item has been taken, those of waiting writers included."""
+        while self._items or self._turn.locked():
             await self._emptied.park()
 
     def _append(self, item: T) -> None:
