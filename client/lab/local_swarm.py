@@ -158,7 +158,10 @@ class LocalSwarm:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
+        if self._orderly:
+            self.stop()
+        else:
+            self.kill()
 
     @property
     def alive(self) -> Iterator[Member]:
@@ -241,12 +244,16 @@ class LocalSwarm:
         return self._committed
 
     def stop(self) -> None:
-        """Stop all members in order, all at once; kill those that do not, or that need not."""
-        deadline = time.monotonic()
-        if self._orderly:
-            deadline += STOP_TIMEOUT_S
-            for member in self.members:
-                member.ask_to_stop()
+        """Stop all members in order, all at once; kill those that do not."""
+        for member in self.members:
+            member.ask_to_stop()
+        self._reap(time.monotonic() + STOP_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """Kill all members."""
+        self._reap(0.0)
+
+    def _reap(self, deadline: float) -> None:
         try:
             for member in self.members:
                 member.reap(deadline)

@@ -115,7 +115,7 @@ class Crew:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.swarm.stop()
+        self.swarm.kill()
 
     @property
     def alive(self) -> Iterator[Volunteer]:
