@@ -118,8 +118,9 @@ async def test_a_newcomer_gets_a_bounded_share_that_grows_as_its_siblings_audit_
     tmp_path,
 ) -> None:
     """That it is bounded no more once most have done so is tested where nothing depends on how soon
-    an audit is answered: steps are short here."""
-    async with open_swarm(tmp_path, audit=50, steps=24) as swarm:
+    an audit is answered: steps are short here. Of many microbatches whoever was slow at first gets
+    some, too, for which it can be audited."""
+    async with open_swarm(tmp_path, audit=50, steps=24, microbatches=16) as swarm:
         first, *_ = await swarm.staffed(0, 1, 1, 1)
         await swarm.until(lambda: first.step(0) >= 3)
         [driver] = first.held_stages.drivers()
