@@ -19,6 +19,7 @@ from protocol.matching.bodies import COMMITTED, OPEN, QUIET, Posting
 from protocol.matching.context import Context
 from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.timing import (
+    HANDOVER_S,
     LEASE_S,
     LOOK_S,
     PASSED_OVER_S,
@@ -67,7 +68,7 @@ class Steward:
         self.pool.adopt(self._context.population)
         self._reopen(now)
         if self.mandate.term > 1:
-            self._quiet_at = now + PATIENCE_S
+            self._quiet_at = now + HANDOVER_S
         return self._publish(now)
 
     def continue_as(self, mandate: Mandate, now: float) -> list[Effect]:

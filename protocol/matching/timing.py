@@ -25,10 +25,12 @@ SETTLE_S = 0.4
 """Quiet after the last arrival: more than a round trip, so that rejected peers have come back. A
 stage posts twice in this time at most: arrivals come in bursts."""
 
+HANDOVER_S = 2.5
+"""A successor waits this long for the holders of its predecessor before it places newcomers."""
+
 PATIENCE_S = ANSWER_S + 2 * HASTE_S
 """The turn of a stage's third candidate. A volunteer waits this long for a stage's (next) steward
-before it proposes to other stages, a stage for the others to fall quiet, and a successor for the
-holders of its predecessor before it places newcomers."""
+before it proposes to other stages, and a stage for the others to fall quiet."""
 
 LOOK_S = 60.0
 """A needy stage looks this often whether somebody would be more useful there, and a second seat for
@@ -36,6 +38,9 @@ a stage, or whether its own is still worth it. Who waits for this long for the g
 empty stage beside its own as well, and a covered pipeline starts then even if volunteers keep
 arriving. A short wait costs quality: with 9 s, 500 volunteers that joined within a minute settled
 at .91 of the bound on 32 stages."""
+
+NEXT_CALL_S = 3.0
+"""It looks again after this time when somebody has come, or when it is empty."""
 
 BEACON_S = 600
 """For so long whom the hash favours keeps a stage's stewardship."""

@@ -14,8 +14,7 @@ from protocol.ids import PeerId, Stage
 from protocol.matching import preferences
 from protocol.matching.context import Context
 from protocol.matching.gain import paying
-from protocol.matching.timing import LOOK_S, MEASURED_S, PASSED_OVER_S
-from protocol.pace import HEARD_S
+from protocol.matching.timing import LOOK_S, MEASURED_S, NEXT_CALL_S, PASSED_OVER_S
 
 MEMBERS_PER_CALLER = 3
 """With so many members a stage one more stage calls at the same time, up to a quarter of them."""
@@ -39,14 +38,14 @@ class Wanted:
     def look(self, now: float) -> None:
         """Look at the changed board: an empty stage does not wait."""
         if self._look_at is not None and self._stage in self._context.board.facts(now).empty:
-            self._look_at = min(self._look_at, now + HEARD_S)
+            self._look_at = min(self._look_at, now + NEXT_CALL_S)
 
     def tick(self, present: Collection[PeerId], now: float) -> None:
         """Take the name back once its owner is ``present`` or has not come; name the next one."""
         if self._look_at is None:
             self._look_at = now + LOOK_S * preferences.moment(self._stage, self._context.me)
         if self.peer is not None and self.peer in present:
-            self.peer, self._look_at = None, now + HEARD_S
+            self.peer, self._look_at = None, now + NEXT_CALL_S
         if now < self._look_at:
             return
         if self.peer is not None:

@@ -12,9 +12,8 @@ from protocol.matching.effects import Assign
 from protocol.matching.population import Population
 from protocol.matching.seat import Bid, State
 from protocol.matching.seats import Seats
-from protocol.matching.timing import LOOK_S, PASSED_OVER_S
+from protocol.matching.timing import LOOK_S, NEXT_CALL_S, PASSED_OVER_S
 from protocol.matching.wanted import Wanted
-from protocol.pace import HEARD_S
 from protocol.wire.letters import Mandate
 from tests.support.matching_examples import NOW, WALL_S, costs, member, peer
 
@@ -65,13 +64,13 @@ def at_once() -> Wanted:
 def test_a_served_stage_calls_within_a_minute() -> None:
     """Newcomers and second seats may help meanwhile."""
     low = Wanted(context((1, 3)), LOW)
-    assert called(low, NOW + HEARD_S) is None
+    assert called(low, NOW + NEXT_CALL_S) is None
     assert called(low, NOW + LOOK_S - 1) is not None
 
 
 def test_a_stage_does_not_call_while_somebody_comes_whom_the_view_does_not_show() -> None:
     low = at_once()
-    low.tick({peer(77)}, NOW + HEARD_S)
+    low.tick({peer(77)}, NOW + NEXT_CALL_S)
     assert low.peer is None
 
 
@@ -81,7 +80,7 @@ def test_a_stage_that_is_not_the_neediest_calls_nobody() -> None:
 
 def test_whoever_does_not_come_makes_way_for_the_next() -> None:
     low = at_once()
-    first, second = called(low, NOW + HEARD_S), called(low, NOW + HEARD_S + PASSED_OVER_S)
+    first, second = called(low, NOW + NEXT_CALL_S), called(low, NOW + NEXT_CALL_S + PASSED_OVER_S)
     assert first is not None
     assert second is not None
     assert first != second
@@ -89,9 +88,9 @@ def test_whoever_does_not_come_makes_way_for_the_next() -> None:
 
 def test_a_name_is_taken_back_once_its_owner_has_come() -> None:
     low = at_once()
-    first = called(low, NOW + HEARD_S)
+    first = called(low, NOW + NEXT_CALL_S)
     assert first is not None
-    low.tick({first}, NOW + HEARD_S + 1)
+    low.tick({first}, NOW + NEXT_CALL_S + 1)
     assert low.peer is None
 
 
