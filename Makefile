@@ -14,7 +14,6 @@ TORCH := torch>=2.6
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 DEMO_ARGS ?=
 BENCH_ARGS ?=
-ABLATION_ARGS ?=
 CHAOS_ARGS ?=
 PYTEST_ARGS ?=
 
