@@ -87,7 +87,6 @@ def speed() -> Rows:
     names = {
         "one process": "two volunteers of one thread each, against one process of two threads",
         "1F1B": "the same, against PyTorch's 1F1B over gloo, two processes of one thread each",
-        "bound": "the same, against min(compute, link) of the efficiency model",
     }
     return [
         figure(
@@ -103,22 +102,21 @@ def speed() -> Rows:
 
 def codec() -> Rows:
     """S8 against a copy of the same numbers."""
-    command = (*PYTHON, "tests.bench.codec", "--json")
-    found = json.loads(run(*command))
-    rows: dict[str, list[float]] = {}
-    for one in found["figures"]:
-        if one["name"] != "memcpy":
-            rows.setdefault(one["name"], []).append(one["of_copy"])
-    return [
-        figure(
-            "codec",
-            f"{name.replace('s8', 'S8')}, 1 thread, against memcpy of the same 2 / 16 / 32 MiB",
-            f"**{' / '.join(f'{ratio:.2f}' for ratio in ratios)} x**",
-            f"medians of 31 turns; kernel: {found['kernel']}",
-            _shown(command),
+    command = (*VOLUNTEER, "bench")
+    found = [json.loads(run(*command)) for _ in range(7)]
+    rows = []
+    for way in ("encode", "decode"):
+        ratios = [one["codecs"]["s8"][f"{way}_of_copy"] for one in found]
+        rows.append(
+            figure(
+                "codec",
+                f"S8 {way}, 1 thread, against a copy of the same 16 MiB",
+                f"**{statistics.median(ratios):.2f} x**",
+                f"{min(ratios):.2f} to {max(ratios):.2f}, 7 times; kernel: {found[0]['s8_kernel']}",
+                _shown(command),
+            )
         )
-        for name, ratios in rows.items()
-    ]
+    return rows
 
 
 def exactness() -> Rows:

@@ -18,8 +18,6 @@ machine with torch and numpy lacks. ``--device cpu --small`` tries the command i
 - ``swarm``: two volunteers, a stage each, on the one device.
 - ``memory``: bytes a parameter of the stage, by the device's allocator, with and without
   `--offload`, and seconds of a round.
-- ``repeats``: whether a recomputed microbatch has the bits of one whose graph was kept, whether two
-  replicas make the same version, and what the codec's bytes are beside the processor's.
 - ``tests``: the unit tests of the compute worker, on the device.
 """
 

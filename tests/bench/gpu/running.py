@@ -32,7 +32,6 @@ SHARES_S = {
     "exposed": 60.0,
     "swarm": 120.0,
     "memory": 0.0,
-    "repeats": 0.0,
     "tests": 60.0,
 }
 """Seconds of each part of `quick`, in order; 0: what others leave."""

@@ -1,8 +1,7 @@
 """Two stages, a process and a thread each: ours, PyTorch's Schedule1F1B, and one process.
 
 Contenders take turns; each turn trains the same first steps again and gives the tokens per second
-of every step but the first. Beside them the efficiency model's bound, min(compute, link), from
-stages timed at the same moment.
+of every step but the first.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ from client.lab.founding import HOST, write_lab
 from client.lab.local_swarm import LocalSwarm
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest
-from tests.bench.timing import expected
 
-BOUND, REFERENCE, OURS, TORCH = "bound", "one process", "ours", "1F1B"
+REFERENCE, OURS, TORCH = "one process", "ours", "1F1B"
 STEPS = 3
 """Steps of a turn, of which the first one warms up."""
 TIMEOUT_S = 600.0
@@ -89,7 +87,7 @@ QUICK = Work(replace(RUN, microbatches=8), ModelChoices(layers=4, width=128, hea
 
 def measured(work: Work, rounds: int, say: Callable[[str], None]) -> Iterator[Turn]:
     """Let the contenders take turns for so many rounds."""
-    contenders = {BOUND: bound, REFERENCE: one_process, OURS: ours, TORCH: one_f_one_b}
+    contenders = {REFERENCE: one_process, OURS: ours, TORCH: one_f_one_b}
     for number, (who, contender) in itertools.product(range(rounds), contenders.items()):
         say(f"round {number + 1} of {rounds}: {who}")
         with tempfile.TemporaryDirectory(prefix="vol") as folder:
@@ -134,13 +132,6 @@ def one_f_one_b(work: Work, folder: Path) -> Rates:
     with _python("one_f_one_b", *parts[0]) as first, _python("one_f_one_b", *parts[1]) as last:
         said = _answers([first, last])
     return rates(manifest, said[0]["moments"][1:]), said[1]["losses"]
-
-
-def bound(work: Work, folder: Path) -> Rates:
-    """Return what the efficiency model allows at most: the slowest stage never waits."""
-    prediction = expected(_manifest(work, folder)[0])
-    steady_s = prediction.parts_s["compute"] + prediction.parts_s["link"]
-    return [round(prediction.tokens_per_s * prediction.step_s / steady_s, 1)], []
 
 
 def rates(manifest: Manifest, ends: Sequence[float]) -> list[float]:
