@@ -158,6 +158,18 @@ class TestForgedVersions:
                 "nobody says any more that it has version 20"
             )
 
+    @pytest.mark.parametrize(
+        ("version", "forged", "found"), [(STEPS + 1, 0, ()), (20, 9, (digest(0, 20),))]
+    )
+    def test_nor_one_that_all_name_who_have_worked(
+        self, version: int, forged: int, found: tuple[bytes, ...]
+    ) -> None:
+        """Beyond the run, or another than we have made."""
+        made = training(SIBLING, NEXT)
+        for other in (SIBLING, NEXT):
+            made.receive(other, stored((0, version), (1, version), forged=forged), 11.0)
+        assert made.known.newest_whole().hashes[:1] == found
+
     def test_a_newcomer_knows_at_least_how_long_the_run_is(self) -> None:
         made = Recovery(Knowledge(ME, 2, EVERY, FIRST, steps=STEPS))
         made.set_copies([], 0.0)
