@@ -30,11 +30,6 @@ NICE = (
     "the machine busy, it gets no time at 19, and less shows what it does"
 )
 
-OWN_CORE = (
-    "a stranger gets the last core for itself and the honest ones share the others, before the "
-    "attack too: what is left of their rate is then what it does to them"
-)
-
 
 def main() -> int:
     """Read the arguments and do it; return the exit code: 1 if a bound does not hold."""
@@ -50,7 +45,6 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, help="keep the volunteers' logs in this folder")
     parser.add_argument("--times", type=int, default=1, help="runs of each; their middle counts")
     parser.add_argument("--nice", type=int, default=19, help=NICE)
-    parser.add_argument("--own-core", action="store_true", help=OWN_CORE)
     arguments = parser.parse_intermixed_args()
     try:
         return perform(arguments)
@@ -93,8 +87,7 @@ def played(attack: Attack, how: argparse.Namespace) -> Result:
     while True:
         with tempfile.TemporaryDirectory(prefix="hst") as folder:
             try:
-                scene = Scene(attack, Path(folder), how.nice, own_core=how.own_core)
-                return scene.play()
+                return Scene(attack, Path(folder), how.nice).play()
             except Misplaced:
                 print(f"{attack.name}: not in stage {attack.stage}; once more", file=sys.stderr)
             finally:

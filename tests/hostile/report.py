@@ -47,9 +47,7 @@ more where others took more. The CPU time that all honest ones together need for
 its *ratio* to that before is what the attack costs those that it is aimed at, whatever it takes of
 the two cores itself.
 A stranger runs at the lowest priority (unless `--nice` says another one), because a machine of its
-own would not take the swarm's cores; *attacker's cores* shows that it had some. With *own core* it
-had the last core to itself and the honest ones shared the other, before the attack as well
-(`--own-core`). *Cores it costs
+own would not take the swarm's cores; *attacker's cores* shows that it had some. *Cores it costs
 each* is what an honest volunteer spends on it: its CPU time *then* beyond that of as many steps
 *before*. This depends least on what else runs there.
 
@@ -96,8 +94,8 @@ def middle(runs: Sequence[Result]) -> Result:
     return sorted(runs, key=lambda run: run.share)[(len(runs) - 1) // 2]
 
 
-def _code(run: Result) -> tuple[str, int, bool]:
-    return run.version, run.niceness, run.own_core
+def _code(run: Result) -> tuple[str, int]:
+    return run.version, run.niceness
 
 
 def markdown(all_runs: Sequence[Sequence[Result]], attacks: Mapping[str, Attack]) -> str:
@@ -117,7 +115,6 @@ def row_of(row: Result, attack: Attack, shares: Sequence[float] = ()) -> str:
     memory = (row.memory_before, row.memory_during, row.memory_after)
     blamed = ", ".join(f"{name} by {count}" for name, count in row.blamed.items()) or "nobody"
     nice = "" if row.niceness == Result.niceness else f" (nice {row.niceness})"
-    nice += " (own core)" if row.own_core else ""
     cells = [
         f"{attack.name} ({attack.issue})",
         attack.what,

@@ -11,7 +11,6 @@ killed at the end of the attack.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -91,8 +90,6 @@ class Result:
     machine of its own would not take the swarm's cores."""
     niceness: int = 19
     """How much lower the priority of a stranger was than that of the honest ones."""
-    own_core: bool = False
-    """Whether a stranger had the last core for itself, and the honest ones shared the others."""
     authority: dict[str, int] = field(default_factory=dict)
     """By office: the most identities at a time that are no volunteers of the harness and have it,
     in the eyes of an honest one: a place in a round, a vote, the decision for a stage."""
@@ -201,11 +198,8 @@ class Misplaced(Exception):
 class Scene:
     """A swarm under attack; ends all its processes with the block."""
 
-    def __init__(
-        self, attack: Attack, folder: Path, niceness: int = 19, *, own_core: bool = False
-    ) -> None:
+    def __init__(self, attack: Attack, folder: Path, niceness: int) -> None:
         self.attack, self.folder, self._niceness = attack, folder, niceness
-        self._own_core = own_core
         self._go = folder / "lie"
         self._swarm_file = folder / "x.swarm"
         self._samples: list[Sample] = []
@@ -260,11 +254,7 @@ class Scene:
         return HOST if self._internet is None else self._internet.public(name)
 
     def _there(self, name: str, command: Sequence[str] = ()) -> list[str]:
-        """Return the command that runs a command where somebody is, and on which cores."""
-        cores = sorted(os.sched_getaffinity(0))
-        if self._own_core:
-            own = cores[-1:] if name == LIAR else cores[:-1]
-            command = ["taskset", "-c", ",".join(map(str, own)), *command]
+        """Return the command that runs a command where somebody is."""
         return list(command) if self._internet is None else self._internet.command(name, command)
 
     def _start_honest(self, name: str, log_name: str = "") -> Member:
@@ -513,7 +503,6 @@ class Scene:
             others_during=self._spent["then"].by_others,
             attacker=self._spent["then"].by_attacker,
             niceness=self._niceness,
-            own_core=self._own_core,
             authority=self._authority,
             noted=_last_line(self.folder / "logs" / "stranger.log"),
             linked_s=self._linked_s,
