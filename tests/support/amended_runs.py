@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from client.lab.reference import TrainingPlan
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.amendments.amendment import Amendment, digest_of, sign_amendment
@@ -24,10 +23,6 @@ class Run:
     stage_count: int
     founder: PeerId = FOUNDER.peer
     local_rounds: LocalRounds | None = None
-
-
-def run_of(plan: TrainingPlan) -> Run:
-    return Run(plan.optimizer, plan.steps, len(plan.layers_per_stage))
 
 
 def amendment(

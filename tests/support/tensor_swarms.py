@@ -24,7 +24,6 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import narrow_layers
-from protocol.manifest import Manifest
 from tests.support.texts import corpus_of
 
 SPECS = {
@@ -138,11 +137,10 @@ class Lab:
         boundary: Codec = "fp32",
         averaging: AveragingCodec = "fp32",
         seed: int = 0,
-        amended: Manifest | None = None,
     ) -> TrainingWorld:
-        """A swarm with its clock running; ``amended``: what its founder may amend."""
+        """A swarm with its clock running."""
         swarm = TensorSwarm(plan, self.text, self.data, self.folder, boundary, averaging)
-        world = swarm.world(replicas, seed, amended)
+        world = swarm.world(replicas, seed)
         world.start_clock()
         return world
 

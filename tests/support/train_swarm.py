@@ -41,6 +41,7 @@ from client.train.workers.pool import NewWorker, starter
 from model_zoo.data import BUILT_IN
 from model_zoo.datasets.build import build
 from model_zoo.huggingface.imports import open_folder
+from model_zoo.specs.course import Turn
 from protocol.ids import PeerId, Stage
 from protocol.invite import SwarmFile
 from protocol.matching.effects import Assign, Unassign
@@ -311,7 +312,7 @@ class TestSwarm:
                 step
             )
         assert all(len(of_version) == 1 for of_version in hashes.values())
-        self._assert_losses()
+        self.assert_losses()
 
     def _died_closing(self) -> set[tuple[int, int]]:
         """The steps that dead volunteers may have given a sum for and not lived to see closed.
@@ -326,11 +327,12 @@ class TestSwarm:
             closing |= {(stage, version + 1) for stage, version in newest.items()}
         return closing
 
-    def _assert_losses(self) -> None:
+    def assert_losses(self, *turns: Turn) -> None:
+        """Those of one process, that turns likewise (I3)."""
         losses: dict[int, float] = {}
         for volunteer in [*self.dead, *self.volunteers]:
             losses |= volunteer.losses
-        plan = training_plan(self.manifest)
+        plan = replace(training_plan(self.manifest), turns=turns)
         corpus, source = corpus_of(str(self.data)), self._source
         start = None
         if source is not None:
@@ -338,7 +340,7 @@ class TestSwarm:
                 start = {name: imported.tensor(name) for name in imported.names}
         expected = train_reference(plan, corpus, threads=1, start=start).losses
         for step, loss in enumerate(expected):
-            tolerance = 1e-5 if step < 20 else 1e-3  # I3
+            tolerance = 1e-5 if step < 20 else 1e-3
             assert abs(losses[step] - loss) <= tolerance * loss, (step, losses[step], loss)
 
     def _terms(

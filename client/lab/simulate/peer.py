@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from client.lab.simulate.electing import UnsplitElector
 from client.lab.simulate.worker import Payloads, SimWorker
-from protocol.amendments.book import Amendments
 from protocol.decree.elector import Elector
 from protocol.held_stage.machine import HeldStage
 from protocol.ids import PeerId
@@ -35,8 +34,6 @@ class SimPeer:
     """Hash of its newest version; empty at version 0."""
     epoch: int = 0
     """Rises when the seat is replaced, so that outcomes of the old one are void."""
-    amendments: Amendments | None = None
-    """What it knows of the founder's amendments; None: the run has none."""
     held: HeldStage = field(init=False)
     elector: Elector = field(init=False)
     """It survives the process."""

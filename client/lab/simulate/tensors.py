@@ -69,9 +69,8 @@ class TensorSwarm:
     averaging_codec: AveragingCodec = "fp32"
     aggregation: str = SUM
 
-    def world(self, replicas: int, seed: int, amended: Manifest | None = None) -> TrainingWorld:
-        """Return a world in which ``replicas`` peers hold each stage; ``amended``: what its founder
-        may amend."""
+    def world(self, replicas: int, seed: int) -> TrainingWorld:
+        """Return a world in which ``replicas`` peers hold each stage."""
         plan = self.plan
         config = WorldConfig(
             stages=len(plan.layers_per_stage),
@@ -80,7 +79,6 @@ class TensorSwarm:
             steps=plan.steps,
             tokens_per_step=plan.tokens_per_step,
             seed=seed,
-            amended=amended,
         )
         return TrainingWorld(config, self._open)
 

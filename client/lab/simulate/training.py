@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,16 +21,14 @@ from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.seats import Parts, SeatWorld
 from client.lab.simulate.worker import OpenWorker
-from protocol.amendments.book import Amendments
 from protocol.decree.decree import first_electors
 from protocol.held_stage.machine import State
-from protocol.ids import PeerId, SwarmId, peer_id_from_key, short
-from protocol.manifest import Evaluation, Manifest
+from protocol.ids import PeerId, peer_id_from_key, short
+from protocol.manifest import Evaluation
 from protocol.pipeline.effects import Committed, Fault
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
-from protocol.wire.fields import Envelope
-from protocol.wire.messages import Admit, JoinStage, Message, Statements
+from protocol.wire.messages import Admit, JoinStage, Message
 from protocol.wire.parts import SeatStatus
 
 JOIN_RETRY_S = 1.0
@@ -40,8 +37,6 @@ TICK_S = 0.25
 DOWNLOAD_S: Range = (0.05, 2.0)
 DETECT_S: Range = (0.01, 0.3)
 LOG_LINES = 20
-SWARM = SwarmId("5" * 64)
-"""For which the founder of a simulated run signs amendments."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +51,6 @@ class WorldConfig:
     seed: int = 0
     delay_s: Range = (0.001, 0.02)
     compute_s: Range = (0.01, 0.05)
-    amended: Manifest | None = None
-    """What the founder may amend; None: the run is never amended."""
     evaluation: Evaluation | None = None
     """How versions are evaluated; None: they are not."""
 
@@ -89,23 +82,18 @@ class TrainingWorld(SeatWorld[SimPeer]):
         """Create a volunteer for a stage; it has no seat yet."""
         key = hashlib.blake2b(f"{self.config.seed}/{name}".encode(), digest_size=32).digest()
         peer = SimPeer(peer_id_from_key(key), stage)
-        if self.config.amended is not None:
-            peer.amendments = Amendments(self.config.amended, SWARM)
         self.peers[peer.peer] = peer
         return peer
 
     def join(self, stage: int, name: str) -> SimPeer:
         """Let a newcomer ask every replica of a stage for admission, until one admits it. It is a
         member, and has heard of the others."""
-        known = [(other, other.amendments) for other in self.peers.values()]
+        known = list(self.peers.values())
         peer = self.add_peer(stage, name)
-        for other, _ in known:
+        for other in known:
             if other.seat is not None and other.alive:
                 said = other.seat.status(self.rate_of(other))
                 self._hear(peer, other.peer, said, other.epoch)
-        for other, book in known:
-            if book is not None and book.envelopes:
-                self.send(other, peer.peer, _amendments(book.envelopes))
         self._ask_to_join(peer)
         return peer
 
@@ -187,7 +175,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
             proves=None,
             audits=None,
             evaluation=config.evaluation,
-            amendments=peer.amendments,
+            amendments=None,
             at_once=1,
             number_bytes=0.0,
             quorum=UnsplitQuorum(peer.peer, peer.stage, self._electors),
@@ -324,28 +312,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         self.agenda.deliver((src.peer, dst.peer, which), self.config.delay_s, deliver)
 
     def _arrive(self, sender: PeerId, peer: SimPeer, message: Message, parts: Parts) -> None:
-        match message:
-            case Admit() if message.joiner == peer.peer:
-                self._admitted(peer, message)
-            case Statements("amendments", envelopes):
-                self.amend(peer, envelopes)
-            case _:
-                self.take(sender, peer, message, parts)
-
-    def amend(self, peer: SimPeer, amendments: Sequence[Envelope]) -> None:
-        """Let a peer hear of amendments; it tells all others what is new."""
-        book = peer.amendments
-        if book is None or not peer.alive:
-            return
-        news = [envelope for envelope in amendments if book.take(envelope) is not None]
-        if not news:
-            return
-        for other in self.peers:
-            if other != peer.peer:
-                self.send(peer, other, _amendments(news))
-        if peer.seat is not None:
-            self.perform(peer, peer.seat.amended(self.agenda.now))
-
-
-def _amendments(envelopes: Sequence[Envelope]) -> Statements:
-    return Statements("amendments", tuple(envelopes))
+        if isinstance(message, Admit) and message.joiner == peer.peer:
+            self._admitted(peer, message)
+        else:
+            self.take(sender, peer, message, parts)

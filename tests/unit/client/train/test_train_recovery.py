@@ -100,7 +100,7 @@ async def test_a_lineage_on_disk_that_cannot_be_ends_nobody(tmp_path: Path) -> N
         spare = await swarm.add(1)
         await swarm.until_done()
         assert first.lineage.number == 1, "it could roll back"
-        swarm._assert_losses()
+        swarm.assert_losses()
         assert first.lineage == spare.lineage
 
 

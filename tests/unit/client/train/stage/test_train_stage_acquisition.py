@@ -91,7 +91,7 @@ async def test_a_bad_file_of_ours_is_put_away_and_others_are_asked(
         away = spare.disk / f"stage-1-v8.safetensors{suffix}"
         assert away.read_bytes() == bad, "its bytes are kept"
         assert said(swarm, str(away)) == 1
-        swarm._assert_losses()
+        swarm.assert_losses()
 
 
 def shorten(path: Path) -> None:
@@ -124,7 +124,7 @@ async def test_who_offers_another_state_first_does_not_keep_the_stage_from_begin
         assert spare.engine.commits[0].version == 9
         assert dict(spare.engine.penalties) == {reason: 1}
         assert not list(snapshots.iterdir()), "working copies stay no longer than they are needed"
-        swarm._assert_losses()
+        swarm.assert_losses()
 
 
 async def test_where_nobody_has_a_sound_copy_the_run_goes_on_from_an_older_one(
@@ -139,7 +139,7 @@ async def test_where_nobody_has_a_sound_copy_the_run_goes_on_from_an_older_one(
         assert first.lineage.number == 2
         assert first.lineage.version == 4
         assert spare.engine.commits[0].version == 5
-        swarm._assert_losses()
+        swarm.assert_losses()
 
 
 async def test_a_state_that_is_named_and_never_given_is_given_up_for_an_older_one(
@@ -163,7 +163,7 @@ async def test_a_state_that_is_named_and_never_given_is_given_up_for_an_older_on
         await swarm.until_done()
         assert first.lineage.version == 4
         assert spare.engine.commits[0].version == 5
-        swarm._assert_losses()
+        swarm.assert_losses()
 
 
 # --- imported weights ----------------------------------------------------------------------
@@ -253,7 +253,7 @@ async def test_adapters_are_recovered_beside_their_frozen_weights(
         await swarm.until_done()
         assert first.lineage.version == 8
         assert spare.engine.commits[0].version == 9
-        swarm._assert_losses()
+        swarm.assert_losses()
 
 
 # --- newcomers ------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from client.store.persisted import SET_ASIDE
 from client.train.swarm.amending import Amending
+from model_zoo.specs.course import Turn
 from protocol import limits
 from protocol.amendments.amendment import Amendment, sign_amendment
 from protocol.amendments.book import Amendments
@@ -130,6 +131,25 @@ async def test_all_learn_of_it_and_agree_and_newcomers_too(tmp_path: Path) -> No
         assert len({book.agreed for book in books(swarm)}) == 1
         for volunteer in swarm.volunteers:
             assert volunteer.engine.internal_errors == 0
+
+
+async def test_a_rate_turns_in_all_stages_at_one_step_through_a_death(tmp_path: Path) -> None:
+    """The losses are those of one process that turns there, and not of one that does not."""
+    hot = {"lr": 6e-3, "min_lr": 6e-4}
+    async with open_swarm(tmp_path, stages=3, steps=15, optimizer="adamw") as swarm:
+        founder = await swarm.add(0, founder=True)
+        *_, victim = [await swarm.add(stage) for stage in (1, 2, 1)]
+        await swarm.until(lambda: victim.step(1) >= 3)
+        founder.engine.amending.publish(founders(swarm, founder, from_step=9, **hot))
+        swarm.vanish(victim)
+        late = await swarm.add(2)
+        await swarm.until_done()
+        await swarm.until(lambda: late.serves(2))
+        ((agreed,),) = {book.agreed for book in books(swarm)}
+        assert agreed.from_step == 9
+        swarm.assert_losses(Turn(9, structs.replace(swarm.manifest.optimizer, **hot)))
+        with pytest.raises(AssertionError):
+            swarm.assert_losses()
 
 
 async def test_what_is_not_the_founders_costs_its_bringer(tmp_path: Path) -> None:
