@@ -19,7 +19,7 @@ from client.cli.terminal.output import print_json
 
 CODEC_ELEMENTS = 4 << 20
 """16 MiB of fp32: more than most caches hold."""
-CODEC_REPEATS = 7
+CODEC_REPEATS = 31
 MATRIX_SIZES = [256, 512, 1024]
 
 
