@@ -16,6 +16,7 @@ all with the block.
 
 from __future__ import annotations
 
+import re
 import select
 import shutil
 import subprocess
@@ -213,6 +214,14 @@ class Internet:
     def router(self, place: str) -> str:
         """Return the name of a place's router, for ``command``: a host of its own."""
         return f"{place}0router"
+
+    def mapped(self, place: str) -> list[int]:
+        """Return the ports that a place's router passes on to its hosts, or lets in to them."""
+        where, ports = self.router(place), set[int]()
+        for chain in ("prerouting_miniupnpd", "miniupnpd"):
+            shown = ground.run(self.command(where, ["nft", "list", "chain", "inet", "home", chain]))
+            ports |= {int(port) for port in re.findall(r"dport (\d+)", shown)}
+        return sorted(ports)
 
     def restart_router(self, place: str) -> None:
         """Let a place's router forget its mappings and connections."""

@@ -14,7 +14,6 @@ import pytest
 
 from client.control.snapshot import Snapshot
 from protocol.connectivity.machine import SILENT_WORDS
-from tests.netlab import ground
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import Router
 from tests.support.cases import usual
@@ -117,12 +116,12 @@ def test_a_router_that_restarts_maps_the_port_again() -> None:
     places = {"one": Place(), "two": Place(), "home": home}
     with Internet(places, rtt_ms=20) as net, _training(net) as swarm:
         swarm.wait(lambda seen: seen["home"].reach.state == "mapped", "mapped")
-        assert _is_mapped(net)
+        assert net.mapped("home")
         began = time.monotonic()
         with net.router_down("home"):
             time.sleep(DOWN_S)
         _comes_back(swarm, SILENT_WORDS, began)
-        swarm.wait(lambda seen: _is_mapped(net), "mapped again")
+        swarm.wait(lambda seen: bool(net.mapped("home")), "mapped again")
 
 
 @pytest.mark.long
@@ -137,9 +136,3 @@ def test_a_stopped_process_comes_back() -> None:
         finally:
             os.kill(pid, signal.SIGCONT)
         _comes_back(swarm, "this machine slept for ", began)
-
-
-def _is_mapped(net: Internet) -> bool:
-    """Whether the router of the home has a mapping."""
-    chain = ["nft", "list", "chain", "inet", "home", "prerouting_miniupnpd"]
-    return "dnat" in ground.run(net.command(net.router("home"), chain))

@@ -72,8 +72,9 @@ def test_a_port_is_mapped_and_given_back() -> None:
         with _mapping(net, "home") as mapping:
             assert mapping.next_line() == f"mapped {net.public('home')} {PORT}"
             assert _gets_in(net, (net.public("home"), PORT))
+            assert net.mapped("home") == [PORT]
             mapping.stop()
-        assert not _gets_in(net, (net.public("home"), PORT))
+        assert net.mapped("home") == []
 
 
 def test_the_second_machine_of_a_home_gets_another_port() -> None:
@@ -96,8 +97,9 @@ def test_a_hole_in_an_ipv6_firewall_is_made_and_closed() -> None:
         with _mapping(net, "home", "pinhole") as mapping:
             assert mapping.next_line() == f"mapped {there[0]} {PORT}"
             assert _gets_in(net, there)
+            assert net.mapped("home") == [PORT]
             mapping.stop()
-        assert not _gets_in(net, there)
+        assert net.mapped("home") == []
 
 
 def test_without_such_a_router_nothing_is_mapped() -> None:
