@@ -89,12 +89,12 @@ def _explain_crash(error: Exception) -> int:
 def _keep_traceback(error: Exception) -> str:
     """Add the traceback to the errors of this home, and say where that is, for the report."""
     from client.cli.logging.log_file import append_error
-    from client.cli.reach.home import home_with_fault
+    from client.cli.reach.home import home_with_faults
 
     text = "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]
     path = None
     with suppress(UserError):  # there is no home
-        path = append_error(home_with_fault()[0].folders.logs, text)
+        path = append_error(home_with_faults()[0].folders.logs, text)
     if path is None:
         return "the traceback could not be saved; run again with --debug"
     return f"the traceback is in {path}"

@@ -64,9 +64,6 @@ def test_a_missing_file_is_fine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "environ", "file", "problem", "hint"),
     [
-        ({"thread": 1}, {}, "", "'thread' in a flag", "did you mean threads?"),
-        ({}, {"VOLUNTEER_SEAT": "1"}, "", "'VOLUNTEER_SEAT'", "did you mean VOLUNTEER_SEATS?"),
-        ({}, {}, "lisen_port = 1", "'lisen_port'", "did you mean listen_port?"),
         ({}, {}, "threads = 'many'", ": it must be a whole number", "correct threads"),
         ({"threads": "-1"}, {}, "", "it must be a whole number >= 0", "correct --threads"),
         ({}, {}, "log_level = 'loud'", "must be one of debug, info, warning, error", "correct"),
@@ -99,6 +96,27 @@ def test_errors_name_the_place_and_the_mend(
     assert problem in str(caught.value)
     assert hint in caught.value.next_step
     assert caught.value.exit_code == ExitCode.CONFIG == 78
+
+
+def test_names_that_are_no_settings_are_told_and_the_others_hold(tmp_path: Path) -> None:
+    file = toml(tmp_path, "config.toml", "lisen_port = 1\ncheckpoint_every_bytes = 3\nseats = 1")
+    resolved = resolve({}, {"VOLUNTEER_THREAD": "1", "VOLUNTEER_THREADS": "2"}, file)
+    assert (resolved.settings.seats, resolved.settings.threads) == (1, 2)
+    typed, old, variable = resolved.unknown
+    assert typed == f"unknown setting 'lisen_port' in {file}: did you mean listen_port?"
+    assert f"'checkpoint_every_bytes' in {file}" in old
+    assert "'VOLUNTEER_THREAD' in the environment: did you mean VOLUNTEER_THREADS?" in variable
+
+
+@pytest.mark.parametrize("fault", ["threads = 'many'", "threads = "])
+def test_what_is_faulty_may_count_as_not_set_while_the_rest_holds(
+    tmp_path: Path, fault: str
+) -> None:
+    system = toml(tmp_path, "system.toml", "data_dir = '/there'")
+    faults: list[ConfigError] = []
+    resolved = resolve({}, {}, toml(tmp_path, "config.toml", fault), system, faults)
+    assert resolved.settings == Settings(data_dir="/there")
+    assert [fault.exit_code for fault in faults] == [ExitCode.CONFIG]
 
 
 def test_a_file_that_is_no_text_or_too_long_is_refused(tmp_path: Path) -> None:
