@@ -20,7 +20,7 @@ from model_zoo.specs.architecture import Base
 from model_zoo.specs.codec import AveragingCodec, BoundaryCodec
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.local_rounds import LocalRounds
-from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
+from model_zoo.specs.optimizer import SCHEDULES, TRAINING
 from model_zoo.specs.precision import DEFAULT as PRECISION
 from model_zoo.specs.precision import Compute
 from protocol.limits import LEAST_TO_CONVICT, MAX_MICROBATCHES_PER_STEP
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 else:
     AggregationName = Literal[tuple(RULES)]
     ArchitectureName = Literal[tuple(ARCHITECTURES)]
-    OptimizerName = Literal[tuple(OPTIMIZERS)]
+    OptimizerName = Literal[tuple(TRAINING)]
     ScheduleName = Literal[tuple(SCHEDULES)]
 
 ROBUST = "centred-clipping"
@@ -59,7 +59,7 @@ OPTIMIZER = Group("The optimizer (default: the preset's)", sort_key=3)
 POSITIVE = validators.Number(gte=1)
 Count = Annotated[int, Parameter(validator=POSITIVE)]
 ChosenOptimizer = Annotated[
-    OptimizerName | None, Parameter(group=OPTIMIZER, parse=len(OPTIMIZERS) > 1)
+    OptimizerName | None, Parameter(group=OPTIMIZER, parse=len(TRAINING) > 1)
 ]
 OptionalCount = Annotated[int | None, Parameter(validator=POSITIVE)]
 AveragingName = Literal["every-step", "local"]
@@ -121,10 +121,6 @@ class PipelineChoices:
     inner_microbatches: Annotated[OptionalCount, Parameter(group=OPTIMIZER)] = None
     """local: microbatches of a volunteer for each of its own steps (default: so many that a round
     has sixteen steps at most)."""
-    outer_lr: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
-    """local: how much of the mean of their steps is taken over (default: 1)."""
-    outer_momentum: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
-    """local: Nesterov momentum of the rounds (default: 0, which is best in long runs)."""
 
     @property
     def sequences_per_microbatch(self) -> int:
@@ -167,13 +163,11 @@ class PipelineChoices:
         Raises:
             UserError: a number is out of range, or belongs to local rounds and there are none.
         """
-        names = LocalRounds.__struct_fields__
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.averaging == "local":
             with refusals():
-                return LocalRounds(**{"inner_microbatches": 1} | given)
-        for name in given:
-            raise usage(f"{name} belongs to --averaging local")
+                return LocalRounds(self.inner_microbatches or 1)
+        if self.inner_microbatches is not None:
+            raise usage("inner_microbatches belongs to --averaging local")
         return None
 
 
@@ -289,9 +283,6 @@ class OptimizerChoices(RateChoices):
     weight_decay: float | None = None
     clip: float | None = None
     """Largest norm of the whole model's gradient; 0: any."""
-    z_loss: float | None = None
-    """Weight of the square of the logits' log-sum-exp, added to the loss so that logits stay small,
-    such as 1e-4; 0: none."""
 
 
 _FLAGS = {

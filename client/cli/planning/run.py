@@ -111,7 +111,6 @@ def _methods(run: PlanChoices, models: dict[int, ModelSpec], sequences: int) -> 
     exact = run
     if run.averaging == "local":
         exact = replace(exact, averaging=None, inner_microbatches=None)
-        exact = replace(exact, outer_lr=None, outer_momentum=None)
     yield _method(EXACT, exact, models, [sequences])
     ways: list[tuple[str, BoundaryCodec]] = [(LOCAL, run.boundary_codec)]
     if run.boundary_codec != NARROW:
