@@ -106,7 +106,7 @@ def create(
     store = TextStore(home.folders.texts)
     with imported_model(run, model):  # refused before its tokenizer is used, which may take long
         run = with_own_tokenizer(run)
-    here = partial(this_machine, home)
+    here = partial(this_machine, home, run.compute_dtype)
     founding, text = _found(signer.peer, run, model, optimizer, store, here)
     swarm = sign(founding.manifest, signer, addresses)
     keep_swarm(swarm, SwarmStore(home.folders.swarms))

@@ -23,7 +23,8 @@ its stage computes parts of it twice, which takes up to a third longer.
 
 Trains nothing and uses no network; the cost of the model's parts is counted.
 
-The flags of the run and the model are those of volunteer create.
+The flags of the run and the model are those of volunteer create, and so is what is chosen where
+they do not say: it plans for strangers, with --private for people who trust each other.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def plan(
         problem = f"more than {MAX_MACHINES} machines"
         raise UserError(problem, "plan for a part of them", ExitCode.USAGE)
     planned = founded(home, swarm, run, model) if swarm else chosen(run, model, count)
-    here = cache(partial(this_machine, home))
+    here = cache(partial(this_machine, home, planned.manifest.compute))
     found = answer(planned, machines_of(kinds, here), tokens)
     return Answer(found, [*report(found), *(f"note: {note}" for note in found.notes)])
 

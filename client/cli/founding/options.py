@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from cyclopts import Group, Parameter, Token, validators
 
@@ -27,6 +27,8 @@ from protocol.limits import LEAST_TO_CONVICT, MAX_MICROBATCHES_PER_STEP
 from protocol.names import normal, purpose_problem
 
 if TYPE_CHECKING:
+    from model_zoo.specs.model import ModelSpec
+
     AggregationName = str
     ArchitectureName = str
     OptimizerName = str
@@ -41,6 +43,10 @@ ROBUST = "centred-clipping"
 """Rule of a public swarm."""
 AUDIT_PERCENT = 3
 """Of a public swarm's contributions."""
+UNAUDITED = (
+    "no audits: which experts a token goes to depends on rounding now and then, and an honest "
+    "volunteer with another machine would seem to lie"
+)
 AT_MOST_ALL = validators.Number(gte=0, lte=100)
 
 
@@ -109,6 +115,9 @@ class PipelineChoices:
     """Share of the contributions to steps that another volunteer of the stage computes again, such
     as 3%, the default of a public swarm; 0, that of a private one: none. With three or more
     volunteers per stage, a majority expels a liar; with fewer nobody can be convicted."""
+    private: bool = False
+    """Admit only volunteers that a member has invited; whoever invites answers for them, and can
+    expel them."""
     redundancy: OptionalCount = None
     """Volunteers that every stage should have (default: 3 with audits, which convict nobody with
     fewer, else 2)."""
@@ -171,6 +180,9 @@ class PipelineChoices:
         return None
 
 
+Pipeline = TypeVar("Pipeline", bound=PipelineChoices)
+
+
 @Parameter(name="*", group=RUN)
 @dataclass(frozen=True, kw_only=True)
 class PlanChoices(PipelineChoices):
@@ -212,9 +224,6 @@ class RunChoices(PipelineChoices):
     none (default: as many as cost it half a percent of its computing at most)."""
     seed: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1337
     """Seed of the weights and of the order of the data."""
-    private: bool = False
-    """Admit only volunteers that a member has invited; whoever invites answers for them, and can
-    expel them."""
     dual_homing: Annotated[bool, Parameter(negative="--no-dual-homing")] = True
     """Let volunteers with the memory for it hold two neighbouring stages."""
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True
@@ -308,7 +317,18 @@ def refusals(next_step: str = "see volunteer create --help") -> Iterator[None]:
         raise usage(str(error), next_step) from error
 
 
-def for_strangers(run: RunChoices) -> RunChoices:
+def admitted(
+    run: Pipeline, spec: ModelSpec, *, strangers: bool = True
+) -> tuple[Pipeline, tuple[str, ...]]:
+    """Return the choices with what ``strangers`` need, as far as the model allows it."""
+    if strangers:
+        run = for_strangers(run)
+    if run.audit and spec.experts is not None:
+        return replace(run, audit=None), (UNAUDITED,)
+    return run, ()
+
+
+def for_strangers(run: Pipeline) -> Pipeline:
     """Return a public swarm's choices with a robust rule and audits, where nothing is chosen; what
     local rounds contribute cannot be audited."""
     if run.private:

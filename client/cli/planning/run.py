@@ -8,7 +8,13 @@ from itertools import product
 from typing import Final
 
 from client.cli.founding.averaging import founded_run
-from client.cli.founding.options import ModelChoices, PipelineChoices, PlanChoices, usage
+from client.cli.founding.options import (
+    ModelChoices,
+    PipelineChoices,
+    PlanChoices,
+    admitted,
+    usage,
+)
 from client.cli.founding.presets import PRESETS
 from client.cli.reach.home import Home
 from client.cli.reach.target import find_swarm, with_manifest
@@ -96,11 +102,12 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
         run = replace(run, optimizer=run.optimizer or DEFAULT)
     models = {count: choose_model(preset, model, vocab, count) for count in counts}
     methods = tuple(_methods(run, models, sequences))
+    names = {"every-step": EXACT, "local": LOCAL, None: None}
     return PlannedRun(
         manifest=methods[0].manifest,
         methods=methods,
         founded=False,
-        averaging={"every-step": EXACT, "local": LOCAL, None: None}[run.averaging],
+        averaging=EXACT if run.audit else names[run.averaging],
         microbatches=run.microbatches,
     )
 
@@ -108,15 +115,14 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
 def _methods(run: PlanChoices, models: dict[int, ModelSpec], sequences: int) -> Iterator[Method]:
     """Yield the ways to average: exact, in local rounds, and those with narrower boundaries."""
     spec = models[max(models)]
-    exact = run
-    if run.averaging == "local":
-        exact = replace(exact, averaging=None, inner_microbatches=None)
+    exact, _ = admitted(replace(run, averaging="every-step", inner_microbatches=None), spec)
     yield _method(EXACT, exact, models, [sequences])
     ways: list[tuple[str, BoundaryCodec]] = [(LOCAL, run.boundary_codec)]
     if run.boundary_codec != NARROW:
         ways.append((f"local, {NARROW}", NARROW))
     for name, codec in ways:
         local = replace(run, averaging="local", boundary_codec=codec, audit=None)
+        local, _ = admitted(local, spec)
         sizes = [sequences]
         if run.sequences is None:
             sizes = [n for each in LARGER_MICROBATCHES if fits_a_frame(spec, n := each * sequences)]

@@ -23,8 +23,11 @@ from client.cli.founding.manifest import (
 )
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices, for_strangers
 from client.cli.founding.presets import PRESETS, PresetName
+from client.cli.planning.machines import this_machine
+from client.cli.reach.home import find_home
 from client.cli.terminal.swarm_text import introduction
 from client.compute.memory import USUAL_GRAPHS, Holding
+from client.compute.requests import MatmulRate, Probed
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.plan.model import Machine
@@ -337,6 +340,17 @@ def test_the_time_of_the_run_is_that_of_volunteers_like_the_founder() -> None:
         assert founding.seconds == run_s(founding.manifest, machine)
     endless = run_s(fast.manifest, replace(FAST, flop_per_s=1e15))
     assert 3200 * HANDLING_S <= endless < fast.seconds, "200 steps of 16 microbatches"
+
+
+@pytest.mark.parametrize(("compute", "speed"), [("fp32", 1e12), ("bf16", 9e12), ("auto", 9e12)])
+def test_a_card_is_as_fast_as_it_is_in_the_runs_type_of_numbers(
+    monkeypatch: pytest.MonkeyPatch, compute: Compute, speed: float
+) -> None:
+    rates = [MatmulRate(768, "float32", 1e12), MatmulRate(768, "bfloat16", 9e12)]
+    size = {"memory_total_bytes": 10**10, "memory_available_bytes": 10**10}
+    card = Probed(seconds=1.0, device="cuda:0", rates=rates, copy_bytes_per_s=1e9, **size)
+    monkeypatch.setattr("client.compute.device.probe", lambda request: card)
+    assert this_machine(find_home(), compute).flop_per_s == speed
 
 
 def test_a_host_that_is_not_ours_is_refused_in_words(

@@ -64,7 +64,8 @@ def test_one_machine_is_not_said_in_the_plural(within: Within) -> None:
 
 
 HOME = ("--preset", "llama-3.2-1b", "--machines", "16", "--gflops", "60000", "--memory", "22GB")
-HOMES = (*HOME, "--up", "20Mbit/s", "--down", "100Mbit/s", "--rtt-ms", "60")
+STRANGERS = (*HOME, "--up", "20Mbit/s", "--down", "100Mbit/s", "--rtt-ms", "60")
+HOMES = (*STRANGERS, "--private")
 
 
 def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
@@ -90,6 +91,9 @@ def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
     less = planned(within, *HOMES, "--host-memory", "48GB")
     assert less["ways"][1]["loss_percent"] > 1.8 * local["loss_percent"], "fewer rounds"
     assert any("rounds are few" in note for note in less["notes"])
+    asked = planned(within, *STRANGERS, "--host-memory", "48GB", "--tokens", "25000000000")["best"]
+    assert asked["averaging_codec"] == "q3", "as create founds it: a rule bounds liars"
+    assert 0.8 < asked["tokens_per_s"] / local["tokens_per_s"] < 0.95
     _, local, narrow = planned(within, *HOMES)["ways"]
     assert local["stages"] > 1, "processors have all of it in one memory"
     assert narrow["tokens_per_s"] > 1.5 * local["tokens_per_s"], "lines carry boundaries"
@@ -116,6 +120,8 @@ def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -
         ExitCode.USAGE, "plan", *flags, *near, "--averaging", "local", "--audit", "3%"
     )
     assert "no audits" in refused.stderr
+    audited = planned(within, *flags, *far, "--audit", "3%")
+    assert audited["best"]["name"] == "exact", "as create founds it"
 
 
 @pytest.mark.parametrize(
