@@ -17,7 +17,7 @@ from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
 from client.cli.command_table import build_app
 from client.cli.terminal.output import say
-from client.errors import ExitCode, UserError, first_of, solvable
+from client.errors import ExitCode, UsageError, UserError, first_of, solvable
 from model_zoo.specs.packages import MissingPackage
 
 MAX_TRACEBACK_CHARS: Final = 64 * 1024
@@ -66,7 +66,7 @@ def _misused(error: CycloptsError) -> UserError:
     if isinstance(error, UnusedCliTokensError):
         words = f"unexpected: {' '.join(error.unused_tokens or ())}; names of flags begin with --"
     command = " ".join(("volunteer", *(error.command_chain or ())))
-    return UserError(words, f"{command} --help lists what it takes", ExitCode.USAGE)
+    return UsageError(words, f"{command} --help lists what it takes")
 
 
 def _explain(error: UserError) -> int:

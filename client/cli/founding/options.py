@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 from cyclopts import Group, Parameter, Token, validators
 
 from client.cli.founding.presets import PRESETS, PresetName
-from client.errors import ExitCode, UserError
+from client.errors import UsageError, UserError
 from client.quantities import parse_percent
 from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs.aggregation import RULES
@@ -305,7 +305,7 @@ _FLAGS = {
 def usage(problem: str, next_step: str = "see volunteer create --help") -> UserError:
     """Return the error for a wrong choice on the command line; it names fields by their flags."""
     words = re.sub(r"(?<![./\w])[a-z]\w*", lambda found: _FLAGS.get(found[0], found[0]), problem)
-    return UserError(words, next_step, ExitCode.USAGE)
+    return UsageError(words, next_step)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from cyclopts import Group, Parameter, validators
 from msgspec import Meta, Struct
 
 from client.cli.reach.home import Home
-from client.errors import ExitCode, UserError, system_errors
+from client.errors import ExitCode, UsageError, system_errors
 from client.plan.model import Machine
 from client.quantities import parse_rate, parse_size
 from model_zoo.specs.precision import Compute
@@ -97,7 +97,7 @@ def read_table(path: Path) -> tuple[Kind, ...]:
             raise ValueError("it is larger than 1 MiB")
         return msgspec.toml.decode(content, type=Table).machine
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise UserError(f"--table: {path}: {error}", EXAMPLE, ExitCode.USAGE) from error
+        raise UsageError(f"--table: {path}: {error}", EXAMPLE) from error
 
 
 def this_machine(home: Home, compute: Compute) -> Machine:
@@ -160,8 +160,7 @@ def _amount(what: str, text: str | None, parse: Callable[[str], int]) -> float:
     try:
         amount = parse(text)
     except ValueError as error:
-        raise UserError(f"{what}: {error}", EXAMPLE, ExitCode.USAGE) from error
+        raise UsageError(f"{what}: {error}", EXAMPLE) from error
     if amount <= 0:
-        problem = f"{what} is 0, so the machine cannot take part"
-        raise UserError(problem, "leave the machine out", ExitCode.USAGE)
+        raise UsageError(f"{what} is 0, so the machine cannot take part", "leave the machine out")
     return float(amount)
