@@ -473,7 +473,7 @@ def resolve(
     for name, value, origin in _layers(flags, environ, user_file, system_file, faults):
         if name not in SETTINGS:
             no_setting = _unknown(name, origin)
-            unknown.append(f"{no_setting}: {no_setting.next_step}")
+            unknown.append(f"{no_setting} has no effect: {no_setting.next_step}")
             continue
         try:
             values[name] = _convert(name, value, origin)

@@ -102,7 +102,7 @@ def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     for fault in faults:
         yield Check("settings", "fail", fault.message, fault.next_step)
     for words in home.resolved.unknown:
-        yield Check("settings", "warn", f"{words}; it has no effect", "remove or correct it")
+        yield Check("settings", "warn", words, "remove or correct it")
     opens = _opens(home.folders.data)
     needed = checkpoints_bytes(home) if opens else 0
     yield checks.check_folder("data folder", home.folders.data, needed)

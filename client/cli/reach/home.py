@@ -87,7 +87,7 @@ def _resolved(flags: Mapping[str, object], faults: list[ConfigError] | None = No
 def _told(home: Home) -> Home:
     """Tell which names are no settings, and return the home."""
     for words in home.resolved.unknown:
-        say(f"note: {words}; it has no effect")
+        say(f"note: {words}")
     return home
 
 

@@ -103,9 +103,14 @@ def test_names_that_are_no_settings_are_told_and_the_others_hold(tmp_path: Path)
     resolved = resolve({}, {"VOLUNTEER_THREAD": "1", "VOLUNTEER_THREADS": "2"}, file)
     assert (resolved.settings.seats, resolved.settings.threads) == (1, 2)
     typed, old, variable = resolved.unknown
-    assert typed == f"unknown setting 'lisen_port' in {file}: did you mean listen_port?"
+    assert (
+        typed == f"unknown setting 'lisen_port' in {file} has no effect: did you mean listen_port?"
+    )
     assert f"'checkpoint_every_bytes' in {file}" in old
-    assert "'VOLUNTEER_THREAD' in the environment: did you mean VOLUNTEER_THREADS?" in variable
+    assert (
+        "'VOLUNTEER_THREAD' in the environment has no effect: did you mean VOLUNTEER_THREADS?"
+        in variable
+    )
 
 
 @pytest.mark.parametrize("fault", ["threads = 'many'", "threads = "])

@@ -179,7 +179,12 @@ def faulty_setting(scene: Scene) -> None:
     scene.set("threads = 'many'")
 
 
-@case("settings", "warn", "unknown setting 'thread' in .*: did you mean threads", "remove or")
+@case(
+    "settings",
+    "warn",
+    "unknown setting 'thread' in .* has no effect: did you mean threads",
+    "remove or",
+)
 def unknown_setting(scene: Scene) -> None:
     scene.set("thread = 2")
 

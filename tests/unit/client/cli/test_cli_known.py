@@ -165,4 +165,4 @@ def test_a_name_that_is_no_setting_is_told_and_leaves_the_others(
     done = within.ends(0, "config", "show")
     assert f'data_dir = "{home}/there"' in done.stdout
     assert "unknown setting 'thread'" in done.stderr
-    assert "did you mean threads?; it has no effect" in done.stderr
+    assert "has no effect: did you mean threads?" in done.stderr
