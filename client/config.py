@@ -185,11 +185,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(gt=0, le=600),
         About("Longest wait for the first member of the swarm, in seconds."),
     ] = 20.0
-    max_links: Annotated[
-        int,
-        Meta(ge=4, le=1024),
-        About("Connections to other volunteers; no more are accepted above this."),
-    ] = 256
     upload_limit_bytes_per_s: Annotated[
         Rate,
         About(

@@ -184,7 +184,7 @@ async def listening(
     Raises:
         PortInUse, ListenError, NetworkError: as ``open_network``.
     """
-    limits = HostLimits(connections=settings.max_links, hello_s=HELLO_S)
+    limits = HostLimits(hello_s=HELLO_S)
 
     async def listen(port: int) -> Libp2pNetwork:
         at = [(settings.listen_host, port)]

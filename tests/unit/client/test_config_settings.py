@@ -44,15 +44,17 @@ def test_a_declaration_is_enough(name: str, tmp_path: Path) -> None:
 
 
 def test_every_source_beats_the_next(tmp_path: Path) -> None:
-    weakest = "threads = 1\nseats = 1\nlisten_port = 1\nmax_links = 10"
+    weakest = "threads = 1\nseats = 1\nlisten_port = 1\ncheckpoint_keep = 10"
     system = toml(tmp_path, "system.toml", weakest)
     user = toml(tmp_path, "user.toml", "threads = 2\nseats = 2\nlisten_port = 2")
     environ = {"VOLUNTEER_THREADS": "3", "VOLUNTEER_SEATS": "3", "PATH": "/bin"}
     flags = {"threads": 4, "log_level": None}
     resolved = resolve(flags, environ, user, system)
     found = resolved.settings
-    assert (found.threads, found.seats, found.listen_port, found.max_links) == (4, 3, 2, 10)
-    origins = [resolved.origins[name] for name in ("threads", "seats", "listen_port", "max_links")]
+    assert (found.threads, found.seats, found.listen_port, found.checkpoint_keep) == (4, 3, 2, 10)
+    origins = [
+        resolved.origins[name] for name in ("threads", "seats", "listen_port", "checkpoint_keep")
+    ]
     assert origins == ["flag", "VOLUNTEER_SEATS", str(user), str(system)]
     assert resolved.origins["log_level"] == "default"
 

@@ -88,6 +88,8 @@ def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
     assert narrow["loss_percent"] == local["loss_percent"]
     assert local["memory_bytes"] <= 22e9 < local["memory_bytes"] + local["host_memory_bytes"]
     assert not any("are few" in note for note in answer["notes"])
+    flags = f"--stages 1 --microbatch {local['sequences']} --averaging local"
+    assert any(flags in note for note in answer["notes"]), "create takes the preset's otherwise"
     less = planned(within, *HOMES, "--host-memory", "48GB")
     assert less["ways"][1]["loss_percent"] > 1.8 * local["loss_percent"], "fewer rounds"
     assert any("rounds are few" in note for note in less["notes"])
