@@ -288,7 +288,6 @@ class Node(ControlApi):
         now = structs.replace(
             now,
             limits=limits,
-            peak_flop_per_s=dict(capacity.peaks) if capacity else {},
             started=started,
             relay=self._relaying.view(),
             reach=structs.replace(now.reach, change=self._network.watch.words),
