@@ -221,10 +221,9 @@ def _notes(manifest: Manifest, idle: int, way: Way, cost: Cost, *, founded: bool
     if founded:
         yield from warn_of_repeats(manifest, cost.steps)
     else:
-        averaging = "local" if way.inner_microbatches else "every-step"
         yield (
             f"to found it so: volunteer create --stages {way.stages} --microbatch {way.sequences} "
-            f"--averaging {averaging}, with the flags of the model as here"
+            f"--averaging {way.name}, with the flags of the model as here"
         )
         yield (
             f"the run reads {cost.tokens:,.0f} tokens: bring {cost.tokens / MANY_TIMES:,.0f} or "

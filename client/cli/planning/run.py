@@ -30,7 +30,9 @@ from protocol.manifest import Manifest, fits_a_frame
 LARGER_MICROBATCHES = (1, 2, 3, 4)
 """Times as many sequences a microbatch that are tried in local rounds, for the protocol bounds the
 microbatches of a round."""
-EXACT, LOCAL = "exact", "local"
+EXACT: Final = "every-step"
+LOCAL: Final = "local"
+"""Ways to average, as --averaging names them."""
 NARROW: Final = "s4"
 """The narrowest boundaries."""
 
@@ -102,12 +104,11 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
         run = replace(run, optimizer=run.optimizer or DEFAULT)
     models = {count: choose_model(preset, model, vocab, count) for count in counts}
     methods = tuple(_methods(run, models, sequences))
-    names = {"every-step": EXACT, "local": LOCAL, None: None}
     return PlannedRun(
         manifest=methods[0].manifest,
         methods=methods,
         founded=False,
-        averaging=EXACT if run.audit else names[run.averaging],
+        averaging=EXACT if run.audit else run.averaging,
         microbatches=run.microbatches,
     )
 
@@ -115,13 +116,13 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
 def _methods(run: PlanChoices, models: dict[int, ModelSpec], sequences: int) -> Iterator[Method]:
     """Yield the ways to average: exact, in local rounds, and those with narrower boundaries."""
     spec = models[max(models)]
-    exact, _ = admitted(replace(run, averaging="every-step", inner_microbatches=None), spec)
+    exact, _ = admitted(replace(run, averaging=EXACT, inner_microbatches=None), spec)
     yield _method(EXACT, exact, models, [sequences])
     ways: list[tuple[str, BoundaryCodec]] = [(LOCAL, run.boundary_codec)]
     if run.boundary_codec != NARROW:
         ways.append((f"local, {NARROW}", NARROW))
     for name, codec in ways:
-        local = replace(run, averaging="local", boundary_codec=codec, audit=None)
+        local = replace(run, averaging=LOCAL, boundary_codec=codec, audit=None)
         local, _ = admitted(local, spec)
         sizes = [sequences]
         if run.sequences is None:

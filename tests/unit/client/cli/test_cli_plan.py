@@ -112,7 +112,7 @@ def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -
         for way in planned(within, *flags, *line)["ways"]
         if way["chosen"]
     }
-    assert chosen == {("exact", True), ("local", False)}
+    assert chosen == {("every-step", True), ("local", False)}
     asked = planned(
         *(within, *flags, *near, "--averaging", "local", "--microbatches", "200"),
         *("--inner-microbatches", "5"),
@@ -123,7 +123,7 @@ def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -
     )
     assert "no audits" in refused.stderr
     audited = planned(within, *flags, *far, "--audit", "3%")
-    assert audited["best"]["name"] == "exact", "as create founds it"
+    assert audited["best"]["name"] == "every-step", "as create founds it"
 
 
 @pytest.mark.parametrize(
