@@ -41,14 +41,11 @@ async def measured(worker: Measures, folder: Path) -> capacity.Capacity:
     return await capacity.measured_capacity(cast(Worker, worker), Settings(), folder, 2)
 
 
-@pytest.mark.parametrize(("device", "advertised"), [("cpu", 0.0), ("cuda", 1e9)])
-async def test_the_peak_is_the_best_product_of_each_type(
-    device: str, advertised: float, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+async def test_the_peak_is_the_best_product_of_each_type(device: str, tmp_path: Path) -> None:
     worker = Measures(device)
     found = await measured(worker, tmp_path)
     assert found.peaks == {"fp32": 4e9, "bf16": 1e9}
-    assert found.bf16_flops == advertised
     assert found.peak_flops("bf16") == 1e9
     assert found.peak_flops("auto") == 4e9  # no card that is faster in bf16
     again = await measured(worker, tmp_path)
