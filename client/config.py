@@ -1,8 +1,8 @@
 """Settings of a node: one frozen struct, and the origin of each value.
 
 Flags win over ``VOLUNTEER_*`` variables, those over the user's file, that over the administrator's,
-that over the defaults. Nothing else in the program reads the environment for settings. A key that
-does not exist is an error that names the nearest one that does.
+that over the defaults. Nothing else in the program reads the environment for settings. A name that
+does not exist, as after an upgrade, is left out and told, with the nearest one that does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
@@ -185,11 +185,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(gt=0, le=600),
         About("Longest wait for the first member of the swarm, in seconds."),
     ] = 20.0
-    max_links: Annotated[
-        int,
-        Meta(ge=4, le=1024),
-        About("Connections to other volunteers; no more are accepted above this."),
-    ] = 256
     upload_limit_bytes_per_s: Annotated[
         Rate,
         About(
@@ -444,6 +439,8 @@ class Resolved:
 
     settings: Settings
     origins: Mapping[str, str]
+    unknown: tuple[str, ...] = ()
+    """Names in files and variables that are no settings, in words."""
 
 
 def resolve(
@@ -451,6 +448,7 @@ def resolve(
     environ: Mapping[str, str],
     user_file: Path | None = None,
     system_file: Path | None = None,
+    faults: list[ConfigError] | None = None,
 ) -> Resolved:
     """Merge all sources by precedence.
 
@@ -459,16 +457,25 @@ def resolve(
         environ: environment variables.
         user_file: the user's settings; it need not exist.
         system_file: the administrator's; it need not exist.
+        faults: takes what is faulty, which then counts as not set; None: it is raised.
 
     Raises:
-        ConfigError: an unknown key, a value of the wrong type or range, or an unreadable file.
+        ConfigError: a value of the wrong type or range, or an unreadable file.
     """
     values: dict[str, object] = {}
     origins = dict.fromkeys(SETTINGS, "default")
-    for name, value, origin in _layers(flags, environ, user_file, system_file):
-        values[name] = _convert(name, value, origin)
-        origins[name] = origin
-    return Resolved(Settings(**values), origins)  # type: ignore[arg-type]
+    unknown = []
+    for name, value, origin in _layers(flags, environ, user_file, system_file, faults):
+        if name not in SETTINGS:
+            no_setting = _unknown(name, origin)
+            unknown.append(f"{no_setting} has no effect: {no_setting.next_step}")
+            continue
+        try:
+            values[name] = _convert(name, value, origin)
+            origins[name] = origin
+        except ConfigError as fault:
+            _note(fault, faults)
+    return Resolved(Settings(**values), origins, tuple(unknown))  # type: ignore[arg-type]
 
 
 def check_setting(name: str, text: str | None) -> object:
@@ -487,14 +494,24 @@ def _layers(
     environ: Mapping[str, str],
     user_file: Path | None,
     system_file: Path | None,
+    faults: list[ConfigError] | None,
 ) -> Iterator[tuple[str, object, str]]:
-    """Yield (field, value, origin), weakest source first."""
+    """Yield (name, value, origin), weakest source first; a name may be no setting."""
     for file in (system_file, user_file):
-        table = _table(file) if file is not None else {}
-        yield from ((name, table[name], str(file)) for name in _known(table, str(file)))
+        try:
+            table = _table(file) if file is not None else {}
+        except ConfigError as fault:
+            _note(fault, faults)
+            continue
+        yield from ((name, value, str(file)) for name, value in table.items())
     yield from _from_environment(environ)
-    written = {name: value for name, value in flags.items() if value is not None}
-    yield from ((name, written[name], FLAG) for name in _known(written, "a flag"))
+    yield from ((name, value, FLAG) for name, value in flags.items() if value is not None)
+
+
+def _note(fault: ConfigError, faults: list[ConfigError] | None) -> None:
+    if faults is None:
+        raise fault
+    faults.append(fault)
 
 
 def _table(path: Path) -> dict[str, object]:
@@ -514,28 +531,21 @@ def _table(path: Path) -> dict[str, object]:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, object, str]]:
     """An empty variable is one that is not set, but where a setting's value may be empty."""
-    suffixes = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in environ}
-    ours = {
-        suffix.lower(): environ[name]
-        for suffix, name in suffixes.items()
-        if suffix != name and suffix not in NOT_SETTINGS
-    }
-    for name in _known(ours, "the environment", ENVIRONMENT_PREFIX):
-        if ours[name] or SETTINGS[name].default in ("", ()):
-            yield name, ours[name], SETTINGS[name].variable
+    for variable, value in environ.items():
+        suffix = variable.removeprefix(ENVIRONMENT_PREFIX)
+        if suffix == variable or suffix in NOT_SETTINGS:
+            continue
+        name = suffix.lower()
+        if value or (name in SETTINGS and SETTINGS[name].default in ("", ())):
+            yield name, value, variable
 
 
-def _known(keys: Iterable[str], where: str, prefix: str = "") -> Iterator[str]:
-    """Yield the keys, which must be settings."""
-    for key in keys:
-        if key not in SETTINGS:
-            raise _unknown(key, where, prefix)
-        yield key
-
-
-def _unknown(key: str, where: str, prefix: str = "") -> ConfigError:
+def _unknown(key: str, where: str) -> ConfigError:
     near = difflib.get_close_matches(key, SETTINGS, n=1)
-    spelled = [prefix + (name.upper() if prefix else name) for name in (key, *near)]
+    spelled = [key, *near]
+    if where.startswith(ENVIRONMENT_PREFIX):
+        spelled = [ENVIRONMENT_PREFIX + name.upper() for name in spelled]
+        where = "the environment"
     hint = (
         f"did you mean {spelled[1]}?" if near else "run volunteer config show to list the settings"
     )

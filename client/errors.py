@@ -107,6 +107,13 @@ def solvable(error: BaseException) -> UserError | None:
     return UserError(f"{what}{of_system.strerror}", next_step)
 
 
+class UsageError(UserError):
+    """A command line that cannot be meant."""
+
+    def __init__(self, message: str, next_step: str = "") -> None:
+        super().__init__(message, next_step, ExitCode.USAGE)
+
+
 class ConfigError(UserError):
     """A setting is unknown or has a value that cannot be used."""
 

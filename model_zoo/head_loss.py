@@ -22,7 +22,7 @@ from model_zoo.stages import Stage, losses_of
 
 
 def losses_of_hidden(
-    stage: Stage, hidden: Tensor, targets: Tensor, *, z_weight: float, weight: float
+    stage: Stage, hidden: Tensor, targets: Tensor, weight: float
 ) -> tuple[Tensor, Tensor]:
     """Return the summed loss, and what is run back, as `losses_of` does of the logits.
 
@@ -30,15 +30,14 @@ def losses_of_hidden(
         stage: the last one.
         hidden: (B, T, C).
         targets: (B, T) int64; `NO_TARGET` where nothing is learned.
-        z_weight: of the z-loss; 0: none.
-        weight: of all of it, in what is run back.
+        weight: of the loss, in what is run back.
     """
     at_once = max(1, stage.logits_at_once // stage.spec.vocab)
     if targets.numel() <= at_once:
-        return losses_of(stage.project(hidden), targets, z_weight=z_weight, weight=weight)
+        return losses_of(stage.project(hidden), targets, weight)
     trained = [each for each in stage.projecting if each.requires_grad]
     loss, whole = _InPieces.apply(  # type: ignore[no-untyped-call]
-        hidden, targets, stage, at_once, z_weight, weight, *trained
+        hidden, targets, stage, at_once, weight, *trained
     )
     return loss, whole
 
@@ -53,7 +52,6 @@ class _InPieces(torch.autograd.Function):
         targets: Tensor,
         stage: Stage,
         at_once: int,
-        z_weight: float,
         weight: float,
         *trained: Tensor,
     ) -> tuple[Tensor, Tensor]:
@@ -67,7 +65,7 @@ class _InPieces(torch.autograd.Function):
             with torch.set_grad_enabled(wanted):
                 leaf = rows[piece].detach().requires_grad_(wanted)
                 logits = stage.project(leaf[None])  # (1, piece, V)
-                loss, whole = losses_of(logits, flat[piece][None], z_weight=z_weight, weight=weight)
+                loss, whole = losses_of(logits, flat[piece][None], weight)
                 del logits
             losses.append(loss.detach())
             wholes.append(whole.detach())
@@ -86,4 +84,4 @@ class _InPieces(torch.autograd.Function):
         # In place: each piece of memory as large as the head's matrix counts, and nothing runs a
         # loss back twice.
         of_hidden, *of_trained = (each.mul_(gradient) for each in ctx.saved_tensors)
-        return of_hidden, None, None, None, None, None, *of_trained
+        return of_hidden, None, None, None, None, *of_trained

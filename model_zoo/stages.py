@@ -10,7 +10,6 @@ boundaries are narrow.
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -271,23 +270,16 @@ def summed_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1), flat, reduction="sum", ignore_index=NO_TARGET)
 
 
-def losses_of(
-    logits: Tensor, targets: Tensor, *, z_weight: float, weight: float
-) -> tuple[Tensor, Tensor]:
+def losses_of(logits: Tensor, targets: Tensor, weight: float) -> tuple[Tensor, Tensor]:
     """Return the summed loss, and what is run back.
 
     Args:
         logits: (B, T, V).
         targets: (B, T) int64; `NO_TARGET` where nothing is learned.
-        z_weight: of the z-loss; 0: none.
-        weight: of all of it, in what is run back: `DataSpec.loss_weight`.
+        weight: of the loss, in what is run back: `DataSpec.loss_weight`.
     """
-    logits = logits.float()
-    learned = targets != NO_TARGET if weight != 1 else None
-    added = z_loss(logits, z_weight, learned) if z_weight else None
-    loss = summed_loss(logits, targets)
-    whole = loss if added is None else loss + added
-    return loss, whole if weight == 1 else whole * weight
+    loss = summed_loss(logits.float(), targets)
+    return loss, loss if weight == 1 else loss * weight
 
 
 def shown_share(targets: Tensor) -> float:
@@ -295,34 +287,3 @@ def shown_share(targets: Tensor) -> float:
     the loss that is shown of a microbatch."""
     learned = int((targets != NO_TARGET).sum())
     return targets.numel() / learned if learned else 0.0
-
-
-def z_loss(logits: Tensor, weight: float, learned: Tensor | None = None) -> Tensor:
-    """Square of the log-sum-exp of each token's logits (B, T, V), summed, times `weight`.
-
-    ``learned`` (B, T) says which tokens count; None: all.
-
-    Called before `summed_loss` of the same logits it needs no memory beyond that one's: autograd
-    runs the later one back first, and frees what it kept.
-
-    Source: Chowdhery et al., arXiv 2204.02311, section 5 (PaLM).
-    """
-    counts = None if learned is None else learned.flatten()
-    loss: Tensor = _ZLoss.apply(logits.flatten(0, 1), weight, counts)  # type: ignore[no-untyped-call]
-    return loss
-
-
-class _ZLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, weight: float, counts: Tensor | None) -> Tensor:
-        sizes = logits.logsumexp(dim=-1)  # (B T,)
-        counted = sizes if counts is None else sizes * counts
-        ctx.save_for_backward(logits, sizes, counted)
-        ctx.weight = weight
-        return counted.square().sum() * weight
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        logits, sizes, counted = ctx.saved_tensors
-        softmax = (logits - sizes[:, None]).exp_()
-        return softmax.mul_((2 * ctx.weight * gradient * counted)[:, None]), None, None

@@ -21,7 +21,7 @@ from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs.codec import CODECS, AveragingCodec, BoundaryCodec, Codec
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.description import Description
-from model_zoo.specs.local_rounds import LocalRounds
+from model_zoo.specs.local_rounds import OUTER, LocalRounds
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.precision import Compute
@@ -149,7 +149,7 @@ class Manifest(Description, frozen=True):
     def state(self) -> StateSpec:
         """The layout of every stage's state."""
         if self.local_rounds is not None:
-            return StateSpec(self.local_rounds.outer.name)
+            return StateSpec(OUTER.name)
         return StateSpec(self.optimizer.name)
 
     @property

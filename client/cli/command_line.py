@@ -17,7 +17,7 @@ from cyclopts.exceptions import CycloptsError, UnusedCliTokensError
 
 from client.cli.command_table import build_app
 from client.cli.terminal.output import say
-from client.errors import ExitCode, UserError, first_of, solvable
+from client.errors import ExitCode, UsageError, UserError, first_of, solvable
 from model_zoo.specs.packages import MissingPackage
 
 MAX_TRACEBACK_CHARS: Final = 64 * 1024
@@ -66,7 +66,7 @@ def _misused(error: CycloptsError) -> UserError:
     if isinstance(error, UnusedCliTokensError):
         words = f"unexpected: {' '.join(error.unused_tokens or ())}; names of flags begin with --"
     command = " ".join(("volunteer", *(error.command_chain or ())))
-    return UserError(words, f"{command} --help lists what it takes", ExitCode.USAGE)
+    return UsageError(words, f"{command} --help lists what it takes")
 
 
 def _explain(error: UserError) -> int:
@@ -89,12 +89,12 @@ def _explain_crash(error: Exception) -> int:
 def _keep_traceback(error: Exception) -> str:
     """Add the traceback to the errors of this home, and say where that is, for the report."""
     from client.cli.logging.log_file import append_error
-    from client.cli.reach.home import home_with_fault
+    from client.cli.reach.home import home_with_faults
 
     text = "".join(traceback.format_exception(error))[-MAX_TRACEBACK_CHARS:]
     path = None
     with suppress(UserError):  # there is no home
-        path = append_error(home_with_fault()[0].folders.logs, text)
+        path = append_error(home_with_faults()[0].folders.logs, text)
     if path is None:
         return "the traceback could not be saved; run again with --debug"
     return f"the traceback is in {path}"

@@ -194,7 +194,7 @@ def evaluate(
             return Outcome(), [boundary.found, *([] if payloads else [memoryview(tokens)])]
         targets = replica.wire.tokens_in(tokens)[1]  # (B, T)
         losses = [
-            losses_of_hidden(stage, h, targets[p], z_weight=0.0, weight=1.0)[0]
+            losses_of_hidden(stage, h, targets[p], 1.0)[0]
             for h, p in zip(hidden, parts, strict=True)
         ]
         found = [readings.note(_loss(loss, loss)) for loss in losses]
@@ -257,8 +257,7 @@ def run_loss(
             stage,
             stage.hidden(x if leaf is None else leaf, given.begins, given.tokens),  # (B, T, C)
             targets,
-            z_weight=replica.trained_by.z_loss,
-            weight=replica.wire.run.data.loss_weight,
+            replica.wire.run.data.loss_weight,
         )
     return Graph(leaf, whole), loss
 

@@ -37,7 +37,7 @@ from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.muon import USUAL_SIZE
 from model_zoo.optimizers.optimizer import FlatOptimizer, flat_optimizer
-from model_zoo.specs.local_rounds import LocalRounds
+from model_zoo.specs.local_rounds import OUTER, LocalRounds
 from model_zoo.specs.matrices import Matrix, hidden_matrices
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.precision import precision_on
@@ -349,7 +349,7 @@ def _local(
     base = away.zeros(flat.values.numel()).copy_(flat.values)
     inner = flat_optimizer(spec)(flat.values, flat.decay_size, spec, matrices, away)
     inner.alone = True
-    outer = flat_optimizer(local.outer)(base, 0, local.outer, home=away)
+    outer = flat_optimizer(OUTER)(base, 0, OUTER, home=away)
     return outer, InnerSteps(base, inner, local.inner_microbatches)
 
 

@@ -225,12 +225,6 @@ class WorkerView(Struct, frozen=True, kw_only=True):
     ranks: list[RankView] = field(default_factory=list)
     """Its processes, the one that leads first; ``pid`` is that one's, ``rss_bytes`` of all. Empty
     where there is one."""
-    flop_per_s: float = 0.0
-    """Operations that the model needs, of the passes of the last minute; 0: none yet."""
-    mfu: float | None = None
-    """Them by the peak of the devices in the run's type of numbers; None: one is not known."""
-    mfu_computing: float | None = None
-    """The same while it computes: without waiting for others or for its owner's limits."""
 
 
 class Counters(Struct, frozen=True, kw_only=True):
@@ -533,8 +527,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """One per stage that this node holds or is about to hold."""
     paused: PauseView | None = None
     limits: LimitsView = field(default_factory=LimitsView)
-    peak_flop_per_s: dict[str, float] = field(default_factory=dict)
-    """Of products of matrices on all devices together, by the type of numbers, as measured."""
     credit: CreditView = field(default_factory=CreditView)
     last_error: str = ""
     """The newest error of this node that is not over; empty: there is none."""

@@ -21,7 +21,7 @@ from model_zoo.data import NO_TARGET, beginnings, inputs_and_targets
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.models.family import State
 from model_zoo.specs.course import Course, Turn
-from model_zoo.specs.local_rounds import LocalRounds
+from model_zoo.specs.local_rounds import OUTER, LocalRounds
 from model_zoo.specs.matrices import rows_of
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, stage_clip
@@ -119,7 +119,7 @@ class ReferenceRun:
     """Mean loss per token of every step, in nats, and the merged state after the last update.
 
     Where not all tokens are learned, it is the mean over microbatches of each one's mean.
-    A step's loss is that of the parameters its gradient is computed at, without the z-loss.
+    A step's loss is that of the parameters its gradient is computed at.
     """
 
     losses: tuple[float, ...]
@@ -257,9 +257,7 @@ class _Trainer:
             if self._wire is not None and index:
                 x = _across(x, self._wire, step, microbatch, index - 1)  # (B, T, C)
             x = stage(x, begins, inputs)
-        loss, whole = losses_of(
-            x, targets, z_weight=plan.optimizer.z_loss, weight=corpus.spec.loss_weight
-        )
+        loss, whole = losses_of(x, targets, corpus.spec.loss_weight)
         whole.backward()  # type: ignore[no-untyped-call]
         return loss.item() * shown_share(targets)
 
@@ -273,7 +271,7 @@ class _Rounds:
         self._trainer, self._rounds = trainer, rounds
         self._inner: list[torch.optim.Optimizer] = []
         """Of each replica; what it keeps goes on across rounds."""
-        self._outer = trainer.twin(rounds.outer)
+        self._outer = trainer.twin(OUTER)
 
     def run(self, step: int, dealt: Sequence[Sequence[int]], rate: float) -> float:
         """Make the next version; the summed loss, each microbatch's where it was run."""
@@ -297,7 +295,7 @@ class _Rounds:
         for parameter, difference in zip(trainer.parameters, differences, strict=True):
             parameter.grad = difference
         self._stretch(list(map(len, dealt)), own_squares)
-        apply(self._outer, self._rounds.outer_lr)
+        apply(self._outer, OUTER.lr)
         return loss
 
     def _stretch(self, counts: Sequence[int], own_squares: Sequence[float]) -> None:

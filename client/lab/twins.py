@@ -25,12 +25,8 @@ def twin(spec: OptimizerSpec, groups: Groups) -> torch.optim.Optimizer:
     match spec.name:
         case "adamw":
             return torch.optim.AdamW(groups, lr=spec.lr, betas=betas, eps=spec.eps, fused=True)
-        case "lion":
-            return _Lion(groups, {"lr": spec.lr, "betas": betas})
         case "muon":
             return _Muon(groups, {"lr": spec.lr, "betas": betas, "rows": ()})
-        case "nesterov":
-            return _DecoupledSGD(groups, spec.lr, spec.beta1)
         case "sgd":
             return _DecoupledSGD(groups, spec.lr)
     raise ValueError(f"{spec.name} has no twin")
@@ -39,9 +35,9 @@ def twin(spec: OptimizerSpec, groups: Groups) -> torch.optim.Optimizer:
 class _DecoupledSGD(torch.optim.SGD):
     """Torch's, which adds weight decay to the gradient, with decoupled decay."""
 
-    def __init__(self, groups: Groups, lr: float, momentum: float = 0.0) -> None:
+    def __init__(self, groups: Groups, lr: float) -> None:
         apart = [group | {"decay": group["weight_decay"], "weight_decay": 0.0} for group in groups]
-        super().__init__(apart, lr=lr, momentum=momentum, nesterov=momentum > 0)
+        super().__init__(apart, lr=lr)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -51,23 +47,6 @@ class _DecoupledSGD(torch.optim.SGD):
                 parameter.mul_(1 - group["lr"] * group["decay"])
         loss: float | None = super().step(closure)
         return loss
-
-
-class _Lion(torch.optim.Optimizer):
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
-
-    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        first, second = group["betas"]
-        state = self.state[parameter]
-        momentum = state.setdefault("momentum", torch.zeros_like(parameter))
-        update = torch.lerp(gradient, momentum, first).sign()
-        parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * update)
-        state["momentum"] = torch.lerp(gradient, momentum, second)
 
 
 class _Muon(torch.optim.Optimizer):

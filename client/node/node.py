@@ -184,7 +184,7 @@ async def listening(
     Raises:
         PortInUse, ListenError, NetworkError: as ``open_network``.
     """
-    limits = HostLimits(connections=settings.max_links, hello_s=HELLO_S)
+    limits = HostLimits(hello_s=HELLO_S)
 
     async def listen(port: int) -> Libp2pNetwork:
         at = [(settings.listen_host, port)]
@@ -288,7 +288,6 @@ class Node(ControlApi):
         now = structs.replace(
             now,
             limits=limits,
-            peak_flop_per_s=dict(capacity.peaks) if capacity else {},
             started=started,
             relay=self._relaying.view(),
             reach=structs.replace(now.reach, change=self._network.watch.words),

@@ -43,7 +43,6 @@ from client.node.trust import audit_counts, expelled, members_of, trust_of
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
 from client.train.reporting.event_sink import bits_per_byte
-from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
 from protocol.ids import PeerId
 from protocol.seat.drain_cost import drain_costs
@@ -71,7 +70,7 @@ def take_snapshot(
     """
     manifest = engine.manifest
     state, reason = _state(engine, held_stages, stopping, paused)
-    workers, stages = _workers(held_stages, engine.now()), _stages(engine)
+    workers, stages = _workers(held_stages), _stages(engine)
     step, sink = _step(engine, stages), engine.event_sink
     pace = 0.0 if state == "done" else sink.pace.per_s()
     error = sink.last_error
@@ -347,27 +346,10 @@ def _peers(engine: Engine) -> list[PeerView]:
     return views
 
 
-def _utilized(
-    view: WorkerView, held: HeldStageDriver, held_stages: HeldStages, now: float
-) -> WorkerView:
-    """Return the view of a worker with what it makes of its device."""
-    if held.driver is None or not (done := held.driver.utilization.flop_per_s(now)):
-        return view
-    computing, terms = held.driver.utilization.computing_flop_per_s(now), held_stages.terms
-    peak = terms.capacity().peak_flops(terms.manifest.compute)
-    return msgspec.structs.replace(
-        view,
-        flop_per_s=done,
-        mfu=done / peak if peak else None,
-        mfu_computing=computing / peak if peak else None,
-    )
-
-
-def _workers(held_stages: HeldStages, now: float) -> list[WorkerView]:
+def _workers(held_stages: HeldStages) -> list[WorkerView]:
     """Every worker, those of held stages first; one that starts if there is none."""
     views = [
-        _utilized(_worker(held.worker, held.stage, held.worker_restarts), held, held_stages, now)
-        for held in held_stages.held.values()
+        _worker(held.worker, held.stage, held.worker_restarts) for held in held_stages.held.values()
     ]
     if held_stages.closed:
         return views or [WorkerView(state="stopped")]

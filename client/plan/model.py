@@ -5,7 +5,7 @@ A step of M microbatches takes
     T = (M - 1) tau + max(tau, L + E)
 
     tau  time between microbatches at the slowest stage, 1 / min_s sum over its replicas of c_vs
-         (protocol/matching/README.md)
+         (protocol/matching/README.md), or what handling one takes
     L    latency of a microbatch through the empty pipeline and back
     E    the part of the averaging that is not hidden
 
@@ -94,6 +94,8 @@ class Run:
     step."""
     forward_share: float = 1 / 3
     """Of a pass there and back."""
+    handling_s: float = 0.0
+    """What a microbatch takes at least, however small it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,8 @@ class Prediction:
 
     stages: tuple[StageTerms, ...]
     step_s: float
+    microbatch_s: float
+    """Between microbatches at the slowest stage: tau."""
     parts_s: dict[Limit, float]
     """The four parts of it. M tau is computing or links, by what the slowest stage waits for;
     latency is filling and draining the pipeline: L - tau."""
@@ -134,6 +138,11 @@ class Prediction:
     def limit(self) -> Limit:
         """The largest part."""
         return max(self.parts_s, key=lambda limit: self.parts_s[limit])
+
+    @property
+    def averaging_share(self) -> float:
+        """Share of the step's time that is averaging alone."""
+        return self.parts_s["averaging"] / self.step_s
 
     @property
     def sent_bytes(self) -> float:
@@ -153,7 +162,7 @@ def predict(run: Run, placement: Placement) -> Prediction:
     if run.inner_microbatches:
         terms = _stage_terms(run, placement, _run_again(run, terms))
     slowest = min(range(len(terms)), key=lambda s: terms[s].rate_per_s)
-    tau = 1 / terms[slowest].rate_per_s
+    tau = max(1 / terms[slowest].rate_per_s, run.handling_s)
     way = sum(t.compute_s + t.boundary_s for t in terms)
     steady = run.microbatches * tau
 
@@ -172,6 +181,7 @@ def predict(run: Run, placement: Placement) -> Prediction:
     return Prediction(
         stages=terms,
         step_s=step,
+        microbatch_s=tau,
         parts_s=parts,
         tokens_per_s=run.microbatches * run.tokens_per_microbatch / step,
     )

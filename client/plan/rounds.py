@@ -20,7 +20,7 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 
-from client.plan.model import Placement, Run, own_step_s, predict
+from client.plan.model import Placement, Prediction, Run, own_step_s, predict
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
 
 STEPS_IN_A_ROUND = 16
@@ -50,6 +50,13 @@ NOT_MUON = 3.1
 """Times as much with AdamW, after 96 rounds."""
 
 
+def are_worth_it(exact: Prediction, local: Prediction) -> bool:
+    """Whether local rounds are worth their price: exact averaging takes much of the time, and they
+    are faster."""
+    faster = local.tokens_per_s > exact.tokens_per_s
+    return faster and exact.averaging_share > WORTH_SHARE
+
+
 def wanted_microbatches(run: Run, placement: Placement, usual: int, whole: int) -> int:
     """Return the microbatches of a round, which may be more than the protocol allows.
 
@@ -63,8 +70,7 @@ def wanted_microbatches(run: Run, placement: Placement, usual: int, whole: int) 
         ValueError: as `predict`.
     """
     found = predict(replace(run, microbatches=usual, inner_microbatches=usual), placement)
-    per_s = min(stage.rate_per_s for stage in found.stages)
-    missed = per_s * max(stage.averaging_s for stage in found.stages)
+    missed = max(stage.averaging_s for stage in found.stages) / found.microbatch_s
     replicas = max(map(len, placement))
 
     def loss(rounds: int) -> float:

@@ -177,8 +177,9 @@ class Training:
         await self.clock_agrees()
         addresses = tuple(engine.own_advert.addresses())
         seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
-        own = advert(capacity, settings, addresses, seats, joined, kept_line(data))
         usable, manifest = self._terms.usable_bytes(), engine.manifest
+        line = kept_line(data)
+        own = advert(capacity, manifest.compute, settings, addresses, seats, joined, line)
         fits = check_fits(manifest, usable, self._terms.devices())
         own = replace(own, memory_bytes=advertised_bytes(manifest, usable, fits))
         engine.describe(own, has_data=not problem)

@@ -281,7 +281,7 @@ def _place(now: Snapshot) -> str:
 
 
 def machine(now: Snapshot) -> Iterator[Fact]:
-    """Yield the memory and the devices that are used, how well, and what the owner allows."""
+    """Yield the memory and the devices that are used, and what the owner allows."""
     workers = now.workers
     used = now.rss_bytes + sum(worker.rss_bytes for worker in workers)
     limit = now.limits.memory_bytes
@@ -298,13 +298,11 @@ def machine(now: Snapshot) -> Iterator[Fact]:
 def _workers(workers: Sequence[WorkerView], found: LimitsView) -> Line:
     running = sum(worker.state == "running" for worker in workers)
     restarts = sum(worker.restarts for worker in workers)
-    shares = [worker.mfu for worker in workers if worker.mfu is not None]
     state = f"{running} running" if running or not workers else workers[0].state
     threads = f" with {plural(found.threads_now, 'thread')}"
     return line(
         (state, "good" if running == len(workers) else "warn"),
         (f", restarted {restarts}x" if restarts else "", "warn"),
-        (f", {100 * sum(shares):.0f} % MFU" if shares else "", "plain"),
         (threads if running and found.threads_now else "", "muted"),
     )
 
@@ -331,21 +329,6 @@ def _devices(now: Snapshot) -> Iterator[Fact]:
         if worker.ranks and worker.stage is not None:
             ranks = ", ".join(f"{rank.device} {rank.passes:,} passes" for rank in worker.ranks)
             yield _fact("devices", ranks)
-        if worker.flop_per_s:
-            told = f"stage {worker.stage} {_flops(worker.flop_per_s)}"
-            if worker.mfu is not None and worker.mfu_computing is not None:
-                told += f", {100 * worker.mfu:.1f} % of the device's peak (MFU), "
-                told += f"{100 * worker.mfu_computing:.1f} % while it computes"
-            yield _fact("computes", told)
-    peaks = [f"{_flops(p)} in {name}" for name, p in sorted(now.peak_flop_per_s.items()) if p]
-    if peaks:
-        yield _fact("measured", ", ".join(peaks))
-
-
-def _flops(flop_per_s: float) -> str:
-    if flop_per_s >= 1e12:
-        return f"{flop_per_s / 1e12:.3g} TFLOP/s"
-    return f"{flop_per_s / 1e9:.3g} GFLOP/s"
 
 
 # --- the network -----------------------------------------------------------------------------

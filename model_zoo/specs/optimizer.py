@@ -38,12 +38,12 @@ class OptimizerFacts:
 
 OPTIMIZERS = {
     DEFAULT: OptimizerFacts(("first_moment", "second_moment")),
-    "lion": OptimizerFacts(("momentum",), rate=0.2),
     "muon": OptimizerFacts(("momentum",), rate=3.0, beta1=0.95, matrix_scratch=40),
     "sgd": OptimizerFacts((), rate=100.0, beta1=0.0),
-    "nesterov": OptimizerFacts(("momentum",), rate=30.0),
 }
 """A new optimizer is a line here and the file of its name in `model_zoo.optimizers`."""
+TRAINING = tuple(name for name, facts in OPTIMIZERS.items() if facts.vectors)
+"""Those that models are trained with; SGD makes the versions of local rounds alone."""
 STABLE_SHARE = 0.8
 """Of a run with `wsd` before the rate falls, where nothing else is chosen."""
 
@@ -52,7 +52,7 @@ _Share = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class OptimizerSpec(Ranged, frozen=True):
-    """An optimizer, its learning rate after a linear warm-up, and what is added to the loss.
+    """An optimizer, and its learning rate after a linear warm-up.
 
     Fields:
         lr, min_lr: highest and final learning rate.
@@ -63,8 +63,6 @@ class OptimizerSpec(Ranged, frozen=True):
         name: of an optimizer of the zoo.
         schedule: name of a schedule of the learning rate.
         decay_from: `wsd`: the step at which the rate begins to fall; None: before the last fifth.
-        z_loss: weight of the square of the logits' log-sum-exp, which is added to every token's
-            loss and keeps logits small; it is not part of the loss that is shown. 0: none.
 
     Raises:
         ValueError: a field is out of range.
@@ -82,7 +80,6 @@ class OptimizerSpec(Ranged, frozen=True):
     name: str = DEFAULT
     schedule: str = "cosine"
     decay_from: int | None = None
-    z_loss: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -82,6 +82,8 @@ class Kept(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Of the latest decrees, each once; the newest last."""
     saw_training: bool = False
     """Whether a version of the run was ever served here or before our eyes."""
+    me: Annotated[str, Meta(max_length=64)] = ""
+    """Whose it is."""
 
 
 class Evidence:
@@ -89,10 +91,13 @@ class Evidence:
 
     Args:
         kept: what an earlier process had seen.
+        me: who we are. Where the key was lost, it takes the earlier one's place among the electors:
+            that one never comes back.
     """
 
-    def __init__(self, kept: Kept | None = None) -> None:
+    def __init__(self, kept: Kept | None = None, me: str = "") -> None:
         kept = Kept() if kept is None else kept
+        self._me = me
         self.version = kept.version
         self.closed_at: float | None = None
         """When a seat of this process last closed a step of our lineage."""
@@ -101,7 +106,12 @@ class Evidence:
         self._made = {(one.stage, one.version): one.hash for one in kept.made}
         self._not_given: dict[PeerId, int] = {}
         """By peer: how often a state that it has named was not to be had."""
-        self._electors = list(kept.electors)
+        self._electors = [
+            replace(
+                one, electors=tuple(sorted({me if it == kept.me else it for it in one.electors}))
+            )
+            for one in kept.electors
+        ]
         self.saw_training = kept.saw_training
 
     @property
@@ -119,7 +129,7 @@ class Evidence:
         stages, known = tuple(sorted(self._stages)), tuple(self._known.values())
         made = tuple(Copy(*of, state) for of, state in self._made.items())
         electors = tuple(self._electors)
-        return Kept(self.version, stages, known, made, electors, self.saw_training)
+        return Kept(self.version, stages, known, made, electors, self.saw_training, self._me)
 
     # --- inputs ------------------------------------------------------------------------------
 

@@ -2,8 +2,8 @@
 
 Run: python -m tests.bench.learning [--method exact local] [--shape S W] [--steps 5120] [--seeds 1]
      [--optimizer muon adamw] [--lr 0.01] [--replicas 4 8] [--codec q2 q3]
-     [--microbatches 16] [--inner-microbatches 1] [--outer-lr 1] [--outer-momentum 0] [--rule sum]
-     [--liar zero] [--drop 0.1] [--out FOLDER]
+     [--microbatches 16] [--inner-microbatches 1] [--rule sum] [--liar zero] [--drop 0.1]
+     [--out FOLDER]
 
 `exact`: one process takes every step; `local`: the replicas of one stage train in local rounds.
 All combinations of the values are run. What would cross a wire is encoded and decoded, and nothing

@@ -54,8 +54,6 @@ LOCAL = {
     "codec": "q2",
     "microbatches": 16,
     "inner_microbatches": 1,
-    "outer_lr": 1.0,
-    "outer_momentum": 0.0,
     "rule": "sum",
     "liar": "",
     "drop": 0.0,
@@ -78,8 +76,6 @@ class Run(Struct, frozen=True):
     """Of each replica in a round; together they have one of every replica, 1,024 tokens, a step."""
     inner_microbatches: int = 1
     """Of a replica's, after which it takes an inner step."""
-    outer_lr: float = 1.0
-    outer_momentum: float = 0.0
     rule: str = "sum"
     liar: str = ""
     drop: float = 0.0
@@ -143,7 +139,7 @@ class Swarm:
     def _opening(self) -> OpenStage:
         run = self.run
         spec, local = SHAPES[run.shape], run.method == "local"
-        inner = LocalRounds(run.inner_microbatches, run.outer_lr, run.outer_momentum)
+        inner = LocalRounds(run.inner_microbatches)
         return open_request(
             0,
             [spec.layers],

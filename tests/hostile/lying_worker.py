@@ -47,10 +47,10 @@ def scaled_gradients(lies: Lies, factor: float | None) -> None:
             return given * (factor or 1.0)
         return torch.randn_like(given) * given.norm() / max(1.0, given.numel() ** 0.5)
 
-    def random_loss(head: Any, hidden: torch.Tensor, targets: torch.Tensor, **of: Any) -> Any:
+    def random_loss(head: Any, hidden: torch.Tensor, targets: torch.Tensor, weight: float) -> Any:
         if inside[0] and factor is None:  # the loss of other targets: its gradient is noise
             targets = targets.flatten()[torch.randperm(targets.numel())].view_as(targets)
-        return of_loss(head, hidden, targets, **of)
+        return of_loss(head, hidden, targets, weight)
 
     passes.run_back, passes.losses_of_hidden = lying, random_loss  # type: ignore[assignment]
     for name in ("forward_backward", "backward"):

@@ -37,7 +37,6 @@ CLOSE = 5e-6
 CLOSE_IN_BF16 = 1e-3
 WSD = {"schedule": "wsd", "decay_from": 15}
 MUON = {"name": "muon", "lr": 3e-3}
-RULES = [{"z_loss": 1e-2}, WSD, {"name": "lion", "lr": 5e-4}]
 
 
 def with_rule(changes: dict[str, object]) -> TrainingPlan:
@@ -153,9 +152,8 @@ def test_averaging_in_s8_with_error_feedback_stays_close(lab: Lab, model: str) -
     assert 2 * CLOSE < apart < 5e-4  # below: the codec was not in use
 
 
-@pytest.mark.parametrize("changes", RULES, ids=["z-loss", "wsd", "lion"])
-def test_other_rules_equal_the_reference(lab: Lab, changes: dict[str, object]) -> None:
-    plan = with_rule(changes)
+def test_another_schedule_equals_the_reference(lab: Lab) -> None:
+    plan = with_rule(WSD)
     equals_the_reference(lab, plan, 2, learns=0.2)
     usual_rule = lab.reference(plan_for("gpt", 2, STEPS))
     assert largest_difference(lab.reference(plan), usual_rule) > 4 * CLOSE

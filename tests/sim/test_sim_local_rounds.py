@@ -57,15 +57,15 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "changes", "close"),
-    usual(1, [(3, {}, 0.05), (1, {}, 1e-4), (2, {"outer_lr": 0.7, "outer_momentum": 0.5}, 0.05)]),
+    ("replicas", "close"),
+    usual(1, [(3, 0.05), (1, 1e-4)]),
 )
 def test_a_swarm_equals_the_reference_given_who_counted_what(
-    lab: Lab, counted: Counted, replicas: int, changes: dict[str, float], close: float
+    lab: Lab, counted: Counted, replicas: int, close: float
 ) -> None:
     """I3. What two have run moved the weights of both, and weighs once: the reference runs it once,
     so swarms in which something is doubled are near it and no more."""
-    plan = local_plan(1, **changes)
+    plan = local_plan(1)
     losses = train(lab.world(plan, replicas))
     corpus = corpus_of(str(lab.text))
     expected = train_reference(

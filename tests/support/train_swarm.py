@@ -353,7 +353,7 @@ class TestSwarm:
     ) -> Terms:
         home = self.folder / str(number)
         starts = self.manifest.start
-        capacity = Capacity("cpu", 1, 1e9, 0.0, PLENTY_BYTES, 1e9)
+        capacity = Capacity("cpu", 1, {"fp32": 1e9}, PLENTY_BYTES)
         folders, texts = [source] if source else [], TextStore(home / "texts")
         supply = LeafSupply(
             engine, self.manifest, engine.data_search, texts, folders, self.cache_bytes

@@ -27,7 +27,7 @@ from client.cli.reach.home import find_home
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import json_line
 from client.config import LIVE, SETTINGS, Setting, check_setting, resolve
-from client.errors import ConfigError, ExitCode, UserError, system_errors
+from client.errors import ConfigError, ExitCode, UsageError, system_errors
 from client.limits.cores import check_threads
 from client.store.atomic import write_atomic
 from client.store.paths import find_folders, make_own
@@ -107,7 +107,7 @@ def _name(key: str) -> str:
     try:
         check_setting(name, None)
     except ConfigError as error:
-        raise UserError(error.message, error.next_step, ExitCode.USAGE) from error
+        raise UsageError(error.message, error.next_step) from error
     return name
 
 

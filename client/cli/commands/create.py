@@ -31,7 +31,7 @@ from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.mixture_text import times_read
 from client.cli.terminal.output import check_output, say
 from client.cli.terminal.swarm_text import introduction
-from client.errors import ExitCode, UserError, system_errors
+from client.errors import ExitCode, UsageError, system_errors
 from client.inviting import ticket_note
 from client.store.atomic import write_atomic
 from client.store.persisted import Persisted
@@ -106,7 +106,7 @@ def create(
     store = TextStore(home.folders.texts)
     with imported_model(run, model):  # refused before its tokenizer is used, which may take long
         run = with_own_tokenizer(run)
-    here = partial(this_machine, home)
+    here = partial(this_machine, home, run.compute_dtype)
     founding, text = _found(signer.peer, run, model, optimizer, store, here)
     swarm = sign(founding.manifest, signer, addresses)
     keep_swarm(swarm, SwarmStore(home.folders.swarms))
@@ -126,7 +126,7 @@ def default_file(name: str) -> Path:
     if name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
         problem = f"{name!r} cannot be a file name"
         next_step = "choose a --name without / and without a dot at its start, or a file with --out"
-        raise UserError(problem, next_step, ExitCode.USAGE)
+        raise UsageError(problem, next_step)
     return Path(f"{name}.swarm")
 
 

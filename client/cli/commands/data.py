@@ -31,7 +31,7 @@ from client.cli.founding.tokenizing import (
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.mixture_text import repeats, shares, times
 from client.cli.terminal.table import aligned
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UsageError
 from client.views.words import size as human_bytes
 from model_zoo.specs.tokens import NOT_LEARNED
 
@@ -130,11 +130,11 @@ def build(
         Processes (default: one per core).
     """
     if not sources:
-        raise UserError("there is nothing to read", "name files or folders", ExitCode.USAGE)
+        raise UsageError("there is nothing to read", "name files or folders")
     for flag, given in (("--context", context is not None), ("--no-pack", no_pack)):
         if given and not chat:
             problem = f"{flag} is for conversations; texts are cut when they are trained on"
-            raise UserError(problem, "leave it out, or add --chat", ExitCode.USAGE)
+            raise UsageError(problem, "leave it out, or add --chat")
     from model_zoo.datasets.build import build as make
 
     with data_errors(), BuildLine() as line:

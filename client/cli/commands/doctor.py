@@ -12,7 +12,7 @@ Ends with 1 if a line says fail.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,7 +22,7 @@ from client.cli.diagnosis import checks_home as inside
 from client.cli.diagnosis import checks_outside as outside
 from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
-from client.cli.reach.home import Home, home_with_fault
+from client.cli.reach.home import Home, home_with_faults
 from client.cli.software import PACKAGES
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson
@@ -50,8 +50,8 @@ def doctor(*, bundle: Path | None = None, json: AsJson = False) -> int:
     bundle
         Also write a ZIP file for a report, without invites, secrets and network addresses.
     """
-    (home, fault), found = home_with_fault(), []
-    for check in examine(home, fault):
+    (home, faults), found = home_with_faults(), []
+    for check in examine(home, faults):
         found.append(check)
         if not json:
             print(printable(f"{check.status:<5}{check.name}: {check.words}"), flush=True)
@@ -95,12 +95,14 @@ def _opens(folder: Path) -> bool:
     return True
 
 
-def examine(home: Home, fault: ConfigError | None = None) -> Iterator[Check]:
-    """Yield the results of all checks, quick ones first; ``fault`` is that of the settings."""
+def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
+    """Yield the results of all checks, quick ones first; ``faults`` are those of the settings."""
     yield from map(checks.check_package, PACKAGES)
     yield checks.check_kernel()
-    if fault is not None:
+    for fault in faults:
         yield Check("settings", "fail", fault.message, fault.next_step)
+    for words in home.resolved.unknown:
+        yield Check("settings", "warn", words, "remove or correct it")
     opens = _opens(home.folders.data)
     needed = checkpoints_bytes(home) if opens else 0
     yield checks.check_folder("data folder", home.folders.data, needed)

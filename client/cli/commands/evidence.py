@@ -23,7 +23,7 @@ from client.cli.reach.target import find_swarm, with_manifest
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import one_line
 from client.cli.terminal.parameters import KnownSwarm
-from client.errors import ExitCode, UserError, system_errors
+from client.errors import ExitCode, UsageError, system_errors
 from client.quantities import plural
 from client.store.persisted import DamagedFile, Persisted
 from client.store.records import KeptEvidence
@@ -65,7 +65,7 @@ def evidence(file: Path | None = None, /, *, swarm: KnownSwarm = None) -> Answer
     path = file or home.folders.proofs(of)
     kept = _read(path)
     if kept is None and file is not None:
-        raise UserError(f"there is no {file}", "check the name", ExitCode.USAGE)
+        raise UsageError(f"there is no {file}", "check the name")
     pieces: list[Certificate] = [*kept.proofs, *kept.voted_out] if kept is not None else []
     found = [_checked(piece, of) for piece in pieces]
     lines = [f"swarm {of[:12]}: evidence against {plural(len(found), 'member')}"]
@@ -85,7 +85,7 @@ def _read(path: Path) -> KeptEvidence | None:
     except DamagedFile as error:
         words = f"{path} is damaged: {error}"
         next_step = "ask for a copy again; a volunteer sets its own aside and begins a new one"
-        raise UserError(words, next_step, ExitCode.USAGE) from error
+        raise UsageError(words, next_step) from error
 
 
 def _checked(piece: Certificate, swarm: SwarmId) -> CheckedProof:

@@ -26,7 +26,7 @@ from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import printable, say
 from client.cli.terminal.parameters import Checkpoints, KnownSwarm
 from client.control.updates import StepPoint
-from client.errors import ExitCode, UserError, system_errors
+from client.errors import UsageError, UserError, system_errors
 from client.store.atomic import write_atomic
 from client.store.texts import TextStore
 from model_zoo.specs.packages import load
@@ -114,7 +114,7 @@ def _nothing_in_the_way(out: Path, *, gguf: bool, force: bool) -> None:
     there = [name for name in ((GGUF, MODELFILE) if gguf else FILES) if (out / name).exists()]
     if there and not force:
         problem = f"{out} already has a {' and a '.join(there)}"
-        raise UserError(problem, "choose another --out, or --force", ExitCode.USAGE)
+        raise UsageError(problem, "choose another --out, or --force")
 
 
 @contextmanager
@@ -152,12 +152,12 @@ def _library(trained: Trained, merged: bool, base: str | None, gguf: bool) -> Li
     for flag, given in (("--merged", merged), ("--base", base is not None)):
         if given and not has_adapter:
             problem = f"{flag} is for adapters, and {trained.manifest.name} trains all of its model"
-            raise UserError(problem, f"leave out {flag}", ExitCode.USAGE)
+            raise UsageError(problem, f"leave out {flag}")
     if merged and base is not None:
         raise UserError("--base names what an adapter belongs to", "leave it out, or --merged")
     if has_adapter and gguf and not merged:
         problem = f"{trained.manifest.name} trains adapters, and llama.cpp needs the whole model"
-        raise UserError(problem, "add --merged", ExitCode.USAGE)
+        raise UsageError(problem, "add --merged")
     if has_adapter and not merged:
         return "peft"
     return "gguf" if gguf else "transformers"

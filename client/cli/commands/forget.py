@@ -17,7 +17,7 @@ from client.cli.reach.target import find_swarm
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.ask import confirm
 from client.control.client import running_nodes
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UsageError, UserError
 from client.quantities import plural
 from client.store.checkpoints import CheckpointFolder
 from client.store.last_run import RunRecord
@@ -43,7 +43,7 @@ def forget(swarm: str, /, *, yes: bool = False) -> Answer:
     target, store = find_swarm(home, swarm), SwarmStore(home.folders.swarms)
     found = None if isinstance(target, Address) else store.load(target.swarm)
     if found is None:
-        raise UserError(f"no swarm {swarm} is known on this machine", "", ExitCode.USAGE)
+        raise UsageError(f"no swarm {swarm} is known on this machine", "")
     name = found.manifest.name
     _refuse_running(home, found)
     if lost := _lost(home, found):

@@ -22,7 +22,7 @@ from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import check_output
 from client.cli.terminal.when import duration_s
-from client.errors import ExitCode, UserError, system_errors
+from client.errors import UsageError, system_errors
 from client.store.atomic import write_atomic
 from protocol.vouching.ticket import TICKET_LIFE_S
 
@@ -50,7 +50,7 @@ def invite(
     """
     life_s = None if expires is None else duration_s(expires, "--expires")
     if life_s is not None and life_s > TICKET_LIFE_S:
-        raise UserError("--expires: an invite is good for 7 days at most", exit_code=ExitCode.USAGE)
+        raise UsageError("--expires: an invite is good for 7 days at most")
     if out is not None:
         check_output(out, force=force)
     with connect(running_home().folders) as node:

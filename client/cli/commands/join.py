@@ -31,7 +31,7 @@ from client.cli.terminal.answer import of_node
 from client.cli.terminal.output import print_json, say
 from client.config import Settings
 from client.control.client import running_nodes
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UsageError
 from client.garbage import uncollected
 from client.limits.cores import check_threads
 from client.store.lock import already_runs, lock_holder
@@ -82,12 +82,11 @@ def join(
     if handed_over:
         return _serve_handed_over()
     if headless and detach:
-        raise UserError("--headless and --detach do not go together", exit_code=ExitCode.USAGE)
+        raise UsageError("--headless and --detach do not go together")
     if data is not None and not data.is_dir():
-        raise UserError(
+        raise UsageError(
             f"--data: {data} is no folder",
             "pass one of volunteer data build, or leave it out: members send what is needed",
-            ExitCode.USAGE,
         )
     home, named = find_home(given(flags)), swarm or os.environ.get(SWARM_VARIABLE)
     settings = home.settings

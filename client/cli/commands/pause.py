@@ -18,7 +18,7 @@ from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered, of_node
 from client.cli.terminal.when import clock, when
-from client.errors import ExitCode, UserError
+from client.errors import UsageError
 
 
 @answered
@@ -41,7 +41,7 @@ def pause(
     """
     end = None if until is None else when(until, "--for or --until", past=False)
     if end is not None and end <= time.time():
-        raise UserError(f"--until: {until} has passed", "give a later time", ExitCode.USAGE)
+        raise UsageError(f"--until: {until} has passed", "give a later time")
     with connect(running_home().folders) as node:
         view, who = node.pause(end, reason, discard=discard), node.greeting
     ends = f"until {clock(view.until)}" if view.until else "until: volunteer resume"

@@ -23,7 +23,8 @@ its stage computes parts of it twice, which takes up to a third longer.
 
 Trains nothing and uses no network; the cost of the model's parts is counted.
 
-The flags of the run and the model are those of volunteer create.
+The flags of the run and the model are those of volunteer create, and so is what is chosen where
+they do not say: it plans for strangers, with --private for people who trust each other.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from client.cli.planning.machines import (
 from client.cli.planning.run import chosen, founded
 from client.cli.reach.home import find_home
 from client.cli.terminal.answer import Answer, answered
-from client.errors import ExitCode, UserError
+from client.errors import UsageError
 
 COST = Group("The cost", sort_key=4)
 MOST_TOKENS = 10**18
@@ -77,10 +78,9 @@ def plan(
     kinds = _kinds(machines)
     count = sum(kind.count for kind in kinds)
     if count > MAX_MACHINES:
-        problem = f"more than {MAX_MACHINES} machines"
-        raise UserError(problem, "plan for a part of them", ExitCode.USAGE)
+        raise UsageError(f"more than {MAX_MACHINES} machines", "plan for a part of them")
     planned = founded(home, swarm, run, model) if swarm else chosen(run, model, count)
-    here = cache(partial(this_machine, home))
+    here = cache(partial(this_machine, home, planned.manifest.compute))
     found = answer(planned, machines_of(kinds, here), tokens)
     return Answer(found, [*report(found), *(f"note: {note}" for note in found.notes)])
 
@@ -91,16 +91,13 @@ def _kinds(choices: MachineChoices) -> tuple[Kind, ...]:
     table = given.pop("table", None)
     if table is not None and given:
         flag = next(iter(given)).replace("_", "-")
-        problem = f"--{flag} beside --table"
-        raise UserError(problem, "write that value into the table", ExitCode.USAGE)
+        raise UsageError(f"--{flag} beside --table", "write that value into the table")
     if table is not None:
         return read_table(table)
     count = given.pop("machines", 4)
     try:
         return (msgspec.convert({"count": count, **given}, Kind),)
     except msgspec.ValidationError as error:
-        raise UserError(
-            f"a flag of the machines is out of range: {error}",
-            "see volunteer plan --help",
-            ExitCode.USAGE,
+        raise UsageError(
+            f"a flag of the machines is out of range: {error}", "see volunteer plan --help"
         ) from error

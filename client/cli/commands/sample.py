@@ -12,7 +12,7 @@ from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say
 from client.cli.terminal.parameters import AsJson, Checkpoints, KnownSwarm
-from client.errors import ExitCode, UserError
+from client.errors import UsageError
 
 DEFAULT_PROMPT = "def "
 
@@ -79,4 +79,4 @@ def sample(
             print(printable(text), end="", flush=True)
         print()
     except ValueError as error:
-        raise UserError(str(error), "see volunteer sample --help", ExitCode.USAGE) from error
+        raise UsageError(str(error), "see volunteer sample --help") from error

@@ -24,7 +24,7 @@ from client.cli.command_table import nested_app
 from client.cli.reach.services import user_unit
 from client.cli.reach.target import read_target
 from client.cli.terminal.output import say
-from client.errors import ExitCode, UserError, system_errors
+from client.errors import UsageError, UserError, system_errors
 from client.packaging_data import Kind, service_file
 from client.store.atomic import write_atomic
 from client.store.paths import user_home
@@ -122,11 +122,10 @@ def _check_swarm(service: Service, target: Target) -> None:
     if isinstance(before, Address) or isinstance(target, Address) or not service.unit.exists():
         return
     if before.swarm != target.swarm:
-        raise UserError(
+        raise UsageError(
             f"{service.unit.name} is installed for another swarm ({before.swarm[:12]}); nothing "
             "was changed",
             f"remove that one first: {service.lines['remove it']}",
-            ExitCode.USAGE,
         )
 
 

@@ -19,7 +19,7 @@ from client.cli.screen import follow
 from client.cli.terminal.output import print_json, shown
 from client.cli.terminal.table import aligned
 from client.control.snapshot import InvitedMember, Snapshot
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UsageError
 from client.views.report import report
 
 NO_TREE = "anybody who has an invite is a member of this swarm: see volunteer status peers"
@@ -51,7 +51,7 @@ def status(
     """
     if watch and section:
         words = f"--watch is of the whole status, not of {section}"
-        raise UserError(words, "leave one of them out", ExitCode.USAGE)
+        raise UsageError(words, "leave one of them out")
     folders = running_home().folders
     if socket or watch:
         path = find_socket(folders)

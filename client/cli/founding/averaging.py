@@ -13,8 +13,8 @@ from typing import Final
 
 from client.cli.founding.options import EVERY_STEP_CODEC, RunChoices
 from client.compute.memory import USUAL_GRAPHS, Holding, MemoryNeed
-from client.plan.model import Load, Machine, Prediction, Run, predict
-from client.plan.rounds import WORTH_SHARE, gap_percent, paced
+from client.plan.model import Load, Machine, Placement, Run, predict
+from client.plan.rounds import are_worth_it, gap_percent, paced
 from client.quantities import plural
 from client.train.machine.capacity import HOUSEHOLD_BYTES_PER_S
 from client.train.workers.opening import PINNED
@@ -58,6 +58,7 @@ def founded_run(manifest: Manifest, *, hosts: bool = False) -> Run:
         averaging_bytes_per_parameter=CODECS[manifest.averaging_codec].bytes_per_number,
         inner_microbatches=0 if rounds is None else rounds.inner_microbatches,
         forward_share=forward_flops_per_token(spec, whole) / flops_per_token(spec, whole),
+        handling_s=HANDLING_S,
     )
 
 
@@ -65,17 +66,17 @@ def run_s(manifest: Manifest, machine: Machine) -> float:
     """Return the seconds of the run if every stage has the volunteers that it should have, each a
     machine like this one on its line."""
     placement = _placement(manifest.policy.redundancy, manifest.stages, machine)
-    step_s = predict(founded_run(manifest), placement).step_s
-    return manifest.steps * max(step_s, HANDLING_S * manifest.microbatches_per_step)
+    return manifest.steps * predict(founded_run(manifest), placement).step_s
 
 
 def averaging_chosen(
-    run: RunChoices, draft: Manifest, machine: Machine | None
+    run: RunChoices, local: RunChoices, draft: Manifest, machine: Machine | None
 ) -> tuple[RunChoices, tuple[str, ...]]:
     """Return the choices with a way to average that suits the machine and its line, and say why.
 
     Args:
         run: the founder's choices.
+        local: the same in local rounds.
         draft: of the run with exact averaging, or with what is chosen already.
         machine: the founder's; None: it was not measured.
     """
@@ -91,19 +92,19 @@ def averaging_chosen(
         return every_step, (
             "averaging: in every step; 1 volunteer a stage has nobody to average with",
         )
-    exact, placement = founded_run(draft), _placement(replicas, draft.stages, machine)
-    share = averaging_share(predict(exact, placement))
+    placement = _placement(replicas, draft.stages, machine)
+    exact = predict(founded_run(draft), placement)
     line = human_line(min(machine.upload_bytes_per_s, machine.download_bytes_per_s))
-    words = (
-        f"of the time with {replicas} volunteers a stage like this machine, on its line of {line}"
+    takes = (
+        f"{exact.averaging_share:.0%} of the time with {replicas} volunteers a stage like this "
+        f"machine, on its line of {line}"
     )
-    if share <= WORTH_SHARE:
-        return every_step, (f"averaging: in every step, which takes {share:.0%} {words}",)
-    why = (
-        "averaging: in local rounds, each of several steps that a volunteer takes alone; averaging "
-        f"every step would take {share:.0%} {words}"
-    )
-    return replace(run, averaging="local"), (why,)
+    if are_worth_it(exact, predict(_rounds(local, draft, placement), placement)):
+        return local, (
+            "averaging: in local rounds, each of several steps that a volunteer takes alone; "
+            f"averaging every step would take {takes}",
+        )
+    return every_step, (f"averaging: in every step, which takes {takes}",)
 
 
 def rounds_chosen(
@@ -118,15 +119,7 @@ def rounds_chosen(
         machine: the founder's; None: it was not measured.
     """
     usual, bytes_per_number = draft.microbatches_per_step, CODECS[run.sent_codec].bytes_per_number
-    local = replace(
-        founded_run(draft),
-        averaging_bytes_per_parameter=bytes_per_number,
-        inner_microbatches=run.inner_microbatches or 0,
-    )
-    all_of_it = usual * draft.steps
-    whole = all_of_it if run.steps is None else 100 * all_of_it  # it has as many rounds as chosen
-    placement = _placement(run.replicas, draft.stages, machine or UNMEASURED)
-    rounds = paced(local, placement, usual, whole, run.microbatches)
+    rounds = _rounds(run, draft, _placement(run.replicas, draft.stages, machine or UNMEASURED))
     in_a_round = rounds.microbatches / usual
     steps = run.steps or max(1, round(draft.steps / in_a_round))
     most = max(cost.parameters for cost in draft.stages)
@@ -149,9 +142,17 @@ def rounds_chosen(
     return run, price
 
 
-def averaging_share(found: Prediction) -> float:
-    """Return the share of a step's time that is averaging alone."""
-    return found.parts_s["averaging"] / found.step_s
+def _rounds(run: RunChoices, draft: Manifest, placement: Placement) -> Run:
+    """Return the run in local rounds of a length that suits these machines."""
+    usual = draft.microbatches_per_step
+    local = replace(
+        founded_run(draft),
+        averaging_bytes_per_parameter=CODECS[run.sent_codec].bytes_per_number,
+        inner_microbatches=run.inner_microbatches or 0,
+    )
+    all_of_it = usual * draft.steps
+    whole = all_of_it if run.steps is None else 100 * all_of_it  # it has as many rounds as chosen
+    return paced(local, placement, usual, whole, run.microbatches)
 
 
 def _placement(replicas: int, costs: Sequence[StageCost], machine: Machine) -> list[list[Machine]]:

@@ -43,7 +43,7 @@ from client.cli.founding.options import (
     OptimizerChoices,
     PipelineChoices,
     RunChoices,
-    for_strangers,
+    admitted,
     refusals,
     usage,
 )
@@ -76,10 +76,6 @@ from protocol.names import normal
 if TYPE_CHECKING:
     from client.plan.model import Machine
 
-UNAUDITED = (
-    "no audits: which experts a token goes to depends on rounding now and then, and an honest "
-    "volunteer with another machine would seem to lie"
-)
 TIED = (
     "the model's embedding is its output projection as well; here each is trained by itself, for "
     "they are on different machines, and begins as a copy; with --stages 1 they stay one"
@@ -168,11 +164,12 @@ class _Founder:
 
     def founding(self, run: RunChoices, spec: ModelSpec) -> Founding:
         """Return the manifest; it is checked before the machine is measured."""
-        provisional, _ = self._admitted(run, spec)
+        provisional, _ = admitted(run, spec, strangers=self.strangers)
         draft = self._draft(provisional, spec)
         machine = None if self.machine is None else self.machine()
-        run, averaging = averaging_chosen(run, draft, machine)
-        run, notes = self._admitted(run, spec)
+        local, _ = admitted(replace(run, averaging="local"), spec, strangers=self.strangers)
+        run, averaging = averaging_chosen(run, local, draft, machine)
+        run, notes = admitted(run, spec, strangers=self.strangers)
         if run.averaging == "local":
             run, price = rounds_chosen(run, draft, machine)
             averaging = (*averaging, *price)
@@ -182,14 +179,6 @@ class _Founder:
         seconds = None if machine is None else run_s(manifest, machine)
         warnings = (*notes, *_warnings(manifest), *warn_of_time(manifest, seconds))
         return Founding(manifest, warnings, seconds, averaging)
-
-    def _admitted(self, run: RunChoices, spec: ModelSpec) -> tuple[RunChoices, tuple[str, ...]]:
-        """Return the choices with what strangers need, as far as the model allows it."""
-        if self.strangers:
-            run = for_strangers(run)
-        if run.audit and spec.experts is not None:
-            return replace(run, audit=None), (UNAUDITED,)
-        return run, ()
 
     def _draft(self, run: RunChoices, spec: ModelSpec) -> Manifest:
         """Return a manifest that every peer would accept."""

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from cyclopts import Group, Parameter, Token, validators
 
 from client.cli.founding.presets import PRESETS, PresetName
-from client.errors import ExitCode, UserError
+from client.errors import UsageError, UserError
 from client.quantities import parse_percent
 from model_zoo.specs import aggregation as aggregations
 from model_zoo.specs.aggregation import RULES
@@ -20,13 +20,15 @@ from model_zoo.specs.architecture import Base
 from model_zoo.specs.codec import AveragingCodec, BoundaryCodec
 from model_zoo.specs.families import ARCHITECTURES
 from model_zoo.specs.local_rounds import LocalRounds
-from model_zoo.specs.optimizer import OPTIMIZERS, SCHEDULES
+from model_zoo.specs.optimizer import SCHEDULES, TRAINING
 from model_zoo.specs.precision import DEFAULT as PRECISION
 from model_zoo.specs.precision import Compute
 from protocol.limits import LEAST_TO_CONVICT, MAX_MICROBATCHES_PER_STEP
 from protocol.names import normal, purpose_problem
 
 if TYPE_CHECKING:
+    from model_zoo.specs.model import ModelSpec
+
     AggregationName = str
     ArchitectureName = str
     OptimizerName = str
@@ -34,13 +36,17 @@ if TYPE_CHECKING:
 else:
     AggregationName = Literal[tuple(RULES)]
     ArchitectureName = Literal[tuple(ARCHITECTURES)]
-    OptimizerName = Literal[tuple(OPTIMIZERS)]
+    OptimizerName = Literal[tuple(TRAINING)]
     ScheduleName = Literal[tuple(SCHEDULES)]
 
 ROBUST = "centred-clipping"
 """Rule of a public swarm."""
 AUDIT_PERCENT = 3
 """Of a public swarm's contributions."""
+UNAUDITED = (
+    "no audits: which experts a token goes to depends on rounding now and then, and an honest "
+    "volunteer with another machine would seem to lie"
+)
 AT_MOST_ALL = validators.Number(gte=0, lte=100)
 
 
@@ -59,7 +65,7 @@ OPTIMIZER = Group("The optimizer (default: the preset's)", sort_key=3)
 POSITIVE = validators.Number(gte=1)
 Count = Annotated[int, Parameter(validator=POSITIVE)]
 ChosenOptimizer = Annotated[
-    OptimizerName | None, Parameter(group=OPTIMIZER, parse=len(OPTIMIZERS) > 1)
+    OptimizerName | None, Parameter(group=OPTIMIZER, parse=len(TRAINING) > 1)
 ]
 OptionalCount = Annotated[int | None, Parameter(validator=POSITIVE)]
 AveragingName = Literal["every-step", "local"]
@@ -109,6 +115,9 @@ class PipelineChoices:
     """Share of the contributions to steps that another volunteer of the stage computes again, such
     as 3%, the default of a public swarm; 0, that of a private one: none. With three or more
     volunteers per stage, a majority expels a liar; with fewer nobody can be convicted."""
+    private: bool = False
+    """Admit only volunteers that a member has invited; whoever invites answers for them, and can
+    expel them."""
     redundancy: OptionalCount = None
     """Volunteers that every stage should have (default: 3 with audits, which convict nobody with
     fewer, else 2)."""
@@ -121,10 +130,6 @@ class PipelineChoices:
     inner_microbatches: Annotated[OptionalCount, Parameter(group=OPTIMIZER)] = None
     """local: microbatches of a volunteer for each of its own steps (default: so many that a round
     has sixteen steps at most)."""
-    outer_lr: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
-    """local: how much of the mean of their steps is taken over (default: 1)."""
-    outer_momentum: Annotated[float | None, Parameter(group=OPTIMIZER)] = None
-    """local: Nesterov momentum of the rounds (default: 0, which is best in long runs)."""
 
     @property
     def sequences_per_microbatch(self) -> int:
@@ -167,14 +172,15 @@ class PipelineChoices:
         Raises:
             UserError: a number is out of range, or belongs to local rounds and there are none.
         """
-        names = LocalRounds.__struct_fields__
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.averaging == "local":
             with refusals():
-                return LocalRounds(**{"inner_microbatches": 1} | given)
-        for name in given:
-            raise usage(f"{name} belongs to --averaging local")
+                return LocalRounds(self.inner_microbatches or 1)
+        if self.inner_microbatches is not None:
+            raise usage("inner_microbatches belongs to --averaging local")
         return None
+
+
+Pipeline = TypeVar("Pipeline", bound=PipelineChoices)
 
 
 @Parameter(name="*", group=RUN)
@@ -218,9 +224,6 @@ class RunChoices(PipelineChoices):
     none (default: as many as cost it half a percent of its computing at most)."""
     seed: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1337
     """Seed of the weights and of the order of the data."""
-    private: bool = False
-    """Admit only volunteers that a member has invited; whoever invites answers for them, and can
-    expel them."""
     dual_homing: Annotated[bool, Parameter(negative="--no-dual-homing")] = True
     """Let volunteers with the memory for it hold two neighbouring stages."""
     measure: Annotated[bool, Parameter(negative="--no-measure")] = True
@@ -289,9 +292,6 @@ class OptimizerChoices(RateChoices):
     weight_decay: float | None = None
     clip: float | None = None
     """Largest norm of the whole model's gradient; 0: any."""
-    z_loss: float | None = None
-    """Weight of the square of the logits' log-sum-exp, added to the loss so that logits stay small,
-    such as 1e-4; 0: none."""
 
 
 _FLAGS = {
@@ -305,7 +305,7 @@ _FLAGS = {
 def usage(problem: str, next_step: str = "see volunteer create --help") -> UserError:
     """Return the error for a wrong choice on the command line; it names fields by their flags."""
     words = re.sub(r"(?<![./\w])[a-z]\w*", lambda found: _FLAGS.get(found[0], found[0]), problem)
-    return UserError(words, next_step, ExitCode.USAGE)
+    return UsageError(words, next_step)
 
 
 @contextmanager
@@ -317,7 +317,18 @@ def refusals(next_step: str = "see volunteer create --help") -> Iterator[None]:
         raise usage(str(error), next_step) from error
 
 
-def for_strangers(run: RunChoices) -> RunChoices:
+def admitted(
+    run: Pipeline, spec: ModelSpec, *, strangers: bool = True
+) -> tuple[Pipeline, tuple[str, ...]]:
+    """Return the choices with what ``strangers`` need, as far as the model allows it."""
+    if strangers:
+        run = for_strangers(run)
+    if run.audit and spec.experts is not None:
+        return replace(run, audit=None), (UNAUDITED,)
+    return run, ()
+
+
+def for_strangers(run: Pipeline) -> Pipeline:
     """Return a public swarm's choices with a robust rule and audits, where nothing is chosen; what
     local rounds contribute cannot be audited."""
     if run.private:

@@ -9,7 +9,6 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from client.cli.founding.averaging import averaging_share
 from client.cli.founding.fitting import what_is_smaller
 from client.cli.founding.outlook import LONG_S, warn_of_few
 from client.cli.planning.run import EXACT, LOCAL, NARROW, Method, PlannedRun
@@ -18,12 +17,13 @@ from client.cli.terminal.table import aligned
 from client.errors import UserError
 from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of
 from client.plan.model import COSTS_NOTHING, Limit, Machine, fits
-from client.plan.rounds import ENOUGH_ROUNDS, NARROW_PERCENT, WORTH_SHARE, gap_percent
+from client.plan.rounds import ENOUGH_ROUNDS, NARROW_PERCENT, are_worth_it, gap_percent
 from client.quantities import plural
 from client.views.words import count_rate as human_rate
 from client.views.words import duration as human_duration
 from client.views.words import size as human_bytes
 from model_zoo.specs.optimizer import OPTIMIZERS
+from protocol.manifest import Manifest
 
 DAY_S: Final = 86_400
 HELP: Final[dict[Limit, str]] = {
@@ -113,8 +113,9 @@ def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> 
         UserError: the machines cannot train the model.
     """
     wanted = tokens or run.manifest.steps * run.tokens_per_step
-    redundancy, found = run.manifest.policy.redundancy, {}
+    found = {}
     for method in run.methods:
+        redundancy = method.manifest.policy.redundancy
         pace = partial(run.paced, wanted) if method.local else None
         cuts = [alternative(machines, each, redundancy, pace) for each in method.runs]
         found[method.name] = best_of(cuts, redundancy) or cuts[-1]
@@ -129,6 +130,7 @@ def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> 
     sent_bytes = way.sent_bytes_per_day * seconds / DAY_S
     cost = Cost(wanted, wanted / way.tokens_per_step, seconds, sent_bytes)
     used = sum(map(len, best.placement))
+    manifest = next(each.manifest for each in run.methods if each.name == chosen)
     whole = [one.stages[0] for each in run.methods for one in each.runs if len(one.stages) == 1]
     return Plan(
         parameters=sum(load.cost.parameters for load in best.run.stages),
@@ -139,18 +141,18 @@ def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> 
         best=way,
         ways=list(ways.values()),
         cost=cost,
-        notes=list(_notes(run, len(machines) - used, way, cost)),
+        notes=list(_notes(manifest, len(machines) - used, way, cost, founded=run.founded)),
     )
 
 
 def _chosen(run: PlannedRun, found: Mapping[str, Alternative]) -> str:
-    """Return the way that the run averages: the one that was asked for, else the exact one where
-    averaging takes little, else the faster one."""
+    """Return the way that the run averages: the one that was asked for, else as `create` does."""
     if run.averaging is not None:
         return run.averaging
-    exact, local = found[EXACT], found[LOCAL]
-    little = exact.prediction and averaging_share(exact.prediction) <= WORTH_SHARE
-    return EXACT if little or exact.tokens_per_s >= local.tokens_per_s else LOCAL
+    exact, local = found[EXACT].prediction, found[LOCAL].prediction
+    if exact is None or local is None:
+        return EXACT if local is None else LOCAL
+    return LOCAL if are_worth_it(exact, local) else EXACT
 
 
 def _no_plan(run: PlannedRun, problem: str) -> UserError:
@@ -202,10 +204,9 @@ def _way(run: PlannedRun, method: Method, best: Alternative, alone: float, wante
     )
 
 
-def _notes(run: PlannedRun, idle: int, way: Way, cost: Cost) -> Iterator[str]:
+def _notes(manifest: Manifest, idle: int, way: Way, cost: Cost, *, founded: bool) -> Iterator[str]:
     """Yield the limits of the plan's validity."""
-    manifest, replicas = run.manifest, way.replicas
-    redundancy = manifest.policy.redundancy
+    replicas, redundancy = way.replicas, manifest.policy.redundancy
     if replicas < redundancy:
         yield f"too few machines for redundancy {redundancy}: some stage has {replicas}"
     yield from warn_of_few(manifest, replicas)
@@ -217,9 +218,13 @@ def _notes(run: PlannedRun, idle: int, way: Way, cost: Cost) -> Iterator[str]:
         )
     if idle:
         yield f"not used: {plural(idle, 'machine')}, too small, or more than a round takes"
-    if run.founded:
+    if founded:
         yield from warn_of_repeats(manifest, cost.steps)
     else:
+        yield (
+            f"to found it so: volunteer create --stages {way.stages} --microbatch {way.sequences} "
+            f"--averaging {way.name}, with the flags of the model as here"
+        )
         yield (
             f"the run reads {cost.tokens:,.0f} tokens: bring {cost.tokens / MANY_TIMES:,.0f} or "
             f"more, or it reads them more than {MANY_TIMES} times, which teaches less than new text"

@@ -17,9 +17,10 @@ from cyclopts import Group, Parameter, validators
 from msgspec import Meta, Struct
 
 from client.cli.reach.home import Home
-from client.errors import ExitCode, UserError, system_errors
+from client.errors import ExitCode, UsageError, system_errors
 from client.plan.model import Machine
 from client.quantities import parse_rate, parse_size
+from model_zoo.specs.precision import Compute
 
 MAX_MACHINES = 2000
 MAX_TABLE_BYTES = 1 << 20
@@ -47,7 +48,8 @@ class MachineChoices:
     ] = None
     """Number of machines (default: 4)."""
     gflops: Above0 = None
-    """Speed of one machine in 1e9 FLOP/s, as volunteer bench measures it; of all its devices."""
+    """Speed of one machine in 1e9 FLOP/s, as volunteer bench measures it in the type of numbers of
+    --compute-dtype; of all its devices."""
     memory: str | None = None
     """Memory that one machine lends, such as 8GB; of several devices, that of one."""
     host_memory: str | None = None
@@ -95,12 +97,12 @@ def read_table(path: Path) -> tuple[Kind, ...]:
             raise ValueError("it is larger than 1 MiB")
         return msgspec.toml.decode(content, type=Table).machine
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise UserError(f"--table: {path}: {error}", EXAMPLE, ExitCode.USAGE) from error
+        raise UsageError(f"--table: {path}: {error}", EXAMPLE) from error
 
 
-def this_machine(home: Home) -> Machine:
-    """Return what this machine would offer to a swarm: measured now, its line as measured so far or
-    a household's."""
+def this_machine(home: Home, compute: Compute) -> Machine:
+    """Return what this machine would offer to a swarm that computes so: measured now, its line as
+    measured so far or a household's."""
     from client.compute.device import probe
     from client.compute.group import together
     from client.compute.requests import Probe
@@ -121,8 +123,8 @@ def this_machine(home: Home) -> Machine:
     probes = [Probe(sizes=PROBE_SIZES, device=torch_name(d), threads=threads) for d in devices]
     capacity = capacity_of(together(list(map(probe, probes))), settings.device, own)
     up, down = line_rates(kept_line(home.folders.data), settings)
-    speed, memory = capacity.fp32_flops, usable_memory_bytes(capacity, settings)
-    speed *= settings.compute_share / 100
+    memory = usable_memory_bytes(capacity, settings)
+    speed = capacity.peak_flops(compute) * settings.compute_share / 100
     host = MEMORY_SHARE * psutil.virtual_memory().available if capacity.has_host else 0.0
     return Machine(speed, memory, up, down, host_bytes=host)
 
@@ -158,8 +160,7 @@ def _amount(what: str, text: str | None, parse: Callable[[str], int]) -> float:
     try:
         amount = parse(text)
     except ValueError as error:
-        raise UserError(f"{what}: {error}", EXAMPLE, ExitCode.USAGE) from error
+        raise UsageError(f"{what}: {error}", EXAMPLE) from error
     if amount <= 0:
-        problem = f"{what} is 0, so the machine cannot take part"
-        raise UserError(problem, "leave the machine out", ExitCode.USAGE)
+        raise UsageError(f"{what} is 0, so the machine cannot take part", "leave the machine out")
     return float(amount)

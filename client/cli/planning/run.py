@@ -8,7 +8,13 @@ from itertools import product
 from typing import Final
 
 from client.cli.founding.averaging import founded_run
-from client.cli.founding.options import ModelChoices, PipelineChoices, PlanChoices, usage
+from client.cli.founding.options import (
+    ModelChoices,
+    PipelineChoices,
+    PlanChoices,
+    admitted,
+    usage,
+)
 from client.cli.founding.presets import PRESETS
 from client.cli.reach.home import Home
 from client.cli.reach.target import find_swarm, with_manifest
@@ -24,7 +30,9 @@ from protocol.manifest import Manifest, fits_a_frame
 LARGER_MICROBATCHES = (1, 2, 3, 4)
 """Times as many sequences a microbatch that are tried in local rounds, for the protocol bounds the
 microbatches of a round."""
-EXACT, LOCAL = "exact", "local"
+EXACT: Final = "every-step"
+LOCAL: Final = "local"
+"""Ways to average, as --averaging names them."""
 NARROW: Final = "s4"
 """The narrowest boundaries."""
 
@@ -100,7 +108,7 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
         manifest=methods[0].manifest,
         methods=methods,
         founded=False,
-        averaging={"every-step": EXACT, "local": LOCAL, None: None}[run.averaging],
+        averaging=EXACT if run.audit else run.averaging,
         microbatches=run.microbatches,
     )
 
@@ -108,16 +116,14 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
 def _methods(run: PlanChoices, models: dict[int, ModelSpec], sequences: int) -> Iterator[Method]:
     """Yield the ways to average: exact, in local rounds, and those with narrower boundaries."""
     spec = models[max(models)]
-    exact = run
-    if run.averaging == "local":
-        exact = replace(exact, averaging=None, inner_microbatches=None)
-        exact = replace(exact, outer_lr=None, outer_momentum=None)
+    exact, _ = admitted(replace(run, averaging=EXACT, inner_microbatches=None), spec)
     yield _method(EXACT, exact, models, [sequences])
     ways: list[tuple[str, BoundaryCodec]] = [(LOCAL, run.boundary_codec)]
     if run.boundary_codec != NARROW:
         ways.append((f"local, {NARROW}", NARROW))
     for name, codec in ways:
-        local = replace(run, averaging="local", boundary_codec=codec, audit=None)
+        local = replace(run, averaging=LOCAL, boundary_codec=codec, audit=None)
+        local, _ = admitted(local, spec)
         sizes = [sequences]
         if run.sequences is None:
             sizes = [n for each in LARGER_MICROBATCHES if fits_a_frame(spec, n := each * sequences)]

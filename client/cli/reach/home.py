@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from client.cli.terminal.output import say
-from client.config import EVERYWHERE, SETTINGS, Resolved, Settings, resolve
+from client.config import EVERYWHERE, Resolved, Settings, resolve
 from client.errors import ConfigError, ExitCode, UserError
 from client.store.identity import ensure_identity, load_identity
 from client.store.paths import SYSTEM_CONFIG_FILE, Entry, Folders, find_folders, make_private
@@ -59,27 +59,36 @@ def find_home(flags: Mapping[str, object] | None = None) -> Home:
     """Resolve settings and folders from flags, environment and files.
 
     Raises:
-        ConfigError: a setting is unknown or has a value that cannot be used.
+        ConfigError: a setting has a value that cannot be used.
     """
-    user_file = find_folders().config_file
-    return home_of(resolve(flags or {}, os.environ, user_file, SYSTEM_CONFIG_FILE))
+    return _told(home_of(_resolved(flags or {})))
 
 
 def running_home() -> Home:
     """Return the home for a command to what runs already: a fault in the settings is told, because
     it does not concern it."""
-    home, fault = home_with_fault()
-    if fault is not None:
-        say(f"volunteer: {fault}; the settings count as not set: {fault.next_step}")
+    home, faults = home_with_faults()
+    for fault in faults:
+        say(f"volunteer: {fault}; it counts as not set: {fault.next_step}")
+    return _told(home)
+
+
+def home_with_faults() -> tuple[Home, list[ConfigError]]:
+    """Return the home, and the faults of the settings that count as not set for them."""
+    faults: list[ConfigError] = []
+    return home_of(_resolved({}, faults)), faults
+
+
+def _resolved(flags: Mapping[str, object], faults: list[ConfigError] | None = None) -> Resolved:
+    user_file = find_folders().config_file
+    return resolve(flags, os.environ, user_file, SYSTEM_CONFIG_FILE, faults)
+
+
+def _told(home: Home) -> Home:
+    """Tell which names are no settings, and return the home."""
+    for words in home.resolved.unknown:
+        say(f"note: {words}")
     return home
-
-
-def home_with_fault() -> tuple[Home, ConfigError | None]:
-    """Return the home, with the default settings where they have a fault, and that."""
-    try:
-        return find_home(), None
-    except ConfigError as fault:
-        return home_of(Resolved(Settings(), dict.fromkeys(SETTINGS, "default"))), fault
 
 
 def home_of(resolved: Resolved) -> Home:

@@ -17,7 +17,7 @@ from client.cli.terminal.when import clock
 from client.control.client import ControlClient, NotRunning, running_nodes
 from client.control.methods import Greeting
 from client.control.sockets import live_sockets
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UsageError, UserError
 from client.store.last_run import Ending, RunRecord
 from client.store.paths import HOME_VARIABLE, Folders
 
@@ -65,7 +65,7 @@ def _several(nodes: Sequence[tuple[Path, Greeting]]) -> UserError:
     homes = [path.parent.parent for path, _ in nodes if path.parent.name == "run"]
     commands = [f"{HOME_VARIABLE}={shlex.quote(str(home))} volunteer ..." for home in homes]
     next_step = "\n  ".join(["choose one by its home (volunteer list):", *commands])
-    return UserError(f"{len(nodes)} volunteers run here: {names}", next_step, ExitCode.USAGE)
+    return UsageError(f"{len(nodes)} volunteers run here: {names}", next_step)
 
 
 def not_running(folders: Folders) -> UserError:

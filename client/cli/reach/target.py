@@ -8,7 +8,7 @@ from pathlib import Path
 from client.cli.reach.home import Home
 from client.cli.terminal.output import say
 from client.control.client import running_nodes
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UsageError, UserError
 from client.store.swarms import SwarmStore
 from protocol.address import KINDS
 from protocol.errors import RemoteProtocolError
@@ -41,7 +41,7 @@ def read_target(text: str) -> Target:
             say("  Use --swarm FILE, or --swarm - to read it from stdin")
         return target
     except InviteError as error:
-        raise UserError(f"--swarm: {error}", error.next_step, ExitCode.USAGE) from error
+        raise UsageError(f"--swarm: {error}", error.next_step) from error
     except RemoteProtocolError as error:
         if is_of_another_version(error):
             raise UserError(f"--swarm: {error}", OTHER_VERSION, ExitCode.REFUSED) from error
@@ -64,10 +64,9 @@ def find_target(home: Home, text: str | None) -> Target:
     if known is not None:
         return known
     if text is None:
-        raise UserError(
+        raise UsageError(
             "no swarm is known on this machine",
             "pass an invite, a .swarm file, or the name of a swarm joined before with --swarm",
-            ExitCode.USAGE,
         )
     return read_target(text)
 
@@ -88,7 +87,7 @@ def with_manifest(target: Target) -> SwarmFile:
     if isinstance(target, SwarmFile):
         return target
     problem = "an invite does not contain the swarm's model, and it is not known on this machine"
-    raise UserError(problem, "join it once, or pass its .swarm file", ExitCode.USAGE)
+    raise UsageError(problem, "join it once, or pass its .swarm file")
 
 
 def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
@@ -109,8 +108,7 @@ def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
         return known[0] if known else None
     names = ", ".join(f"{swarm.manifest.name} ({swarm.swarm[:12]})" for swarm in known)
     problem = f"several swarms are known on this machine: {names}"
-    next_step = "choose one with --swarm; volunteer forget SWARM removes one"
-    raise UserError(problem, next_step, ExitCode.USAGE)
+    raise UsageError(problem, "choose one with --swarm; volunteer forget SWARM removes one")
 
 
 def _contents(text: str) -> str:
@@ -125,8 +123,7 @@ def _contents(text: str) -> str:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         if isinstance(error, FileNotFoundError):
             reason = "there is no such file, and no swarm of this name is known here"
-        raise UserError(
+        raise UsageError(
             f"--swarm: cannot read {text[:200]!r}: {reason}",
             "pass an invite (volunteer:...), a .swarm file, a member's address, or - for stdin",
-            ExitCode.USAGE,
         ) from error

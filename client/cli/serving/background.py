@@ -29,7 +29,7 @@ from client.config import Resolved
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.methods import Greeting
 from client.control.snapshot import Snapshot
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UsageError, UserError
 from client.store.paths import make_private
 
 COMMAND = (sys.executable, "-m", "client.cli.main")
@@ -83,7 +83,7 @@ def read_handover(stdin: BinaryIO) -> Handover:
         return msgspec.json.decode(stdin.read(), type=Handover)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         problem = f"--handed-over is for a start in the background: {error}"
-        raise UserError(problem, "use volunteer join --detach", ExitCode.USAGE) from error
+        raise UsageError(problem, "use volunteer join --detach") from error
 
 
 def start(home: Home, handover: Handover) -> tuple[Path, Greeting]:

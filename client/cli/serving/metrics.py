@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from client.cli.terminal.output import printable
-from client.control.snapshot import Snapshot, WorkerView
+from client.control.snapshot import Snapshot
 from client.errors import ExitCode, system_errors
 from protocol.hosts import is_loopback, number_of
 
@@ -31,13 +31,6 @@ class Metric(NamedTuple):
     read: Callable[[Snapshot], float | Mapping[Any, float | None] | None]
     """Its value, or the values by its labels; None: not known."""
     labels: tuple[str, ...] = ()
-
-
-def _by_stage(words: str, read: Callable[[WorkerView], float | None]) -> Metric:
-    """Describe what each worker that holds a stage does."""
-    return Metric(
-        words, lambda now: {(w.stage,): read(w) for w in now.workers if w.stage is not None}, STAGE
-    )
 
 
 def _audits(now: Snapshot) -> Mapping[Any, float | None]:
@@ -125,23 +118,6 @@ METRICS: Final[dict[str, Metric]] = {
         "Shares of the last steps' time: computing, averaging, waiting for work, resting.",
         lambda now: _labelled(msgspec.structs.asdict(now.time_spent)) if now.time_spent else {},
         ("on",),
-    ),
-    "volunteer_worker_flop_per_second": _by_stage(
-        "Floating-point operations that the model needs, of the passes of the last minute.",
-        lambda worker: worker.flop_per_s or None,
-    ),
-    "volunteer_worker_mfu_ratio": _by_stage(
-        "The same by the measured peak of the device, in the run's type of numbers.",
-        lambda worker: worker.mfu,
-    ),
-    "volunteer_worker_computing_mfu_ratio": _by_stage(
-        "The same while the worker computes, without waiting.",
-        lambda worker: worker.mfu_computing,
-    ),
-    "volunteer_device_peak_flop_per_second": Metric(
-        "Measured peak of products of matrices, by the type of numbers.",
-        lambda now: _labelled(now.peak_flop_per_s),
-        ("precision",),
     ),
     "volunteer_rounds_committed_total": Metric(
         "Steps this volunteer's stages have closed.", lambda now: now.counters.rounds_committed

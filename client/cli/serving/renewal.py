@@ -34,18 +34,22 @@ class Renewal:
         files = {str(user_file), str(system_file), "default"}
         self._names = [name for name in LIVE if resolved.origins[name] in files]
         self._user_file, self._system_file, self._tell = user_file, system_file, tell
-        self._fault = ""
+        self._fault, self._unknown = "", resolved.unknown
 
     def __call__(self, settings: Settings) -> Settings:
         """Return ``settings`` with what the files say now."""
+        fault = ""
         try:
-            found = resolve({}, {}, self._user_file, self._system_file).settings
+            found = resolve({}, {}, self._user_file, self._system_file)
+            fault = "; ".join(words for words in found.unknown if words not in self._unknown)
         except ConfigError as error:
-            if self._fault != (fault := str(error)):
-                self._fault = fault
-                self._tell(f"{error}; the limits stay as they were: {error.next_step}")
+            fault = f"{error}: {error.next_step}"
+        if fault:
+            if fault != self._fault:
+                self._tell(f"{fault}; the limits stay as they were")
+            self._fault = fault
             return settings
         self._fault = ""
         return msgspec.structs.replace(
-            settings, **{name: getattr(found, name) for name in self._names}
+            settings, **{name: getattr(found.settings, name) for name in self._names}
         )

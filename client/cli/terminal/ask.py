@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from client.cli.terminal.output import say
-from client.errors import ExitCode, UserError
+from client.errors import ExitCode, UsageError, UserError
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -17,7 +17,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UserError(f"this needs a confirmation: {question}", "pass --yes", ExitCode.USAGE)
+        raise UsageError(f"this needs a confirmation: {question}", "pass --yes")
     if not says_yes(question):
         raise UserError("nothing was done", exit_code=ExitCode.INTERRUPTED)
 

@@ -18,7 +18,7 @@ from typing import Final, TextIO
 
 import msgspec
 
-from client.errors import ExitCode, UserError
+from client.errors import UsageError
 
 SCHEMA_VERSION: Final = 1
 """Of the documents that commands print; raised when a field is removed or means something else."""
@@ -55,8 +55,7 @@ def check_output(path: Path, *, force: bool) -> None:
         UserError: it is there already, or cannot be written.
     """
     if path.exists() and not force:
-        next_step = "choose another --out, or --force"
-        raise UserError(f"{path} exists already", next_step, ExitCode.USAGE)
+        raise UsageError(f"{path} exists already", "choose another --out, or --force")
     problem = ""
     if path.is_dir():
         problem = "it is a folder"
@@ -65,7 +64,7 @@ def check_output(path: Path, *, force: bool) -> None:
     elif not os.access(path.parent, os.W_OK):
         problem = f"{path.parent} is not writable"
     if problem:
-        raise UserError(f"cannot write {path}: {problem}", "choose another --out", ExitCode.USAGE)
+        raise UsageError(f"cannot write {path}: {problem}", "choose another --out")
 
 
 def say(text: str) -> None:

@@ -88,9 +88,8 @@ def _run(manifest: Manifest) -> Iterator[str]:
     step, averaged = ("step", "gradients") if rounds is None else ("round", "these steps")
     rule = manifest.optimizer
     schedule = "" if rule.schedule == DEFAULT_SCHEDULE else f", schedule {rule.schedule}"
-    z_loss = f", z-loss {rule.z_loss:g}" if rule.z_loss else ""
-    if rule.name != DEFAULT or schedule or z_loss:
-        yield f"  updates    by {rule.name}{schedule}{z_loss}"
+    if rule.name != DEFAULT or schedule:
+        yield f"  updates    by {rule.name}{schedule}"
     if rounds is not None:
         own = plural(rounds.inner_microbatches, "microbatch", "microbatches")
         yield f"  rounds     local: a volunteer takes a step of its own after {own}"

@@ -6,7 +6,7 @@ import re
 import time
 from datetime import datetime, timedelta
 
-from client.errors import ExitCode, UserError
+from client.errors import UsageError, UserError
 
 _PART = re.compile(r"(\d{1,6}(?:\.\d{1,3})?)\s*([smhd])", re.ASCII)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -79,4 +79,4 @@ def _date(text: str, flag: str) -> float:
 
 
 def _mistake(flag: str, text: str, next_step: str) -> UserError:
-    return UserError(f"{flag}: not a time: {text[:40]!r}", next_step, ExitCode.USAGE)
+    return UsageError(f"{flag}: not a time: {text[:40]!r}", next_step)

@@ -37,9 +37,8 @@ class Capacity(Struct, frozen=True):
 
     device: str
     threads: int
-    fp32_flops: float
-    bf16_flops: float
-    """What is advertised; 0 on the processor, on which nobody should count for it."""
+    peaks: dict[Precision, float]
+    """FLOP/s of the best product of matrices in each type of numbers."""
     memory_total_bytes: int
     on_gpu: bool = False
     """Whether the memory is a GPU's."""
@@ -47,8 +46,6 @@ class Capacity(Struct, frozen=True):
     """`cuda`, `rocm` or `mps`; or `cpu`."""
     unused: dict[str, str] = {}
     """GPUs that are there and cannot train, with the reason."""
-    peaks: dict[Precision, float] = {}
-    """FLOP/s of the best product of matrices in each type of numbers."""
     identity: str = ""
     """Of what was measured, see `Probed`."""
     free_bytes: int = 0
@@ -57,7 +54,7 @@ class Capacity(Struct, frozen=True):
     def peak_flops(self, compute: Compute) -> float:
         """Return the FLOP/s that the device reaches in the run's type of numbers; 0: not
         measured."""
-        fast = self.bf16_flops > self.fp32_flops
+        fast = self.on_gpu and self.peaks.get("bf16", 0.0) > self.peaks.get("fp32", 0.0)
         return self.peaks.get(precision_on(compute, fast_in_bf16=fast), 0.0)
 
     @property
@@ -140,13 +137,11 @@ def capacity_of(found: Probed, device: str, threads: int) -> Capacity:
     on_gpu = not found.device.startswith("cpu")
     return Capacity(
         *(device, threads),
-        best["fp32"],
-        best["bf16"] if on_gpu else 0.0,
+        best,
         found.memory_total_bytes,
         on_gpu=on_gpu,
         platform=found.platform,
         unused=found.unused,
-        peaks=best,
         identity=found.identity,
         free_bytes=found.memory_available_bytes,
     )
@@ -169,6 +164,7 @@ def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:
 
 def advert(
     capacity: Capacity,
+    compute: Compute,
     settings: Settings,
     addresses: tuple[str, ...],
     seats: int,
@@ -179,6 +175,7 @@ def advert(
 
     Args:
         capacity: measured speed and memory.
+        compute: the run's type of numbers.
         settings: the owner's limits.
         addresses: where others reach us.
         seats: stages that fit in memory.
@@ -189,7 +186,7 @@ def advert(
     share = settings.compute_share / 100
     return Advert(
         addresses=addresses[:MAX_ADDRESSES],
-        flops=share * max(capacity.fp32_flops, capacity.bf16_flops),
+        flops=share * capacity.peak_flops(compute),
         memory_bytes=usable_memory_bytes(capacity, settings),
         upload_bytes_per_s=upload,
         download_bytes_per_s=download,
@@ -203,6 +200,5 @@ def advert(
 
 def relay_advert(settings: Settings, addresses: tuple[str, ...], joined: int, line: Line) -> Advert:
     """Return the advert of a member that only relays. See ``advert``."""
-    nothing = Capacity("cpu", 1, 0.0, 0.0, 0)
-    own = advert(nothing, settings, addresses, 0, joined, line)
+    own = advert(Capacity("cpu", 1, {}, 0), "fp32", settings, addresses, 0, joined, line)
     return replace(own, memory_bytes=0)

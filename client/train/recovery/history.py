@@ -110,7 +110,7 @@ class History:
             manifest.policy.checkpoint_every,
             lineage,
             now,
-            Evidence(self._evidence_file.load(self._warn)),
+            Evidence(self._evidence_file.load(self._warn), me),
             manifest.founder,
         )
         self.machine = Recovery(known, int(time.time() * 1000))

@@ -19,7 +19,6 @@ import trio
 from client.compute.payload import Header, sealed_digest
 from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.store.boundaries import BoundaryStore, PayloadGone, StoreFull
-from client.train.machine.utilization import Utilization, pass_costs
 from client.train.stage.saver import StateSaver
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.leaf_supply import LeafSupply
@@ -135,8 +134,6 @@ class SeatDriver:
         """Until when the worker has to have answered what it was given last."""
         self.busy_s = 0.0
         """Seconds the worker computed for this seat."""
-        costs = pass_costs(manifest, seat.place.stage)
-        self.utilization = Utilization(costs, self._ports.now(), around.scheduler.at_once)
         self.microbatches = 0
         """Backward passes done here."""
 
@@ -451,7 +448,6 @@ class SeatDriver:
         self._patience.note(task, self._ports.now() - begun)
         if not isinstance(task, HashTask):  # it is computed beside the others
             self.busy_s += outcome.seconds
-            self.utilization.note(task, outcome.seconds, self._ports.now())
         self._store(task, payloads)
         self._note_graph(task, outcome)
         if isinstance(task, ContributeTask) and not self._as_planned(task, outcome):

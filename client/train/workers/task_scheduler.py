@@ -31,7 +31,7 @@ class TaskScheduler:
     """
 
     def __init__(self, at_once: int = 1) -> None:
-        self.at_once, self._most = at_once, TASKS_PER_TURN + at_once - 1
+        self._most = TASKS_PER_TURN + at_once - 1
         self._gates: list[Gate] = []
         self._holder: Gate | None = None
         self._running = 0

@@ -44,15 +44,17 @@ def test_a_declaration_is_enough(name: str, tmp_path: Path) -> None:
 
 
 def test_every_source_beats_the_next(tmp_path: Path) -> None:
-    weakest = "threads = 1\nseats = 1\nlisten_port = 1\nmax_links = 10"
+    weakest = "threads = 1\nseats = 1\nlisten_port = 1\ncheckpoint_keep = 10"
     system = toml(tmp_path, "system.toml", weakest)
     user = toml(tmp_path, "user.toml", "threads = 2\nseats = 2\nlisten_port = 2")
     environ = {"VOLUNTEER_THREADS": "3", "VOLUNTEER_SEATS": "3", "PATH": "/bin"}
     flags = {"threads": 4, "log_level": None}
     resolved = resolve(flags, environ, user, system)
     found = resolved.settings
-    assert (found.threads, found.seats, found.listen_port, found.max_links) == (4, 3, 2, 10)
-    origins = [resolved.origins[name] for name in ("threads", "seats", "listen_port", "max_links")]
+    assert (found.threads, found.seats, found.listen_port, found.checkpoint_keep) == (4, 3, 2, 10)
+    origins = [
+        resolved.origins[name] for name in ("threads", "seats", "listen_port", "checkpoint_keep")
+    ]
     assert origins == ["flag", "VOLUNTEER_SEATS", str(user), str(system)]
     assert resolved.origins["log_level"] == "default"
 
@@ -64,9 +66,6 @@ def test_a_missing_file_is_fine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "environ", "file", "problem", "hint"),
     [
-        ({"thread": 1}, {}, "", "'thread' in a flag", "did you mean threads?"),
-        ({}, {"VOLUNTEER_SEAT": "1"}, "", "'VOLUNTEER_SEAT'", "did you mean VOLUNTEER_SEATS?"),
-        ({}, {}, "lisen_port = 1", "'lisen_port'", "did you mean listen_port?"),
         ({}, {}, "threads = 'many'", ": it must be a whole number", "correct threads"),
         ({"threads": "-1"}, {}, "", "it must be a whole number >= 0", "correct --threads"),
         ({}, {}, "log_level = 'loud'", "must be one of debug, info, warning, error", "correct"),
@@ -99,6 +98,32 @@ def test_errors_name_the_place_and_the_mend(
     assert problem in str(caught.value)
     assert hint in caught.value.next_step
     assert caught.value.exit_code == ExitCode.CONFIG == 78
+
+
+def test_names_that_are_no_settings_are_told_and_the_others_hold(tmp_path: Path) -> None:
+    file = toml(tmp_path, "config.toml", "lisen_port = 1\ncheckpoint_every_bytes = 3\nseats = 1")
+    resolved = resolve({}, {"VOLUNTEER_THREAD": "1", "VOLUNTEER_THREADS": "2"}, file)
+    assert (resolved.settings.seats, resolved.settings.threads) == (1, 2)
+    typed, old, variable = resolved.unknown
+    assert (
+        typed == f"unknown setting 'lisen_port' in {file} has no effect: did you mean listen_port?"
+    )
+    assert f"'checkpoint_every_bytes' in {file}" in old
+    assert (
+        "'VOLUNTEER_THREAD' in the environment has no effect: did you mean VOLUNTEER_THREADS?"
+        in variable
+    )
+
+
+@pytest.mark.parametrize("fault", ["threads = 'many'", "threads = "])
+def test_what_is_faulty_may_count_as_not_set_while_the_rest_holds(
+    tmp_path: Path, fault: str
+) -> None:
+    system = toml(tmp_path, "system.toml", "data_dir = '/there'")
+    faults: list[ConfigError] = []
+    resolved = resolve({}, {}, toml(tmp_path, "config.toml", fault), system, faults)
+    assert resolved.settings == Settings(data_dir="/there")
+    assert [fault.exit_code for fault in faults] == [ExitCode.CONFIG]
 
 
 def test_a_file_that_is_no_text_or_too_long_is_refused(tmp_path: Path) -> None:

@@ -45,11 +45,11 @@ def test_what_cannot_be_meant_is_told(text: str, words: str) -> None:
 
 
 def test_a_stage_may_take_what_each_device_has() -> None:
-    of_one = Capacity("cpu:0,cpu:1", 2, 1e9, 0.0, 1000)
+    of_one = Capacity("cpu:0,cpu:1", 2, {"fp32": 1e9}, 1000)
     assert usable_memory_bytes(of_one, Settings(device="cpu:0,cpu:1")) == 850
     limited = Settings(device="cpu:0,cpu:1", memory_limit_bytes=600)
     assert usable_memory_bytes(of_one, limited) == 300
-    card = Capacity("cuda:0,cuda:1", 2, 1e9, 0.0, 1000, on_gpu=True)
+    card = Capacity("cuda:0,cuda:1", 2, {"fp32": 1e9}, 1000, on_gpu=True)
     assert usable_memory_bytes(card, Settings(device="cuda:0,cuda:1", vram_share=50)) == 500
 
 

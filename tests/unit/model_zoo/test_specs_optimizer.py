@@ -52,8 +52,6 @@ OUT_OF_RANGE = [
     ("weight_decay", float("inf")),
     ("weight_decay", 11.0),
     ("clip", -1.0),
-    ("z_loss", float("nan")),
-    ("z_loss", 2.0),
 ]
 
 

@@ -361,9 +361,7 @@ def test_the_gradient_is_that_of_the_mean_over_answers_however_they_fall(tmp_pat
     expected = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.zero_grad()
     for part in (slice(0, 3), slice(3, 24), slice(24, 40)):
-        _, whole = losses_of(
-            model(inputs[part]), targets[part], z_weight=0.0, weight=corpus.spec.loss_weight
-        )
+        _, whole = losses_of(model(inputs[part]), targets[part], corpus.spec.loss_weight)
         (whole / (40 * 16)).backward()
     for own, mean in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(own.grad, mean, rtol=1e-4, atol=1e-7)

@@ -11,7 +11,7 @@ from torch import Tensor
 from client.lab.reference import merge_states
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice, slices
-from model_zoo.stages import Stage, build_stage, load_stage, summed_loss, z_loss
+from model_zoo.stages import Stage, build_stage, load_stage, summed_loss
 from model_zoo.whole import build_whole, load_whole
 
 CUTS = [(4,), (2, 2), (1, 3), (3, 1), (1, 2, 1), (1, 1, 1, 1)]
@@ -139,11 +139,3 @@ def test_building_a_first_stage_does_not_import_the_compiler() -> None:
         "sys.exit('torch._dynamo' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_the_z_loss_and_its_gradient_are_those_of_its_definition() -> None:
-    generator = torch.Generator().manual_seed(3)
-    logits = torch.randn(2, 3, 7, dtype=torch.float64, generator=generator, requires_grad=True)
-    expected = 0.3 * sum(row.exp().sum().log() ** 2 for row in logits.detach().view(6, 7))
-    assert z_loss(logits, 0.3).item() == pytest.approx(float(expected), rel=1e-12)
-    assert torch.autograd.gradcheck(lambda x: z_loss(x, 0.3), logits)

@@ -23,7 +23,7 @@ from client.cli.commands import doctor
 from client.cli.diagnosis import checks, checks_gpu, checks_outside
 from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
-from client.cli.reach.home import home_with_fault
+from client.cli.reach.home import home_with_faults
 from client.cli.reach.target import read_target
 from client.config import Settings
 from client.control.sockets import socket_path
@@ -91,7 +91,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 
 
 def examined() -> list[Check]:
-    return list(doctor.examine(*home_with_fault()))
+    return list(doctor.examine(*home_with_faults()))
 
 
 def test_nothing_is_wrong_with_a_sound_home(scene: Scene) -> None:
@@ -174,7 +174,17 @@ def checkpoints_that_the_disk_does_not_give(scene: Scene) -> None:
     scene.patch.setattr(CheckpointFolder, "entries", broken)
 
 
-@case("settings", "fail", "unknown setting 'thread' in .*config.toml", "did you mean threads")
+@case("settings", "fail", "threads in .*config.toml: it must be a whole number", "correct")
+def faulty_setting(scene: Scene) -> None:
+    scene.set("threads = 'many'")
+
+
+@case(
+    "settings",
+    "warn",
+    "unknown setting 'thread' in .* has no effect: did you mean threads",
+    "remove or",
+)
 def unknown_setting(scene: Scene) -> None:
     scene.set("thread = 2")
 

@@ -53,7 +53,7 @@ def test_a_person_is_asked_once_for_each_swarm(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    folder, settings = tmp_path / "data", Settings(threads=2, upload_limit_bytes_per_s=2_000_000)
+    folder, settings = tmp_path / "d", Settings(threads=2, upload_limit_bytes_per_s=2_000_000)
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     assert not consent.agrees(folder, settings, swarm)
     asked, manifest = capsys.readouterr().err, swarm.manifest

@@ -144,7 +144,7 @@ def test_a_running_one_is_not_forgotten(
     assert [one.swarm for one in SwarmStore(folders.swarms).all()] == [founded[0].swarm]
 
 
-@pytest.mark.parametrize("text", ["thread = 2", "threads = ", "threads = 'many'"])
+@pytest.mark.parametrize("text", ["threads = ", "threads = 'many'"])
 def test_a_fault_in_the_settings_is_told_and_stops_no_command_to_what_runs(
     home: Path, founded: list[SwarmFile], within: Within, text: str
 ) -> None:
@@ -153,6 +153,16 @@ def test_a_fault_in_the_settings_is_told_and_stops_no_command_to_what_runs(
         for command in ("status", "pause", "resume", "finish --yes --wait-s 0"):
             done = within.ends(0, *command.split())
             assert "config.toml" in done.stderr
-            assert "the settings count as not set" in done.stderr
+            assert "it counts as not set" in done.stderr
     done = within.ends(ExitCode.CONFIG, "join", "--swarm", str(founded[0].invite), "--yes")
     assert "config.toml" in done.stderr
+
+
+def test_a_name_that_is_no_setting_is_told_and_leaves_the_others(
+    home: Path, within: Within
+) -> None:
+    (home / "config.toml").write_text(f"thread = 2\ndata_dir = '{home}/there'")
+    done = within.ends(0, "config", "show")
+    assert f'data_dir = "{home}/there"' in done.stdout
+    assert "unknown setting 'thread'" in done.stderr
+    assert "has no effect: did you mean threads?" in done.stderr

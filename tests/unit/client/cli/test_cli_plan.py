@@ -64,7 +64,8 @@ def test_one_machine_is_not_said_in_the_plural(within: Within) -> None:
 
 
 HOME = ("--preset", "llama-3.2-1b", "--machines", "16", "--gflops", "60000", "--memory", "22GB")
-HOMES = (*HOME, "--up", "20Mbit/s", "--down", "100Mbit/s", "--rtt-ms", "60")
+STRANGERS = (*HOME, "--up", "20Mbit/s", "--down", "100Mbit/s", "--rtt-ms", "60")
+HOMES = (*STRANGERS, "--private")
 
 
 def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
@@ -87,9 +88,14 @@ def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
     assert narrow["loss_percent"] == local["loss_percent"]
     assert local["memory_bytes"] <= 22e9 < local["memory_bytes"] + local["host_memory_bytes"]
     assert not any("are few" in note for note in answer["notes"])
+    flags = f"--stages 1 --microbatch {local['sequences']} --averaging local"
+    assert any(flags in note for note in answer["notes"]), "create takes the preset's otherwise"
     less = planned(within, *HOMES, "--host-memory", "48GB")
     assert less["ways"][1]["loss_percent"] > 1.8 * local["loss_percent"], "fewer rounds"
     assert any("rounds are few" in note for note in less["notes"])
+    asked = planned(within, *STRANGERS, "--host-memory", "48GB", "--tokens", "25000000000")["best"]
+    assert asked["averaging_codec"] == "q3", "as create founds it: a rule bounds liars"
+    assert 0.8 < asked["tokens_per_s"] / local["tokens_per_s"] < 0.95
     _, local, narrow = planned(within, *HOMES)["ways"]
     assert local["stages"] > 1, "processors have all of it in one memory"
     assert narrow["tokens_per_s"] > 1.5 * local["tokens_per_s"], "lines carry boundaries"
@@ -106,7 +112,7 @@ def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -
         for way in planned(within, *flags, *line)["ways"]
         if way["chosen"]
     }
-    assert chosen == {("exact", True), ("local", False)}
+    assert chosen == {("every-step", True), ("local", False)}
     asked = planned(
         *(within, *flags, *near, "--averaging", "local", "--microbatches", "200"),
         *("--inner-microbatches", "5"),
@@ -116,6 +122,8 @@ def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -
         ExitCode.USAGE, "plan", *flags, *near, "--averaging", "local", "--audit", "3%"
     )
     assert "no audits" in refused.stderr
+    audited = planned(within, *flags, *far, "--audit", "3%")
+    assert audited["best"]["name"] == "every-step", "as create founds it"
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,12 @@ def test_limits_of_the_file_are_taken_again(tmp_path: Path) -> None:
     assert files.now("").upload_limit_bytes_per_s == 0
 
 
+def test_names_that_were_no_settings_at_the_start_hinder_nothing(tmp_path: Path) -> None:
+    files = Files(tmp_path, "gone = 1\n")
+    assert files.now("gone = 1\nnot_on_battery = true\n").not_on_battery
+    assert not files.said
+
+
 def test_what_a_flag_has_said_stays(tmp_path: Path) -> None:
     files = Files(tmp_path, "", upload_limit_bytes_per_s="2MB/s")
     text = 'upload_limit_bytes_per_s = "1MB/s"\ndownload_limit_bytes_per_s = "1MB/s"\n'

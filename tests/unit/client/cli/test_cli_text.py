@@ -101,10 +101,7 @@ FULL = example_snapshot(
         HeldView(stage=1, state="draining", waits_for="draining stage 1: its step", for_s=12.0),
     ],
     time_spent=TimeView(computing=0.25, averaging=0.125, waiting=0.125, resting=0.5),
-    workers=[
-        WorkerView(state="running", stage=1, flop_per_s=2e9, mfu=0.25, mfu_computing=0.5),
-    ],
-    peak_flop_per_s={"fp32": 8e12, "bf16": 0.0},
+    workers=[WorkerView(state="running", stage=1)],
     limits=LimitsView(
         threads=1,
         compute_share=50,

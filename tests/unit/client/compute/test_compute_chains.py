@@ -118,7 +118,7 @@ def uncut(kind: Kind, microbatch: int) -> tuple[float, dict[str, torch.Tensor]]:
         rows = zip(*map(torch.from_numpy, inputs_and_targets(samples)), LENGTHS, strict=True)
         for row, wanted, lengths in rows:
             for one, of in zip(row.split(lengths), wanted.split(lengths), strict=True):
-                found = losses_of(whole(one[None]), of[None], z_weight=0, weight=PACKED.loss_weight)
+                found = losses_of(whole(one[None]), of[None], PACKED.loss_weight)
                 loss, minimised = loss + found[0], minimised + found[1]
     minimised.backward()
     gradients = {name: each.grad for name, each in whole.named_parameters()}

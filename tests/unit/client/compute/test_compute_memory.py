@@ -44,10 +44,10 @@ def test_parameters_are_counted_exactly(model, stage) -> None:
 @pytest.mark.parametrize("codec", ["fp32", "s8"])
 @pytest.mark.parametrize(
     ("rounds", "vectors"),
-    [(None, 5), (LocalRounds(2), 6), (LocalRounds(2, outer_momentum=0.5), 7)],
+    [(None, 5), (LocalRounds(2), 6)],
 )
 def test_the_state_is_what_the_worker_holds(codec, rounds, vectors) -> None:
-    """In local rounds: weights, the version's and their moments, sum, scratch, outer momentum."""
+    """In local rounds: weights, the version's and their moments, sum, scratch."""
     worker, request = LocalWorker(), open_request(1, CUT, averaging=codec, local_rounds=rounds)
     worker.call(request)
     held = sum(each.nbytes for each in worker.replica.buffers)
@@ -78,7 +78,7 @@ def test_beside_a_gpu_a_local_round_takes_twelve_bytes_of_each() -> None:
     assert robust.offloaded_bytes == 16 * parameters
 
 
-@pytest.mark.parametrize("rounds", [None, LocalRounds(2), LocalRounds(2, outer_momentum=0.5)])
+@pytest.mark.parametrize("rounds", [None, LocalRounds(2)])
 def test_every_buffer_is_counted_once(rounds) -> None:
     """The count equals the buffers present: none twice, and the module owns no others."""
     replica = opened(1, CUT, local_rounds=rounds).replica

@@ -26,7 +26,7 @@ from tests.support.compute_stages import (
 from tests.support.texts import corpus_of
 
 STEPS = 4
-ROUNDS = [LocalRounds(2), LocalRounds(4, outer_lr=0.8, outer_momentum=0.5)]
+ROUNDS = [LocalRounds(2), LocalRounds(4)]
 
 
 @pytest.fixture(scope="module")

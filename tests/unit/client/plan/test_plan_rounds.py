@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from client.plan.model import HOST_BYTES_PER_S, Load, Machine, Run, fits, own_step_s, predict
-from client.plan.rounds import LONG_SHARE, gap_percent, paced, wanted_microbatches
+from client.plan.rounds import LONG_SHARE, are_worth_it, gap_percent, paced, wanted_microbatches
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.manifest import StageCost
 
@@ -30,6 +30,26 @@ def test_own_steps_are_part_of_computing_and_averaging_is_waited_for() -> None:
     assert found.parts_s["compute"] == pytest.approx(40 * 0.75)
     assert found.parts_s["averaging"] == pytest.approx(1.0)
     assert found.step_s == pytest.approx(39 * 0.75 + 1.5 + 1.0)
+
+
+def test_rounds_are_worth_it_where_averaging_takes_much_and_they_are_faster() -> None:
+    placement = [[MACHINE, MACHINE]]
+    near = predict(rounds(inner=0, microbatches=40), placement)
+    far = predict(rounds(inner=0, microbatches=4), placement)
+    fast = predict(rounds(), placement)
+    slow = predict(rounds(update=40 * GIGA), placement)
+    assert near.averaging_share < 0.1 < far.averaging_share
+    assert [are_worth_it(far, fast), are_worth_it(near, fast), are_worth_it(far, slow)] == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_microbatch_of_nothing_still_takes_its_handling() -> None:
+    run = replace(rounds(), handling_s=2.0)
+    found = predict(run, [[MACHINE, MACHINE]])
+    assert (found.microbatch_s, found.step_s) == (2.0, pytest.approx(39 * 2.0 + 2.0))
 
 
 def test_what_lies_with_the_host_is_copied_in_each_own_step() -> None:

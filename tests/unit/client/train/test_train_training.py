@@ -29,7 +29,7 @@ class ScriptedTraining(Training):
     """Volunteers whose places a test assigns instead of the matching."""
 
     async def _enter(self) -> None:
-        self.capacity = Capacity("cpu", 1, 1e9, 0.0, 2**33, 1e9)
+        self.capacity = Capacity("cpu", 1, {"fp32": 1e9}, 2**33)
         await trio.sleep_forever()
 
 

@@ -75,10 +75,9 @@ BAD: dict[str, Callable[[], Envelope]] = {
     "a step before the first": lambda: resigned(from_step=-1),
     "no rate": lambda: with_optimizer(lr=0.0),
     "an unknown schedule": lambda: with_optimizer(schedule="sawtooth"),
-    "another optimizer": lambda: with_optimizer(name="lion"),
+    "another optimizer": lambda: with_optimizer(name="muon"),
     "another clip": lambda: with_optimizer(clip=2.0),
     "another weight decay": lambda: with_optimizer(weight_decay=0.2),
-    "another z-loss": lambda: with_optimizer(z_loss=1e-4),
     "a rate that is not canonical": lambda: with_optimizer(lr=1),
 }
 

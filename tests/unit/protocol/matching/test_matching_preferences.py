@@ -53,7 +53,7 @@ def test_bucket_is_the_rounded_logarithm(here: int, elsewhere: int) -> None:
     assert abs(bucket) <= preferences.MAX_BUCKET
 
 
-@pytest.mark.parametrize(("optimizer", "bytes_"), [("adamw", 12), ("lion", 8)])
+@pytest.mark.parametrize(("optimizer", "bytes_"), [("adamw", 12), ("muon", 8)])
 def test_a_download_takes_as_long_as_the_state_is_large(optimizer: str, bytes_: int) -> None:
     example = manifest(2)
     rule = msgspec.structs.replace(example.optimizer, name=optimizer)

@@ -422,6 +422,13 @@ def test_what_was_seen_outlives_the_process(tmp_path: Path) -> None:
     assert after.denies(Copy(0, 20, digest(0, 20, 9)))
 
 
+def test_who_has_lost_its_key_does_not_wait_for_itself() -> None:
+    before, again = Evidence(me=ME), STRANGERS[0]
+    before.closed(0, 1, bytes(32), [SIBLING], 1.0, [ME, SIBLING])
+    assert Evidence(before.kept(), ME).last_electors == [{ME, SIBLING}]
+    assert Evidence(before.kept(), again).last_electors == [{again, SIBLING}]
+
+
 def test_whom_we_work_with_still_is_kept_when_others_are_forgotten() -> None:
     crowd = [peer_id_from_key((1000 + n).to_bytes(32, "big")) for n in range(MAX_PROVEN)]
     evidence = Evidence(Kept(version=1, stages=(0,), known=(Known(SIBLING), Known(NEXT))))

@@ -21,6 +21,7 @@ from client.train.machine.capacity import (
 )
 from client.train.machine.line_meter import LineMeter
 from client.train.swarm.own_advert import OwnAdvert
+from model_zoo.specs.precision import Compute, Precision
 from protocol.ids import Stage
 from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert
@@ -155,13 +156,32 @@ def test_a_line_is_a_households_until_it_was_measured() -> None:
     assert line_rates(Line(fast, 1.0, fast, 1.0), settings) == (1e6, fast), "a limit adds nothing"
 
 
+PEAKS: dict[Precision, float] = {"fp32": 4e9, "bf16": 8e9}
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "compute", "flops"),
+    [
+        (True, "fp32", 4e9),
+        (True, "bf16", 8e9),
+        (True, "auto", 8e9),
+        (False, "auto", 4e9),
+    ],
+)
+def test_the_speed_that_is_claimed_is_that_in_the_runs_type_of_numbers(
+    on_gpu: bool, compute: Compute, flops: float
+) -> None:
+    measured = capacity.Capacity("auto", 1, PEAKS, 1000, on_gpu)
+    assert capacity.advert(measured, compute, Settings(), (), 2, 1).flops == flops
+
+
 def test_no_more_is_claimed_than_is_lent() -> None:
-    measured = capacity.Capacity("cpu", 1, 4e9, 8e9, 2**30)
+    measured = capacity.Capacity("cpu", 1, PEAKS, 2**30)
     settings = Settings(
         compute_share=25, upload_limit_bytes_per_s=1_000_000, download_limit_bytes_per_s=90_000_000
     )
-    said = capacity.advert(measured, settings, (), 2, 1, Line(5e7, 3.0, 5e7, 3.0))
-    assert (said.flops, said.seats) == (2e9, 2)
+    said = capacity.advert(measured, "fp32", settings, (), 2, 1, Line(5e7, 3.0, 5e7, 3.0))
+    assert (said.flops, said.seats) == (1e9, 2)
     assert (said.upload_bytes_per_s, said.upload_limit_bytes_per_s) == (1e6, 1e6)
     assert (said.download_bytes_per_s, said.download_limit_bytes_per_s) == (5e7, 9e7)
 
@@ -180,13 +200,13 @@ def test_no_more_is_claimed_than_is_lent() -> None:
 def test_the_advert_claims_the_memory_that_is_lent(
     on_gpu: bool, settings: Settings, memory_bytes: int
 ) -> None:
-    measured = capacity.Capacity("auto", 1, 4e9, 8e9, 1000, on_gpu)
-    assert capacity.advert(measured, settings, (), 2, 1).memory_bytes == memory_bytes
+    measured = capacity.Capacity("auto", 1, PEAKS, 1000, on_gpu)
+    assert capacity.advert(measured, "fp32", settings, (), 2, 1).memory_bytes == memory_bytes
 
 
 def test_what_other_programs_hold_of_a_card_is_not_advertised() -> None:
-    card = capacity.Capacity("auto", 1, 4e9, 8e9, 1000, on_gpu=True, free_bytes=200)
+    card = capacity.Capacity("auto", 1, PEAKS, 1000, on_gpu=True, free_bytes=200)
     for settings in (Settings(), Settings(vram_share=50), Settings(memory_limit_bytes=400)):
         assert capacity.usable_memory_bytes(card, settings) == 170
-    processor = capacity.Capacity("cpu", 1, 4e9, 0.0, 1000, free_bytes=200)
+    processor = capacity.Capacity("cpu", 1, PEAKS, 1000, free_bytes=200)
     assert capacity.usable_memory_bytes(processor, Settings()) == 850

@@ -1,4 +1,4 @@
-"""What a worker makes of its device, and the measurement that this is a share of."""
+"""What this machine is measured to compute, and when it is measured again."""
 
 from __future__ import annotations
 
@@ -12,49 +12,6 @@ from client.compute.process import Worker
 from client.compute.requests import MatmulRate, Probed
 from client.config import Settings
 from client.train.machine import capacity
-from client.train.machine.utilization import WINDOW_S, PassCosts, Utilization, pass_costs
-from model_zoo.specs.operations import flops_per_token
-from model_zoo.specs.slices import whole_slice
-from protocol.pipeline.effects import BackwardTask, ForwardTask, HashTask, LossTask, PassTask
-from tests.support.protocol_examples import manifest
-
-COSTS = PassCosts(forward=10.0, whole=30.0)
-
-
-def test_only_what_the_model_needs_counts() -> None:
-    used = Utilization(COSTS, began=100.0)
-    used.note(ForwardTask(0, 1), 1.0, 101.0)
-    used.note(BackwardTask(0, 1), 2.0, 103.0)
-    used.note(LossTask(0, 2), 3.0, 106.0)
-    used.note(PassTask(0, 2, "less"), 4.0, 110.0)
-    assert used.flop_per_s(110.0) == 60.0 / 10
-    assert used.computing_flop_per_s(110.0) == 60.0 / 10
-    assert used.flop_per_s(120.0) == 60.0 / 20
-    assert used.computing_flop_per_s(120.0) == 60.0 / 10
-
-
-def test_before_the_first_pass_and_after_a_minute_there_is_nothing() -> None:
-    used = Utilization(COSTS, began=5.0)
-    assert used.flop_per_s(5.0) == used.computing_flop_per_s(5.0) == 0.0
-    used.note(LossTask(0, 0), 1.0, 6.0)
-    assert used.flop_per_s(5.0 + WINDOW_S) == 30.0 / WINDOW_S
-    assert used.flop_per_s(6.0 + WINDOW_S) == used.computing_flop_per_s(6.0 + WINDOW_S) == 0.0
-
-
-def test_devices_that_compute_at_the_same_time_are_one() -> None:
-    used = Utilization(COSTS, began=0.0, at_once=2)
-    used.note(LossTask(0, 0), 10.0, 10.0)
-    used.note(LossTask(0, 1), 10.0, 10.0)
-    assert used.flop_per_s(10.0) == used.computing_flop_per_s(10.0) == 6.0
-
-
-def test_the_stages_of_a_run_cost_what_the_model_does() -> None:
-    run = manifest()
-    costs = [pass_costs(run, stage) for stage in range(run.stage_count)]
-    model = flops_per_token(run.model, whole_slice(run.model))
-    assert sum(cost.whole for cost in costs) == model * run.tokens_per_microbatch
-    assert all(cost.of(BackwardTask(0, 0)) == 2 * cost.forward for cost in costs)
-    assert all(cost.of(HashTask(1)) == 0 for cost in costs)
 
 
 class Measures:
@@ -84,14 +41,11 @@ async def measured(worker: Measures, folder: Path) -> capacity.Capacity:
     return await capacity.measured_capacity(cast(Worker, worker), Settings(), folder, 2)
 
 
-@pytest.mark.parametrize(("device", "advertised"), [("cpu", 0.0), ("cuda", 1e9)])
-async def test_the_peak_is_the_best_product_of_each_type(
-    device: str, advertised: float, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+async def test_the_peak_is_the_best_product_of_each_type(device: str, tmp_path: Path) -> None:
     worker = Measures(device)
     found = await measured(worker, tmp_path)
     assert found.peaks == {"fp32": 4e9, "bf16": 1e9}
-    assert found.bf16_flops == advertised
     assert found.peak_flops("bf16") == 1e9
     assert found.peak_flops("auto") == 4e9  # no card that is faster in bf16
     again = await measured(worker, tmp_path)
