@@ -220,7 +220,7 @@ class Seat:
             lets_in=self.standing.lets_in,
             returned=self._is_returned,
             passed=self._leads_those_behind,
-            expected_s=self._obstruction.expected_s,
+            obstruction=self._obstruction,
         )
         self.draining = Draining(self.pipeline, self.member)
 
