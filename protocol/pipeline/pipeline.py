@@ -64,7 +64,7 @@ class Pipeline:
         self._more = at_once - 1
         self._microbatches = Microbatches(place.per_step)
         self._computing = 0
-        self._deliveries = Deliveries(place.stage + 1, self._tokens_bytes)
+        self._deliveries = Deliveries(place.stage + 1)
         self._divergence = Divergence(place.stage)
         self._oldest_kept = step
         self._closed = False
@@ -264,7 +264,6 @@ class Pipeline:
             source=sender,
             came=digest,
             again=message.again,
-            tokens_bytes=message.tokens_bytes,
         )
         self._microbatches.add(arrived)
         keys = (
@@ -339,15 +338,6 @@ class Pipeline:
         return self._deliveries.next_deadline()
 
     # --- inside ----------------------------------------------------------------------------
-
-    def _tokens_bytes(self, microbatch: int) -> int:
-        state = self._microbatches.get(microbatch)
-        return state.tokens_bytes if state else 0
-
-    def set_tokens_bytes(self, microbatch: int, size_bytes: int) -> None:
-        """Stage 0: the worker has read the samples; they travel on with the activation."""
-        if state := self._microbatches.get(microbatch):
-            state.tokens_bytes = size_bytes
 
     def _repeat(
         self, state: MicrobatchState, sender: PeerId, message: Forward | Have, now: float

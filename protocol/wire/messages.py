@@ -235,7 +235,8 @@ class Lease(SeatMessage, frozen=True):
 
 
 class Forward(SeatMessage, frozen=True):
-    """Boundary activation into ``stage``. Payload: ``tokens_bytes`` of tokens, then the tensor."""
+    """Boundary activation into ``stage``. Payload: the tokens, as many as the manifest says, then
+    the tensor."""
 
     route = Route(
         "seat", "pipeline.forward", sender="stage before", lane="bulk", sealed=True, work=True
@@ -245,7 +246,6 @@ class Forward(SeatMessage, frozen=True):
     step: StepIndex
     microbatch: MicrobatchId
     attempt: Attempt
-    tokens_bytes: Annotated[int, Meta(ge=0, le=limits.MAX_PAYLOAD_BYTES)]
     again: bool
     """Another replica had it before: ask the next stage for its holder before sending it on."""
 

@@ -48,7 +48,7 @@ class Line:
 
     def offer(self, sender: PeerId, microbatch: int) -> list[object]:
         """A boundary comes; what follows once its pass has failed."""
-        message = Forward(self.stage, STEP, microbatch, 1, 8, again=False)
+        message = Forward(self.stage, STEP, microbatch, 1, again=False)
         return self.fail(self.made.forward(sender, message, b"", 0.0))
 
     def fail(self, effects: Sequence[object]) -> list[object]:
@@ -60,7 +60,7 @@ class Line:
 
     def sent(self, microbatch: int) -> PeerId:
         """A boundary comes, is run and sent on; return to whom."""
-        message = Forward(self.stage, STEP, microbatch, 1, 8, again=False)
+        message = Forward(self.stage, STEP, microbatch, 1, again=False)
         if self.stage:
             effects = self.made.forward(A, message, b"", 0.0)
         else:

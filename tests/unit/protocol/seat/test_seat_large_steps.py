@@ -61,7 +61,7 @@ class Line:
         for sender, message in answers:
             self._hear(sender, message)
         if self.stage:
-            self._hear(UP, Forward(self.stage, 0, self.begun - 1, 1, 8, False))
+            self._hear(UP, Forward(self.stage, 0, self.begun - 1, 1, False))
         self.seat.status(1.0)
         self.seat.next_deadline()
         self._do(self.seat.tick(self.now))

@@ -188,7 +188,7 @@ def test_small_activations_measure_no_line_and_large_ones_do() -> None:
     for size, start in ((1000, 0.0), (2**22, 1000.0)):
         for m in range(50):
             now = start + m
-            machine.sent(peer(1), Forward(1, 0, m, 1, 0, False), size, now)
+            machine.sent(peer(1), Forward(1, 0, m, 1, False), size, now)
             machine.received(peer(1), Receipt(1, 0, m, 1, "accepted"), 0, now + 0.5)
         best = machine.outgoing.own_best_bytes_per_s
         assert best == (0 if size == 1000 else pytest.approx(2**23))
