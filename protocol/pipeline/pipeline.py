@@ -353,12 +353,12 @@ class Pipeline:
         """Send the gradient to those that wait for it; it may be lost with a link. A question of
         forty bytes asks for megabytes, so it is sent again each time after twice as long."""
         key, effects = PayloadKey(state.step, "grad_out", state.microbatch), list[PipelineEffect]()
-        for peer, attempt in state.upstreams.items():
+        for peer in state.upstreams:
             times, again_at = state.sends.get(peer, (0, now))
             if (only and peer not in only) or now < again_at:
                 continue
             state.sends[peer] = times + 1, now + ANSWER_S * 2**times
-            message = Backward(self._place.stage - 1, state.step, state.microbatch, attempt)
+            message = Backward(self._place.stage - 1, state.step, state.microbatch)
             effects.append(SendPayload(peer, message, (key,)))
         return effects
 

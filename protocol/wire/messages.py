@@ -260,7 +260,6 @@ class Backward(SeatMessage, frozen=True):
     stage: StageIndex
     step: StepIndex
     microbatch: MicrobatchId
-    attempt: Attempt
 
 
 class HeldOut(SeatMessage, frozen=True):

@@ -396,7 +396,7 @@ class TestBlame:
     @staticmethod
     def failed(made: Pipeline, giver: PeerId, now: float, part: int = 0) -> list[object]:
         """A gradient comes, and the worker refuses a payload of its pass."""
-        taken = made.backward(giver, Backward(1, 0, 0, 1), b"", now)
+        taken = made.backward(giver, Backward(1, 0, 0), b"", now)
         assert [e.task for e in taken if isinstance(e, Compute)] == [BackwardTask(0, 0)]
         return list(made.computed(BackwardTask(0, 0), Outcome(error="codec", part=part), now))
 
@@ -416,7 +416,7 @@ class TestBlame:
         absent = Receipt(2, 0, 0, attempt, "absent")
         [(to, _)] = offers(made.receipt(other, absent, 0.3))
         assert to == other
-        made.backward(other, Backward(1, 0, 0, 1), b"", 0.4)
+        made.backward(other, Backward(1, 0, 0), b"", 0.4)
         made.computed(BackwardTask(0, 0), Outcome(), 0.5)
         assert made.done() == {0}
 

@@ -190,7 +190,7 @@ def test_a_stranger_cannot_make_us_keep_tensors() -> None:
         Forward(1, 3, 12, 1, False),
         Segment(1, 3, 1, 0),
         Reduced(1, 3, 1, 0, 0.5),
-        Backward(1, 3, 12, 1),
+        Backward(1, 3, 12),
     ):
         effects = target.receive(STRANGER, message, 0.0, bytes(32))
         assert not [e for e in effects if isinstance(e, Keep)]

@@ -81,7 +81,7 @@ class Line:
                     self.answers.append((peer, said))
                 case SendPayload(peer, Forward() as m, _):
                     said = Receipt(m.stage, 0, m.microbatch, m.attempt, "accepted")
-                    gradient = Backward(self.stage, 0, m.microbatch, m.attempt)
+                    gradient = Backward(self.stage, 0, m.microbatch)
                     self.answers += [(peer, said), (peer, gradient)]
 
 

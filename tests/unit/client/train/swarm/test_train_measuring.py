@@ -144,7 +144,7 @@ def test_our_own_queue_says_that_the_stage_beside_us_did_not_hold_things_up() ->
             for name in (peer(1), peer(2)):
                 said = [seat(1, version, queue=3)]
                 machine.received(name, Heartbeat(second, said), 0, now)
-                back = Backward(0, version, version * 40 + second % 10, 1)
+                back = Backward(0, version, version * 40 + second % 10)
                 machine.received(name, back, 9, now)
             machine.tick([seat(0, version, queue=queue)], now, 1.8e9)
         account = machine.service.accounts(200.0).get((peer(2), 1))
