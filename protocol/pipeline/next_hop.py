@@ -76,11 +76,8 @@ class Account:
 
     @property
     def service_s(self) -> float:
-        """Its time for one microbatch: as it says, but no longer than we have seen one take."""
-        seen_s = self.gradient.mean_s
-        if not self.rate:
-            return seen_s
-        return min(1 / self.rate, seen_s) if self.gradient.samples else 1 / self.rate
+        """Its time for one microbatch."""
+        return 1 / self.rate if self.rate else self.gradient.mean_s
 
     def is_stale(self, now: float) -> bool:
         """Whether it was measured so long ago that this says little of now."""

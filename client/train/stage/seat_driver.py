@@ -134,15 +134,16 @@ class SeatDriver:
         self.answers_by = 0.0
         """Until when the worker has to have answered what it was given last."""
         self.busy_s = 0.0
-        """Seconds the worker computed for this seat."""
+        """Seconds the worker computed for this seat since its first microbatch was done: that one
+        takes long, and a rate with it would stay low where there is little to do."""
         costs = pass_costs(manifest, seat.place.stage)
         self.utilization = Utilization(costs, self._ports.now(), around.scheduler.at_once)
-        self.microbatches = 0
-        """Backward passes done here."""
+        self.microbatches = -1
+        """Backward passes done here after the first one."""
 
     def rate(self) -> float:
-        """Return microbatches per second of computing, 0 before the first."""
-        return self.microbatches / self.busy_s if self.busy_s else 0.0
+        """Return microbatches per second of computing, 0 before the second."""
+        return max(0, self.microbatches) / self.busy_s if self.busy_s else 0.0
 
     # --- inputs ----------------------------------------------------------------------------
 
@@ -463,6 +464,7 @@ class SeatDriver:
             self._owner.fault(Fault("internal", f"no room for boundary tensors: {error}"))
         if isinstance(task, BackwardTask | LossTask):
             self.microbatches += 1
+            self.busy_s = self.busy_s if self.microbatches else 0.0
 
     def _failed(self, task: Task, failure: RequestFailed) -> None:
         apart = isinstance(task, PassTask) and task.into != "less"

@@ -335,13 +335,16 @@ class TestTasks:
         reply = Outcome(counted=tuple(range(count)))
         assert driven.of._as_planned(cast(Any, task), reply) is planned
 
-    def test_passes_back_are_counted_for_the_rate(self) -> None:
+    def test_passes_back_are_counted_for_the_rate_but_for_the_first_which_is_slow(self) -> None:
         driven, key = Driven(stage=0), PayloadKey(STEP, "output", 12)
         assert driven.of.rate() == 0.0
+        driven.of.busy_s = 30.0
         driven.of._store(TASK, [b"output"])
-        assert (driven.of.microbatches, driven.of._payloads.get(key)) == (0, b"output")
+        assert (driven.of.rate(), driven.of._payloads.get(key)) == (0.0, b"output")
         driven.of._store(LOSS, [])
-        driven.of.busy_s = 0.5
+        assert driven.of.rate() == 0.0
+        driven.of.busy_s += 0.5
+        driven.of._store(LOSS, [])
         assert driven.of.rate() == 2.0
 
 
