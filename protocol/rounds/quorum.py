@@ -162,12 +162,17 @@ class Quorum:
             self._expect_all(now)
         self._here = frozenset(r.peer for stage in view.stages for r in stage)
 
-    def coming(self, held: Collection[PeerId], members: Collection[PeerId]) -> set[PeerId]:
-        """Return the electors of a lineage's first step that hold our stage, or none yet, and are
-        no members: all begin at once, and whoever is first is not to leave the others behind."""
+    def coming(
+        self, held: Collection[PeerId], members: Collection[PeerId], now: float
+    ) -> set[PeerId]:
+        """Return the electors of a lineage's first step that hold our stage, or are in touch with
+        us and hold none yet, and are no members: all begin at once, and whoever is first is not to
+        leave the others behind."""
         if self.settled:
             return set()
-        return set(self.electors).difference((self._here or frozenset()).difference(held), members)
+        free = self.electors.difference(self._here or ())
+        found = self.electors.intersection(held).union(e for e in free if self._counts(e, now))
+        return set(found.difference(members))
 
     def suffice(self, peers: Collection[PeerId]) -> bool:
         """Whether the votes of these peers are those of a majority of the electors."""
