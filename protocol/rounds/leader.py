@@ -328,7 +328,7 @@ class RoundLeader:
         if self._complete_since is None:
             self._complete_since = now
         laggards = self._laggards()
-        coming = self._quorum.coming(self._held(), members)
+        coming = self._quorum.coming(self._held(), members, now)
         if coming and now < self._complete_since + HEARD_S:
             self._look_at = self._complete_since + HEARD_S
             return no(f"{_names(coming)} may take the stage, too, as the run begins")
@@ -576,11 +576,11 @@ class RoundLeader:
     def _admit(self, now: float) -> list[Effect]:
         """Admit newcomers between plans, while the version is stable and donors can snapshot it.
         As for a plan, wait for replicas that are still applying: more donors are better; and until
-        we can say the version's digest."""
-        if self._plan is not None or self._laggards() or not self._member.state:
-            return []
-        stage, effects = self._place.stage, list[Effect]()
-        if not (serving := self._serving_step()):
+        we can say the version's digest and who has made it."""
+        stage, effects, state = self._place.stage, list[Effect](), self._member.state
+        serving = self._serving_step()
+        commit = self._elector.commit(stage, self._era, self.step - 1)
+        if self._plan is not None or self._laggards() or not state or not serving or commit is None:
             return []
         for joiner in self._admissions.admit(serving, self._held(), now):
             admit = Admit(
@@ -588,8 +588,8 @@ class RoundLeader:
                 self.step,
                 joiner,
                 list[str](sorted(serving, key=lambda p: rank("donor", joiner, p))[:DONORS]),
-                commit=self._elector.commit(stage, self._era, self.step - 1),
-                state=self._member.state,
+                commit,
+                state,
                 amended=self._agreeing.agreed,
             )
             told = dict.fromkeys([*serving, *self._admissions.observing(now), joiner])

@@ -511,10 +511,10 @@ class Admit(SeatMessage, frozen=True):
     version: StepIndex
     joiner: PeerText
     donors: Annotated[list[PeerText], Meta(min_length=1, max_length=8)]
-    commit: Commit | None = None
+    commit: Commit
     """That made this version: it names the members and the electors that the newcomer is to know.
-    None where a lineage begins."""
-    state: StateHash = b""
+    """
+    state: Annotated[StateHash, Meta(min_length=1)]
     """Hash of this version by the leader; a donor's state must match it."""
     amended: AgreedAmendments = ()
     """The amendments on which the stage had agreed at this version."""
