@@ -41,6 +41,8 @@ MAX_TIMES_USUAL = 4.0
 """A rate above so many times the median of its stage's replicas counts as that."""
 MUCH_SLOWER = 3.0
 """A replica that takes so many times as long as another one is not as fast as it says."""
+SELDOM = 32.0
+"""A replica is tried again after so many times what it needed, or trying would cost much."""
 RELAYED_MORE = 3.0
 """A replica that we reach through a relay only counts as if it had so many microbatches more."""
 LATELY = 1024
@@ -81,7 +83,7 @@ class Account:
 
     def is_stale(self, now: float) -> bool:
         """Whether it was measured so long ago that this says little of now."""
-        return self.sampled_at < now - FORGET_S
+        return now - self.sampled_at > max(FORGET_S, SELDOM * self.gradient.mean_s)
 
     def release(self) -> None:
         """It does not have a microbatch any more that it was charged with."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import FORGET_S
 from protocol.pipeline.effects import ForwardTask, Outcome, SendPayload
-from protocol.pipeline.next_hop import RELAYED_MORE, NextHop
+from protocol.pipeline.next_hop import RELAYED_MORE, SELDOM, NextHop
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from tests.support.seats import view_of
@@ -101,6 +101,7 @@ def test_who_was_slow_at_first_is_tried_again_and_then_measured_anew(
     hops = taught({A: 0.1})
     hops.update({A: 10.0, B: 0.2} if said else {A: 0.0, B: 0.0})
     hops[B].settle(5.0, 1, 1.0)
+    again = 1.0 + SELDOM * 5.0
 
     def step(now: float) -> Counter[PeerId]:
         chosen = [peer for _ in range(3) if (peer := hops.choose(now))]
@@ -109,10 +110,16 @@ def test_who_was_slow_at_first_is_tried_again_and_then_measured_anew(
             hops[peer].settle(0.1 if peer == A else now_s, 1, now)
         return Counter(chosen)
 
-    assert step(1.0 + FORGET_S) == {A: 3}
-    assert step(1.1 + FORGET_S) == {A: 2, B: 1}, "one tries it"
+    assert step(again) == {A: 3}
+    assert step(again + 0.1) == {A: 2, B: 1}, "one tries it"
     hops.update({A: 10.0, B: 1 / now_s} if said else {A: 0.0, B: 0.0})
-    assert (B in step(1.2 + FORGET_S)) == (now_s < 1)
+    assert (B in step(again + 0.2)) == (now_s < 1)
+
+
+def test_who_needs_little_is_tried_after_a_while() -> None:
+    hops = taught({A: 0.1, B: 0.4})
+    assert not hops[B].is_stale(FORGET_S)
+    assert hops[B].is_stale(FORGET_S + 0.1)
 
 
 def test_a_boast_gets_a_few_times_the_usual() -> None:
