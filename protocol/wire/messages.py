@@ -272,7 +272,6 @@ class HeldOut(SeatMessage, frozen=True):
     step: StepIndex
     """The version that it is run at."""
     item: Annotated[int, Meta(ge=0, lt=limits.MAX_HELD_OUT)]
-    path: Annotated[int, Meta(ge=0, lt=limits.MAX_PATHS)]
 
 
 class Have(SeatMessage, frozen=True):
