@@ -90,10 +90,10 @@ def admission(
     serving = {replica.peer for replica in view.serving(stage)}
     donors = [donor for donor in admit.donors if donor in serving]
     ours = admit.stage == stage and admit.era == lineage.era
-    if not ours or sender not in serving or not donors or not admit.state:
+    if not ours or sender not in serving or not donors:
         return None
     commit, made = admit.commit, (stage, lineage.era, admit.version)
-    if commit is None or (commit.stage, commit.era, commit.step + 1) != made:
+    if (commit.stage, commit.era, commit.step + 1) != made:
         return None  # it is to move our elector on in this stage alone
     if admit.version < view.committed(stage) - 1:
         return None

@@ -18,7 +18,7 @@ what was lost on the way is sent again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protocol.effects import Explain, Send
@@ -108,12 +108,10 @@ class Deliveries:
 
     Args:
         next_stage: where they go.
-        tokens_bytes: size of a microbatch's tokens.
     """
 
-    def __init__(self, next_stage: int, tokens_bytes: Callable[[int], int]) -> None:
+    def __init__(self, next_stage: int) -> None:
         self._stage = next_stage
-        self._tokens_bytes = tokens_bytes
         self._open: dict[int, Delivery] = {}
         self._awake: dict[int, Delivery] = {}
         """Deliveries that may need action, few of a large step; touching another one wakes it."""
@@ -384,8 +382,7 @@ class Deliveries:
         holder = Holder(peer, account, *sent, charged=True, alone=not again)
         delivery.holders.append(holder)
         delivery.at = now + min(self.next_hop.late_s(peer, holder.queue), LOST_S)
-        size_bytes = self._tokens_bytes(microbatch)
-        message = Forward(self._stage, step, microbatch, holder.attempt, size_bytes, again)
+        message = Forward(self._stage, step, microbatch, holder.attempt, again)
         keys = (PayloadKey(step, "tokens", microbatch), PayloadKey(step, "output", microbatch))
         return SendPayload(peer, message, keys)
 

@@ -56,7 +56,6 @@ class MicrobatchState:
     came_back: bytes = b""
     """Digest of its gradient."""
     again: bool = False
-    tokens_bytes: int = 0
     loss_sum: float = 0.0
 
 

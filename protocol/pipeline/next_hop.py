@@ -6,7 +6,8 @@ is slow, or spends time on another stage, its work does not come back and the ne
 elsewhere. Second, a microbatch is charged with the replica's own time, 1 / rate, if that is known:
 the time until its gradient comes back is mostly that of the stages behind, which is the same for a
 fast replica and a slow one. A rate is the replica's own claim. It counts up to a few times the
-usual rate, and only as long as work comes back.
+usual rate, and only as long as work comes back. A replica that we have not measured for a while may
+have become faster, and gets none of a small step by what it needed then: one microbatch tries it.
 
 A replica gets nothing for a while if it has refused work, or was struck because it brings nothing
 while its siblings do (``delivery``).
@@ -40,6 +41,8 @@ MAX_TIMES_USUAL = 4.0
 """A rate above so many times the median of its stage's replicas counts as that."""
 MUCH_SLOWER = 3.0
 """A replica that takes so many times as long as another one is not as fast as it says."""
+SELDOM = 32.0
+"""A replica is tried again after so many times what it needed, or trying would cost much."""
 RELAYED_MORE = 3.0
 """A replica that we reach through a relay only counts as if it had so many microbatches more."""
 LATELY = 1024
@@ -57,7 +60,8 @@ class Account:
     """Sending to gradient, as measured here."""
     rate: float = 0.0
     """Microbatches per second, as it says; 0: not known."""
-    sampled_at: float = -math.inf
+    sampled_at: float = math.inf
+    """When it was measured last; inf: never."""
     charged: int = 0
     """Number of microbatches that it has of us."""
     brought_at: float = -math.inf
@@ -77,6 +81,10 @@ class Account:
         """Its time for one microbatch."""
         return 1 / self.rate if self.rate else self.gradient.mean_s
 
+    def is_stale(self, now: float) -> bool:
+        """Whether it was measured so long ago that this says little of now."""
+        return now - self.sampled_at > max(FORGET_S, SELDOM * self.gradient.mean_s)
+
     def release(self) -> None:
         """It does not have a microbatch any more that it was charged with."""
         self.charged = max(0, self.charged - 1)
@@ -84,6 +92,8 @@ class Account:
     def settle(self, seconds: float, queue: int, now: float) -> None:
         """A microbatch took so many ``seconds`` from sending to gradient, with ``queue`` of ours
         there, itself included."""
+        if self.is_stale(now):
+            self.gradient = Timing()
         self.gradient.note(seconds, queue)
         self.sampled_at = now
 
@@ -184,16 +194,14 @@ class NextHop:
             exclude: replicas that are not to be chosen.
             tried: prefer those that have shown how long they take.
         """
-        floors = self._floors(now)
-        open_to = [
-            (
-                (c.charged + (RELAYED_MORE if peer in self._relayed else 0.0)) * c.service_s
-                + max(c.service_s, floors.get(peer, 0.0)),
-                rank(peer, c.charged),
-                peer,
-            )
-            for peer, c in self._open(exclude, now, tried=tried).items()
-        ]
+        floors = self._floors()
+        open_to = list[_Open]()
+        for peer, c in self._open(exclude, now, tried=tried).items():
+            before = c.charged + (RELAYED_MORE if peer in self._relayed else 0.0)
+            done_s = before * c.service_s + max(c.service_s, floors.get(peer, 0.0))
+            if c.is_stale(now) and not (c.charged or tried):
+                done_s = 0.0
+            open_to.append((done_s, rank(peer, c.charged), peer))
         if not open_to:
             return None
         peer = min(self._within_share(open_to))[2]
@@ -212,18 +220,17 @@ class NextHop:
         of = sum(had.values()) + 1
         return [one for one in open_to if self._bound.allows(one[2], had, of)] or open_to
 
-    def _floors(self, now: float) -> dict[PeerId, float]:
+    def _floors(self) -> dict[PeerId, float]:
         """Return the least time that a microbatch takes at replicas that need much longer for it
         than another, whatever they say of their rate: what they need more than that one, for the
-        stages behind are the same. It is forgotten slowly, so that each is tried again."""
+        stages behind are the same."""
         measured = {p: c for p, c in self._accounts.items() if c.gradient.measured}
         if len(measured) < 2:
             return {}
         best = min(measured.values(), key=lambda c: c.gradient.mean_s)
         usual_s = best.gradient.mean_s
         return {
-            peer: best.service_s
-            + (c.gradient.mean_s - usual_s) * math.exp2((c.sampled_at - now) / FORGET_S)
+            peer: best.service_s + c.gradient.mean_s - usual_s
             for peer, c in measured.items()
             if c.gradient.mean_s > MUCH_SLOWER * usual_s
         }

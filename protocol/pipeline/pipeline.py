@@ -64,7 +64,7 @@ class Pipeline:
         self._more = at_once - 1
         self._microbatches = Microbatches(place.per_step)
         self._computing = 0
-        self._deliveries = Deliveries(place.stage + 1, self._tokens_bytes)
+        self._deliveries = Deliveries(place.stage + 1)
         self._divergence = Divergence(place.stage)
         self._oldest_kept = step
         self._closed = False
@@ -264,7 +264,6 @@ class Pipeline:
             source=sender,
             came=digest,
             again=message.again,
-            tokens_bytes=message.tokens_bytes,
         )
         self._microbatches.add(arrived)
         keys = (
@@ -340,15 +339,6 @@ class Pipeline:
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _tokens_bytes(self, microbatch: int) -> int:
-        state = self._microbatches.get(microbatch)
-        return state.tokens_bytes if state else 0
-
-    def set_tokens_bytes(self, microbatch: int, size_bytes: int) -> None:
-        """Stage 0: the worker has read the samples; they travel on with the activation."""
-        if state := self._microbatches.get(microbatch):
-            state.tokens_bytes = size_bytes
-
     def _repeat(
         self, state: MicrobatchState, sender: PeerId, message: Forward | Have, now: float
     ) -> list[PipelineEffect]:
@@ -363,12 +353,12 @@ class Pipeline:
         """Send the gradient to those that wait for it; it may be lost with a link. A question of
         forty bytes asks for megabytes, so it is sent again each time after twice as long."""
         key, effects = PayloadKey(state.step, "grad_out", state.microbatch), list[PipelineEffect]()
-        for peer, attempt in state.upstreams.items():
+        for peer in state.upstreams:
             times, again_at = state.sends.get(peer, (0, now))
             if (only and peer not in only) or now < again_at:
                 continue
             state.sends[peer] = times + 1, now + ANSWER_S * 2**times
-            message = Backward(self._place.stage - 1, state.step, state.microbatch, attempt)
+            message = Backward(self._place.stage - 1, state.step, state.microbatch)
             effects.append(SendPayload(peer, message, (key,)))
         return effects
 

@@ -31,8 +31,14 @@ from protocol.pipeline.place import Place
 from protocol.rounds.admissions import Admissions, LetsIn
 from protocol.rounds.agreeing import Agreeing
 from protocol.rounds.member import RoundMember
-from protocol.rounds.obstruction import SPOILT_TIMES, VOIDED_TIMES, Kind, Wait
-from protocol.rounds.patience import Patience
+from protocol.rounds.obstruction import (
+    MOST_DOUBLINGS,
+    SPOILT_TIMES,
+    VOIDED_TIMES,
+    Kind,
+    Obstruction,
+    Wait,
+)
 from protocol.rounds.plans import REFUSED, most_common, split
 from protocol.rounds.proposer import Proposer, State
 from protocol.rounds.quorum import Quorum
@@ -46,7 +52,6 @@ from protocol.wire.statement import Statement, encode_statement
 MAX_REFUSALS = 2
 """Attempts with the same members that are made anew: by then it is no accident, and whoever spoils
 the round has to go first. Else a spoilt plan runs out of time."""
-MOST_DOUBLINGS = 5
 DONORS = 3
 MAX_REPORTS = 2 * limits.MAX_REPLICAS_IN_ROUND
 
@@ -79,7 +84,7 @@ class RoundLeader:
         returned: whether the stage before has got the gradients of the whole step.
         passed: whether siblings are past the step, none of them tells its commit, and it is for us
             to ask the electors, though we may not lead.
-        expected_s: returns how long a round may take here by those before.
+        obstruction: how long is waited for what comes of a plan.
     """
 
     def __init__(
@@ -96,13 +101,13 @@ class RoundLeader:
         lets_in: LetsIn,
         returned: Callable[[], Answer],
         passed: Callable[[], bool],
-        expected_s: Callable[[], float],
+        obstruction: Obstruction,
     ) -> None:
         self._place, self._size, self._era = place, size, era
         self._member, self._quorum, self._elector = member, quorum, elector
         self._agreeing, self._returned, self._passed = agreeing, returned, passed
         self._view = SwarmView(((),) * place.stages)
-        self._admissions, self._patience = Admissions(lets_in), Patience(expected_s)
+        self._admissions, self._obstruction = Admissions(lets_in), obstruction
         self._next: dict[PeerId, LedgerReport] = {}
         self.proposer = Proposer(place.me, place.stage, era, quorum, elector.verify, self._left_out)
         self.restarts: Counter[Restart] = Counter()
@@ -146,7 +151,6 @@ class RoundLeader:
         """Begin a step; reports that came early count at once."""
         early, self._next = self._next, {}
         self._reset(step, now)
-        self._patience.start_step()
         effects: list[Effect] = []
         for peer, report in early.items():
             if report.step == step:
@@ -214,7 +218,7 @@ class RoundLeader:
             if not self._fits(sender):
                 self._void("ledger changed")
                 self._voided[sender] += 1
-            elif message.promised < plan.attempt and now > self._patience.planned_at + ANSWER_S:
+            elif message.promised < plan.attempt and now > self._obstruction.planned_at + ANSWER_S:
                 return [Send(sender, plan)]  # it was lost on its way, or refused too early
         return self._act(now)
 
@@ -324,21 +328,14 @@ class RoundLeader:
         if self._complete_since is None:
             self._complete_since = now
         laggards = self._laggards()
-        if now < self._complete_since + HEARD_S and (coming := self._coming(members, now)):
+        coming = self._quorum.coming(self._held(), members, now)
+        if coming and now < self._complete_since + HEARD_S:
             self._look_at = self._complete_since + HEARD_S
             return no(f"{_names(coming)} may take the stage, too, as the run begins")
         # a replica sees sooner that it has been left behind
         if not laggards or now >= self._complete_since + LOST_S:
             return YES
         return no(f"{_names(laggards)} still applies the step before")
-
-    def _coming(self, members: list[PeerId], now: float) -> set[PeerId]:
-        """Return the electors of a lineage's first step that hold our stage, or none yet, and do
-        not serve: all begin at once, and whoever is first is not to leave the others behind."""
-        if self._quorum.settled:
-            return set()
-        found = (self._held() & self._quorum.electors) | self._quorum.without_a_seat(now)
-        return found.difference(members)
 
     def _laggards(self) -> set[PeerId]:
         stage, roll = self._view.serving(self._place.stage), self._quorum.roll
@@ -388,8 +385,9 @@ class RoundLeader:
             said = Explain("round", f"{words}, for which electors have voted")
             return [*effects, said, *self.proposer.propose(self.proposer.decree, now)]
         here = self._member.received + len(self._answers)
-        if self._plan is not None and self._patience.ran_out(here, now):
-            effects.append(Explain("round", self._patience.words(self.step), "warning"))
+        if self._plan is not None and self._obstruction.gives_up(here, now):
+            words = f"step {self.step}: nothing came any more; planning it anew"
+            effects.append(Explain("round", words, "warning"))
             self._void("nothing came")
         if self._plan is not None:
             return [*effects, *self._try_decide(now)]
@@ -438,7 +436,7 @@ class RoundLeader:
             promises=self.proposer.promises,
         )
         self._answers = {}
-        self._patience.planned(self._member.received, now)
+        self._obstruction.lead(self._member.received, now)
         return [Send(peer, self._plan) for peer in [*members, *observers]]
 
     def _electors(self, members: list[PeerId]) -> list[PeerId]:
@@ -578,11 +576,11 @@ class RoundLeader:
     def _admit(self, now: float) -> list[Effect]:
         """Admit newcomers between plans, while the version is stable and donors can snapshot it.
         As for a plan, wait for replicas that are still applying: more donors are better; and until
-        we can say the version's digest."""
-        if self._plan is not None or self._laggards() or not self._member.state:
-            return []
-        stage, effects = self._place.stage, list[Effect]()
-        if not (serving := self._serving_step()):
+        we can say the version's digest and who has made it."""
+        stage, effects, state = self._place.stage, list[Effect](), self._member.state
+        serving = self._serving_step()
+        commit = self._elector.commit(stage, self._era, self.step - 1)
+        if self._plan is not None or self._laggards() or not state or not serving or commit is None:
             return []
         for joiner in self._admissions.admit(serving, self._held(), now):
             admit = Admit(
@@ -590,8 +588,8 @@ class RoundLeader:
                 self.step,
                 joiner,
                 list[str](sorted(serving, key=lambda p: rank("donor", joiner, p))[:DONORS]),
-                commit=self._elector.commit(stage, self._era, self.step - 1),
-                state=self._member.state,
+                commit,
+                state,
                 amended=self._agreeing.agreed,
             )
             told = dict.fromkeys([*serving, *self._admissions.observing(now), joiner])
@@ -615,7 +613,7 @@ class RoundLeader:
             return self.proposer.next_deadline()
         waits = [self._look_at, self.proposer.next_deadline()]
         if self._plan is not None and not self._proposing:
-            waits += [self._patience.until, self._anew_at]
+            waits += [self._obstruction.given_up_at, self._anew_at]
         elif self._complete_since is not None and self._laggards():
             waits.append(self._complete_since + LOST_S)
         return min((at for at in waits if at is not None), default=None)

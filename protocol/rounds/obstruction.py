@@ -10,6 +10,11 @@ replica with no work left in a step waits for those that still have some. It wai
 own results came back, which shows that the stages behind work (lease); else longer than these need
 to find out what delays them (work).
 
+A leader gives a plan of its own up when nothing comes of it any more, for messages may be lost with
+a link. A round over a slow line takes as long as its bytes, and an abandoned one starts again with
+the first byte. So the time counts from the last arrival, is a multiple of what rounds took, and
+doubles with every attempt of a step that comes to nothing.
+
 State: since when each item is waited for, and how long rounds take here. Times are monotonic
 seconds.
 """
@@ -20,7 +25,7 @@ from collections.abc import Iterable
 from typing import Final, Literal
 
 from protocol.ids import PeerId
-from protocol.pace import ANSWER_S, HEARD_S, LOOK_S, LOST_S
+from protocol.pace import ANSWER_S, FORGET_S, HEARD_S, LOOK_S, LOST_S
 
 Kind = Literal[
     "contribution",
@@ -67,6 +72,8 @@ SPOILT_TIMES: Final = 2
 """Bad tensors in one step that are no accident."""
 VOIDED_TIMES: Final = 8
 """Reports of another ledger than the planned one that are no accident."""
+MOST_DOUBLINGS: Final = 5
+"""Of a leader's time for each attempt of a step that comes to nothing."""
 
 
 class Obstruction:
@@ -83,6 +90,10 @@ class Obstruction:
         self._begun_at: float | None = None
         self._not_before = 0.0
         self.look_at = 0.0
+        self.planned_at = self._moved_at = 0.0
+        """When we planned last as the leader, and when something has come of that."""
+        self._came = self._in_vain = 0
+        """How much has come, and how many of our attempts have come to nothing in this step."""
 
     def planned(self, now: float, again: PeerId | None = None) -> None:
         """We follow a plan: what it takes is waited for from now on, except from a leader that has
@@ -114,7 +125,28 @@ class Obstruction:
         if self._begun_at is not None:
             took_s = now - self._begun_at
             self._usual_s = max(took_s, FORGET * (self._usual_s or 0.0))
-        self._begun_at = None
+        self._begun_at, self._in_vain = None, 0
+
+    def lead(self, came: int, now: float) -> None:
+        """We plan as the leader; ``came``: how much is here of the round."""
+        self.planned_at = self._moved_at = now
+        self._came = came
+
+    @property
+    def given_up_at(self) -> float:
+        """When our plan is given up if nothing more comes of it."""
+        usual_s = max(FORGET_S, self.expected_s())
+        return self._moved_at + usual_s * (1 << min(self._in_vain, MOST_DOUBLINGS))
+
+    def gives_up(self, came: int, now: float) -> bool:
+        """Whether our plan is to be given up; call it again if it is not."""
+        if now < self.given_up_at:
+            return False
+        if came != self._came:
+            self._came, self._moved_at = came, now
+            return False
+        self._in_vain += 1
+        return True
 
     def claims(
         self, waits: Iterable[Wait], excused: frozenset[PeerId], task_s: float, now: float

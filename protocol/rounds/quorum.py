@@ -61,14 +61,14 @@ class Quorum:
         """Who leads the first attempt of the step; nobody, before the first decree."""
         self.missing: tuple[PeerId, ...] = ()
         """Those of the roll that are not there and have not said that they serve no more."""
+        self._here: frozenset[PeerId] | None = None
+        """The peers in the view."""
         self._vouched: dict[PeerId, None] = {}
         """Whom we have vouched for in this step, the latest first."""
         self.settled = False
         """Whether a decree has named electors and roll."""
         self.aside: frozenset[PeerId] = frozenset()
         """Whom our seat has set aside."""
-        self._here: frozenset[PeerId] | None = None
-        """The peers in the view."""
 
     def settle(
         self, members: Iterable[str], electors: Iterable[str], step: int, now: float
@@ -162,10 +162,17 @@ class Quorum:
             self._expect_all(now)
         self._here = frozenset(r.peer for stage in view.stages for r in stage)
 
-    def without_a_seat(self, now: float) -> set[PeerId]:
-        """Return the electors that are in touch with us and hold no stage in our view."""
-        there = {peer for peer in self.electors if self._counts(peer, now)}
-        return there.difference(self._here or (), (self._me,))
+    def coming(
+        self, held: Collection[PeerId], members: Collection[PeerId], now: float
+    ) -> set[PeerId]:
+        """Return the electors of a lineage's first step that hold our stage, or are in touch with
+        us and hold none yet, and are no members: all begin at once, and whoever is first is not to
+        leave the others behind."""
+        if self.settled:
+            return set()
+        free = self.electors.difference(self._here or ())
+        found = self.electors.intersection(held).union(e for e in free if self._counts(e, now))
+        return set(found.difference(members))
 
     def suffice(self, peers: Collection[PeerId]) -> bool:
         """Whether the votes of these peers are those of a majority of the electors."""

@@ -89,12 +89,14 @@ class Evaluating:
     def held_out(self, sender: PeerId, message: HeldOut, now: float) -> list[SeatEffect]:
         """Take a held-out microbatch of the replica before us on its path; its payload is kept only
         on request."""
-        version, place, path = message.step, self._place, message.path
+        version, place = message.step, self._place
         if not self._is_due(version) or version not in (self._step, self._step + 1):
             return []
-        before = on_path(self._view, place.stage - 1, version, path)
-        if before != sender or on_path(self._view, place.stage, version, path) != place.me:
+        stages = place.stage - 1, place.stage
+        ways = [[on_path(self._view, s, version, path) for s in stages] for path in range(PATHS)]
+        if [sender, place.me] not in ways:
             return []  # or it sees other replicas than we do
+        path = ways.index([sender, place.me])
         of = self._versions.setdefault(version, _Version(path))
         known = message.item in of.seen or of.path != path
         if known or not self._terms or message.item >= self._terms.microbatches:
@@ -156,7 +158,7 @@ class Evaluating:
             of.waiting.clear()
             return []
         step, number = task.step, task.microbatch
-        message = HeldOut(self._place.stage + 1, step, held_out(number), of.path)
+        message = HeldOut(self._place.stage + 1, step, held_out(number))
         keys = PayloadKey(step, "tokens", number), PayloadKey(step, "output", number)
         return [SendPayload(peer, message, keys)]
 

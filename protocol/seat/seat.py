@@ -220,7 +220,7 @@ class Seat:
             lets_in=self.standing.lets_in,
             returned=self._is_returned,
             passed=self._leads_those_behind,
-            expected_s=self._obstruction.expected_s,
+            obstruction=self._obstruction,
         )
         self.draining = Draining(self.pipeline, self.member)
 
@@ -393,10 +393,9 @@ class Seat:
         has the state that we fetch."""
         self._agree(admit.amended)
         self._admitted = admit.version, admit.state
-        if (commit := admit.commit) is not None:
-            decree = commit.decree
-            self.elector.take(commit, voters(commit, None, self.elector.verify))
-            self.quorum.settle(decree.members, decree.electors, admit.version, now)
+        decree = admit.commit.decree
+        self.elector.take(admit.commit, voters(admit.commit, None, self.elector.verify))
+        self.quorum.settle(decree.members, decree.electors, admit.version, now)
         self.standing.admit(map(PeerId, admit.donors), now)
 
     def drain(self, now: float) -> list[SeatEffect]:

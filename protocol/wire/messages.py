@@ -235,7 +235,8 @@ class Lease(SeatMessage, frozen=True):
 
 
 class Forward(SeatMessage, frozen=True):
-    """Boundary activation into ``stage``. Payload: ``tokens_bytes`` of tokens, then the tensor."""
+    """Boundary activation into ``stage``. Payload: the tokens, as many as the manifest says, then
+    the tensor."""
 
     route = Route(
         "seat", "pipeline.forward", sender="stage before", lane="bulk", sealed=True, work=True
@@ -245,7 +246,6 @@ class Forward(SeatMessage, frozen=True):
     step: StepIndex
     microbatch: MicrobatchId
     attempt: Attempt
-    tokens_bytes: Annotated[int, Meta(ge=0, le=limits.MAX_PAYLOAD_BYTES)]
     again: bool
     """Another replica had it before: ask the next stage for its holder before sending it on."""
 
@@ -260,7 +260,6 @@ class Backward(SeatMessage, frozen=True):
     stage: StageIndex
     step: StepIndex
     microbatch: MicrobatchId
-    attempt: Attempt
 
 
 class HeldOut(SeatMessage, frozen=True):
@@ -273,7 +272,6 @@ class HeldOut(SeatMessage, frozen=True):
     step: StepIndex
     """The version that it is run at."""
     item: Annotated[int, Meta(ge=0, lt=limits.MAX_HELD_OUT)]
-    path: Annotated[int, Meta(ge=0, lt=limits.MAX_PATHS)]
 
 
 class Have(SeatMessage, frozen=True):
@@ -512,10 +510,10 @@ class Admit(SeatMessage, frozen=True):
     version: StepIndex
     joiner: PeerText
     donors: Annotated[list[PeerText], Meta(min_length=1, max_length=8)]
-    commit: Commit | None = None
+    commit: Commit
     """That made this version: it names the members and the electors that the newcomer is to know.
-    None where a lineage begins."""
-    state: StateHash = b""
+    """
+    state: Annotated[StateHash, Meta(min_length=1)]
     """Hash of this version by the leader; a donor's state must match it."""
     amended: AgreedAmendments = ()
     """The amendments on which the stage had agreed at this version."""

@@ -416,7 +416,7 @@ async def _honest(host: str, relay: str) -> None:
         due = trio.current_time()
         while True:
             with suppress(NetworkError):
-                await say(network, peer, Backward(0, 1, 0, 0), bytes(PAYLOAD_BYTES))
+                await say(network, peer, Backward(0, 1, 0), bytes(PAYLOAD_BYTES))
             due = max(due + PAYLOAD_BYTES / HONEST_RATE, trio.current_time() - 1.0)
             await trio.sleep_until(due)
 

@@ -43,13 +43,13 @@ async def test_nobody_waits_for_one_that_does_not_read_and_its_link_ends(
 ) -> None:
     async with networks() as a, networks() as b:
         await b.connect(a.addresses[0])
-        took = [b.post(a.peer_id, Backward(0, 1, 0, 0), PART) for _ in range(MOST_PARTS - 1)]
+        took = [b.post(a.peer_id, Backward(0, 1, 0), PART) for _ in range(MOST_PARTS - 1)]
         assert took[0]
         assert not took[-1], "nobody reads a's events"
         await trio.sleep(0)
         assert b.statistics().peers == (a.peer_id,)
         for _ in range(20):
-            b.post(a.peer_id, Backward(0, 1, 0, 0), PART)
+            b.post(a.peer_id, Backward(0, 1, 0), PART)
         await b.events.receive()  # it had come up
         assert await b.events.receive() == PeerDown(
             a.peer_id, "it reads more slowly than it requests data"

@@ -58,7 +58,7 @@ def test_a_round_that_takes_longer_than_its_time_closes() -> None:
     late_s = 1.2 * FORGET_S
     world = SlowLines(config, {0: late_s})
     run(world)
-    given_up = sum("nothing came for" in line for line in world.log)
+    given_up = sum("nothing came any more" in line for line in world.log)
     assert given_up <= config.replicas, "once by each of those who lead in turn, at most"
 
 

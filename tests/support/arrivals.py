@@ -15,7 +15,7 @@ from protocol.wire.messages import Backward, Message
 
 
 def backward(number: int) -> Backward:
-    return Backward(stage=0, step=1, microbatch=number, attempt=0)
+    return Backward(stage=0, step=1, microbatch=number)
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -14,6 +14,7 @@ from protocol.rounds.commitments import Commitments
 from protocol.rounds.effects import RoundEffect
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
+from protocol.rounds.obstruction import Obstruction
 from protocol.wire.messages import Plan
 
 
@@ -94,7 +95,7 @@ def parts_of_leader(place: Place, **parts: Any) -> dict[str, Any]:
         "lets_in": lambda _peer, _now: True,
         "returned": lambda: YES,
         "passed": lambda: False,
-        "expected_s": lambda: 0.0,
+        "obstruction": Obstruction(),
     }
     return usual | parts
 

@@ -84,7 +84,3 @@ class UnsplitQuorum(Quorum):
     def absent(self, missing: Collection[PeerId], now: float) -> list[PeerId]:
         """See ``Quorum``."""
         return []
-
-    def without_a_seat(self, now: float) -> set[PeerId]:
-        """See ``Quorum``."""
-        return set()

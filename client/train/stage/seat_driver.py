@@ -133,13 +133,14 @@ class SeatDriver:
         self.answers_by = 0.0
         """Until when the worker has to have answered what it was given last."""
         self.busy_s = 0.0
-        """Seconds the worker computed for this seat."""
-        self.microbatches = 0
-        """Backward passes done here."""
+        """Seconds the worker computed for this seat since its first microbatch was done: that one
+        takes long, and a rate with it would stay low where there is little to do."""
+        self.microbatches = -1
+        """Backward passes done here after the first one."""
 
     def rate(self) -> float:
-        """Return microbatches per second of computing, 0 before the first."""
-        return self.microbatches / self.busy_s if self.busy_s else 0.0
+        """Return microbatches per second of computing, 0 before the second."""
+        return max(0, self.microbatches) / self.busy_s if self.busy_s else 0.0
 
     # --- inputs ----------------------------------------------------------------------------
 
@@ -157,14 +158,9 @@ class SeatDriver:
             self._ports.perform(Penalise(sender, "audit-of-wrong-size", 20))
             return
         parts: tuple[bytes, ...] = (payload,)
-        if isinstance(message, Forward):
-            if not self._plausible(message, payload):
+        if isinstance(message, Forward | HeldOut):
+            if not self._is_sound(payload):
                 self._ports.perform(Penalise(sender, "malformed-forward", 20))
-                return
-            parts = (payload[: message.tokens_bytes], payload[message.tokens_bytes :])
-        if isinstance(message, HeldOut):
-            if not self._sound(payload):
-                self._ports.perform(Penalise(sender, "malformed-held-out", 20))
                 return
             parts = (payload[: self._tokens_bytes], payload[self._tokens_bytes :])
         # the worker holds the bytes against their seal before we are Ready for them, or compute
@@ -228,12 +224,9 @@ class SeatDriver:
         self._gate.close()
         self._payloads.close()
 
-    def _plausible(self, message: Forward, payload: bytes) -> bool:
-        """Whether the sizes are right, and the tokens, which are passed on to the last stage: it
-        would blame us for wrong ones."""
-        return message.tokens_bytes == self._tokens_bytes and self._sound(payload)
-
-    def _sound(self, payload: bytes) -> bool:
+    def _is_sound(self, payload: bytes) -> bool:
+        """Whether the sizes of tokens and tensor are right, and the tokens, which are passed on to
+        the last stage: it would blame us for wrong ones."""
         if not 0 < len(payload) - self._tokens_bytes <= self._largest_tensor:
             return False
         count = self._tokens_bytes // self._token_type.itemsize
@@ -465,10 +458,9 @@ class SeatDriver:
                 self._payloads.put(key, payload)
         except StoreFull as error:
             self._owner.fault(Fault("internal", f"no room for boundary tensors: {error}"))
-        if isinstance(task, ForwardTask) and self._place.first:
-            self.seat.pipeline.set_tokens_bytes(task.microbatch, self._tokens_bytes)
         if isinstance(task, BackwardTask | LossTask):
             self.microbatches += 1
+            self.busy_s = self.busy_s if self.microbatches else 0.0
 
     def _failed(self, task: Task, failure: RequestFailed) -> None:
         apart = isinstance(task, PassTask) and task.into != "less"

@@ -33,12 +33,12 @@ class ScaledBoundary(Distorter):
         return [(message, payload)]
 
     def _scaled(self, payload: bytes, message: Forward | Backward) -> bytes:
-        tokens = message.tokens_bytes if isinstance(message, Forward) else 0
         way = "forward" if isinstance(message, Forward) else "backward"
-        of = self.manifest
-        shape = (of.sequences_per_microbatch, of.model.context, of.model.width)
+        batch, model = self.manifest.sequences_per_microbatch, self.manifest.model
+        tokens = 2 * batch * (model.context + 1) if isinstance(message, Forward) else 0
+        shape = (batch, model.context, model.width)
         numbers = decode(payload[tokens:], shape, direction=way) * self._factor
-        damaged = encode(numbers, of.boundary_codec, direction=way)
+        damaged = encode(numbers, self.manifest.boundary_codec, direction=way)
         seal(damaged)
         return payload[:tokens] + bytes(damaged)
 

@@ -48,7 +48,7 @@ async def fill_silently(stranger: Stranger) -> None:
 
 async def never_end(stranger: Stranger) -> None:
     """Hold such frames on eight links to one node; the largest there are, or that it takes."""
-    header = encode_message(Backward(stage=0, step=1, microbatch=1, attempt=0))
+    header = encode_message(Backward(stage=0, step=1, microbatch=1))
     sizes = (61 * MIB, largest_payload(stranger.manifest))
 
     async def hold(number: int) -> None:

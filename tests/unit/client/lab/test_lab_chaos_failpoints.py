@@ -151,7 +151,7 @@ def test_a_payload_is_damaged_on_its_way_out() -> None:
 
 
 def _forward(step: int) -> Message:
-    return Forward(1, step, step, 1, 0, False)
+    return Forward(1, step, step, 1, False)
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,6 @@ class TestAdmission:
             (OTHER, {"era": AT_20.era + 1}),
             (OTHER, {"donors": [THIRD]}),
             (OTHER, {"version": 23, "commit": replace(COMMIT, step=22)}),
-            (OTHER, {"state": b""}),
-            (OTHER, {"commit": None}),
             (OTHER, {"commit": replace(COMMIT, step=24)}),
             (OTHER, {"commit": replace(COMMIT, stage=1)}),
             (OTHER, {"commit": replace(COMMIT, era=AT_20.era + 1)}),

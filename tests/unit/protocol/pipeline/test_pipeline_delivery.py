@@ -47,7 +47,7 @@ def rated(live: Iterable[PeerId]) -> dict[PeerId, float]:
 
 
 def deliveries(*live: PeerId) -> Deliveries:
-    made = Deliveries(STAGE, lambda m: 10)
+    made = Deliveries(STAGE)
     made.update(rated(live), STEP, 0.0)
     return made
 
@@ -368,7 +368,7 @@ class TestGettingAnotherGradient:
 
 def test_a_question_brings_no_tensors_without_end() -> None:
     made = Pipeline(Place(STRANGER, 1, 2, 4), 0)
-    made.forward(A, Forward(1, 0, 0, 1, 8, False), b"", 0.0)
+    made.forward(A, Forward(1, 0, 0, 1, False), b"", 0.0)
     made.computed(LossTask(0, 0), Outcome(), 0.1)
 
     def brought(asker: PeerId, *times: float) -> list[float]:
@@ -390,13 +390,13 @@ class TestBlame:
     def pipeline(*behind: PeerId) -> Pipeline:
         made = Pipeline(Place(STRANGER, 1, 3, 4), 0)
         made.update_view(view_of(0, [A], [STRANGER], behind), 0.0)
-        made.forward(A, Forward(1, 0, 0, 1, 8, False), b"", 0.0)
+        made.forward(A, Forward(1, 0, 0, 1, False), b"", 0.0)
         return made
 
     @staticmethod
     def failed(made: Pipeline, giver: PeerId, now: float, part: int = 0) -> list[object]:
         """A gradient comes, and the worker refuses a payload of its pass."""
-        taken = made.backward(giver, Backward(1, 0, 0, 1), b"", now)
+        taken = made.backward(giver, Backward(1, 0, 0), b"", now)
         assert [e.task for e in taken if isinstance(e, Compute)] == [BackwardTask(0, 0)]
         return list(made.computed(BackwardTask(0, 0), Outcome(error="codec", part=part), now))
 
@@ -416,7 +416,7 @@ class TestBlame:
         absent = Receipt(2, 0, 0, attempt, "absent")
         [(to, _)] = offers(made.receipt(other, absent, 0.3))
         assert to == other
-        made.backward(other, Backward(1, 0, 0, 1), b"", 0.4)
+        made.backward(other, Backward(1, 0, 0), b"", 0.4)
         made.computed(BackwardTask(0, 0), Outcome(), 0.5)
         assert made.done() == {0}
 
@@ -457,7 +457,7 @@ class Line:
     """Deliveries to two replicas that are known to take a second; nothing is out."""
 
     def __init__(self) -> None:
-        self.made = Deliveries(STAGE, lambda m: 10)
+        self.made = Deliveries(STAGE)
         self.made.update(rated({A, B}), STEP, 0.0)
         self.now, self.next = 0.0, STEP * 100
         for _ in range(3 * MIN_SAMPLES):

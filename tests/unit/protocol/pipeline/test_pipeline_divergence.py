@@ -48,7 +48,7 @@ class Line:
 
     def offer(self, sender: PeerId, microbatch: int) -> list[object]:
         """A boundary comes; what follows once its pass has failed."""
-        message = Forward(self.stage, STEP, microbatch, 1, 8, again=False)
+        message = Forward(self.stage, STEP, microbatch, 1, again=False)
         return self.fail(self.made.forward(sender, message, b"", 0.0))
 
     def fail(self, effects: Sequence[object]) -> list[object]:
@@ -60,7 +60,7 @@ class Line:
 
     def sent(self, microbatch: int) -> PeerId:
         """A boundary comes, is run and sent on; return to whom."""
-        message = Forward(self.stage, STEP, microbatch, 1, 8, again=False)
+        message = Forward(self.stage, STEP, microbatch, 1, again=False)
         if self.stage:
             effects = self.made.forward(A, message, b"", 0.0)
         else:
@@ -76,13 +76,13 @@ class Line:
 
     def gradient(self, sender: PeerId, microbatch: int) -> list[object]:
         """A gradient comes; what follows once its pass has failed."""
-        message = Backward(self.stage, STEP, microbatch, 1)
+        message = Backward(self.stage, STEP, microbatch)
         return self.fail(self.made.backward(sender, message, b"", 0.0))
 
     def finished(self, microbatch: int) -> None:
         """Another microbatch goes all the way."""
         sender = self.sent(microbatch)
-        self.made.backward(sender, Backward(self.stage, STEP, microbatch, 1), b"", 0.0)
+        self.made.backward(sender, Backward(self.stage, STEP, microbatch), b"", 0.0)
         self.made.computed(BackwardTask(STEP, microbatch), Outcome(), 0.0)
         assert microbatch in self.made.done()
 
@@ -120,7 +120,7 @@ def test_a_gradient_that_spoils_a_pass_is_blamed_and_got_again() -> None:
     assert {who for who, _ in questions} == {C, D}
     other = D if bringer == C else C
     line.made.receipt(other, line.receipt(FIRST, "known", questions[0][1]), 0.0)
-    line.made.backward(other, Backward(1, STEP, FIRST, questions[0][1]), b"", 0.0)
+    line.made.backward(other, Backward(1, STEP, FIRST), b"", 0.0)
     line.made.computed(BackwardTask(STEP, FIRST), Outcome(), 0.0)
     assert line.made.done() == {FIRST}
 

@@ -34,7 +34,7 @@ class Line:
 
     def forward(self, microbatch: int) -> list[object]:
         step = microbatch // PER_STEP
-        message = Forward(self.stage, step, microbatch, 1, 8, again=False)
+        message = Forward(self.stage, step, microbatch, 1, again=False)
         return list(self.made.forward(BEFORE, message, b"", 0.0))
 
     def verdict(self, microbatch: int) -> str:

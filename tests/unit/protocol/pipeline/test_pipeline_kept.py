@@ -32,7 +32,7 @@ def test_steps_are_dropped_though_a_stage_beside_ours_is_out_of_sight(unseen: st
         effects = made.update_view(view(step, before, after), float(step))
         dropped += [effect.step for effect in effects if isinstance(effect, DropStep)]
         for microbatch in range(step * PER_STEP, (step + 1) * PER_STEP):
-            message = Forward(1, step, microbatch, 1, 8, again=False)
+            message = Forward(1, step, microbatch, 1, again=False)
             made.forward(BEFORE, message, b"", float(step))
         assert len(made._microbatches) <= 2 * PER_STEP
         made.start_step(step + 1, float(step))

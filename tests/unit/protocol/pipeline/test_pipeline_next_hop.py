@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import FORGET_S
 from protocol.pipeline.effects import ForwardTask, Outcome, SendPayload
-from protocol.pipeline.next_hop import RELAYED_MORE, NextHop
+from protocol.pipeline.next_hop import RELAYED_MORE, SELDOM, NextHop
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from tests.support.seats import view_of
@@ -90,6 +90,36 @@ def test_spare_is_who_has_nothing_or_brings_something() -> None:
     assert hops.spare(6.0, 9.0) == {C}
     hops[C].struck(9.0)
     assert hops.spare(4.0, 9.0 + FORGET_S) == {B}, "it has brought nothing since"
+
+
+@pytest.mark.parametrize("said", [False, True])
+@pytest.mark.parametrize("now_s", [0.1, 5.0])
+def test_who_was_slow_at_first_is_tried_again_and_then_measured_anew(
+    said: bool, now_s: float
+) -> None:
+    """By what it needed when its worker began it would get nothing of a small step for ever."""
+    hops = taught({A: 0.1})
+    hops.update({A: 10.0, B: 0.2} if said else {A: 0.0, B: 0.0})
+    hops[B].settle(5.0, 1, 1.0)
+    again = 1.0 + SELDOM * 5.0
+
+    def step(now: float) -> Counter[PeerId]:
+        chosen = [peer for _ in range(3) if (peer := hops.choose(now))]
+        for peer in chosen:
+            hops[peer].release()
+            hops[peer].settle(0.1 if peer == A else now_s, 1, now)
+        return Counter(chosen)
+
+    assert step(again) == {A: 3}
+    assert step(again + 0.1) == {A: 2, B: 1}, "one tries it"
+    hops.update({A: 10.0, B: 1 / now_s} if said else {A: 0.0, B: 0.0})
+    assert (B in step(again + 0.2)) == (now_s < 1)
+
+
+def test_who_needs_little_is_tried_after_a_while() -> None:
+    hops = taught({A: 0.1, B: 0.4})
+    assert not hops[B].is_stale(FORGET_S)
+    assert hops[B].is_stale(FORGET_S + 0.1)
 
 
 def test_a_boast_gets_a_few_times_the_usual() -> None:

@@ -64,7 +64,11 @@ class Led(RoundLeader):
         self.returned: Answer = YES
         place = Place(ME, STAGE, 2, PER_STEP)
         parts = parts_of_leader(
-            place, quorum=quorum, member=self.own, returned=lambda: self.returned
+            place,
+            quorum=quorum,
+            elector=self.elector,
+            member=self.own,
+            returned=lambda: self.returned,
         )
         super().__init__(place, SIZE, STEP, **parts)
         before = Decree(1, DIGEST, (ME,), tuple(quorum.electors), 0.0)

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import PeerId
-from protocol.pace import ANSWER_S
-from protocol.rounds.obstruction import FIRST_S, TIMES, USUAL_TIMES, Kind, Obstruction
+from protocol.pace import ANSWER_S, FORGET_S
+from protocol.rounds.obstruction import (
+    FIRST_S,
+    MOST_DOUBLINGS,
+    TIMES,
+    USUAL_TIMES,
+    Kind,
+    Obstruction,
+)
 from protocol.rounds.shards import longest_s
 
 ONE, TWO = PeerId("one"), PeerId("two")
@@ -92,3 +99,26 @@ def test_a_closed_step_leaves_nothing() -> None:
     made.claims([("ready", ONE)], NOBODY, TASK_S, 10.0)
     made.closed(11.0)
     assert not made.claims([("ready", ONE)], NOBODY, TASK_S, 60.0)
+
+
+def test_a_plan_is_given_up_when_nothing_comes_any_more_and_not_when_it_takes_long() -> None:
+    made = Obstruction()
+    made.lead(3, 100.0)
+    assert made.given_up_at == 100.0 + FORGET_S
+    assert not made.gives_up(3, made.given_up_at - 0.1)
+    assert not made.gives_up(4, made.given_up_at), "something has come"
+    assert made.gives_up(4, made.given_up_at)
+
+
+def test_every_attempt_of_a_step_is_given_twice_as_long_within_bounds() -> None:
+    made, now, waits = Obstruction(), 0.0, []
+    for _ in range(MOST_DOUBLINGS + 3):
+        made.lead(0, now)
+        waits.append(made.given_up_at - now)
+        now = made.given_up_at
+        assert made.gives_up(0, now)
+    doubled = [FORGET_S * 2**number for number in range(MOST_DOUBLINGS + 1)]
+    assert waits == [*doubled, doubled[-1], doubled[-1]]
+    made.closed(now)
+    made.lead(0, now)
+    assert made.given_up_at - now == FORGET_S

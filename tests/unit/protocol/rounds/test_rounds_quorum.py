@@ -366,7 +366,7 @@ class TestTheFirstStep:
     def made(self, me: PeerId, electing: list[PeerId], contacts: Contacts) -> Quorum:
         return Quorum(me, STAGE, contacts, electors=electing)
 
-    def test_who_is_in_touch_and_holds_no_stage_may_come(self) -> None:
+    def test_who_holds_our_stage_or_is_in_touch_and_holds_none_may_come(self) -> None:
         """Whoever has decided the lineage begins a little before those that follow it."""
         me, other, third, stranger = PEERS[:4]
         contacts = Contacts()
@@ -374,9 +374,13 @@ class TestTheFirstStep:
         for peer in (other, stranger):
             hear(contacts, peer, (), 1.0)
         made.observe(view_of(0, [], [me]), 1.0)
-        assert made.without_a_seat(1.0) == {other}, "the third is silent, the stranger elects not"
+        found = made.coming([me], [me], 1.0)
+        assert found == {other}, "the third is silent, the stranger elects not"
         made.observe(SwarmView.of([[Replica(other, 0, False)], [Replica(me, 0, True)]]), 1.0)
-        assert made.without_a_seat(1.0) == set()
+        assert made.coming([me], [me], 1.0) == set(), "it has another stage"
+        assert made.coming([me, other], [me], 1.0) == {other}, "or two"
+        made.settle([me], [me, other], 1, 1.0)
+        assert made.coming([me, other], [me], 1.0) == set()
 
     @pytest.mark.parametrize("gone", [True, False])
     def test_where_the_processes_of_all_have_ended_a_roll_back_waits_for_nobody(

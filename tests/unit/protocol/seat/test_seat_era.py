@@ -21,7 +21,7 @@ def seat() -> Seat:
 
 
 def forward(era: int) -> Forward:
-    return Forward(1, 3, 12, 1, 10, False, era=era)
+    return Forward(1, 3, 12, 1, False, era=era)
 
 
 def receipts(effects: list[object]) -> list[Receipt]:

@@ -12,6 +12,7 @@ from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, JoinStage, LedgerReport
+from tests.support.decrees import commit_of
 from tests.support.effects import sent, tasks
 from tests.support.seats import seat_of, view_of
 
@@ -52,6 +53,7 @@ def test_newcomers_are_admitted_when_the_digest_can_be_said() -> None:
     seat, _ = made_version()
     seat.update_view(view_of(STEP + 1, [BEFORE], [ME]), 1.5)
     assert seat.leader.leading
+    seat.elector.take(commit_of(1, STEP, 1, bytes(32), [ME]), frozenset({ME}))
     assert sent(seat.receive(NEW, JoinStage(1), 2.0), Admit) == []
     admits = sent(seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 3.0), Admit)
     assert {admit.state for _, admit in admits} == {state_digest("ab")}

@@ -61,7 +61,7 @@ class Line:
         for sender, message in answers:
             self._hear(sender, message)
         if self.stage:
-            self._hear(UP, Forward(self.stage, 0, self.begun - 1, 1, 8, False))
+            self._hear(UP, Forward(self.stage, 0, self.begun - 1, 1, False))
         self.seat.status(1.0)
         self.seat.next_deadline()
         self._do(self.seat.tick(self.now))
@@ -81,7 +81,7 @@ class Line:
                     self.answers.append((peer, said))
                 case SendPayload(peer, Forward() as m, _):
                     said = Receipt(m.stage, 0, m.microbatch, m.attempt, "accepted")
-                    gradient = Backward(self.stage, 0, m.microbatch, m.attempt)
+                    gradient = Backward(self.stage, 0, m.microbatch)
                     self.answers += [(peer, said), (peer, gradient)]
 
 

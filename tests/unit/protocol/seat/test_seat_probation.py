@@ -211,11 +211,14 @@ def test_those_set_aside_keep_their_places_so_that_the_next_leader_admits_no_oth
     assert on.lets_in(CROWD[-1], ASIDE_S)
 
 
+def admit(joiner: PeerId, donor: PeerId = SIBLING) -> Admit:
+    before = commit_of(0, 4, 1, bytes(32), [ME, SIBLING], electors=[SIBLING, NEXT])
+    return Admit(0, 5, joiner, [donor], before, bytes(16))
+
+
 def seat() -> Seat:
     made = seat_of(Place(ME, 0, 2, 8), 5, steps=9, proves=PROVEN.__contains__)
-    before = commit_of(0, 4, 1, bytes(32), [ME, SIBLING], electors=[SIBLING, NEXT])
-    admit = Admit(0, 5, ME, [SIBLING], before)
-    made.admitted_by(admit, 0.0)
+    made.admitted_by(admit(ME), 0.0)
     made.update_view(view([ME, SIBLING, NEW, *CROWD], missing=[SIBLING]), 0.0)
     return made
 
@@ -234,22 +237,22 @@ def test_a_seat_neither_hears_nor_blames_whom_it_does_not_count_yet() -> None:
     assert not made.standing.aside()
     assert made.receive(CROWD[0], LedgerReport(0, 5, 1, b"\xff", b"\x00", 0), 0.0) == []
     assert CROWD[0] not in made.leader.reports
-    made.receive(SIBLING, Admit(0, 5, NEW, [SIBLING]), 0.0)
+    made.receive(SIBLING, admit(NEW), 0.0)
     assert names(made._view, 0) == {ME, SIBLING, NEW}
 
 
 def test_who_is_on_no_roll_admits_nobody() -> None:
     made = seat()
-    made.receive(SIBLING, Admit(0, 5, NEW, [SIBLING]), 0.0)
+    made.receive(SIBLING, admit(NEW), 0.0)
     for peer in CROWD[:19]:
-        assert made.receive(NEW, Admit(0, 5, peer, [ME]), 0.0) == [], "nor has it a snapshot made"
+        assert made.receive(NEW, admit(peer, ME), 0.0) == [], "nor has it a snapshot made"
     assert names(made._view, 0) == {ME, SIBLING, NEW}
 
 
 def test_a_member_admits_few_at_a_time_and_in_a_plan_no_more() -> None:
     made = seat()
     for peer in CROWD[:19]:
-        made.receive(SIBLING, Admit(0, 5, peer, [SIBLING]), 0.0)
+        made.receive(SIBLING, admit(peer), 0.0)
     assert len(names(made._view, 0).intersection(CROWD)) == NEW_AT_ONCE
     made.receive(SIBLING, plan(members=[ME, SIBLING], observers=CROWD[:19]), 0.0)
     assert len(names(made._view, 0).intersection(CROWD)) == NEW_AT_ONCE
@@ -260,7 +263,7 @@ def test_nobody_has_the_state_written_again_and_again() -> None:
     made, admissions = seat(), Admissions(lambda _peer, _now: True)
     written = admitted = 0
     for now in map(float, range(600)):
-        effects = made.receive(SIBLING, Admit(0, 5, NEW, [ME]), now)
+        effects = made.receive(SIBLING, admit(NEW, ME), now)
         written += sum(isinstance(effect, Snapshot) for effect in effects)
         admissions.ask(NEW, now)
         found = admissions.admit({ME}, {ME}, now)
@@ -273,7 +276,7 @@ def test_nobody_has_the_state_written_again_and_again() -> None:
 def test_who_is_on_no_roll_makes_no_plan() -> None:
     """Otherwise it would take each plan from its leader by a later attempt."""
     made = seat()
-    made.receive(SIBLING, Admit(0, 5, NEW, [SIBLING]), 0.0)
+    made.receive(SIBLING, admit(NEW), 0.0)
     made.receive(NEW, plan(members=[ME, NEW]), 0.0)
     assert made.member.promised == 0
     made.receive(SIBLING, plan(members=[ME, SIBLING]), 0.0)

@@ -40,7 +40,7 @@ class TestLastError:
         [
             Explain("matching", "waiting for 1 more volunteer: stage 0 has none", "warning"),
             Explain("swarm", "training goes on from step 30: most follow it", "warning"),
-            Explain("round", "step 3: nothing came for 30 s; planning it anew", "warning"),
+            Explain("round", "step 3: nothing came any more; planning it anew", "warning"),
             Explain("pipeline", "microbatch 7 is late", "warning"),
             Explain("transfer", "fetched the state", "info"),
         ],

@@ -18,10 +18,12 @@ from client.train.stage.held_stage import MAX_WORKER_RESTARTS, HeldStageDriver
 from client.train.stage.stage_context import StageContext
 from protocol.effects import Explain
 from protocol.held_stage.machine import Do, Phase, State
+from protocol.ids import PeerId
 from protocol.pipeline.effects import Fault
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, Goodbye
 from protocol.wire.parts import SeatStatus
+from tests.support.decrees import commit_of
 from tests.support.protocol_examples import manifest, peer
 
 ME, OTHER = peer(1), peer(2)
@@ -243,13 +245,17 @@ class TestFaults:
         assert held.of.driver is None
 
 
+def admission(joiner: PeerId) -> Admit:
+    return Admit(STAGE, 7, joiner, [OTHER], commit_of(STAGE, 6, 1, bytes(32), [OTHER]), bytes(16))
+
+
 class TestMessages:
     def test_an_admission_of_ours_goes_to_the_attempt_and_all_else_to_the_seat(self) -> None:
-        held, admit = serving(), Admit(STAGE, 7, ME, [OTHER])
+        held, admit = serving(), admission(ME)
         assert held.of.taker(admit) is None
         held.of._acquisition = acquisition = Mock()
         assert held.of.taker(admit) == acquisition.admit
-        assert held.of.taker(Admit(STAGE, 7, OTHER, [ME])) == held.seat.receive
+        assert held.of.taker(admission(OTHER)) == held.seat.receive
         assert held.of.taker(Goodbye("")) == held.seat.receive
         assert Held().of.taker(Goodbye("")) is None
 

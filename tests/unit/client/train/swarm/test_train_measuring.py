@@ -144,7 +144,7 @@ def test_our_own_queue_says_that_the_stage_beside_us_did_not_hold_things_up() ->
             for name in (peer(1), peer(2)):
                 said = [seat(1, version, queue=3)]
                 machine.received(name, Heartbeat(second, said), 0, now)
-                back = Backward(0, version, version * 40 + second % 10, 1)
+                back = Backward(0, version, version * 40 + second % 10)
                 machine.received(name, back, 9, now)
             machine.tick([seat(0, version, queue=queue)], now, 1.8e9)
         account = machine.service.accounts(200.0).get((peer(2), 1))
@@ -188,7 +188,7 @@ def test_small_activations_measure_no_line_and_large_ones_do() -> None:
     for size, start in ((1000, 0.0), (2**22, 1000.0)):
         for m in range(50):
             now = start + m
-            machine.sent(peer(1), Forward(1, 0, m, 1, 0, False), size, now)
+            machine.sent(peer(1), Forward(1, 0, m, 1, False), size, now)
             machine.received(peer(1), Receipt(1, 0, m, 1, "accepted"), 0, now + 0.5)
         best = machine.outgoing.own_best_bytes_per_s
         assert best == (0 if size == 1000 else pytest.approx(2**23))
