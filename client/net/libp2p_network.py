@@ -31,7 +31,7 @@ from client.net.penalties import PenaltyBox
 from client.net.punching import Punching
 from client.net.queues import BoundedQueue
 from client.net.racing import in_order
-from client.net.relay.exchange import receive_message
+from client.net.relay.exchange import FAILURES, ask, receive_message, send_message
 from client.net.relay.passing import PassingOn
 from client.net.relay.reaching import Reaching
 from client.net.strangers import Strangers
@@ -44,7 +44,16 @@ from protocol.connectivity.machine import Line
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, is_global, kind_of
 from protocol.ids import PeerId
-from protocol.relay.messages import Connect, Drain, Punch, Reserve, Stop, WhereIs
+from protocol.relay.messages import (
+    Connect,
+    Drain,
+    Moving,
+    Punch,
+    Reserve,
+    Status,
+    Stop,
+    WhereIs,
+)
 from protocol.relay.server import RelayLimits
 from protocol.wire.messages import Goodbye, Hello, Message
 from protocol.wire.route import Lane
@@ -77,7 +86,7 @@ IMPROVE_FIRST_S, IMPROVE_MOST_S = 15.0, 600.0
 HEARD_S = 0.05
 """Between two looks whether a peer that is dialled beside its link is heard on that again."""
 RELAY_ASK_S = 10.0
-"""Longest wait for what a stream about circuits is about."""
+"""Longest wait for what a stream that is no lane is about."""
 
 
 class Libp2pNetwork:
@@ -355,7 +364,7 @@ class Libp2pNetwork:
     async def meet(self, target: Destination, own_port: int, *, first: bool) -> None:
         """Dial a peer that dials us, and let the link move. See `Meeting`."""
         if link := self._links.get(target.peer):
-            link.moving(answer=False)
+            link.moving()
         await self._host.meet(target, own_port, first=first)
 
     async def probe(self, peer: PeerId, port: int) -> bool:
@@ -519,8 +528,7 @@ class Libp2pNetwork:
             up=partial(self._settle, link),
             admitted=link.admitted.wait,
             sent=link.frames_sent,
-            relay=self._about_circuits,
-            moving=link.moving,
+            relay=self._on_request,
         )
         if self._hello_s is None:
             link.admitted.set()
@@ -553,8 +561,8 @@ class Libp2pNetwork:
                 self.reaching.link_ended(link.peer)
                 await self._bury(link, connection)
 
-    async def _about_circuits(self, connection: Connection, stream: YamuxStream) -> None:
-        """Serve a stream that a peer has opened about circuits: only this stream may end."""
+    async def _on_request(self, connection: Connection, stream: YamuxStream) -> None:
+        """Serve a stream that a peer has opened about circuits or its link: only it may end."""
         try:
             with trio.fail_after(RELAY_ASK_S):
                 message = await receive_message(stream)
@@ -564,6 +572,11 @@ class Libp2pNetwork:
                 await self.reaching.serve(connection, stream, message)
             elif isinstance(message, Punch):
                 await self.punching.serve(connection, stream, message)
+            elif isinstance(message, Moving):
+                if link := self._links.get(connection.peer):
+                    link.moving()
+                await send_message(stream, Status("ok"))
+                stream.send_eof()
             else:
                 raise RemoteProtocolError("relay-message-unasked", penalty=20)
         except (NetworkError, trio.TooSlowError):
@@ -666,8 +679,15 @@ class Libp2pNetwork:
         now = trio.current_time()
         addresses = [one for one in found if one.relay is None and self._calls.may_call(one, now)]
         link = self._links.get(peer)
-        if not addresses or link is None or not await link.announce_move():
+        connection = None if link is None else link.connection
+        if not addresses or link is None or connection is None:
             return
+        try:
+            stream, _ = await ask(connection, Moving())
+        except FAILURES:
+            return
+        stream.send_eof()
+        link.moving()
         async with self._dials.setdefault(peer, trio.Lock()):
             if self.direct(peer) is None:
                 with suppress(NetworkError, trio.TooSlowError), trio.fail_after(DIRECT_S):

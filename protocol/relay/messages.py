@@ -1,4 +1,5 @@
 """The messages of a relay: one opens a stream between a relay and a linked peer, one answers it.
+Two linked peers ask each other about their link in the same way.
 
 They never name their sender: that is who proved its identity on the link. After an answered
 ``Connect`` and ``Stop`` the two streams carry the bytes of a circuit. Over the circuit its two ends
@@ -74,7 +75,7 @@ class Stop(RelayWire, frozen=True):
 
 
 class Status(RelayWire, frozen=True):
-    """The answer to Connect, WhereIs and Stop, and the refusal of Reserve."""
+    """The answer to Connect, WhereIs, Stop and Moving, and the refusal of Reserve."""
 
     code: Code
     host: HostText = ""
@@ -85,6 +86,11 @@ class Drain(RelayWire, frozen=True):
     """The relay leaves in so many seconds: reserve elsewhere. Circuits work until then."""
 
     seconds: Annotated[int, Meta(ge=0, le=3600)]
+
+
+class Moving(RelayWire, frozen=True):
+    """The sender is about to dial the receiver, beside a connection through a relay: what comes
+    takes over without ending the link."""
 
 
 class Punch(RelayWire, frozen=True):
@@ -126,6 +132,7 @@ RelayMessage = (
     | Stop
     | Status
     | Drain
+    | Moving
     | Punch
     | PunchNow
     | PunchFailed

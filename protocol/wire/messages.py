@@ -110,15 +110,6 @@ class Hello(Message, frozen=True):
     signature: Signature = b""
 
 
-class Moving(Message, frozen=True):
-    """The sender is about to dial the receiver, beside a connection through a relay: what comes
-    takes over without ending the link. The receiver answers the same with ``answer``."""
-
-    route = Route("link")
-
-    answer: bool = False
-
-
 class Goodbye(Message, frozen=True):
     """The sender leaves or refuses the link; it finishes none of the work it holds."""
 

@@ -13,6 +13,7 @@ from protocol.ids import peer_id_from_key
 from protocol.relay.messages import (
     Connect,
     Drain,
+    Moving,
     Punch,
     PunchFailed,
     PunchRefused,
@@ -42,6 +43,7 @@ BY = f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}"
         Status("full"),
         Status("ok", "2001:db8::1"),
         Drain(30),
+        Moving(),
         Punch("203.0.113.9", 40_000),
         PunchFailed(),
         PunchRefused("busy"),
