@@ -135,8 +135,10 @@ async def test_who_says_without_end_that_it_moves_loses_the_link(networks: Netwo
                 stream, answer = await ask(connection, Moving())
                 assert answer == Status("ok")
                 stream.send_eof()
-        await until(lambda: connection.session.closed)
         await until(lambda: a.statistics().refused.get("stream-flood") == 1)
+        while not isinstance(told := await a.events.receive(), PeerDown):
+            pass
+        assert told == PeerDown(b.peer_id, "stream-flood"), "its process has not ended"
 
 
 async def test_an_answer_that_nobody_has_asked_for_is_a_broken_rule(networks: Networks) -> None:
