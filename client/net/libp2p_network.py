@@ -31,7 +31,7 @@ from client.net.penalties import PenaltyBox
 from client.net.punching import Punching
 from client.net.queues import BoundedQueue
 from client.net.racing import in_order
-from client.net.relay.exchange import FAILURES, ask, receive_message, send_message
+from client.net.relay.exchange import answer_to, receive_message, send_last
 from client.net.relay.passing import PassingOn
 from client.net.relay.reaching import Reaching
 from client.net.strangers import Strangers
@@ -44,8 +44,11 @@ from protocol.connectivity.machine import Line
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, is_global, kind_of
 from protocol.ids import PeerId
+from protocol.reachability.budgets import FLOOD_POINTS, Budgets
 from protocol.relay.messages import (
+    PROBE_FILLER_BYTES,
     Connect,
+    DialBack,
     Drain,
     Moving,
     Punch,
@@ -126,6 +129,7 @@ class Libp2pNetwork:
         self._calls: Calls  # set by open_network: it needs the listening addresses
         self._outer_hosts: tuple[str, ...] = ()
         self._penalties = PenaltyBox()
+        self._budgets = Budgets()
         self._refused: Counter[str] = Counter()
         self._ended = Counter[str]()  # sums over carriers that have ended
         self._changed = WeakValueDictionary[PeerId, trio.lowlevel.ParkingLot]()
@@ -363,16 +367,34 @@ class Libp2pNetwork:
 
     async def meet(self, target: Destination, own_port: int, *, first: bool) -> None:
         """Dial a peer that dials us, and let the link move. See `Meeting`."""
-        if link := self._links.get(target.peer):
-            link.moving()
+        self._expect_move(target.peer)
         await self._host.meet(target, own_port, first=first)
 
-    async def probe(self, peer: PeerId, port: int) -> bool:
-        """Dial a peer back. See `Network.probe`."""
-        ends = self.ends(peer)
-        if ends is None:
-            return False
-        return await self._host.probe(Destination(kind_of(ends.host), ends.host, port, peer))
+    def _expect_move(self, peer: PeerId) -> None:
+        if link := self._links.get(peer):
+            link.moving()
+
+    async def probe(self, peer: PeerId, port: int) -> bool | None:
+        """Ask a linked peer to dial us. See `Network.probe`."""
+        connection = self.direct(peer)
+        if connection is None:
+            return None
+        answer = await answer_to(self, connection, DialBack(port, bytes(PROBE_FILLER_BYTES)))
+        known = {"ok": True, "unreachable": False}
+        return known.get(answer.code) if isinstance(answer, Status) else None
+
+    async def _dial_back(self, peer: PeerId, port: int) -> Status:
+        """Dial a member at the address at which we see it, within our budget; return the answer."""
+        ends, now = self.ends(peer), trio.current_time()
+        if not self._budgets.hears(peer, now):
+            self.penalise(peer, FLOOD_POINTS, "reach-flood")
+            return Status("too-often")
+        if ends is None or not self.is_member(peer):
+            return Status("not-a-member")
+        if not self._budgets.dials_back(ends.host, now):
+            return Status("too-often")
+        there = Destination(kind_of(ends.host), ends.host, port, peer)
+        return Status("ok" if await self._host.probe(there) else "unreachable")
 
     async def disconnect(self, peer: PeerId, reason: str) -> None:
         """Flush what is queued, end the link, and stop wanting the peer."""
@@ -566,19 +588,20 @@ class Libp2pNetwork:
         try:
             with trio.fail_after(RELAY_ASK_S):
                 message = await receive_message(stream)
-            if isinstance(message, Reserve | Connect | WhereIs):
-                await self.passing.serve(connection, stream, message)
-            elif isinstance(message, Stop | Drain):
-                await self.reaching.serve(connection, stream, message)
-            elif isinstance(message, Punch):
-                await self.punching.serve(connection, stream, message)
-            elif isinstance(message, Moving):
-                if link := self._links.get(connection.peer):
-                    link.moving()
-                await send_message(stream, Status("ok"))
-                stream.send_eof()
-            else:
-                raise RemoteProtocolError("relay-message-unasked", penalty=20)
+            match message:
+                case Reserve() | Connect() | WhereIs():
+                    await self.passing.serve(connection, stream, message)
+                case Stop() | Drain():
+                    await self.reaching.serve(connection, stream, message)
+                case Punch():
+                    await self.punching.serve(connection, stream, message)
+                case Moving():
+                    self._expect_move(connection.peer)
+                    await send_last(stream, Status("ok"))
+                case DialBack(port):
+                    await send_last(stream, await self._dial_back(connection.peer, port))
+                case _:
+                    raise RemoteProtocolError("relay-message-unasked", penalty=20)
         except (NetworkError, trio.TooSlowError):
             stream.reset()
 
@@ -680,14 +703,11 @@ class Libp2pNetwork:
         addresses = [one for one in found if one.relay is None and self._calls.may_call(one, now)]
         link = self._links.get(peer)
         connection = None if link is None else link.connection
-        if not addresses or link is None or connection is None:
+        if not addresses or connection is None:
             return
-        try:
-            stream, _ = await ask(connection, Moving())
-        except FAILURES:
+        if await answer_to(self, connection, Moving()) is None:
             return
-        stream.send_eof()
-        link.moving()
+        self._expect_move(peer)
         async with self._dials.setdefault(peer, trio.Lock()):
             if self.direct(peer) is None:
                 with suppress(NetworkError, trio.TooSlowError), trio.fail_after(DIRECT_S):

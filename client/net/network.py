@@ -179,11 +179,11 @@ class Network(Protocol):
         one place."""
         ...
 
-    async def probe(self, peer: PeerId, port: int) -> bool:
-        """Dial a linked peer at the address at which we see it, from a fresh port.
+    async def probe(self, peer: PeerId, port: int) -> bool | None:
+        """Ask a linked peer to dial us at the address at which it sees us, from a fresh port.
 
-        Returns whether it proves its identity there; it does not learn ours. False, too, if
-        there is no such link.
+        Returns whether we have proved our identity there. None: it would not dial, or does not
+        answer, or there is no such link.
         """
         ...
 

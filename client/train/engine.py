@@ -134,7 +134,7 @@ class Engine:
         self.elector = self.notary.elector
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(self, manifest, swarm, self._amended)
-        self.reach = Reach(self, network, self._has_advert, nursery)
+        self.reach = Reach(self, network, nursery)
         verdicts = self.membership.verdicts
         self.handshake = Handshake(file, self, verdicts, sees=self.reach.sees)
         self.history: History | None = None

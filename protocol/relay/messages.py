@@ -18,6 +18,9 @@ from protocol.wire.fields import NonNegative, PeerText
 
 MAX_RELAY_MESSAGE_BYTES: Final = 4096
 
+PROBE_FILLER_BYTES: Final = 640
+"""More than a prober sends for a request: three SYNs, or a dial and the first half of a handshake,
+each with the headers of its packets."""
 FIRST_PORT: Final = 1024
 """No service of the system listens from there on."""
 
@@ -32,7 +35,7 @@ Code = Literal[
     "over-a-circuit",  # the asker, or the target, is linked with the relay through a relay
     "own-circuit",  # the asker and the target are the same
     "too-often",  # the asker asks too often
-    "unreachable",  # the target did not agree
+    "unreachable",  # the target did not agree, or the asker has not proved its identity there
     "no-circuit",  # the asker has none to the target
 ]
 
@@ -75,7 +78,7 @@ class Stop(RelayWire, frozen=True):
 
 
 class Status(RelayWire, frozen=True):
-    """The answer to Connect, WhereIs, Stop and Moving, and the refusal of Reserve."""
+    """The answer to Connect, WhereIs, Stop, DialBack and Moving, and the refusal of Reserve."""
 
     code: Code
     host: HostText = ""
@@ -86,6 +89,14 @@ class Drain(RelayWire, frozen=True):
     """The relay leaves in so many seconds: reserve elsewhere. Circuits work until then."""
 
     seconds: Annotated[int, Meta(ge=0, le=3600)]
+
+
+class DialBack(RelayWire, frozen=True):
+    """Asks a member to dial us at the address at which it sees us, to learn whether that works. The
+    filler makes the request dearer than the answer."""
+
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    filler: Annotated[bytes, Meta(min_length=PROBE_FILLER_BYTES, max_length=PROBE_FILLER_BYTES)]
 
 
 class Moving(RelayWire, frozen=True):
@@ -132,6 +143,7 @@ RelayMessage = (
     | Stop
     | Status
     | Drain
+    | DialBack
     | Moving
     | Punch
     | PunchNow

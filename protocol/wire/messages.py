@@ -569,34 +569,6 @@ class Chunk(Message, frozen=True):
     index: ChunkIndex | None
 
 
-# --- reachability ---------------------------------------------------------------------------
-
-PROBE_FILLER_BYTES: Final = 640
-"""More than a prober sends for a request: three SYNs, or a dial and the first half of a handshake,
-each with the headers of its packets."""
-
-
-class ProbeRequest(Message, frozen=True):
-    """Ask a member to dial us at the address at which it sees us. The filler makes the request
-    dearer than the answer."""
-
-    route = Route("node", "reach.requested", sender="peer")
-
-    number: Count
-    port: OuterPort
-    filler: Annotated[bytes, Meta(min_length=PROBE_FILLER_BYTES, max_length=PROBE_FILLER_BYTES)]
-
-
-class Probed(Message, frozen=True):
-    """Answer to a ProbeRequest: whether the receiver has proved its identity there. None: it was
-    not dialled."""
-
-    route = Route("node", "reach.probed", sender="peer")
-
-    number: Count
-    reached: bool | None
-
-
 MESSAGES: Final = tuple(
     kind
     for base in (Message, SeatMessage, RoundMessage)

@@ -230,10 +230,10 @@ class MemoryNetwork:
     def seen_at(self, hosts: Sequence[str], outers: Sequence[Outer]) -> None:
         """Do nothing."""
 
-    async def probe(self, peer: PeerId, port: int) -> bool:
-        """Reach nobody."""
+    async def probe(self, peer: PeerId, port: int) -> bool | None:
+        """Ask nobody."""
         await trio.lowlevel.checkpoint()
-        return False
+        return None
 
     async def disconnect(self, peer: PeerId, reason: str) -> None:
         """Flush, end the link, and stop wanting the peer."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -24,7 +23,7 @@ from msgspec.structs import replace
 from client.net.errors import NetworkError
 from client.net.host import Connection
 from client.net.pacing import Pacing
-from client.net.relay.exchange import FAILURES, Links, ask, send_message
+from client.net.relay.exchange import FAILURES, Links, answer_to, ask, send_message
 from client.net.yamux_stream import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_loopback, prefix_of
@@ -253,9 +252,7 @@ class PassingOn:
     async def _tell(self, peer: PeerId, message: Drain) -> None:
         connection = self._links.direct(peer)
         if connection is not None:
-            with suppress(*FAILURES):
-                stream, _ = await ask(connection, message)
-                stream.send_eof()
+            await answer_to(self._links, connection, message)
 
     def _forget(self, number: int, request: _Request) -> None:
         del self._requests[number]

@@ -18,7 +18,7 @@ from client.net.addresses import Destination, parse_destination
 from client.net.errors import AddressError, DialError
 from client.net.host import Connection
 from client.net.relay.circuit import CircuitStream
-from client.net.relay.exchange import FAILURES, Links, ask, send_message
+from client.net.relay.exchange import FAILURES, Links, answer_to, ask, send_last, send_message
 from client.net.transport import ByteStream, closing
 from client.net.yamux_stream import YamuxStream
 from protocol.address import Address
@@ -99,8 +99,7 @@ class Reaching:
         """Take what a relay says on a stream of its own."""
         relay = connection.peer
         if relay not in self.machine.needed or connection.relay is not None:
-            await send_message(stream, Status("no-reservation"))
-            stream.send_eof()
+            await send_last(stream, Status("no-reservation"))
             return
         await send_message(stream, Status("ok"))
         if isinstance(message, Drain):
@@ -160,14 +159,7 @@ class Reaching:
         connection = self._links.direct(relay)
         if connection is None:
             return None
-        try:
-            stream, answer = await ask(connection, Reserve())
-        except RemoteProtocolError as error:
-            self._links.penalise(relay, error.penalty, error.reason)
-            return None
-        except FAILURES:
-            return None
-        stream.send_eof()
+        answer = await answer_to(self._links, connection, Reserve())
         if not isinstance(answer, Reserved):
             return None
         near = [one for one in candidates if one.host == connection.ip]
