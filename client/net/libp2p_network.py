@@ -21,7 +21,7 @@ from client.net.backlog import Backlog
 from client.net.calling import MAX_ADDRESSES, Calls
 from client.net.carrier import Carrier, CarrierHooks, outgoing
 from client.net.connection_limiter import HostLimits
-from client.net.connectivity import Watch
+from client.net.connectivity import Connectivity, Line
 from client.net.errors import AddressError, DialError, NetworkError, PeerUnreachable, TurnedAway
 from client.net.host import Connection, Host, open_host
 from client.net.links import Link
@@ -40,7 +40,6 @@ from client.net.transport import ByteStream
 from client.net.unfinished import UnfinishedFrames
 from client.net.yamux_stream import YamuxStream
 from protocol.address import Address
-from protocol.connectivity.machine import Line
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, is_global, kind_of
 from protocol.ids import PeerId
@@ -115,7 +114,7 @@ class Libp2pNetwork:
         """Whether a member has dialled us from the internet, in the network where we are now."""
         self.moved = trio.Event()
         """Set when our addresses have changed; replaced by whoever takes notice."""
-        self.watch = Watch(self)
+        self.watch = Connectivity(self)
         """Notices when our way to the others changes."""
         self.punching = Punching(self)
         """Replaces relayed connections by direct ones."""

@@ -291,7 +291,7 @@ class Node(ControlApi):
             peak_flop_per_s=dict(capacity.peaks) if capacity else {},
             started=started,
             relay=self._relaying.view(),
-            reach=structs.replace(now.reach, change=self._network.watch.words),
+            reach=structs.replace(now.reach, change=self._network.watch.words(trio.current_time())),
             matches=self._matching(),
         )
         if started or stopping:
