@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import trio
 
@@ -87,6 +89,7 @@ def test_a_forwarded_port_is_found_and_its_end_is_noticed() -> None:
             assert found.words == (f"reachable at {net.public('home')} port {PORT}, 3 members say")
             mine = f"/ip4/{net.public('home')}/tcp/{PORT}/p2p/{member.network.peer_id}"
             assert member.reach.advertised(member.addresses)[0] == mine
+            time.sleep(0.5)  # what is under way as it restarts is answered by a reset
             net.restart_router("home")
             member.reach.machine.listens([], {"ip4": PORT}, 0.0)  # as after a change of network
             member.wait(lambda now: now.state == "unreachable")
