@@ -6,7 +6,6 @@ like any address; one from a peer is handed to the host like an inbound connecti
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -25,6 +24,7 @@ from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import number_of, prefix_of
 from protocol.ids import PeerId
+from protocol.pace import TICK_S
 from protocol.relay.client import RelayClient
 from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, Stop
 
@@ -69,7 +69,6 @@ class Reaching:
         """Where each relay is that we may name in our own addresses."""
         self._told: tuple[PeerId, ...] = ()
         """The relays through which we were reached when ``moved`` was called last."""
-        self._due = trio.Event()
         nursery.start_soon(self._tick)
 
     def update(self, relays: Mapping[PeerId, Sequence[str]], *, needed: bool) -> None:
@@ -170,10 +169,7 @@ class Reaching:
     async def _tick(self) -> None:
         while True:
             self._perform(self.machine.tick(trio.current_time()))
-            self._due = trio.Event()
-            due = self.machine.next_deadline()
-            with trio.move_on_at(math.inf if due is None else due):
-                await self._due.wait()
+            await trio.sleep(TICK_S)
 
     def _perform(self, requests: list[PeerId]) -> None:
         for relay in requests:
@@ -182,7 +178,6 @@ class Reaching:
         if (relays := self.machine.relays) != self._told:
             self._told = relays
             self._moved()
-        self._due.set()
 
 
 def _prefix_of(address: Destination) -> str:
