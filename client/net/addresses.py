@@ -81,8 +81,11 @@ async def numeric_host(address: Destination) -> Destination:
         return address
     lookups = _slow_lookups if address.peer in _unanswered else _lookups
     try:
-        host = await trio.to_thread.run_sync(
-            _look_up, address, abandon_on_cancel=True, limiter=lookups
+        host: str = await trio.to_thread.run_sync(
+            _look_up,
+            address,
+            abandon_on_cancel=True,  # type: ignore[call-arg]  # unknown to the stubs
+            limiter=lookups,
         )
     except (OSError, UnicodeError) as error:
         raise AddressError(f"{address}: {error}") from error

@@ -87,6 +87,9 @@ IMPROVE_FIRST_S, IMPROVE_MOST_S = 15.0, 600.0
 """Seconds between attempts to reach directly who is reached through a relay."""
 HEARD_S = 0.05
 """Between two looks whether a peer that is dialled beside its link is heard on that again."""
+ADVERT_S = 2.0
+"""Longest wait until a peer that asks to be dialled back is a member: its advert travels on another
+stream."""
 RELAY_ASK_S = 10.0
 """Longest wait for what a stream that is no lane is about."""
 
@@ -388,6 +391,9 @@ class Libp2pNetwork:
         if not self._budgets.hears(peer, now):
             self.penalise(peer, FLOOD_POINTS, "reach-flood")
             return Status("too-often")
+        with trio.move_on_after(ADVERT_S):
+            while not self.is_member(peer):
+                await trio.sleep(HEARD_S)
         if ends is None or not self.is_member(peer):
             return Status("not-a-member")
         if not self._budgets.dials_back(ends.host, now):

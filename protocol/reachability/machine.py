@@ -318,7 +318,7 @@ class Reachability:
         yes = sum(candidate.said.values())
         ahead = max(yes, len(candidate.said) - yes) + len(candidate.waiting)
         busy = {probe.prefix for probe in candidate.waiting}
-        asked = []
+        asked: list[Probe] = []
         for prefix, peer in self._probers(place[0]).items():
             if ahead >= PROBERS or len(candidate.said) + len(busy) + len(asked) >= MOST_PROBERS:
                 break

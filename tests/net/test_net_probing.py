@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from client.net import libp2p_network
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import LinkEnds
 from client.net.relay import exchange
@@ -33,6 +34,7 @@ def prober(network: Libp2pNetwork, monkeypatch: pytest.MonkeyPatch) -> list[tupl
 
     monkeypatch.setattr(network, "ends", ends)
     monkeypatch.setattr(network, "is_member", lambda peer: peer != STRANGER)
+    monkeypatch.setattr(libp2p_network, "ADVERT_S", 0.1)
     monkeypatch.setattr(network._host, "probe", probe)
     return dialled
 
@@ -48,6 +50,20 @@ async def test_members_are_dialled_back_within_a_budget_and_others_are_not(
         burst = int(DIALS_OF_PREFIX.burst)
         assert dialled == [(HOSTS[FAR], 4000 + number) for number in range(burst)]
         assert [answer.code for answer in answers] == ["ok"] * burst + ["too-often"] * (50 - burst)
+
+
+async def test_who_becomes_a_member_in_this_moment_is_dialled(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its advert has been sent before, and travels on another stream."""
+    async with networks() as a, trio.open_nursery() as nursery:
+        dialled = prober(a, monkeypatch)
+        monkeypatch.setattr(libp2p_network, "ADVERT_S", 10.0)
+        nursery.start_soon(a._dial_back, STRANGER, 4001)
+        await trio.sleep(0.1)
+        assert not dialled
+        monkeypatch.setattr(a, "is_member", lambda peer: True)
+    assert dialled == [(HOSTS[STRANGER], 4001)]
 
 
 async def test_who_floods_with_requests_is_blamed_and_costs_no_more(
