@@ -25,7 +25,7 @@ from client.net.connectivity import Connectivity, Line
 from client.net.errors import AddressError, DialError, NetworkError, PeerUnreachable, TurnedAway
 from client.net.host import Connection, Host, open_host
 from client.net.links import Link
-from client.net.network import Inbound, LinkEnds, NetEvent, NetworkStatistics, PeerDown, PeerUp
+from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
 from client.net.pacing import Pacing, Rates
 from client.net.penalties import PenaltyBox
 from client.net.punching import Punching
@@ -44,6 +44,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, is_global, kind_of
 from protocol.ids import PeerId
 from protocol.reachability.budgets import FLOOD_POINTS, Budgets
+from protocol.reachability.machine import Ends
 from protocol.relay.messages import (
     PROBE_FILLER_BYTES,
     Connect,
@@ -337,7 +338,7 @@ class Libp2pNetwork:
         """Where we listen."""
         return self._host.bound
 
-    def ends(self, peer: PeerId) -> LinkEnds | None:
+    def ends(self, peer: PeerId) -> Ends | None:
         """Return the ends of a link. See `Network.ends`."""
         link = self._links.get(peer)
         connection = link.connection if link is not None and link.works else None
@@ -346,7 +347,7 @@ class Libp2pNetwork:
         if connection.punched:
             return None  # our router lets this peer in, and so it can say nothing of others
         own, other = connection.ports
-        return LinkEnds(connection.ip, other, own, connection.dialled)
+        return Ends(connection.ip, own, connection.dialled, other)
 
     def seen_at(self, hosts: Sequence[str], outers: Sequence[Outer]) -> None:
         """Note where others see us. See `Network.seen_at`."""

@@ -16,6 +16,7 @@ import trio
 from protocol.address import Address
 from protocol.hosts import Outer
 from protocol.ids import PeerId
+from protocol.reachability.machine import Ends
 from protocol.wire.messages import Message
 from protocol.wire.route import Lane
 
@@ -48,18 +49,6 @@ class PeerDown:
 
 
 NetEvent = Inbound | PeerUp | PeerDown
-
-
-@dataclass(frozen=True, slots=True)
-class LinkEnds:
-    """The ends of a link that goes through no other peer."""
-
-    host: str
-    """The peer's address, a number."""
-    port: int
-    own_port: int
-    dialled: bool
-    """Whether we dialled."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +157,7 @@ class Network(Protocol):
         """Where we listen; hosts may stand for all addresses of this machine."""
         ...
 
-    def ends(self, peer: PeerId) -> LinkEnds | None:
+    def ends(self, peer: PeerId) -> Ends | None:
         """Return the ends of the link to a peer; None: there is none, or it goes through another
         peer."""
         ...

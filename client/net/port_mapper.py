@@ -17,8 +17,8 @@ from typing import Final
 import trio
 
 from client.net import gateway
+from client.net.pcp import Mapped, MappingRefused, Way
 from protocol.pace import ASIDE_S
-from protocol.port_mapping.mapped import Mapped, MappingRefused, Way
 
 LOOK_S: Final = 5.0
 END_S: Final = 8.0

@@ -66,17 +66,19 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """A direct link's ends.
+    """The ends of a link that goes through no other peer.
 
     Attributes:
         host: the peer's address, a number.
         own_port: our own port.
         dialled: whether we dialled.
+        port: the peer's.
     """
 
     host: str
     own_port: int
     dialled: bool
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

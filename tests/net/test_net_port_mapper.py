@@ -9,9 +9,9 @@ import trio
 from trio.testing import MockClock
 
 from client.net import gateway
+from client.net.pcp import Mapped, MappingRefused, Way
 from client.net.port_mapper import LEASE_S, LEAST_LEASE_S, LOOK_S, MOST_RETRY_S, PortMapper
 from protocol.pace import ASIDE_S
-from protocol.port_mapping.mapped import Mapped, MappingRefused, Way
 
 OURS, OTHERS = 4001, (20_001, 20_002)
 

@@ -7,10 +7,10 @@ import trio
 
 from client.net import libp2p_network
 from client.net.libp2p_network import Libp2pNetwork
-from client.net.network import LinkEnds
 from client.net.relay import exchange
 from protocol.ids import PeerId
 from protocol.reachability.budgets import DIALS_OF_PREFIX, MESSAGES
+from protocol.reachability.machine import Ends
 from protocol.relay.messages import Status
 from tests.support.arrivals import until
 from tests.support.circuits import circuit
@@ -29,8 +29,8 @@ def prober(network: Libp2pNetwork, monkeypatch: pytest.MonkeyPatch) -> list[tupl
         await trio.lowlevel.checkpoint()
         return True
 
-    def ends(peer: PeerId) -> LinkEnds | None:
-        return LinkEnds(HOSTS[peer], 4001, 40_000, dialled=False) if peer in HOSTS else None
+    def ends(peer: PeerId) -> Ends | None:
+        return Ends(HOSTS[peer], 40_000, dialled=False, port=4001) if peer in HOSTS else None
 
     monkeypatch.setattr(network, "ends", ends)
     monkeypatch.setattr(network, "is_member", lambda peer: peer != STRANGER)

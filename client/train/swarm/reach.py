@@ -15,15 +15,14 @@ import trio
 from client.control.snapshot import ReachView
 from client.net.addresses import reachable_hosts
 from client.net.network import Network
+from client.net.pcp import Mapped
 from client.train.ports import Ports
 from protocol.address import Address, parse_address
 from protocol.effects import Explain, Penalise
 from protocol.hosts import is_global, is_loopback, kind_of, number_of
 from protocol.ids import PeerId
-from protocol.port_mapping.mapped import Mapped
 from protocol.reachability.budgets import FLOOD_POINTS, Budgets
 from protocol.reachability.machine import (
-    Ends,
     Place,
     Probe,
     Reachability,
@@ -81,8 +80,7 @@ class Reach:
             return
         if ends is None or number_of(place[0]) is None:
             return
-        known = Ends(ends.host, ends.own_port, ends.dialled)
-        self.machine.observed(peer, known, place, self._engine.now())
+        self.machine.observed(peer, ends, place, self._engine.now())
         self._tell_network()
         self._go_on()
 

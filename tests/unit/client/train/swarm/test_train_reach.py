@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 import trio
 
-from client.net.network import LinkEnds
+from client.net.pcp import Mapped
 from client.train.swarm import reach as reach_module
 from client.train.swarm.reach import LOOK_S, Reach
 from protocol.address import Address, parse_address
 from protocol.effects import Explain, Penalise
 from protocol.hosts import Outer
 from protocol.ids import PeerId
-from protocol.port_mapping.mapped import Mapped
 from protocol.reachability.budgets import MESSAGES
-from protocol.reachability.machine import Source, Standing, Verdict
+from protocol.reachability.machine import Ends, Source, Standing, Verdict
 
 ME, PORT, US = PeerId("me"), 4001, "11.0.0.2"
 HOME = "192.168.1.2"
@@ -26,7 +25,7 @@ class World:
     def __init__(self) -> None:
         self.peer_id = ME
         self.listening = [Address("ip4", "0.0.0.0", PORT)]
-        self.links: dict[PeerId, LinkEnds] = {}
+        self.links: dict[PeerId, Ends] = {}
         self.asked: list[tuple[PeerId, int]] = []
         self.reached: bool | None = None
         """What probers answer."""
@@ -39,12 +38,12 @@ class World:
     def meet(self, number: int, host: str | None = None) -> PeerId:
         """A link to a member of another network, dialled by us."""
         peer = PeerId(f"p{number}")
-        self.links[peer] = LinkEnds(host or f"11.0.{number + 1}.2", PORT, 40_000, dialled=True)
+        self.links[peer] = Ends(host or f"11.0.{number + 1}.2", 40_000, dialled=True, port=PORT)
         return peer
 
     # --- the network ----------------------------------------------------------------------------
 
-    def ends(self, peer: PeerId) -> LinkEnds | None:
+    def ends(self, peer: PeerId) -> Ends | None:
         return self.links.get(peer)
 
     def seen_at(self, hosts: list[str], outers: list[Outer]) -> None:
