@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import time
+from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from ipaddress import ip_address
@@ -22,11 +25,19 @@ WILDCARDS: Final = {"ip4": "0.0.0.0", "ip6": "::"}
 """All addresses of one kind."""
 LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where a machine without a network reaches itself."""
-_FAMILIES = {"dns4": trio.socket.AF_INET, "dns6": trio.socket.AF_INET6}
+_FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 MAX_LOOKUPS: Final = 16
-"""Names that are looked up at a time. Anybody may advertise names that nobody answers for, and each
-holds one of the 40 threads in which we also read and write files."""
+"""Names that are looked up at a time, each in a thread. Anybody may advertise names that nobody
+answers for."""
+MAX_SLOW_LOOKUPS: Final = 2
+"""Those of peers whose names were not answered before, on top of these: they wait for each other
+only."""
+SLOW_LOOKUP_S: Final = 2.0
+MAX_UNANSWERED: Final = 4096
 _lookups = trio.CapacityLimiter(MAX_LOOKUPS)
+_slow_lookups = trio.CapacityLimiter(MAX_SLOW_LOOKUPS)
+_unanswered: OrderedDict[PeerId, None] = OrderedDict()
+"""Peers for whose names the last lookup has not ended yet, or has taken long."""
 _IP6_ADDRESSES = Path("/proc/thread-self/net/if_inet6")
 _PASSING = 0x01 | 0x08 | 0x20 | 0x40
 """Flags of Linux's IPv6 addresses (linux/if_addr.h): temporary, double, deprecated, tentative."""
@@ -66,18 +77,35 @@ async def numeric_host(address: Destination) -> Destination:
     Raises:
         AddressError: the name has no address of its kind now.
     """
-    family = _FAMILIES.get(address.kind)
-    if family is None:
+    if address.kind not in _FAMILIES:
         return address
+    lookups = _slow_lookups if address.peer in _unanswered else _lookups
     try:
-        async with _lookups:
-            found = await trio.socket.getaddrinfo(
-                address.host, address.port, family, trio.socket.SOCK_STREAM
-            )
+        host: str = await trio.to_thread.run_sync(
+            _look_up,
+            address,
+            abandon_on_cancel=True,  # type: ignore[call-arg]  # unknown to the stubs
+            limiter=lookups,
+        )
     except (OSError, UnicodeError) as error:
         raise AddressError(f"{address}: {error}") from error
-    host = str(found[0][4][0]).partition("%")[0]
     return replace(address, kind=kind_of(host), host=host)
+
+
+def _look_up(address: Destination) -> str:
+    """Return the number of a name, in a thread, which nobody can interrupt."""
+    _unanswered[address.peer] = None
+    if len(_unanswered) > MAX_UNANSWERED:
+        _unanswered.popitem(last=False)
+    began = time.monotonic()
+    try:
+        found = socket.getaddrinfo(
+            address.host, address.port, _FAMILIES[address.kind], socket.SOCK_STREAM
+        )
+    finally:
+        if time.monotonic() - began < SLOW_LOOKUP_S:
+            _unanswered.pop(address.peer, None)
+    return str(found[0][4][0]).partition("%")[0]
 
 
 def parse_listen(where: str | tuple[str, int]) -> list[Address]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,9 +27,8 @@ from client.net.relay.exchange import RELAY_PROTOCOL, negotiable
 from client.net.unfinished import UnfinishedFrames
 from client.net.yamux_stream import YamuxStream
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.token_bucket import TokenBucket
 from protocol.wire.framing import Buffer, Frame, FrameDecoder, encode_frame
-from protocol.wire.messages import Message, Moving, decode_message, encode_message
+from protocol.wire.messages import Message, decode_message, encode_message
 
 LANES: Mapping[str, str] = {
     "control": "/volunteer/control/1",
@@ -51,8 +49,6 @@ STALL_S = 30.0
 PING_S = 5.0
 SILENT_S = 20.0
 """Seconds without any data, though pings were sent, after which the connection is dead."""
-MOVES_PER_S, MOVES_BURST = 2.0, 256.0
-"""Times that a peer may say that it is about to dial us."""
 RETIRE_S = 5.0
 """Seconds without progress after which a retired carrier is given up."""
 HAND_OVER_S = 1.0
@@ -95,9 +91,7 @@ class CarrierHooks:
     up: all of our lanes are negotiated.
     admitted: waits until the peer's Hello has been accepted.
     sent: some frames have been handed to the connection.
-    relay: a stream came that is no lane, but about circuits.
-    moving: the peer is about to dial us beside a relayed connection, or answers that it knows of
-        our dial (the argument).
+    relay: a stream came that is no lane, but about circuits or this link.
     """
 
     deliver: Callable[[Message, bytes], Awaitable[None]]
@@ -106,7 +100,6 @@ class CarrierHooks:
     admitted: Callable[[], Awaitable[None]]
     sent: Callable[[], None]
     relay: Callable[[Connection, YamuxStream], Awaitable[None]]
-    moving: Callable[[bool], None]
 
 
 class Carrier:
@@ -125,7 +118,6 @@ class Carrier:
         self._hello_s = hello_s
         self._pacing = pacing
         self._unfinished = unfinished
-        self._moves = TokenBucket(MOVES_PER_S, MOVES_BURST, trio.current_time())
         self._queues = queues
         self._hooks = hooks
         self._lanes_to_open = set(LANES)
@@ -284,8 +276,6 @@ class Carrier:
             case Refused(error):
                 self._hooks.refused(error)
                 return
-            case Moving(answer):
-                self._move(answer)
             case message:
                 await self._hooks.deliver(message, frame.payload)
         self.frames_in += 1
@@ -350,14 +340,6 @@ class Carrier:
                 self.connection.close("silent")
             await trio.sleep(PING_S)
             self.connection.session.ping()
-
-    def _move(self, answer: bool) -> None:
-        if not self._moves.take(1, trio.current_time()):
-            raise RemoteProtocolError("moving-flood", penalty=50)
-        self._hooks.moving(answer)
-        if not answer:
-            with suppress(trio.ClosedResourceError):
-                self._queues["control"].append(outgoing(Moving(answer=True), b""))
 
 
 def _parse(name: str, header: bytes) -> Message | Refused:

@@ -1,42 +1,100 @@
-"""Watches this machine's network and its links: the driver of ``protocol.connectivity``.
+"""Connectivity: notices that our way to the others has changed, and sees to it.
+
+TCP notices a dead connection after minutes. So this compares, every second, how many bytes
+each link has received. A link that has received nothing for 4 s is *asked* by a ping; one that has
+not answered 1 s and four round trips later is *doubted*, and its peer is dialled beside it. The new
+connection takes its place; if the old one is heard again first, nothing was lost.
+
+| a change | is noticed by |
+| --- | --- |
+| moved | other addresses or routers of this machine; links from a lost address are cut |
+| slept | a tick that is 8 s late, where suspended time counts |
+| silent | most links are doubted, or were lost within 8 s: our router, or its address |
+
+Then all links are asked, and who is not linked is dialled at once, and again after 4, 8, 16 ... 60
+s while nobody answers. What the world knows of us is renewed at the first answer, and at once after
+a move: our addresses, the router's mappings, the reservations at relays. The change is over when
+everybody is heard who was before, or 30 s after the first one.
 
 Linux says at once when an address or a route changes (netlink, rtnetlink(7)); everywhere, all of
-them are looked at every two seconds. State: the machine, and who is told.
+them are looked at every two seconds.
+
+State: what each link has received and when, our surroundings, the change under way, who is told.
+The clock is passed to all that decides.
 """
 
 from __future__ import annotations
 
+import math
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Final, Protocol
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol
 
 import psutil
 import trio
 
 from client.net.gateway import routers
-from protocol.connectivity.machine import (
-    Ask,
-    Connectivity,
-    ConnectivityEffect,
-    Cut,
-    DialAgain,
-    Doubt,
-    Line,
-    Renew,
-    Surroundings,
-)
 from protocol.effects import Explain
 from protocol.hosts import number_of
 from protocol.ids import PeerId
+from protocol.pace import ANSWER_S, ASIDE_S, FORGET_S, HEARD_S, LONG_S, LOOK_S, LOST_S, TICK_S
 
-LOOK_S: Final = 2.0
 SETTLED_S: Final = 0.2
 """A change comes as several messages: an address goes, another one comes, then a route."""
+SURROUNDINGS_S: Final = 2.0
 _GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x100 | 0x400
 """Of devices, addresses and routes, IPv4 and IPv6 (RTMGRP in linux/rtnetlink.h)."""
 _MOST_BYTES: Final = 65_536
+ANSWER_TRIPS: Final = 4.0
+SEVERAL: Final = 2
+"""One link that ends tells of its peer; more may tell of us."""
+MAX_LOST: Final = 1024
+
+SILENT_WORDS: Final = "the way to the others was interrupted"
+
+Kind = Literal["moved", "slept", "silent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What this machine knows of its network.
+
+    Attributes:
+        hosts: its addresses, numbers, without loopback.
+        routers: the ways out, in any form; empty where the system does not tell.
+    """
+
+    hosts: frozenset[str] = frozenset()
+    routers: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A link as it is now.
+
+    Attributes:
+        peer: the other end.
+        number: another one for each connection.
+        bytes_in: received by it.
+        answers: to the ping that was sent last, whenever that was.
+        own_host: our end's address, a number; empty behind a relay.
+        rtt_s: its smoothed round trip; None: not measured yet.
+    """
+
+    peer: PeerId
+    number: int
+    bytes_in: int
+    answers: int = 0
+    own_host: str = ""
+    rtt_s: float | None = None
+
+    @property
+    def direct(self) -> bool:
+        """Whether no relay passes it on."""
+        return bool(self.own_host)
 
 
 class Links(Protocol):
@@ -61,7 +119,34 @@ class Links(Protocol):
         """Forget what held in the network that this machine was in."""
 
 
-class Watch:
+@dataclass(slots=True)
+class _Known:
+    line: Line
+    since: float
+    heard_at: float
+    asked_at: float | None = None
+    doubted: bool = False
+
+
+@dataclass(slots=True)
+class _Change:
+    kind: Kind
+    words: str
+    began: float
+    before: dict[PeerId, tuple[int, int]]
+    """Who was linked: the connection's number, and its answers. Bytes are none: they may have been
+    under way before."""
+    again_at: float
+    again_s: float = HEARD_S
+    answered: set[PeerId] = field(default_factory=set)
+    first_at: float = math.inf
+    left: Surroundings | None = None
+    """Our surroundings before."""
+    renewed: int = 0
+    """Of those that answered, how many did so on another connection."""
+
+
+class Connectivity:
     """See the module's docstring.
 
     Attributes:
@@ -71,15 +156,17 @@ class Watch:
 
     def __init__(self, links: Links) -> None:
         self._links = links
-        self.machine = Connectivity()
         self.renew: Callable[[], None] = lambda: None
         self.explain: Callable[[Explain], None] = lambda _: None
         self._look_now = trio.Event()
-
-    @property
-    def words(self) -> str:
-        """The last change and what came of it. See `Connectivity.words`."""
-        return self.machine.words(trio.current_time())
+        self._surroundings: Surroundings | None = None
+        self._known: dict[PeerId, _Known] = {}
+        self._lost: dict[PeerId, tuple[float, int]] = {}
+        """Direct links that have ended lately, come back or not: when, and the old number."""
+        self._ticked: float | None = None
+        self._change: _Change | None = None
+        self._last, self._last_at = "", -math.inf
+        """The last change and what came of it, in words, and when it was over."""
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -90,14 +177,13 @@ class Watch:
 
     async def _tick(self) -> None:
         while True:
-            self._perform(self.machine.tick(self._links.lines(), trio.current_time()))
-            await trio.sleep_until(self.machine.next_deadline())
+            self.tick(trio.current_time())
+            await trio.sleep_until(self.next_deadline())
 
     async def _look(self) -> None:
         while True:
-            here, now = surroundings(), trio.current_time()
-            self._perform(self.machine.looked(here, self._links.lines(), now))
-            with trio.move_on_after(LOOK_S):
+            self.looked(surroundings(), trio.current_time())
+            with trio.move_on_after(SURROUNDINGS_S):
                 await self._look_now.wait()
                 await trio.sleep(SETTLED_S)
             self._look_now = trio.Event()
@@ -111,22 +197,198 @@ class Watch:
                 await announced.recv(_MOST_BYTES)
                 self._look_now.set()
 
-    def _perform(self, effects: list[ConnectivityEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case Ask(peer):
+    # --- events ------------------------------------------------------------------------------
+
+    def looked(self, now_here: Surroundings, now: float) -> None:
+        """Compare our surroundings with those of the last look."""
+        before, self._surroundings = self._surroundings, now_here
+        if before is None or before == now_here:
+            return
+        self._hear(now)
+        gone = before.hosts - now_here.hosts
+        left = self._change.left or before if self._change is not None else before
+        words = _moved_words(left.hosts - now_here.hosts, now_here.hosts - left.hosts)
+        cut = [p for p, known in self._known.items() if known.line.own_host in gone]
+        for peer in cut:
+            self._links.cut(peer, "its address of this machine is gone")
+        self._begin("moved", words, now, now, left, cut)
+        self._dial_and_renew()
+
+    def tick(self, now: float) -> None:
+        """Judge the links; call it when ``next_deadline`` is due.
+
+        Args:
+            now: monotonic seconds, in which suspended time counts.
+        """
+        late_s = self._forgive_own_lateness(now)
+        self._hear(now)
+        if late_s >= LOST_S:  # others notice it; a shorter sleep costs no link
+            self._begin("slept", f"this machine slept for {_seconds(late_s)}", now, now)
+            self._links.dial_again()
+        self._judge(now)
+        if self._change is None and self._is_silent():
+            self._begin("silent", SILENT_WORDS, self._silent_since(now), now)
+        self._go_on(now)
+
+    def next_deadline(self) -> float:
+        """Return when ``tick`` is due next."""
+        if self._ticked is None:
+            return -math.inf
+        return self._ticked + (TICK_S if self._change is None else LOOK_S)
+
+    # --- links -------------------------------------------------------------------------------
+
+    def _forgive_own_lateness(self, now: float) -> float:
+        """Return by how much this tick is late; silence in that time was our own fault: we were
+        busy or stopped."""
+        due = self.next_deadline()
+        self._ticked = now
+        late_s = 0.0 if due == -math.inf else now - due
+        if late_s > TICK_S:
+            for known in self._known.values():
+                known.heard_at = min(now, known.heard_at + late_s)
+                if known.asked_at is not None:
+                    known.asked_at = min(now, known.asked_at + late_s)
+        return late_s
+
+    def _hear(self, now: float) -> None:
+        there = {line.peer: line for line in self._links.lines()}
+        for peer, known in list(self._known.items()):
+            line = there.get(peer)
+            if line is None or line.number != known.line.number:
+                self._note_end(known, now)
+                del self._known[peer]
+        for peer, line in there.items():
+            known = self._known.setdefault(peer, _Known(line, now, now))
+            if known.line.bytes_in != line.bytes_in:
+                self._known[peer] = _Known(line, known.since, now)
+        self._lost = {p: ended for p, ended in self._lost.items() if ended[0] + LOST_S > now}
+
+    def _note_end(self, known: _Known, now: float) -> None:
+        line = known.line  # a younger one may only have been one of two that were dialled at once
+        if line.direct and now >= known.since + HEARD_S and len(self._lost) < MAX_LOST:
+            self._lost.setdefault(line.peer, (now, line.number))
+
+    def _judge(self, now: float) -> None:
+        """Ask who is silent, and doubt who does not answer."""
+        for peer, known in self._known.items():
+            if known.asked_at is None:
+                if now >= known.heard_at + HEARD_S:
+                    known.asked_at = now
                     self._links.ask(peer)
-                case Doubt(peer):
-                    self._links.doubt(peer)
-                case Cut(peer, reason):
-                    self._links.cut(peer, reason)
-                case DialAgain():
-                    self._links.dial_again()
-                case Renew():
-                    self._links.network_changed()
-                    self.renew()
-                case Explain():
-                    self.explain(effect)
+            elif not known.doubted and now >= known.asked_at + _patience_s(known.line):
+                known.doubted = True
+                self._links.doubt(peer)
+
+    def _is_silent(self) -> bool:
+        """Whether so many direct links are doubted or lost that it tells of ourselves."""
+        direct = [known for known in self._known.values() if known.line.direct]
+        direct = [known for known in direct if known.line.peer not in self._lost]
+        doubted = sum(known.doubted for known in direct)
+        if not doubted and len(self._lost) < SEVERAL:
+            return False
+        return len(direct) - doubted < doubted + len(self._lost)
+
+    def _silent_since(self, now: float) -> float:
+        """Return when the last one was heard, as far as we know."""
+        lost = [at for at, _ in self._lost.values()]
+        doubted = [known.heard_at for known in self._known.values() if known.doubted]
+        return min((*lost, *doubted), default=now)
+
+    # --- a change ----------------------------------------------------------------------------
+
+    def _begin(
+        self,
+        kind: Kind,
+        words: str,
+        began: float,
+        now: float,
+        left: Surroundings | None = None,
+        cut: Collection[PeerId] = (),
+    ) -> None:
+        """Begin a change, or go on with another reason, and ask everybody who is not doubted or
+        cut off."""
+        before = {p: (k.line.number, k.line.answers) for p, k in self._known.items()}
+        before |= {peer: (number, 0) for peer, (_, number) in self._lost.items()}
+        self._lost.clear()
+        if (under_way := self._change) is not None:
+            before = under_way.before | before
+            began = under_way.began
+        self._change = _Change(kind, words, began, before, now + HEARD_S, left=left)
+        for peer, known in self._known.items():
+            if not known.doubted:
+                known.asked_at = now
+                if peer not in cut:
+                    self._links.ask(peer)
+
+    def _dial_and_renew(self) -> None:
+        self._links.dial_again()
+        self._links.network_changed()
+        self.renew()
+
+    def _go_on(self, now: float) -> None:
+        change = self._change
+        if change is None:
+            return
+        self._note_answers(change, now)
+        if change.first_at == now:
+            self._dial_and_renew()
+        elif change.first_at == math.inf and change.before and now >= change.again_at:
+            change.again_s = min(2 * change.again_s, ASIDE_S)
+            change.again_at = now + change.again_s
+            self._links.dial_again()
+        if len(change.answered) == len(change.before) or now >= change.first_at + FORGET_S:
+            self._end(change, now)
+
+    def _note_answers(self, change: _Change, now: float) -> None:
+        for peer, known in self._known.items():
+            number, answers = change.before.get(peer, (0, 0))
+            returned = known.line.number != number
+            if not returned and known.line.answers == answers:
+                continue
+            change.first_at = min(change.first_at, now)
+            if peer in change.before and peer not in change.answered:
+                change.answered.add(peer)
+                change.renewed += returned
+
+    def _end(self, change: _Change, now: float) -> None:
+        """The change is over; one that has cost no link is not worth a word."""
+        self._change = None
+        self._lost.clear()
+        answered, before = len(change.answered), len(change.before)
+        unharmed = answered == before and not change.renewed
+        if not before or (unharmed and change.kind != "slept"):
+            return
+        took = _seconds(now - change.began)
+        self._last = f"{change.words}; linked again with {answered} of {before} after {took}"
+        self._last_at = now
+        self.explain(Explain("swarm", self._last))
+
+    def words(self, now: float) -> str:
+        """Return the change under way, or the last one of an hour, in words; empty: there is
+        none."""
+        change = self._change
+        if change is not None and change.before and not change.answered:
+            return f"{change.words}; dialling {len(change.before)} again"
+        return self._last if now < self._last_at + LONG_S else ""
+
+
+def _patience_s(line: Line) -> float:
+    return ANSWER_S + ANSWER_TRIPS * (line.rtt_s or 0.0)
+
+
+def _moved_words(gone: Collection[str], new: Collection[str]) -> str:
+    """Return what has changed; of many addresses the first ones."""
+    parts = [
+        f"{', '.join(sorted(hosts)[:2])} is {verb}"
+        for hosts, verb in ((gone, "gone"), (new, "new"))
+        if hosts
+    ]
+    return f"the network changed ({' and '.join(parts) or 'another router'})"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
 
 
 def surroundings() -> Surroundings:

@@ -19,10 +19,10 @@ from typing import Final, TypeVar
 
 import trio
 
+from client.net import pcp
 from client.net.addresses import reachable_hosts
+from client.net.pcp import Mapped, MappingRefused, Way
 from protocol.hosts import is_global
-from protocol.port_mapping import pcp
-from protocol.port_mapping.mapped import Mapped, MappingRefused, Way
 
 PCP_PORT: Final = 5351
 """Where routers listen for PCP."""

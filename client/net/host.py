@@ -109,8 +109,6 @@ class Connection:
         self.by_peer = False
         """Whether the other side ended it without a word, as its machine does for a process that
         died."""
-        self.violation: RemoteProtocolError | None = None
-        """The rule that the peer broke, if that is why."""
         self.ended = trio.Event()
         """Set by the handler when it has finished with the connection."""
 
@@ -124,6 +122,11 @@ class Connection:
         """Bytes sent to the network, encryption included."""
         return self._channel.bytes_out
 
+    @property
+    def violation(self) -> RemoteProtocolError | None:
+        """The rule of Noise or Yamux that the peer broke, if that is why it ended."""
+        return self.session.violation
+
     def admitted(self) -> None:
         """Note that the peer's Hello was accepted."""
         if self._inbound is not None:
@@ -135,7 +138,11 @@ class Connection:
         self._scope.cancel()
 
     def lost(self, reason: str) -> None:
-        """Note that the other side has ended the connection; behind a relay that is uncertain."""
+        """Note that the other side has ended the connection, if it has not broken a rule; behind a
+        relay that is uncertain."""
+        if self.violation is not None:
+            self.reason = self.reason or self.violation.reason
+            return
         silently = self.relay is None and not self.session.told_to_go
         self.by_peer = self.by_peer or (silently and not self.reason)
         self.reason = self.reason or reason
@@ -159,7 +166,6 @@ class Connection:
         except ConnectionLost as error:
             self.lost(str(error))
         except RemoteProtocolError as error:
-            self.violation = error
             self.close(error.reason)
         # Received data may still be read; a task that waits for more gets the end of the stream.
         await trio.sleep(DRAIN_S)

@@ -21,17 +21,17 @@ from client.net.backlog import Backlog
 from client.net.calling import MAX_ADDRESSES, Calls
 from client.net.carrier import Carrier, CarrierHooks, outgoing
 from client.net.connection_limiter import HostLimits
-from client.net.connectivity import Watch
+from client.net.connectivity import Connectivity, Line
 from client.net.errors import AddressError, DialError, NetworkError, PeerUnreachable, TurnedAway
 from client.net.host import Connection, Host, open_host
 from client.net.links import Link
-from client.net.network import Inbound, LinkEnds, NetEvent, NetworkStatistics, PeerDown, PeerUp
+from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
 from client.net.pacing import Pacing, Rates
 from client.net.penalties import PenaltyBox
 from client.net.punching import Punching
 from client.net.queues import BoundedQueue
 from client.net.racing import in_order
-from client.net.relay.exchange import receive_message
+from client.net.relay.exchange import answer_to, receive_message, send_last
 from client.net.relay.passing import PassingOn
 from client.net.relay.reaching import Reaching
 from client.net.strangers import Strangers
@@ -40,11 +40,23 @@ from client.net.transport import ByteStream
 from client.net.unfinished import UnfinishedFrames
 from client.net.yamux_stream import YamuxStream
 from protocol.address import Address
-from protocol.connectivity.machine import Line
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, is_global, kind_of
 from protocol.ids import PeerId
-from protocol.relay.messages import Connect, Drain, Punch, Reserve, Stop, WhereIs
+from protocol.reachability.budgets import FLOOD_POINTS, Budgets
+from protocol.reachability.machine import Ends
+from protocol.relay.messages import (
+    PROBE_FILLER_BYTES,
+    Connect,
+    DialBack,
+    Drain,
+    Moving,
+    Punch,
+    Reserve,
+    Status,
+    Stop,
+    WhereIs,
+)
 from protocol.relay.server import RelayLimits
 from protocol.wire.messages import Goodbye, Hello, Message
 from protocol.wire.route import Lane
@@ -76,8 +88,11 @@ IMPROVE_FIRST_S, IMPROVE_MOST_S = 15.0, 600.0
 """Seconds between attempts to reach directly who is reached through a relay."""
 HEARD_S = 0.05
 """Between two looks whether a peer that is dialled beside its link is heard on that again."""
+ADVERT_S = 2.0
+"""Longest wait until a peer that asks to be dialled back is a member: its advert travels on another
+stream."""
 RELAY_ASK_S = 10.0
-"""Longest wait for what a stream about circuits is about."""
+"""Longest wait for what a stream that is no lane is about."""
 
 
 class Libp2pNetwork:
@@ -103,7 +118,7 @@ class Libp2pNetwork:
         """Whether a member has dialled us from the internet, in the network where we are now."""
         self.moved = trio.Event()
         """Set when our addresses have changed; replaced by whoever takes notice."""
-        self.watch = Watch(self)
+        self.watch = Connectivity(self)
         """Notices when our way to the others changes."""
         self.punching = Punching(self)
         """Replaces relayed connections by direct ones."""
@@ -117,6 +132,7 @@ class Libp2pNetwork:
         self._calls: Calls  # set by open_network: it needs the listening addresses
         self._outer_hosts: tuple[str, ...] = ()
         self._penalties = PenaltyBox()
+        self._budgets = Budgets()
         self._refused: Counter[str] = Counter()
         self._ended = Counter[str]()  # sums over carriers that have ended
         self._changed = WeakValueDictionary[PeerId, trio.lowlevel.ParkingLot]()
@@ -322,7 +338,7 @@ class Libp2pNetwork:
         """Where we listen."""
         return self._host.bound
 
-    def ends(self, peer: PeerId) -> LinkEnds | None:
+    def ends(self, peer: PeerId) -> Ends | None:
         """Return the ends of a link. See `Network.ends`."""
         link = self._links.get(peer)
         connection = link.connection if link is not None and link.works else None
@@ -331,7 +347,7 @@ class Libp2pNetwork:
         if connection.punched:
             return None  # our router lets this peer in, and so it can say nothing of others
         own, other = connection.ports
-        return LinkEnds(connection.ip, other, own, connection.dialled)
+        return Ends(connection.ip, own, connection.dialled, other)
 
     def seen_at(self, hosts: Sequence[str], outers: Sequence[Outer]) -> None:
         """Note where others see us. See `Network.seen_at`."""
@@ -354,16 +370,37 @@ class Libp2pNetwork:
 
     async def meet(self, target: Destination, own_port: int, *, first: bool) -> None:
         """Dial a peer that dials us, and let the link move. See `Meeting`."""
-        if link := self._links.get(target.peer):
-            link.moving(answer=False)
+        self._expect_move(target.peer)
         await self._host.meet(target, own_port, first=first)
 
-    async def probe(self, peer: PeerId, port: int) -> bool:
-        """Dial a peer back. See `Network.probe`."""
-        ends = self.ends(peer)
-        if ends is None:
-            return False
-        return await self._host.probe(Destination(kind_of(ends.host), ends.host, port, peer))
+    def _expect_move(self, peer: PeerId) -> None:
+        if link := self._links.get(peer):
+            link.moving()
+
+    async def probe(self, peer: PeerId, port: int) -> bool | None:
+        """Ask a linked peer to dial us. See `Network.probe`."""
+        connection = self.direct(peer)
+        if connection is None:
+            return None
+        answer = await answer_to(self, connection, DialBack(port, bytes(PROBE_FILLER_BYTES)))
+        known = {"ok": True, "unreachable": False}
+        return known.get(answer.code) if isinstance(answer, Status) else None
+
+    async def _dial_back(self, peer: PeerId, port: int) -> Status:
+        """Dial a member at the address at which we see it, within our budget; return the answer."""
+        ends, now = self.ends(peer), trio.current_time()
+        if not self._budgets.hears(peer, now):
+            self.penalise(peer, FLOOD_POINTS, "reach-flood")
+            return Status("too-often")
+        with trio.move_on_after(ADVERT_S):
+            while not self.is_member(peer):
+                await trio.sleep(HEARD_S)
+        if ends is None or not self.is_member(peer):
+            return Status("not-a-member")
+        if not self._budgets.dials_back(ends.host, now):
+            return Status("too-often")
+        there = Destination(kind_of(ends.host), ends.host, port, peer)
+        return Status("ok" if await self._host.probe(there) else "unreachable")
 
     async def disconnect(self, peer: PeerId, reason: str) -> None:
         """Flush what is queued, end the link, and stop wanting the peer."""
@@ -519,8 +556,7 @@ class Libp2pNetwork:
             up=partial(self._settle, link),
             admitted=link.admitted.wait,
             sent=link.frames_sent,
-            relay=self._about_circuits,
-            moving=link.moving,
+            relay=self._on_request,
         )
         if self._hello_s is None:
             link.admitted.set()
@@ -553,19 +589,25 @@ class Libp2pNetwork:
                 self.reaching.link_ended(link.peer)
                 await self._bury(link, connection)
 
-    async def _about_circuits(self, connection: Connection, stream: YamuxStream) -> None:
-        """Serve a stream that a peer has opened about circuits: only this stream may end."""
+    async def _on_request(self, connection: Connection, stream: YamuxStream) -> None:
+        """Serve a stream that a peer has opened about circuits or its link: only it may end."""
         try:
             with trio.fail_after(RELAY_ASK_S):
                 message = await receive_message(stream)
-            if isinstance(message, Reserve | Connect | WhereIs):
-                await self.passing.serve(connection, stream, message)
-            elif isinstance(message, Stop | Drain):
-                await self.reaching.serve(connection, stream, message)
-            elif isinstance(message, Punch):
-                await self.punching.serve(connection, stream, message)
-            else:
-                raise RemoteProtocolError("relay-message-unasked", penalty=20)
+            match message:
+                case Reserve() | Connect() | WhereIs():
+                    await self.passing.serve(connection, stream, message)
+                case Stop() | Drain():
+                    await self.reaching.serve(connection, stream, message)
+                case Punch():
+                    await self.punching.serve(connection, stream, message)
+                case Moving():
+                    self._expect_move(connection.peer)
+                    await send_last(stream, Status("ok"))
+                case DialBack(port):
+                    await send_last(stream, await self._dial_back(connection.peer, port))
+                case _:
+                    raise RemoteProtocolError("relay-message-unasked", penalty=20)
         except (NetworkError, trio.TooSlowError):
             stream.reset()
 
@@ -666,8 +708,12 @@ class Libp2pNetwork:
         now = trio.current_time()
         addresses = [one for one in found if one.relay is None and self._calls.may_call(one, now)]
         link = self._links.get(peer)
-        if not addresses or link is None or not await link.announce_move():
+        connection = None if link is None else link.connection
+        if not addresses or connection is None:
             return
+        if await answer_to(self, connection, Moving()) is None:
+            return
+        self._expect_move(peer)
         async with self._dials.setdefault(peer, trio.Lock()):
             if self.direct(peer) is None:
                 with suppress(NetworkError, trio.TooSlowError), trio.fail_after(DIRECT_S):

@@ -14,16 +14,15 @@ of the client is told the end of the old one first.
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 
 import trio
 
-from client.net.carrier import LANES, Carrier, Outgoing, outgoing
+from client.net.carrier import LANES, Carrier, Outgoing
 from client.net.errors import PeerUnreachable
 from client.net.host import Connection
 from client.net.queues import BoundedQueue
 from protocol.ids import PeerId
-from protocol.wire.messages import Message, Moving
+from protocol.wire.messages import Message
 
 QUEUE_ITEMS = 1024
 QUEUE_BYTES = {
@@ -34,8 +33,6 @@ QUEUE_BYTES = {
 """Outbound bounds: about a second of traffic; beyond it, who can wait does."""
 CROSSING_S = 15.0
 """Seconds after which a peer's earlier dial must have arrived: a dial takes 10 s."""
-MOVE_ANSWER_S = 5.0
-"""Longest wait until the peer knows that we are about to dial it."""
 _REPLACED = "replaced by another connection"
 
 
@@ -59,7 +56,6 @@ class Link:
         self._moving_until = -math.inf
         self._doubted: tuple[Connection, int] | None = None
         """The connection that did not answer, and the bytes that it had received by then."""
-        self._move_answered = trio.Event()
         self.admitted = trio.Event()
         """Set once the peer's Hello has been accepted; before, little that it says is taken."""
         self.sent = trio.lowlevel.ParkingLot()
@@ -151,20 +147,9 @@ class Link:
         self.up.set()
         return True
 
-    def moving(self, answer: bool) -> None:
+    def moving(self) -> None:
         """The peer is about to dial us, or knows that we are about to dial it."""
         self._moving_until = trio.current_time() + CROSSING_S
-        if answer:
-            self._move_answered.set()
-
-    async def announce_move(self) -> bool:
-        """Tell the peer that we are about to dial it; return whether it knows."""
-        self._move_answered = trio.Event()
-        with suppress(PeerUnreachable):
-            self.post(Moving(), outgoing(Moving(), b""))
-        with trio.move_on_after(MOVE_ANSWER_S):
-            await self._move_answered.wait()
-        return self._move_answered.is_set()
 
     def _moves_to(self, connection: Connection) -> bool:
         """Whether a new connection takes over from a relayed one, as announced. Without the

@@ -16,6 +16,7 @@ import trio
 from protocol.address import Address
 from protocol.hosts import Outer
 from protocol.ids import PeerId
+from protocol.reachability.machine import Ends
 from protocol.wire.messages import Message
 from protocol.wire.route import Lane
 
@@ -48,18 +49,6 @@ class PeerDown:
 
 
 NetEvent = Inbound | PeerUp | PeerDown
-
-
-@dataclass(frozen=True, slots=True)
-class LinkEnds:
-    """The ends of a link that goes through no other peer."""
-
-    host: str
-    """The peer's address, a number."""
-    port: int
-    own_port: int
-    dialled: bool
-    """Whether we dialled."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +157,7 @@ class Network(Protocol):
         """Where we listen; hosts may stand for all addresses of this machine."""
         ...
 
-    def ends(self, peer: PeerId) -> LinkEnds | None:
+    def ends(self, peer: PeerId) -> Ends | None:
         """Return the ends of the link to a peer; None: there is none, or it goes through another
         peer."""
         ...
@@ -179,11 +168,11 @@ class Network(Protocol):
         one place."""
         ...
 
-    async def probe(self, peer: PeerId, port: int) -> bool:
-        """Dial a linked peer at the address at which we see it, from a fresh port.
+    async def probe(self, peer: PeerId, port: int) -> bool | None:
+        """Ask a linked peer to dial us at the address at which it sees us, from a fresh port.
 
-        Returns whether it proves its identity there; it does not learn ours. False, too, if
-        there is no such link.
+        Returns whether we have proved our identity there. None: it would not dial, or does not
+        answer, or there is no such link.
         """
         ...
 

@@ -17,13 +17,13 @@ from typing import Final
 import trio
 
 from client.net import gateway
+from client.net.pcp import Mapped, MappingRefused, Way
 from protocol.pace import ASIDE_S
-from protocol.port_mapping.mapped import Mapped, MappingRefused, Way
 
 LOOK_S: Final = 5.0
 END_S: Final = 8.0
-"""Longest wait for a router that takes a mapping back: UPnP's library looks for others for 2.5 s
-once one has answered, which that may do after 2 s."""
+"""Longest wait at the end for a router that maps, or takes a mapping back: UPnP's library looks for
+others for 2.5 s once one has answered, which that may do after 2 s."""
 LEASE_S: Final = 3600
 """Routers grant so much, and one that has restarted meanwhile is asked again soon enough."""
 LEAST_LEASE_S: Final = 2 * ASIDE_S
@@ -55,6 +55,8 @@ class PortMapper:
         self._held: Mapped | None = None
         self._own_port, self._ends_at = 0, 0.0
         self._renewing = trio.Event()
+        self._request = trio.CancelScope()
+        """Of the request under way. One that is cut short may map what nobody gives back."""
 
     async def run(self) -> None:
         """Keep the mapping until cancelled; then give it back."""
@@ -76,11 +78,16 @@ class PortMapper:
         async with trio.open_nursery() as nursery:
             if wanted is not None:
                 nursery.start_soon(self._keep, wanted)
-            while self._wanted() == wanted and gateway.routers() == router:
-                with trio.move_on_after(LOOK_S):
-                    await self._renewing.wait()
-                if self._renewing.is_set():
-                    break
+            try:
+                while self._wanted() == wanted and gateway.routers() == router:
+                    with trio.move_on_after(LOOK_S):
+                        await self._renewing.wait()
+                    if self._renewing.is_set():
+                        break
+            finally:
+                asked_again = self._renewing.is_set() or gateway.routers() != router
+                wait_s = 0.0 if asked_again else END_S
+                self._request.deadline = trio.current_time() + wait_s
             nursery.cancel_scope.cancel()
         if gateway.routers() != router:
             self._hold(None)  # what the old one holds ends by itself
@@ -94,7 +101,9 @@ class PortMapper:
         while True:
             if self._held is not None:
                 wishes[0] = self._held.port
-            mapped = await self._ask(own_port, wishes)
+            mapped = None
+            with trio.CancelScope(shield=True) as self._request:
+                mapped = await self._ask(own_port, wishes)
             now = trio.current_time()
             if mapped is not None:
                 lease_s = max(mapped.lease_s, LEAST_LEASE_S)

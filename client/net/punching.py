@@ -22,9 +22,10 @@ from client.net.relay.exchange import (
     FAILURES,
     RELAY_PROTOCOL,
     Links,
-    ask,
+    answer_to,
     negotiable,
     receive_message,
+    send_last,
     send_message,
 )
 from client.net.yamux_stream import YamuxStream
@@ -101,8 +102,7 @@ class Punching:
             raise RemoteProtocolError("punch-unasked", penalty=20)
         if not self._links.is_admitted(peer) or lock.locked() or self._serving >= MOST:
             self.refused["busy"] += 1
-            await send_message(stream, PunchRefused("busy"))
-            stream.send_eof()
+            await send_last(stream, PunchRefused("busy"))
             return
         self._serving += 1
         try:
@@ -151,13 +151,9 @@ class Punching:
         relay = None if connection.relay is None else self._links.direct(connection.relay)
         if connection.host_by_relay or relay is None:
             return
-        try:
-            stream, answer = await ask(relay, WhereIs(connection.peer))
-        except FAILURES:
-            return
+        answer = await answer_to(self._links, relay, WhereIs(connection.peer))
         if isinstance(answer, Status):
             connection.host_by_relay = answer.host
-        stream.reset()
 
     def _attempt(self, connection: Connection, stream: YamuxStream) -> Attempt:
         seen_at = connection.host_by_relay

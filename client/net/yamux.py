@@ -128,6 +128,8 @@ class YamuxSession:
         self.intake: Callable[[int, int], Awaitable[None]] | None = None
         """Told of the bytes and frames that were read, waits until more may be."""
         self.closed = self._torn = False
+        self.violation: RemoteProtocolError | None = None
+        """The rule that the peer broke, if that has ended it; known before anybody sees the end."""
         self.told_to_go = False
         """Whether the peer has said that it ends the session: its process lives."""
 
@@ -146,20 +148,20 @@ class YamuxSession:
             RemoteProtocolError: the peer broke a rule of Noise or Yamux.
             ConnectionLost: the connection broke.
         """
-        failure: Exception | None = None
+        lost: ConnectionLost | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_frames)
             try:
                 with self._reading:
                     await self._receive_frames(early)
-            except (RemoteProtocolError, ConnectionLost) as error:
-                failure = error
+            except RemoteProtocolError as error:
+                self.violation = error
+            except ConnectionLost as error:
+                lost = error
             finally:
                 self._close()
                 nursery.cancel_scope.cancel()
-        if self._reading.cancel_called:
-            failure = RemoteProtocolError("reply-flood", penalty=50)
-        if failure is not None:
+        if failure := self.violation or lost:
             raise failure
 
     @property
@@ -302,6 +304,7 @@ class YamuxSession:
         if self.closed:
             return
         if len(self._replies) + len(frame) > MAX_REPLY_BYTES:
+            self.violation = RemoteProtocolError("reply-flood", penalty=50)
             self._reading.cancel()
             return
         self._replies += frame

@@ -290,7 +290,7 @@ class Node(ControlApi):
             limits=limits,
             started=started,
             relay=self._relaying.view(),
-            reach=structs.replace(now.reach, change=self._network.watch.words),
+            reach=structs.replace(now.reach, change=self._network.watch.words(trio.current_time())),
             matches=self._matching(),
         )
         if started or stopping:

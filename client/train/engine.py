@@ -134,7 +134,7 @@ class Engine:
         self.elector = self.notary.elector
         self.waypoints = self._waypoint_driver()
         self.amending = Amending(self, manifest, swarm, self._amended)
-        self.reach = Reach(self, network, self._has_advert, nursery)
+        self.reach = Reach(self, network, nursery)
         verdicts = self.membership.verdicts
         self.handshake = Handshake(file, self, verdicts, sees=self.reach.sees)
         self.history: History | None = None
@@ -356,8 +356,6 @@ class Engine:
             return handler if route.payload_limit else _without_payload(handler)
         if route.taker == "elector":
             return self._elect
-        if route.taker != "seat":
-            return None
         taker = self.held_stages.taker(message)
         return self._learn if taker is None and isinstance(message, Commit) else taker
 
@@ -450,9 +448,6 @@ class Engine:
             words = f"our clock is {off_words(ahead_s)} {short(peer)}'s: the two cannot train"
             words += " together until one is set right"
             self.perform(Explain("membership", words, "warning", (peer,)))
-
-    def _has_advert(self, peer: PeerId) -> bool:
-        return bool(self.membership.roster.addresses(peer))
 
     def on_goodbye(self, peer: PeerId, message: Goodbye) -> None:
         """Report why a link ends."""

@@ -23,6 +23,7 @@ from protocol.ids import PeerId
 from protocol.token_bucket import Rate, TokenBuckets
 
 MESSAGES: Final = Rate(1.0, 64)
+FLOOD_POINTS: Final = 10
 DIALS_OF_PREFIX: Final = Rate(1 / 30, 4)
 DIALS: Final = Rate(1.0, 16)
 TRIES_OF_PEER: Final = Rate(1 / 60, 9)

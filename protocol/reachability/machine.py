@@ -27,15 +27,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import count
 from typing import Final, Literal
 
-from protocol.effects import Send
 from protocol.hosts import Outer, is_global, kind_of, prefix_of
 from protocol.ids import PeerId
-from protocol.pace import ASIDE_S, FORGET_S, LOST_S
+from protocol.pace import ASIDE_S, LOST_S
 from protocol.reachability.budgets import DIALS_OF_PREFIX
-from protocol.wire.messages import PROBE_FILLER_BYTES, ProbeRequest
 
 PROBERS: Final = 3
 """Probers of different prefixes that have to agree."""
@@ -69,17 +66,19 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """A direct link's ends.
+    """The ends of a link that goes through no other peer.
 
     Attributes:
         host: the peer's address, a number.
         own_port: our own port.
         dialled: whether we dialled.
+        port: the peer's.
     """
 
     host: str
     own_port: int
     dialled: bool
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +91,21 @@ class Standing:
     verdict: Verdict
     probers: int
     """How many have agreed on the verdict."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Probe:
+    """A peer is to be asked whether it reaches us at a place; each is answered once.
+
+    Attributes:
+        peer: the prober.
+        prefix: its address, as far as it shares its opinion with others.
+        place: a candidate.
+    """
+
+    peer: PeerId
+    prefix: str
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +122,8 @@ class _Candidate:
     verdict: Verdict = Verdict.UNKNOWN
     agreed: int = 0
     probing: bool = False
-    waiting: dict[int, tuple[PeerId, str, float]] = field(default_factory=dict)
-    """Probes under way by number: the prober, its prefix, when it is late."""
+    waiting: list[Probe] = field(default_factory=list)
+    """Probes under way."""
     said: dict[str, bool] = field(default_factory=dict)
     """Whether it has reached us, by the prober's prefix."""
     silent: set[str] = field(default_factory=set)
@@ -124,7 +138,6 @@ class Reachability:
         self._own: frozenset[str] = frozenset()
         self._ports: Mapping[str, int] = {}
         self._given: dict[Place, Source] = {}
-        self._numbers = count(1)
         self._named_due = -math.inf
 
     # --- events ------------------------------------------------------------------------------
@@ -170,34 +183,28 @@ class Reachability:
     def gone(self, peer: PeerId, now: float) -> None:
         """A link has ended."""
         self._observations.pop(peer, None)
-        for candidate in self._candidates.values():
-            for number, (prober, prefix, _) in list(candidate.waiting.items()):
-                if prober == peer:
-                    del candidate.waiting[number]
-                    candidate.silent.add(prefix)
         self._renew(now)
 
-    def probed(self, peer: PeerId, number: int, reached: bool | None) -> None:
-        """A prober answers; None: it would not dial."""
-        for candidate in self._candidates.values():
-            prober, prefix, _ = candidate.waiting.get(number, (None, "", 0.0))
-            if prober == peer:
-                del candidate.waiting[number]
-                if reached is None:
-                    candidate.silent.add(prefix)
-                else:
-                    candidate.said[prefix] = reached
+    def probed(self, probe: Probe, reached: bool | None) -> None:
+        """A prober answers; None: it would not dial, or does not answer."""
+        candidate = self._candidates.get(probe.place)
+        if candidate is None or probe not in candidate.waiting:
+            return
+        candidate.waiting.remove(probe)
+        if reached is None:
+            candidate.silent.add(probe.prefix)
+        else:
+            candidate.said[probe.prefix] = reached
 
-    def tick(self, now: float) -> list[Send]:
+    def tick(self, now: float) -> list[Probe]:
         """Return the probes to ask for now."""
-        asked: list[Send] = []
+        asked: list[Probe] = []
         for place, candidate in self._candidates.items():
-            self._expire(candidate, now)
             if not candidate.probing and self._is_due(place, candidate, now):
                 candidate.probing = True
                 candidate.said, candidate.silent = {}, set()
             if candidate.probing and not self._decide(place, candidate, now):
-                asked += self._ask(place, candidate, now)
+                asked += self._ask(place, candidate)
         return asked
 
     # --- what is known ------------------------------------------------------------------------
@@ -285,12 +292,6 @@ class Reachability:
             self._named_due = now + NAMED_S
         return True
 
-    def _expire(self, candidate: _Candidate, now: float) -> None:
-        for number, (_, prefix, late) in list(candidate.waiting.items()):
-            if late <= now:
-                del candidate.waiting[number]
-                candidate.silent.add(prefix)
-
     def _decide(self, place: Place, candidate: _Candidate, now: float) -> bool:
         """End the probing of a candidate if the answers suffice, or no more can come."""
         yes = sum(candidate.said.values())
@@ -302,7 +303,7 @@ class Reachability:
             if votes and votes >= enough:
                 self._settle(candidate, verdict, votes, now)
                 return True
-        left = able - candidate.said.keys() - {p for _, p, _ in candidate.waiting.values()}
+        left = able - candidate.said.keys() - {probe.prefix for probe in candidate.waiting}
         if candidate.waiting or (left and len(candidate.said) < MOST_PROBERS):
             return False
         self._settle(candidate, Verdict.UNKNOWN, 0, now)
@@ -314,21 +315,20 @@ class Reachability:
         candidate.waiting.clear()
         candidate.due = now + (AGAIN_S if agreed >= PROBERS else ASIDE_S)
 
-    def _ask(self, place: Place, candidate: _Candidate, now: float) -> list[Send]:
+    def _ask(self, place: Place, candidate: _Candidate) -> list[Probe]:
         """Ask as many probers as are still needed for three that agree."""
         yes = sum(candidate.said.values())
         ahead = max(yes, len(candidate.said) - yes) + len(candidate.waiting)
-        busy = {prefix for _, prefix, _ in candidate.waiting.values()}
-        asked = []
+        busy = {probe.prefix for probe in candidate.waiting}
+        asked: list[Probe] = []
         for prefix, peer in self._probers(place[0]).items():
-            if ahead >= PROBERS or len(candidate.said) + len(candidate.waiting) >= MOST_PROBERS:
+            if ahead >= PROBERS or len(candidate.said) + len(busy) + len(asked) >= MOST_PROBERS:
                 break
             if prefix in candidate.said or prefix in candidate.silent or prefix in busy:
                 continue
-            number = next(self._numbers)
-            candidate.waiting[number] = (peer, prefix, now + FORGET_S)
-            asked.append(Send(peer, ProbeRequest(number, place[1], bytes(PROBE_FILLER_BYTES))))
+            asked.append(Probe(peer, prefix, place))
             ahead += 1
+        candidate.waiting += asked
         return asked
 
     # --- candidates ---------------------------------------------------------------------------

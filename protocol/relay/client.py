@@ -116,7 +116,7 @@ class RelayClient:
         return self.tick(now)
 
     def tick(self, now: float) -> list[PeerId]:
-        """Renew, give up what expired, and ask further relays as needed."""
+        """Renew, give up what expired, and ask further relays as needed. Call it often."""
         self._avoided = {relay: at for relay, at in self._avoided.items() if at > now}
         self._held = {
             relay: held for relay, held in self._held.items() if held.expires > now and self._needed
@@ -127,14 +127,6 @@ class RelayClient:
         requests = self._further() if self._needed else []
         self._asked += requests
         return requests
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` is due next; None if only an input matters."""
-        held = [at for one in self._held.values() for at in (one.renew_at, one.expires)]
-        lacking = self._needed and len(self._standing()) < RELAYS
-        avoided = self._avoided.values() if lacking else ()
-        due = min((*held, *avoided), default=math.inf)
-        return None if due == math.inf else due
 
     def _standing(self) -> list[PeerId]:
         """Return the relays that we count on, or ask."""

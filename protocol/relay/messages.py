@@ -1,4 +1,5 @@
 """The messages of a relay: one opens a stream between a relay and a linked peer, one answers it.
+Two linked peers ask each other about their link in the same way.
 
 They never name their sender: that is who proved its identity on the link. After an answered
 ``Connect`` and ``Stop`` the two streams carry the bytes of a circuit. Over the circuit its two ends
@@ -17,6 +18,9 @@ from protocol.wire.fields import NonNegative, PeerText
 
 MAX_RELAY_MESSAGE_BYTES: Final = 4096
 
+PROBE_FILLER_BYTES: Final = 640
+"""More than a prober sends for a request: three SYNs, or a dial and the first half of a handshake,
+each with the headers of its packets."""
 FIRST_PORT: Final = 1024
 """No service of the system listens from there on."""
 
@@ -31,7 +35,7 @@ Code = Literal[
     "over-a-circuit",  # the asker, or the target, is linked with the relay through a relay
     "own-circuit",  # the asker and the target are the same
     "too-often",  # the asker asks too often
-    "unreachable",  # the target did not agree
+    "unreachable",  # the target did not agree, or the asker has not proved its identity there
     "no-circuit",  # the asker has none to the target
 ]
 
@@ -74,7 +78,7 @@ class Stop(RelayWire, frozen=True):
 
 
 class Status(RelayWire, frozen=True):
-    """The answer to Connect, WhereIs and Stop, and the refusal of Reserve."""
+    """The answer to Connect, WhereIs, Stop, DialBack and Moving, and the refusal of Reserve."""
 
     code: Code
     host: HostText = ""
@@ -85,6 +89,19 @@ class Drain(RelayWire, frozen=True):
     """The relay leaves in so many seconds: reserve elsewhere. Circuits work until then."""
 
     seconds: Annotated[int, Meta(ge=0, le=3600)]
+
+
+class DialBack(RelayWire, frozen=True):
+    """Asks a member to dial us at the address at which it sees us, to learn whether that works. The
+    filler makes the request dearer than the answer."""
+
+    port: Annotated[int, Meta(ge=1, le=65535)]
+    filler: Annotated[bytes, Meta(min_length=PROBE_FILLER_BYTES, max_length=PROBE_FILLER_BYTES)]
+
+
+class Moving(RelayWire, frozen=True):
+    """The sender is about to dial the receiver, beside a connection through a relay: what comes
+    takes over without ending the link."""
 
 
 class Punch(RelayWire, frozen=True):
@@ -126,6 +143,8 @@ RelayMessage = (
     | Stop
     | Status
     | Drain
+    | DialBack
+    | Moving
     | Punch
     | PunchNow
     | PunchFailed

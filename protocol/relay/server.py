@@ -211,16 +211,11 @@ class RelayServer:
         return list(self._reservations)
 
     def tick(self, now: float) -> list[int]:
-        """Let reservations expire; return the circuits to end, which are due."""
+        """Let reservations expire; return the circuits to end, which are due. Call it often."""
         for peer in [peer for peer, held in self._reservations.items() if held.expires <= now]:
             del self._reservations[peer]
         due = [(number, self._due(one)) for number, one in self._circuits.items()]
         return [self._end(number, reason) for number, (at, reason) in due if at <= now]
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` is due next; None if only an event matters."""
-        dues = [self._due(circuit)[0] for circuit in self._circuits.values()]
-        return min((*dues, *(held.expires for held in self._reservations.values())), default=None)
 
     # --- inside ------------------------------------------------------------------------------
 

@@ -110,15 +110,6 @@ class Hello(Message, frozen=True):
     signature: Signature = b""
 
 
-class Moving(Message, frozen=True):
-    """The sender is about to dial the receiver, beside a connection through a relay: what comes
-    takes over without ending the link. The receiver answers the same with ``answer``."""
-
-    route = Route("link")
-
-    answer: bool = False
-
-
 class Goodbye(Message, frozen=True):
     """The sender leaves or refuses the link; it finishes none of the work it holds."""
 
@@ -574,34 +565,6 @@ class Chunk(Message, frozen=True):
     stage: StageIndex
     version: StepIndex
     index: ChunkIndex | None
-
-
-# --- reachability ---------------------------------------------------------------------------
-
-PROBE_FILLER_BYTES: Final = 640
-"""More than a prober sends for a request: three SYNs, or a dial and the first half of a handshake,
-each with the headers of its packets."""
-
-
-class ProbeRequest(Message, frozen=True):
-    """Ask a member to dial us at the address at which it sees us. The filler makes the request
-    dearer than the answer."""
-
-    route = Route("node", "reach.requested", sender="peer")
-
-    number: Count
-    port: OuterPort
-    filler: Annotated[bytes, Meta(min_length=PROBE_FILLER_BYTES, max_length=PROBE_FILLER_BYTES)]
-
-
-class Probed(Message, frozen=True):
-    """Answer to a ProbeRequest: whether the receiver has proved its identity there. None: it was
-    not dialled."""
-
-    route = Route("node", "reach.probed", sender="peer")
-
-    number: Count
-    reached: bool | None
 
 
 MESSAGES: Final = tuple(

@@ -13,9 +13,8 @@ from typing import Final, Literal
 
 from protocol import limits
 
-Taker = Literal["link", "node", "elector", "seat"]
-"""The taker of a message: the link's carrier, the engine of a node, the volunteer's elector, or the
-seat in a stage."""
+Taker = Literal["node", "elector", "seat"]
+"""The taker of a message: the engine of a node, the volunteer's elector, or the seat in a stage."""
 Sender = Literal[
     "anyone", "peer", "member", "stage before", "stage after", "near", "stage", "serves stage"
 ]

@@ -26,11 +26,10 @@ import trio
 
 from client.lab.local_swarm import terminate_as_interrupt
 from client.net.errors import NetworkError
-from client.net.libp2p_network import MAX_GREETINGS, open_network
-from client.net.network import Inbound
+from client.net.libp2p_network import MAX_GREETINGS, Libp2pNetwork, open_network
 from client.train.messaging.handshake import CLIENT, PROTOCOL
 from protocol.ids import PeerId
-from protocol.wire.messages import PROBE_FILLER_BYTES, Hello, Probed, ProbeRequest
+from protocol.wire.messages import Hello
 from tests.bench.machines import commit, this_machine
 from tests.netlab import ground
 from tests.netlab.inside import inside
@@ -61,22 +60,18 @@ async def _ask_without_end(address: str, seconds: float) -> dict[str, int]:
     """Ask a member to dial us back; return what it answered, by kind."""
     said = dict.fromkeys(("identities", "asked", "dialled", "refused"), 0)
 
-    async def hear(events: object) -> None:
-        async for event in events:  # type: ignore[attr-defined]
-            if isinstance(event, Inbound) and isinstance(event.message, Probed):
-                said["refused" if event.message.reached is None else "dialled"] += 1
+    async def ask(network: Libp2pNetwork, peer: PeerId) -> None:
+        answer = await network.probe(peer, random.randrange(1, 65536))
+        said["refused" if answer is None else "dialled"] += 1
 
     with trio.move_on_after(seconds):
         while True:
             async with open_network(os.urandom(32), []) as network, trio.open_nursery() as nursery:
-                nursery.start_soon(hear, network.events)
                 with suppress(NetworkError):
                     peer = await network.connect(address)
                     said["identities"] += 1
-                    while True:
-                        port = random.randrange(1, 65536)
-                        filler = bytes(PROBE_FILLER_BYTES)
-                        await say(network, peer, ProbeRequest(said["asked"], port, filler))
+                    while network.ends(peer) is not None:
+                        nursery.start_soon(ask, network, peer)
                         said["asked"] += 1
                         await trio.sleep(0.005)
                 nursery.cancel_scope.cancel()
@@ -149,7 +144,7 @@ def forge(seconds: float) -> list[str]:
         told = inside(net, "liar", lambda: trio.run(all_liars))
         took = time.monotonic() - began
         standings, advertised = _standing(victim)
-        asked = len(victim.answered)
+        asked = len(victim.answers)
     false = [text for text in advertised if mine not in text and "127.0.0.1" not in text]
     held = "held" if not false and (mine, "public") in standings else "missed"
     return [

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +19,7 @@ import trio.testing
 from client.net import addresses
 from client.net.addresses import (
     MAX_LOOKUPS,
+    MAX_SLOW_LOOKUPS,
     Destination,
     numeric_host,
     parse_destination,
@@ -84,11 +89,11 @@ async def test_a_name_is_looked_up_among_the_addresses_of_its_kind(
 ) -> None:
     asked: list[tuple[object, ...]] = []
 
-    async def look_up(*what: object) -> list[tuple[object, ...]]:
+    def look_up(*what: object) -> list[tuple[object, ...]]:
         asked.append(what)
         return [(0, 0, 0, "", ("fe80::7%eth0", 1)), (0, 0, 0, "", ("2a11::9", 1))]
 
-    monkeypatch.setattr(trio.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     named = Destination("dns6", "node.example.org", 4001, PEER)
     found = await numeric_host(named)
     assert (found.kind, found.host, found.port, found.peer) == ("ip6", "fe80::7", 4001, PEER)
@@ -103,31 +108,67 @@ async def test_a_name_is_looked_up_among_the_addresses_of_its_kind(
 async def test_a_name_that_nobody_knows_is_said(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    async def look_up(*_: object) -> None:
+    def look_up(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(trio.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
     with pytest.raises(AddressError, match=rf"/dns4/node.example.org/tcp/4001.*: {error}"):
         await numeric_host(Destination("dns4", "node.example.org", 4001, PEER))
 
 
-async def test_names_that_nobody_answers_for_leave_threads_for_others(
+class Resolver:
+    """Answers for no name of ``slow`` before it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[str] = []
+        self._answers = threading.Event()
+        monkeypatch.setattr(socket, "getaddrinfo", self._look_up)
+        monkeypatch.setattr(addresses, "_lookups", trio.CapacityLimiter(MAX_LOOKUPS))
+        monkeypatch.setattr(addresses, "_slow_lookups", trio.CapacityLimiter(MAX_SLOW_LOOKUPS))
+        monkeypatch.setattr(addresses, "_unanswered", OrderedDict())
+        monkeypatch.setattr(addresses, "SLOW_LOOKUP_S", 0.0)  # of a name that is answered at last
+
+    def _look_up(self, host: str, *_: object) -> list[tuple[object, ...]]:
+        self.asked.append(host)
+        if host.startswith("slow"):
+            self._answers.wait()
+        return [(0, 0, 0, "", ("203.0.113.7", 1))]
+
+    @asynccontextmanager
+    async def asked_for(self, names: Iterable[tuple[int, str]]) -> AsyncIterator[None]:
+        """Look up these names of peers, and answer for all at the end."""
+        async with trio.open_nursery() as nursery:
+            try:
+                for number, name in names:
+                    named = Destination("dns4", f"{name}.example.org", 4001, peer(number))
+                    nursery.start_soon(numeric_host, named)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                yield
+            finally:
+                self._answers.set()
+        self._answers.clear()
+
+
+async def test_names_that_nobody_answers_for_take_few_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[str] = []
+    resolver = Resolver(monkeypatch)
+    names = [(number, f"slow{number}") for number in range(3 * MAX_LOOKUPS)]
+    async with resolver.asked_for(names):
+        assert len(resolver.asked) == MAX_LOOKUPS
+    async with resolver.asked_for(names):
+        assert len(resolver.asked) == len(names) + MAX_SLOW_LOOKUPS, "each was slow before"
 
-    async def look_up(host: str, *_: object) -> None:
-        asked.append(host)
-        await trio.sleep_forever()
 
-    monkeypatch.setattr(trio.socket, "getaddrinfo", look_up)
-    async with trio.open_nursery() as nursery:
-        for number in range(3 * MAX_LOOKUPS):
-            named = Destination("dns4", f"node{number}.example.org", 4001, PEER)
-            nursery.start_soon(numeric_host, named)
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(asked) == MAX_LOOKUPS
-        nursery.cancel_scope.cancel()
+async def test_whoever_advertises_slow_names_keeps_nobody_else_from_being_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolver = Resolver(monkeypatch)
+    of_one = [(1, f"slow{number}") for number in range(3 * MAX_LOOKUPS)]
+    async with resolver.asked_for(of_one[:1]), resolver.asked_for(of_one):
+        assert len(resolver.asked) == 1 + MAX_SLOW_LOOKUPS
+        named = Destination("dns4", "node.example.org", 4001, peer(2))
+        assert (await numeric_host(named)).host == "203.0.113.7"
 
 
 def test_whoever_is_reached_through_a_peer_has_an_address_that_may_be_advertised() -> None:

@@ -84,7 +84,7 @@ def test_a_clock_that_jumps_tells_of_a_sleep_and_the_links_that_survived_stay() 
             a.watch.explain = explain
             await b.connect(a.addresses[0])
             await is_up(a, b)
-            await until(lambda: b.peer_id in a.watch.machine._known)  # it has looked at the link
+            await until(lambda: b.peer_id in a.watch._known)  # it has looked at the link
             link = a._links[b.peer_id]
             clock.ahead_s = JUMP_S
             await until(lambda: told)
@@ -111,10 +111,9 @@ async def test_what_the_world_knows_is_renewed_after_a_change(networks: Networks
     async with networks() as a:
         renewed: list[Libp2pNetwork] = []
         a.watch.renew = lambda: renewed.append(a)
-        machine = a.watch.machine
-        machine._surroundings = None
-        machine.looked(surroundings(), [], trio.current_time())
+        a.watch._surroundings = None
+        a.watch.looked(surroundings(), trio.current_time())
         before = surroundings()
-        machine._surroundings = type(before)(before.hosts | {"10.9.9.9"}, before.routers)
+        a.watch._surroundings = type(before)(before.hosts | {"10.9.9.9"}, before.routers)
         a.watch._look_now.set()
         await until(lambda: renewed)

@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from client.net import gateway
 from client.net.gateway import WAITS_S, MappingRefused, _answer, _connected
+from client.net.pcp import Mapped
 from client.net.upnp import ABOUT
-from protocol.port_mapping.mapped import Mapped
 
 
 @pytest.fixture

@@ -7,15 +7,17 @@ import contextlib
 import pytest
 import trio
 
-from client.net.carrier import LANES, MOVES_BURST
+from client.net.carrier import LANES
 from client.net.errors import DialError
 from client.net.handshake import request_protocol
 from client.net.libp2p_patches import GuardedStream
 from client.net.network import PeerDown, PeerUp
-from client.net.yamux import MAX_REPLY_BYTES, YamuxSession
+from client.net.relay.exchange import FAILURES, ask
+from client.net.yamux import MAX_REPLY_BYTES, YamuxLimits, YamuxSession
 from client.net.yamux_stream import HEADER, PING, SYN
+from protocol.relay.messages import Moving, Status
 from protocol.wire.framing import PREFIX, encode_frame
-from protocol.wire.messages import Chunk, Goodbye, Moving, encode_message
+from protocol.wire.messages import Chunk, Goodbye, encode_message
 from tests.support.arrivals import backward, is_up, next_inbound, say, until
 from tests.support.loopback import Intrude, Networks
 
@@ -123,19 +125,30 @@ async def test_a_lane_cannot_be_opened_twice(networks: Networks, intrude: Intrud
         assert a.statistics().refused["lane-opened-twice"] == 1
 
 
-@pytest.mark.parametrize("answer", [False, True], ids=["moves", "answers nobody asked for"])
-async def test_who_says_without_end_that_it_moves_loses_the_link(
-    networks: Networks, intrude: Intrude, answer: bool
-) -> None:
-    flood = b"".join(encode_frame(encode_message(Moving(answer)))) * int(MOVES_BURST + 50)
-    async with (
-        networks() as a,
-        hostile_lane(intrude, a.addresses[0], "control") as (session, stream),
-    ):
-        await stream.send_all([flood])
-        await until(lambda: session.closed)
-        assert a.statistics().refused["moving-flood"] == 1
-        assert a.statistics().frames_in <= MOVES_BURST + 10
+async def test_who_says_without_end_that_it_moves_loses_the_link(networks: Networks) -> None:
+    async with networks() as a, networks() as b:
+        await b.connect(a.addresses[0])
+        connection = b.direct(a.peer_id)
+        assert connection is not None
+        with contextlib.suppress(*FAILURES):
+            for _ in range(int(YamuxLimits.opened_burst) + 50):
+                stream, answer = await ask(connection, Moving())
+                assert answer == Status("ok")
+                stream.send_eof()
+        await until(lambda: a.statistics().refused.get("stream-flood") == 1)
+        while not isinstance(told := await a.events.receive(), PeerDown):
+            pass
+        assert told == PeerDown(b.peer_id, "stream-flood"), "its process has not ended"
+
+
+async def test_an_answer_that_nobody_has_asked_for_is_a_broken_rule(networks: Networks) -> None:
+    async with networks() as a, networks() as b:
+        await b.connect(a.addresses[0])
+        connection = b.direct(a.peer_id)
+        assert connection is not None
+        with contextlib.suppress(*FAILURES):
+            await ask(connection, Status("ok"))
+        await until(lambda: a.statistics().refused.get("relay-message-unasked") == 1)
 
 
 def unfinished(payload_bytes: int) -> bytes:

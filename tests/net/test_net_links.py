@@ -10,7 +10,7 @@ import trio
 
 from client.net.carrier import Outgoing, outgoing
 from client.net.errors import PeerUnreachable
-from client.net.links import CROSSING_S, MOVE_ANSWER_S, QUEUE_ITEMS, Link
+from client.net.links import CROSSING_S, QUEUE_ITEMS, Link
 from protocol.ids import PeerId
 from protocol.wire.messages import Goodbye
 
@@ -127,29 +127,11 @@ class TestANewConnection:
         made = up(carrier(dialled=True, relay="r"))
         direct, relayed = (carrier(dialled=True, relay=r).connection for r in (None, "r"))
         assert made.is_over_for(direct), "nobody has said so"
-        made.moving(answer=False)
+        made.moving()
         assert not made.is_over_for(direct)
         assert made.is_over_for(relayed)
         await trio.sleep(CROSSING_S)
         assert made.is_over_for(direct)
-
-
-@pytest.mark.parametrize("answered", [True, False])
-async def test_a_move_is_announced_and_its_answer_awaited(
-    autojump_clock: trio.testing.MockClock, answered: bool
-) -> None:
-    made, knows = up(carrier(dialled=True, relay="r")), list[bool]()
-
-    async def announce() -> None:
-        knows.append(await made.announce_move())
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(announce)
-        await trio.sleep(1)
-        assert len(made.queues["control"]) == 1
-        made.moving(answer=answered)
-    assert knows == [answered]
-    assert trio.current_time() == pytest.approx(1 if answered else MOVE_ANSWER_S)
 
 
 async def test_what_waits_is_dropped_with_the_last_connection() -> None:

@@ -312,7 +312,7 @@ async def test_who_is_expelled_is_cut_off_and_stays_out(networks: Networks) -> N
 async def test_the_ends_of_a_link_are_those_of_both_sides(networks: Networks) -> None:
     async with networks() as a, networks() as b:
         assert a.ends(b.peer_id) is None
-        assert not await a.probe(b.peer_id, 1)
+        assert await a.probe(b.peer_id, 1) is None
         await b.connect(a.addresses[0])
         await is_up(a, b)
         ours, theirs = a.ends(b.peer_id), b.ends(a.peer_id)

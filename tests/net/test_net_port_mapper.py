@@ -9,9 +9,9 @@ import trio
 from trio.testing import MockClock
 
 from client.net import gateway
+from client.net.pcp import Mapped, MappingRefused, Way
 from client.net.port_mapper import LEASE_S, LEAST_LEASE_S, LOOK_S, MOST_RETRY_S, PortMapper
 from protocol.pace import ASIDE_S
-from protocol.port_mapping.mapped import Mapped, MappingRefused, Way
 
 OURS, OTHERS = 4001, (20_001, 20_002)
 
@@ -170,6 +170,25 @@ async def test_another_router_is_asked_anew_and_the_answer_of_the_last_one_not_a
         assert router.told == [OURS, None, OURS]
         assert not router.ended
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_what_the_router_maps_though_it_is_not_wanted_any_more_is_given_back(
+    router: Router, autojump_clock: MockClock, ends: bool
+) -> None:
+    router.takes_s = LOOK_S + 2.0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(router.mapper.run)
+        await trio.sleep(LOOK_S - 1.0)
+        router.wanted = None
+        if ends:
+            nursery.cancel_scope.cancel()
+        else:
+            await trio.sleep(2 * LOOK_S)
+            assert router.told == [OURS, None]
+            nursery.cancel_scope.cancel()
+    assert (router.interrupted, router.ended[0]) == (0, (OURS, OURS))
+    assert trio.current_time() < 20.0
 
 
 async def test_for_a_port_that_is_somebody_elses_another_is_asked_at_once(

@@ -56,7 +56,6 @@ class Lane:
                 admitted=trio.lowlevel.checkpoint,
                 sent=lambda: None,
                 relay=_no_circuits,
-                moving=lambda answer: None,
             ),
             self.pacing,
             UnfinishedFrames(),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from client.control.snapshot import Snapshot
-from protocol.connectivity.machine import SILENT_WORDS
+from client.net.connectivity import SILENT_WORDS
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import Router
 from tests.support.cases import usual

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import trio
 
 from client.net import tcp
-from protocol.wire.messages import PROBE_FILLER_BYTES, ProbeRequest
+from protocol.relay.messages import PROBE_FILLER_BYTES
 from tests.netlab import ground
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import IPv6, Router
@@ -87,6 +89,7 @@ def test_a_forwarded_port_is_found_and_its_end_is_noticed() -> None:
             assert found.words == (f"reachable at {net.public('home')} port {PORT}, 3 members say")
             mine = f"/ip4/{net.public('home')}/tcp/{PORT}/p2p/{member.network.peer_id}"
             assert member.reach.advertised(member.addresses)[0] == mine
+            time.sleep(0.5)  # what is under way as it restarts is answered by a reset
             net.restart_router("home")
             member.reach.machine.listens([], {"ip4": PORT}, 0.0)  # as after a change of network
             member.wait(lambda now: now.state == "unreachable")
@@ -104,11 +107,10 @@ def test_a_prober_sends_fewer_bytes_than_it_is_asked_with(kind: Router | None) -
         port = home.network.listening[0].port if kind is None else 9
         counted = net.command("one", ["nft", "-f", "-"])
         ground.run(counted, COUNTERS.format(own=PORT))
-        request = ProbeRequest(7, port, bytes(PROBE_FILLER_BYTES))
-        trio.from_thread.run_sync(home.send, one.network.peer_id, request, trio_token=home.token)
-        home.wait(lambda _: 7 in home.answered)
+        asked = one.network.peer_id, port
+        reached = trio.from_thread.run(home.probe, *asked, trio_token=home.token)
         assert 0 < net.counted("one", "dialled") <= PROBE_FILLER_BYTES
-        assert home.answered[7] == (kind is None)
+        assert reached == (kind is None)
 
 
 @needs_mapper

@@ -13,8 +13,8 @@ from functools import partial
 import trio
 
 from client.net import port_mapper
+from client.net.pcp import Mapped, Way
 from client.net.port_mapper import PortMapper
-from protocol.port_mapping.mapped import Mapped, Way
 
 
 async def main(port: int, way: Way) -> None:

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 import trio
 
 from client.net.errors import AddressError, DialError, NetworkError, PeerUnreachable
-from client.net.network import Inbound, LinkEnds, NetEvent, NetworkStatistics, PeerDown, PeerUp
+from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
 from client.net.penalties import PenaltyBox
 from client.net.queues import BoundedQueue
 from protocol.address import Address
 from protocol.errors import LocalProtocolError
 from protocol.hosts import Outer
 from protocol.ids import PeerId
+from protocol.reachability.machine import Ends
 from protocol.wire.messages import Message, decode_message, encode_message
 from protocol.wire.route import Lane
 
@@ -223,17 +224,17 @@ class MemoryNetwork:
         """Nowhere."""
         return ()
 
-    def ends(self, peer: PeerId) -> LinkEnds | None:
+    def ends(self, peer: PeerId) -> Ends | None:
         """Return None: there are no addresses here."""
         return None
 
     def seen_at(self, hosts: Sequence[str], outers: Sequence[Outer]) -> None:
         """Do nothing."""
 
-    async def probe(self, peer: PeerId, port: int) -> bool:
-        """Reach nobody."""
+    async def probe(self, peer: PeerId, port: int) -> bool | None:
+        """Ask nobody."""
         await trio.lowlevel.checkpoint()
-        return False
+        return None
 
     async def disconnect(self, peer: PeerId, reason: str) -> None:
         """Flush, end the link, and stop wanting the peer."""

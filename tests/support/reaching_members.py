@@ -24,7 +24,7 @@ from client.train.messaging.handshake import CLIENT, PROTOCOL
 from client.train.swarm.reach import Reach
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
-from protocol.wire.messages import Hello, Message, Probed, ProbeRequest
+from protocol.wire.messages import Hello, Message
 from tests.netlab.inside import inside
 from tests.netlab.internet import Internet
 
@@ -39,8 +39,8 @@ class ReachingMember:
         self._dial, self._port_mapping = dial, port_mapping
         self.addresses: tuple[str, ...] = ()
         self.words: list[str] = []
-        self.answered: dict[int, bool | None] = {}
-        """What probers have answered, by the number of the request."""
+        self.answers: list[bool | None] = []
+        """Of probers, in order."""
         self.received: list[Message] = []
         """What peers have sent that is not about reachability, in order."""
         self.token: trio.lowlevel.TrioToken
@@ -65,6 +65,11 @@ class ReachingMember:
         else:
             self.words.append(effect.words)
 
+    async def probe(self, peer: PeerId, port: int) -> bool | None:
+        """Ask a prober, and note what it answers."""
+        self.answers.append(answer := await self._probe(peer, port))
+        return answer
+
     # --- running --------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -74,8 +79,9 @@ class ReachingMember:
             trio.open_nursery() as nursery,
         ):
             self.network = network
+            self._probe, network.probe = network.probe, self.probe  # type: ignore[method-assign]
             self.token = trio.lowlevel.current_trio_token()
-            self.reach = Reach(self, network, lambda peer: True, nursery)
+            self.reach = Reach(self, network, nursery)
             nursery.start_soon(self.reach.run)
             nursery.start_soon(self._take)
             if self._port_mapping:
@@ -104,11 +110,6 @@ class ReachingMember:
                     self.network.admit(peer)
                     if seen is not None:
                         self.reach.observed(peer, seen)
-                case Inbound(peer, ProbeRequest() as message):
-                    self.reach.requested(peer, message)
-                case Inbound(peer, Probed() as message):
-                    self.answered[message.number] = message.reached
-                    self.reach.probed(peer, message)
                 case Inbound(_, message):
                     self.received.append(message)
 

@@ -64,6 +64,12 @@ async def send_message(stream: YamuxStream, message: RelayMessage) -> None:
     await stream.send_all([_framed(message)])
 
 
+async def send_last(stream: YamuxStream, message: RelayMessage) -> None:
+    """Send a message, and nothing more; raises StreamReset or ConnectionLost."""
+    await send_message(stream, message)
+    stream.send_eof()
+
+
 async def receive_message(stream: YamuxStream) -> RelayMessage:
     """Wait for a message.
 
@@ -100,6 +106,21 @@ async def ask(connection: Connection, message: RelayMessage) -> tuple[YamuxStrea
 
 FAILURES: Final = (NetworkError, HandshakeFailed, RemoteProtocolError, trio.TooSlowError)
 """What ``ask`` raises when the other side is of no use."""
+
+
+async def answer_to(
+    links: Links, connection: Connection, message: RelayMessage
+) -> RelayMessage | None:
+    """Ask, and end the stream; None: there is no answer. Whoever answers nonsense is blamed."""
+    try:
+        stream, answer = await ask(connection, message)
+    except RemoteProtocolError as error:
+        links.penalise(connection.peer, error.penalty, error.reason)
+        return None
+    except FAILURES:
+        return None
+    stream.send_eof()
+    return answer
 
 
 def _framed(message: RelayMessage) -> bytes:

@@ -11,9 +11,7 @@ State: the machine, the shares, and the streams of each request.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -24,11 +22,12 @@ from msgspec.structs import replace
 from client.net.errors import NetworkError
 from client.net.host import Connection
 from client.net.pacing import Pacing
-from client.net.relay.exchange import FAILURES, Links, ask, send_message
+from client.net.relay.exchange import FAILURES, Links, answer_to, ask, send_message
 from client.net.yamux_stream import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
+from protocol.pace import TICK_S
 from protocol.relay.holding import Holding, Room
 from protocol.relay.messages import Connect, Drain, Reserve, Status, Stop, WhereIs
 from protocol.relay.server import Asked, RelayLimits, RelayServer
@@ -78,7 +77,6 @@ class PassingOn:
         self._requests: dict[int, _Request] = {}
         self._numbers = count(1)
         self._turns: dict[int, trio.Event] = {}
-        self._due = trio.Event()
         self._asked = trio.Event()
         nursery.start_soon(self._tick)
         nursery.start_soon(self._grant_later)
@@ -101,7 +99,6 @@ class PassingOn:
             message = Drain(min(3600, max(0, int(drain_s))))
             for peer in self.machine.drain(drain_s, trio.current_time()):
                 self._nursery.start_soon(self._tell, peer, message)
-            self._due.set()
 
     def link_ended(self, peer: PeerId) -> None:
         """The link with a peer has ended."""
@@ -138,12 +135,10 @@ class PassingOn:
         answer, blame = self.machine.asked(asked, trio.current_time())
         if blame is not None:
             self._links.penalise(peer, blame.points, blame.reason)
-        self._due.set()
         if isinstance(answer, Stop) and isinstance(message, Connect):
             ask_target = replace(answer, host=connection.ip)
             agrees = await self._ask_target(request, PeerId(message.target), ask_target)
             request.joined = self.machine.agreed(number, agrees, trio.current_time())
-            self._due.set()
             answer = Status("ok" if request.joined else "unreachable")
         is_member = self._links.is_member(peer)  # perhaps since it has asked
         if is_member and not isinstance(message, Reserve) and answer == Status("ok"):
@@ -206,7 +201,6 @@ class PassingOn:
             holding.close()
         to.send_eof()
         self.machine.half_closed(number, trio.current_time())
-        self._due.set()
 
     async def _turn(self, sender: _Sender, size_bytes: int) -> None:
         """Wait until the sender's share allows for a piece."""
@@ -239,23 +233,17 @@ class PassingOn:
     async def _tick(self) -> None:
         while True:
             self._end(self.machine.tick(trio.current_time()))
-            self._due = trio.Event()
-            due = self.machine.next_deadline()
-            with trio.move_on_at(math.inf if due is None else due):
-                await self._due.wait()
+            await trio.sleep(TICK_S)
 
     def _end(self, circuits: Iterable[int]) -> None:
         for number in circuits:
             if (request := self._requests.get(number)) is not None:
                 request.scope.cancel()
-        self._due.set()
 
     async def _tell(self, peer: PeerId, message: Drain) -> None:
         connection = self._links.direct(peer)
         if connection is not None:
-            with suppress(*FAILURES):
-                stream, _ = await ask(connection, message)
-                stream.send_eof()
+            await answer_to(self._links, connection, message)
 
     def _forget(self, number: int, request: _Request) -> None:
         del self._requests[number]

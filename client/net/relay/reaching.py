@@ -6,7 +6,6 @@ like any address; one from a peer is handed to the host like an inbound connecti
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,13 +17,14 @@ from client.net.addresses import Destination, parse_destination
 from client.net.errors import AddressError, DialError
 from client.net.host import Connection
 from client.net.relay.circuit import CircuitStream
-from client.net.relay.exchange import FAILURES, Links, ask, send_message
+from client.net.relay.exchange import FAILURES, Links, answer_to, ask, send_last, send_message
 from client.net.transport import ByteStream, closing
 from client.net.yamux_stream import YamuxStream
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import number_of, prefix_of
 from protocol.ids import PeerId
+from protocol.pace import TICK_S
 from protocol.relay.client import RelayClient
 from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, Stop
 
@@ -69,7 +69,6 @@ class Reaching:
         """Where each relay is that we may name in our own addresses."""
         self._told: tuple[PeerId, ...] = ()
         """The relays through which we were reached when ``moved`` was called last."""
-        self._due = trio.Event()
         nursery.start_soon(self._tick)
 
     def update(self, relays: Mapping[PeerId, Sequence[str]], *, needed: bool) -> None:
@@ -99,8 +98,7 @@ class Reaching:
         """Take what a relay says on a stream of its own."""
         relay = connection.peer
         if relay not in self.machine.needed or connection.relay is not None:
-            await send_message(stream, Status("no-reservation"))
-            stream.send_eof()
+            await send_last(stream, Status("no-reservation"))
             return
         await send_message(stream, Status("ok"))
         if isinstance(message, Drain):
@@ -160,14 +158,7 @@ class Reaching:
         connection = self._links.direct(relay)
         if connection is None:
             return None
-        try:
-            stream, answer = await ask(connection, Reserve())
-        except RemoteProtocolError as error:
-            self._links.penalise(relay, error.penalty, error.reason)
-            return None
-        except FAILURES:
-            return None
-        stream.send_eof()
+        answer = await answer_to(self._links, connection, Reserve())
         if not isinstance(answer, Reserved):
             return None
         near = [one for one in candidates if one.host == connection.ip]
@@ -178,10 +169,7 @@ class Reaching:
     async def _tick(self) -> None:
         while True:
             self._perform(self.machine.tick(trio.current_time()))
-            self._due = trio.Event()
-            due = self.machine.next_deadline()
-            with trio.move_on_at(math.inf if due is None else due):
-                await self._due.wait()
+            await trio.sleep(TICK_S)
 
     def _perform(self, requests: list[PeerId]) -> None:
         for relay in requests:
@@ -190,7 +178,6 @@ class Reaching:
         if (relays := self.machine.relays) != self._told:
             self._told = relays
             self._moved()
-        self._due.set()
 
 
 def _prefix_of(address: Destination) -> str:

@@ -1,4 +1,4 @@
-"""Drives the machine of reachability: hears where peers see us, asks and dials for probes.
+"""Drives the machine of reachability: hears where peers see us, and asks for probes.
 
 Every few seconds it looks at this machine's addresses, which change with the network. What is found
 goes into our advert at once, and to the owner in words. State: the machines, and what was told.
@@ -15,19 +15,24 @@ import trio
 from client.control.snapshot import ReachView
 from client.net.addresses import reachable_hosts
 from client.net.network import Network
+from client.net.pcp import Mapped
 from client.train.ports import Ports
 from protocol.address import Address, parse_address
 from protocol.effects import Explain, Penalise
 from protocol.hosts import is_global, is_loopback, kind_of, number_of
 from protocol.ids import PeerId
-from protocol.port_mapping.mapped import Mapped
-from protocol.reachability.budgets import Budgets
-from protocol.reachability.machine import Ends, Place, Reachability, Source, Standing, Verdict
-from protocol.wire.messages import Probed, ProbeRequest
+from protocol.reachability.budgets import FLOOD_POINTS, Budgets
+from protocol.reachability.machine import (
+    Place,
+    Probe,
+    Reachability,
+    Source,
+    Standing,
+    Verdict,
+)
 
 LOOK_S: Final = 5.0
 """Between two looks at this machine's addresses."""
-FLOOD_POINTS: Final = 10
 
 
 class Reach:
@@ -36,7 +41,6 @@ class Reach:
     Args:
         engine: sends and explains.
         network: our links.
-        is_member: whether a peer is one; only members are dialled back.
         nursery: ends with the node.
     """
 
@@ -44,11 +48,9 @@ class Reach:
         self,
         engine: Ports,
         network: Network,
-        is_member: Callable[[PeerId], bool],
         nursery: trio.Nursery,
     ) -> None:
         self._engine, self._network, self._nursery = engine, network, nursery
-        self._is_member = is_member
         self.machine, self._budgets = Reachability(), Budgets()
         self.announced: Sequence[Address] = ()
         """Addresses that the owner announces."""
@@ -73,29 +75,13 @@ class Reach:
     def observed(self, peer: PeerId, place: Place) -> None:
         """A peer says where it sees us."""
         ends = self._network.ends(peer)
-        if self._is_flood(peer) or ends is None or number_of(place[0]) is None:
+        if not self._budgets.hears(peer, self._engine.now()):
+            self._engine.perform(Penalise(peer, "reach-flood", FLOOD_POINTS))
             return
-        known = Ends(ends.host, ends.own_port, ends.dialled)
-        self.machine.observed(peer, known, place, self._engine.now())
+        if ends is None or number_of(place[0]) is None:
+            return
+        self.machine.observed(peer, ends, place, self._engine.now())
         self._tell_network()
-        self._go_on()
-
-    def requested(self, peer: PeerId, message: ProbeRequest) -> None:
-        """Dial a member back, within our budget."""
-        if self._is_flood(peer):
-            return
-        ends, now = self._network.ends(peer), self._engine.now()
-        granted = ends is not None and self._is_member(peer)
-        if ends is None or not granted or not self._budgets.dials_back(ends.host, now):
-            self._engine.send(peer, Probed(message.number, None))
-            return
-        self._nursery.start_soon(self._dial_back, peer, message)
-
-    def probed(self, peer: PeerId, message: Probed) -> None:
-        """A prober answers."""
-        if self._is_flood(peer):
-            return
-        self.machine.probed(peer, message.number, message.reached)
         self._go_on()
 
     def _tell_network(self) -> None:
@@ -103,15 +89,10 @@ class Reach:
         known = [outer for outer in outers if outer is not None]
         self._network.seen_at(self.machine.outer_hosts(), known)
 
-    def _is_flood(self, peer: PeerId) -> bool:
-        hears = self._budgets.hears(peer, self._engine.now())
-        if not hears:
-            self._engine.perform(Penalise(peer, "reach-flood", FLOOD_POINTS))
-        return not hears
-
-    async def _dial_back(self, peer: PeerId, message: ProbeRequest) -> None:
-        reached = await self._network.probe(peer, message.port)
-        self._engine.send(peer, Probed(message.number, reached))
+    async def _probe(self, probe: Probe) -> None:
+        reached = await self._network.probe(probe.peer, probe.place[1])
+        self.machine.probed(probe, reached)
+        self._go_on()
 
     def wants_mapping(self) -> int | None:
         """Return the port that a router should map; None: we have a public IPv4 address, or none
@@ -175,8 +156,8 @@ class Reach:
         return {**mapped, **announced}
 
     def _go_on(self) -> None:
-        for effect in self.machine.tick(self._engine.now()):
-            self._engine.send(effect.peer, effect.message)
+        for probe in self.machine.tick(self._engine.now()):
+            self._nursery.start_soon(self._probe, probe)
         news = [s for s in self.machine.standings() if self._is_news(s)]
         for standing in news:
             self._engine.perform(words_of(standing))

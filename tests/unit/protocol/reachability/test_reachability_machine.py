@@ -6,20 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.effects import Send
 from protocol.hosts import Outer
 from protocol.ids import PeerId
-from protocol.pace import ASIDE_S, FORGET_S, LOST_S
+from protocol.pace import ASIDE_S, LOST_S
 from protocol.reachability.budgets import Budgets
 from protocol.reachability.machine import (
     AGAIN_S,
     MAX_CANDIDATES,
     MAX_OBSERVERS,
     Ends,
+    Probe,
     Reachability,
     Verdict,
 )
-from protocol.wire.messages import PROBE_FILLER_BYTES, ProbeRequest
 
 US = "11.0.0.2"
 PORT = 4001
@@ -32,7 +31,7 @@ class World:
     def __init__(self, members: int = 3) -> None:
         self.now = 0.0
         self.machine = Reachability()
-        self.asked: list[Send] = []
+        self.asked: list[Probe] = []
         self.machine.listens(["192.168.1.2"], {"ip4": PORT, "ip6": PORT}, self.now)
         for number in range(members):
             self.meet(number)
@@ -45,13 +44,12 @@ class World:
         """Let time pass; who is asked to dial back, by name."""
         self.now += after_s
         self.asked = self.machine.tick(self.now)
-        return [str(send.peer) for send in self.asked]
+        return [str(probe.peer) for probe in self.asked]
 
     def answer(self, *reached: bool | None) -> None:
         """Those asked last answer in order, and the machine goes on."""
-        for send, answer in zip(self.asked, reached, strict=False):
-            assert isinstance(send.message, ProbeRequest)
-            self.machine.probed(send.peer, send.message.number, answer)
+        for probe, answer in zip(self.asked, reached, strict=False):
+            self.machine.probed(probe, answer)
 
     def verdict(self) -> Verdict:
         found = {(s.host, s.port): s.verdict for s in self.machine.standings()}
@@ -61,13 +59,12 @@ class World:
 def test_three_members_of_different_prefixes_have_to_agree() -> None:
     world = World(members=5)
     assert world.ask() == ["p0", "p1", "p2"]
-    message = world.asked[0].message
-    assert isinstance(message, ProbeRequest)
-    assert (message.port, len(message.filler)) == (PORT, PROBE_FILLER_BYTES)
+    assert world.asked[0].place == (US, PORT)
+    third = world.asked[2]
     world.answer(True, True)
     assert world.ask() == []
     assert world.verdict() is Verdict.UNKNOWN
-    world.machine.probed(PeerId("p2"), 3, True)
+    world.machine.probed(third, True)
     assert world.ask() == []
     assert world.verdict() is Verdict.PUBLIC
     assert world.machine.standings()[0].probers == 3
@@ -114,9 +111,11 @@ def test_two_that_agree_are_asked_again_as_soon_as_there_is_a_third() -> None:
 def test_silent_probers_are_replaced() -> None:
     world = World(members=4)
     world.ask()
+    asked = list(world.asked)
     world.answer(True, True)
-    assert world.ask(FORGET_S - 1) == []
-    assert world.ask(1) == ["p3"]
+    assert world.ask() == [], "the third may answer yet"
+    world.machine.probed(asked[2], None)
+    assert world.ask() == ["p3"]
     world.answer(True)
     world.ask()
     assert world.verdict() is Verdict.PUBLIC
@@ -158,12 +157,31 @@ def test_what_cannot_be_seen_from_elsewhere_is_no_observation() -> None:
 def test_answers_of_others_and_to_nothing_do_not_count() -> None:
     world = World()
     world.ask()
-    for send in world.asked:
-        assert isinstance(send.message, ProbeRequest)
-        world.machine.probed(PeerId("p77"), send.message.number, True)
-        world.machine.probed(send.peer, send.message.number + 100, True)
+    for probe in world.asked:
+        for peer in (PeerId("p77"), probe.peer):
+            world.machine.probed(Probe(peer, probe.prefix, probe.place), True)
+            world.machine.probed(Probe(peer, probe.prefix, (US, 77)), True)
     world.ask()
     assert world.verdict() is Verdict.UNKNOWN
+
+
+def test_an_answer_counts_once_and_only_in_the_probing_that_asked_for_it() -> None:
+    world = World()
+    world.ask()
+    before = list(world.asked)
+    world.answer(True, True)
+    for _ in range(2):
+        world.machine.probed(before[0], True)
+    world.ask()
+    assert world.verdict() is Verdict.UNKNOWN
+    world.machine.probed(before[2], True)
+    world.ask()
+    assert world.verdict() is Verdict.PUBLIC
+    assert len(world.ask(AGAIN_S)) == 3
+    for probe in before:
+        world.machine.probed(probe, False)
+    world.ask()
+    assert world.verdict() is Verdict.PUBLIC
 
 
 def test_a_port_that_a_peer_dialled_is_a_candidate_and_a_changed_address_none() -> None:
@@ -246,6 +264,7 @@ def test_whatever_is_said_it_stays_bounded_and_public_only_by_agreement(
     machine, now = Reachability(), 0.0
     machine.listens(["192.168.1.2"], {"ip4": PORT}, now)
     yes: set[str] = set()
+    asked: list[Probe] = []
     hosts = st.sampled_from([US, "11.9.9.9", "10.0.0.1", "2a11::1"])
     for _ in range(data.draw(st.integers(1, 30))):
         now += data.draw(st.floats(0, 100))
@@ -259,10 +278,11 @@ def test_whatever_is_said_it_stays_bounded_and_public_only_by_agreement(
                 machine.gone(peer, now)
             case 2:
                 answer = data.draw(st.sampled_from([True, False, None]))
-                machine.probed(peer, data.draw(st.integers(0, 20)), answer)
-                yes |= {str(peer)} if answer else set()
+                if asked:
+                    machine.probed(data.draw(st.sampled_from(asked)), answer)
+                    yes |= {str(peer)} if answer else set()
             case _:
-                machine.tick(now)
+                asked += machine.tick(now)
         standings = machine.standings()
         assert len(standings) <= MAX_CANDIDATES
         if not yes:
@@ -280,12 +300,11 @@ def test_ports_that_one_prefix_invents_use_up_no_budget_of_the_probers() -> None
             liar, port = PeerId(f"liar {number}"), 6000 + 10 * second + number
             world.machine.observed(liar, ends, (US, port), world.now)
         world.ask(5.0)
-        for send in world.asked:
-            assert isinstance(send.message, ProbeRequest)
-            prober = probers.get(str(send.peer))
+        for probe in world.asked:
+            prober = probers.get(str(probe.peer))
             granted = prober is not None and prober.dials_back(US, world.now)
-            reached = send.message.port == PORT if granted else None
-            world.machine.probed(send.peer, send.message.number, reached)
+            reached = probe.place[1] == PORT if granted else None
+            world.machine.probed(probe, reached)
         seen.append(world.verdict())
     assert Verdict.PUBLIC in seen
     assert set(seen[seen.index(Verdict.PUBLIC) :]) == {Verdict.PUBLIC}

@@ -45,13 +45,13 @@ def test_two_relays_of_different_prefixes_are_asked(
 def test_who_is_dialled_reserves_nowhere() -> None:
     machine = RelayClient()
     assert machine.update({R1: "p"}, False, 0.0) == []
-    assert machine.next_deadline() is None
+    assert machine.tick(1000.0) == []
 
 
 def test_a_reservation_is_renewed_and_given_up_when_no_longer_needed() -> None:
     machine = client({R1: "p", R2: "q"}, R1, R2)
     assert machine.relays == (R1, R2)
-    assert machine.next_deadline() == 300.0
+    assert machine.tick(299.9) == []
     assert machine.tick(300.0) == [R1, R2]
     assert machine.answered(R1, GRANTED, 301.0) == []
     assert machine.answered(R2, GRANTED, 301.0) == []
@@ -72,7 +72,8 @@ def test_a_reservation_is_renewed_where_it_would_be_made_now() -> None:
     machine.answered(R4, GRANTED, 603.0)
     machine.answered(R2, GRANTED, 603.0)
     assert machine.relays == (R2, R4, R1), "it lapses"
-    assert machine.next_deadline() == 902.0
+    assert machine.tick(901.9) == []
+    assert machine.relays == (R2, R4, R1)
     assert machine.tick(902.0) == []
     assert machine.relays == (R2, R4)
 
@@ -83,6 +84,7 @@ def test_a_relay_that_refuses_is_avoided_for_a_while() -> None:
     assert machine.answered(R1, None, 1.0) == [R3]
     machine.answered(R2, GRANTED, 1.0)
     assert machine.answered(R3, None, 2.0) == []  # nobody is left to ask
+    assert machine.tick(0.9 + ASIDE_S) == []
     assert machine.tick(1.0 + ASIDE_S) == [R1]
 
 

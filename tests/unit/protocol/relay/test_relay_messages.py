@@ -11,8 +11,11 @@ from protocol.address import parse_address
 from protocol.errors import RemoteProtocolError
 from protocol.ids import peer_id_from_key
 from protocol.relay.messages import (
+    PROBE_FILLER_BYTES,
     Connect,
+    DialBack,
     Drain,
+    Moving,
     Punch,
     PunchFailed,
     PunchRefused,
@@ -27,6 +30,7 @@ from protocol.relay.messages import (
 )
 
 RELAY, PEER = peer_id_from_key(bytes(32)), peer_id_from_key(b"\1" * 32)
+FILLER = bytes(PROBE_FILLER_BYTES)
 BY = f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}"
 
 
@@ -42,6 +46,8 @@ BY = f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}"
         Status("full"),
         Status("ok", "2001:db8::1"),
         Drain(30),
+        DialBack(4001, FILLER),
+        Moving(),
         Punch("203.0.113.9", 40_000),
         PunchFailed(),
         PunchRefused("busy"),
@@ -63,6 +69,8 @@ def test_messages_survive(message: RelayMessage) -> None:
         msgspec.msgpack.encode(["Status", "fine"]),
         msgspec.msgpack.encode(["Status", "ok", "x" * 46]),
         msgspec.msgpack.encode(["Drain", 10**9]),
+        msgspec.msgpack.encode(["DialBack", 0, FILLER]),
+        msgspec.msgpack.encode(["DialBack", 4001, FILLER[1:]]),  # cheaper than what it asks for
         msgspec.msgpack.encode(["Punch", "203.0.113.9", 22]),  # a service of the system
         msgspec.msgpack.encode(["Punch", "x" * 46, 40_000]),
         msgspec.msgpack.encode(["PunchRefused", "why not"]),

@@ -16,9 +16,9 @@ from protocol.wire.messages import (
     Backward,
     Chunk,
     Forward,
+    Goodbye,
     HeldOut,
     Message,
-    Moving,
     Reduced,
     Segment,
     decode_message,
@@ -105,12 +105,12 @@ def test_flipped_bytes_are_refused_or_parse_within_bounds(data: st.DataObject) -
         b"\xc0",
         msgspec.msgpack.encode([]),
         msgspec.msgpack.encode(["Nonsense"]),
-        msgspec.msgpack.encode({"type": "Moving", "answer": True}),
-        msgspec.msgpack.encode([["Moving"], True]),
+        msgspec.msgpack.encode({"type": "Goodbye", "reason": ""}),
+        msgspec.msgpack.encode([["Goodbye"], ""]),
         b"\x92\xa4\xff\xff\xff\xff\x01",  # a tag that is not UTF-8
         b"\x91" * 5000,  # nested beyond the stack
         b"\xdd\xff\xff\xff\xff",  # an array that claims 4 Gi elements
-        b"\x92\xa6Moving\xc6\xff\xff\xff\xff",  # bytes that claim 4 GiB
+        b"\x92\xa7Records\xc6\xff\xff\xff\xff",  # bytes that claim 4 GiB
         b"\x92\xa7Goodbye\xdb\xff\xff\xff\xffx",
     ],
     ids=repr,
@@ -130,7 +130,7 @@ def test_statements_are_as_many_as_their_kind_allows(kind: str, bounds: tuple[in
 
 
 def test_a_header_over_the_limit_is_not_even_parsed() -> None:
-    refuse(encode_message(Moving()) + b"\0" * limits.MAX_HEADER_BYTES)
+    refuse(encode_message(Goodbye("")) + b"\0" * limits.MAX_HEADER_BYTES)
 
 
 def test_only_tensors_and_chunks_carry_a_payload() -> None:

@@ -1,24 +1,21 @@
-"""The driver of reachability: whom it tells, whom it dials back, and what the owner reads."""
+"""The driver of reachability: whom it tells, whom it asks, and what the owner reads."""
 
 from __future__ import annotations
 
 import pytest
 import trio
 
-from client.net.network import LinkEnds
+from client.net.pcp import Mapped
 from client.train.swarm import reach as reach_module
 from client.train.swarm.reach import LOOK_S, Reach
 from protocol.address import Address, parse_address
 from protocol.effects import Explain, Penalise
 from protocol.hosts import Outer
 from protocol.ids import PeerId
-from protocol.port_mapping.mapped import Mapped
-from protocol.reachability.budgets import DIALS_OF_PREFIX, MESSAGES
-from protocol.reachability.machine import Source, Standing, Verdict
-from protocol.wire.messages import PROBE_FILLER_BYTES, Message, Probed, ProbeRequest
+from protocol.reachability.budgets import MESSAGES
+from protocol.reachability.machine import Ends, Source, Standing, Verdict
 
 ME, PORT, US = PeerId("me"), 4001, "11.0.0.2"
-FILLER = bytes(PROBE_FILLER_BYTES)
 HOME = "192.168.1.2"
 
 
@@ -28,43 +25,39 @@ class World:
     def __init__(self) -> None:
         self.peer_id = ME
         self.listening = [Address("ip4", "0.0.0.0", PORT)]
-        self.links: dict[PeerId, LinkEnds] = {}
-        self.dialled: list[tuple[PeerId, int]] = []
-        self.sent: list[tuple[PeerId, Message]] = []
+        self.links: dict[PeerId, Ends] = {}
+        self.asked: list[tuple[PeerId, int]] = []
+        self.reached: bool | None = None
+        """What probers answer."""
         self.told: list[Explain] = []
         self.blamed: list[Penalise] = []
         self.outer: list[str] = []
-        self.members: set[PeerId] = set()
         self.homes = [HOME]
         self.reach: Reach
 
     def meet(self, number: int, host: str | None = None) -> PeerId:
         """A link to a member of another network, dialled by us."""
         peer = PeerId(f"p{number}")
-        self.links[peer] = LinkEnds(host or f"11.0.{number + 1}.2", PORT, 40_000, dialled=True)
-        self.members.add(peer)
+        self.links[peer] = Ends(host or f"11.0.{number + 1}.2", 40_000, dialled=True, port=PORT)
         return peer
 
     # --- the network ----------------------------------------------------------------------------
 
-    def ends(self, peer: PeerId) -> LinkEnds | None:
+    def ends(self, peer: PeerId) -> Ends | None:
         return self.links.get(peer)
 
     def seen_at(self, hosts: list[str], outers: list[Outer]) -> None:
         self.outer = hosts
 
-    async def probe(self, peer: PeerId, port: int) -> bool:
+    async def probe(self, peer: PeerId, port: int) -> bool | None:
+        self.asked.append((peer, port))
         await trio.lowlevel.checkpoint()
-        self.dialled.append((peer, port))
-        return True
+        return self.reached
 
     # --- the engine -----------------------------------------------------------------------------
 
     def now(self) -> float:
         return trio.current_time()
-
-    def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        self.sent.append((peer, message))
 
     def perform(self, effect: Explain | Penalise) -> None:
         if isinstance(effect, Penalise):
@@ -77,18 +70,17 @@ class World:
 async def made(monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery) -> World:
     made = World()
     monkeypatch.setattr(reach_module, "reachable_hosts", lambda host: made.homes)
-    made.reach = Reach(made, made, lambda peer: peer in made.members, nursery)  # type: ignore[arg-type]
+    made.reach = Reach(made, made, nursery)  # type: ignore[arg-type]
     nursery.start_soon(made.reach.run)
     await trio.testing.wait_all_tasks_blocked()
     return made
 
 
 async def _answered(made: World, peers: list[PeerId], reached: bool) -> None:
+    made.reached = reached
     for peer in peers:
         made.reach.observed(peer, (US, 50_000))
-    for peer, message in list(made.sent):
-        if isinstance(message, ProbeRequest):
-            made.reach.probed(peer, Probed(message.number, reached))
+    await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_a_peer_is_seen_where_other_networks_see_it_too(made: World) -> None:
@@ -96,26 +88,6 @@ async def test_a_peer_is_seen_where_other_networks_see_it_too(made: World) -> No
     for host in (HOME, "2a11:9::1%eth0"):
         assert made.reach.sees(made.meet(2, host)) is None
     assert made.reach.sees(PeerId("behind a relay")) is None
-
-
-async def test_members_are_dialled_back_within_a_budget_and_others_are_not(made: World) -> None:
-    peer = made.meet(1)
-    stranger = made.meet(2)
-    made.members.discard(stranger)
-    made.sent.clear()
-    made.reach.requested(stranger, ProbeRequest(1, 22, FILLER))
-    made.reach.requested(PeerId("behind a relay"), ProbeRequest(2, 22, FILLER))
-    at_home = made.meet(3, host="192.168.1.9")
-    made.reach.requested(at_home, ProbeRequest(3, 22, FILLER))
-    for number in range(50):
-        made.reach.requested(peer, ProbeRequest(number, 4000 + number, FILLER))
-    await trio.testing.wait_all_tasks_blocked()
-    assert sorted(made.dialled) == [
-        (peer, 4000 + number) for number in range(int(DIALS_OF_PREFIX.burst))
-    ]
-    answers = [message for _, message in made.sent if isinstance(message, Probed)]
-    assert sum(answer.reached is True for answer in answers) == DIALS_OF_PREFIX.burst
-    assert sum(answer.reached is None for answer in answers) == 53 - DIALS_OF_PREFIX.burst
 
 
 async def test_what_was_reached_is_advertised_first(made: World) -> None:
@@ -162,8 +134,7 @@ async def test_an_address_announced_later_is_probed_at_the_next_look(made: World
     for number in range(3):
         made.reach.observed(made.meet(number), (US, 50_000))
     await trio.sleep(LOOK_S + 1.0)
-    probes = [message for _, message in made.sent if isinstance(message, ProbeRequest)]
-    assert 9000 in {probe.port for probe in probes}
+    assert 9000 in {port for _, port in made.asked}
 
 
 async def test_a_mapping_is_wanted_behind_a_router_only(made: World) -> None:
@@ -182,21 +153,14 @@ async def test_a_mapping_is_wanted_behind_a_router_only(made: World) -> None:
     assert made.reach.wants_pinhole() is None, "nobody outside could use it"
 
 
-@pytest.mark.parametrize("message", [None, ProbeRequest(1, PORT, FILLER), Probed(1, True)])
-async def test_who_floods_is_blamed_and_costs_no_more(made: World, message: Message | None) -> None:
+async def test_who_floods_is_blamed_and_costs_no_more(made: World) -> None:
     liar, honest = made.meet(0), made.meet(1)
-    made.sent.clear()
     for _ in range(1000):
-        match message:
-            case None:
-                made.reach.observed(liar, ("11.9.9.9", 7))
-            case ProbeRequest():
-                made.reach.requested(liar, message)
-            case Probed():
-                made.reach.probed(liar, message)
+        made.reach.observed(liar, ("11.9.9.9", 7))
+    await trio.testing.wait_all_tasks_blocked()
     assert {blame.peer for blame in made.blamed} == {liar}
     assert len(made.blamed) == 1000 - MESSAGES.burst
-    assert len(made.sent) <= MESSAGES.burst
+    assert len(made.asked) <= MESSAGES.burst
     made.reach.observed(honest, (US, 7))
     assert made.reach.machine.outer_hosts()[-1] == US
 
@@ -259,10 +223,9 @@ async def test_a_host_that_no_address_can_have_is_never_advertised(made: World, 
     made.homes = ["fd00::1"]
     made.reach.renew()
     liars = [made.meet(number, host=f"2a11:{number}::2") for number in range(1, 4)]
+    made.reached = True
     for peer in liars:
         made.reach.observed(peer, (host, PORT))
-    for peer, message in list(made.sent):
-        if isinstance(message, ProbeRequest):
-            made.reach.probed(peer, Probed(message.number, True))
+    await trio.testing.wait_all_tasks_blocked()
     for text in made.reach.advertised([]):
         parse_address(text)

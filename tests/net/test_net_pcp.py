@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.port_mapping import pcp
-from protocol.port_mapping.mapped import Mapped, MappingRefused
+from client.net import pcp
+from client.net.pcp import Mapped, MappingRefused
 
 NONCE = bytes(range(12))
 

@@ -1,13 +1,13 @@
-"""PCP (RFC 6887): the request and answer that let others in at a TCP port through an IPv6 firewall.
-Bytes in, values out; pure."""
+"""What a router answers to the wish for a mapping; and PCP (RFC 6887): the request and answer that
+let others in at a TCP port through an IPv6 firewall. Bytes in, values out; no sockets.
+"""
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from ipaddress import IPv6Address
-from typing import Final
-
-from protocol.port_mapping.mapped import Mapped, MappingRefused
+from typing import Final, Literal
 
 NONCE_BYTES: Final = 12
 _VERSION, _MAP, _ANSWER, _TCP = 2, 1, 0x80, 6
@@ -26,6 +26,33 @@ _REASONS: Final = {
     12: "another router is in between",
 }
 """Section 7.4."""
+
+Way = Literal["upnp", "pinhole"]
+"""UPnP, which maps a port of IPv4; or PCP for a hole in an IPv6 firewall, where the address and the
+port stay ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A port that a router passes on to ours.
+
+    Attributes:
+        host: the router's outer address.
+        port: its outer port.
+        lease_s: it ends then, unless it is renewed.
+    """
+
+    host: str
+    port: int
+    lease_s: float
+
+
+class MappingRefused(Exception):
+    """The router does not map, in words; ``conflict``: the port is somebody else's."""
+
+    def __init__(self, reason: str, *, conflict: bool = False) -> None:
+        super().__init__(reason)
+        self.conflict = conflict
 
 
 def ask_mapping(nonce: bytes, own_host: str, own_port: int, lease_s: int) -> bytes:

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 
-from protocol.connectivity.machine import (
-    SILENT_WORDS,
-    Ask,
-    Connectivity,
-    ConnectivityEffect,
-    Cut,
-    DialAgain,
-    Doubt,
-    Line,
-    Renew,
-    Surroundings,
-)
+from client.net.connectivity import SILENT_WORDS, Connectivity, Line, Surroundings
 from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.pace import FORGET_S, HEARD_S, LOOK_S, LOST_S
@@ -26,54 +16,109 @@ HOME = Surroundings(frozenset({"192.168.1.2"}), ("192.168.1.1",))
 CABLE = Surroundings(frozenset({"10.0.0.7"}), ("10.0.0.1",))
 
 
+@dataclass(frozen=True)
+class Ask:
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class Doubt:
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class Cut:
+    peer: PeerId
+    reason: str
+
+
+@dataclass(frozen=True)
+class DialAgain:
+    pass
+
+
+@dataclass(frozen=True)
+class Renew:
+    pass
+
+
+Call = Ask | Doubt | Cut | DialAgain | Renew | Explain
+"""What it does, as the world notes it."""
+
+
 class World:
     """Links whose bytes grow as long as their peer is heard; time passes in quarters of seconds."""
 
     def __init__(self, *peers: PeerId) -> None:
-        self.machine = Connectivity()
+        self.machine = Connectivity(self)
+        self.machine.renew = lambda: self.told.append((self.now, Renew()))
+        self.machine.explain = lambda words: self.told.append((self.now, words))
         self.now = 1000.0
         self.numbers = 0
-        self.lines: dict[PeerId, Line] = {}
+        self.links: dict[PeerId, Line] = {}
         self.heard = set(peers)
         self.pinged: set[PeerId] = set()
-        self.told: list[tuple[float, ConnectivityEffect]] = []
+        self.told: list[tuple[float, Call]] = []
         for peer in peers:
             self.link(peer)
         self.look(HOME)
 
     def link(self, peer: PeerId, own_host: str = "192.168.1.2") -> None:
         self.numbers += 1
-        self.lines[peer] = Line(peer, self.numbers, 100, 0, own_host, rtt_s=0.1)
+        self.links[peer] = Line(peer, self.numbers, 100, 0, own_host, rtt_s=0.1)
         self.heard.add(peer)
 
-    def look(self, here: Surroundings) -> list[ConnectivityEffect]:
-        return self.note(self.machine.looked(here, self.lines.values(), self.now))
+    # --- what it does -----------------------------------------------------------------------
 
-    def note(self, effects: list[ConnectivityEffect]) -> list[ConnectivityEffect]:
-        for effect in effects:
-            self.told.append((self.now, effect))
-            if isinstance(effect, Ask):
-                self.pinged.add(effect.peer)
-            if isinstance(effect, Cut):
-                del self.lines[effect.peer]
-        return effects
+    def lines(self) -> list[Line]:
+        return list(self.links.values())
 
-    def run(
-        self, seconds: float, until: Callable[[ConnectivityEffect], bool] = lambda _: False
-    ) -> list[ConnectivityEffect]:
-        """Let time pass, until an effect at the latest; return the effects of that time."""
+    def ask(self, peer: PeerId) -> None:
+        self.told.append((self.now, Ask(peer)))
+        self.pinged.add(peer)
+
+    def doubt(self, peer: PeerId) -> None:
+        self.told.append((self.now, Doubt(peer)))
+
+    def cut(self, peer: PeerId, reason: str) -> None:
+        self.told.append((self.now, Cut(peer, reason)))
+        del self.links[peer]
+
+    def dial_again(self) -> None:
+        self.told.append((self.now, DialAgain()))
+
+    def network_changed(self) -> None:
+        """Noted by ``renew``, which is called with it."""
+
+    # --- what happens -----------------------------------------------------------------------
+
+    def look(self, here: Surroundings) -> list[Call]:
+        begun = len(self.told)
+        self.machine.looked(here, self.now)
+        return self.since(begun)
+
+    def tick(self) -> list[Call]:
+        begun = len(self.told)
+        self.machine.tick(self.now)
+        return self.since(begun)
+
+    def since(self, begun: int) -> list[Call]:
+        return [call for _, call in self.told[begun:]]
+
+    def run(self, seconds: float, until: Callable[[Call], bool] = lambda _: False) -> list[Call]:
+        """Let time pass, until something is done at the latest; return what was done."""
         end, begun = self.now + seconds, len(self.told)
         while self.now < end and not any(until(effect) for _, effect in self.told[begun:]):
             self.now += 0.25
-            for peer in self.heard & self.lines.keys():
-                line = self.lines[peer]
+            for peer in self.heard & self.links.keys():
+                line = self.links[peer]
                 seen = line.bytes_in + 10, line.answers + (peer in self.pinged)
                 at = line.own_host, line.rtt_s
-                self.lines[peer] = Line(peer, line.number, *seen, *at)
+                self.links[peer] = Line(peer, line.number, *seen, *at)
             self.pinged -= self.heard
             if self.now >= self.machine.next_deadline():
-                self.note(self.machine.tick(self.lines.values(), self.now))
-        return [effect for _, effect in self.told[begun:]]
+                self.machine.tick(self.now)
+        return self.since(begun)
 
     def words(self) -> list[str]:
         return [effect.words for _, effect in self.told if isinstance(effect, Explain)]
@@ -82,7 +127,7 @@ class World:
 def test_a_long_line_has_longer_to_answer() -> None:
     world = World(A, B, C)
     world.run(10)
-    world.lines[A] = Line(A, 9, 100, 0, "192.168.1.2", rtt_s=3.0)
+    world.links[A] = Line(A, 9, 100, 0, "192.168.1.2", rtt_s=3.0)
     world.heard.remove(A)
     assert world.run(12) == [Ask(A)]
     assert Doubt(A) in world.run(10)
@@ -140,9 +185,9 @@ def test_a_router_with_a_new_address_is_noticed_by_silence() -> None:
 def test_links_lost_at_once_tell_of_us_and_one_link_of_its_peer() -> None:
     world = World(A, B, C)
     world.run(5)
-    del world.lines[A]
+    del world.links[A]
     assert not [e for e in world.run(12) if isinstance(e, Ask)]
-    del world.lines[B], world.lines[C]
+    del world.links[B], world.links[C]
     world.run(2)
     assert world.machine.words(world.now).startswith(f"{SILENT_WORDS}; dialling 2 again")
     for peer in (B, C):
@@ -173,11 +218,11 @@ def test_what_was_under_way_before_a_sleep_is_no_answer() -> None:
     world = World(A, B)
     world.run(5)
     world.now += 60.0
-    world.note(world.machine.tick(world.lines.values(), world.now))
+    world.tick()
     world.pinged.clear()  # both have given us up, and what they said before is still to be read
     world.run(0.5)
     assert world.words() == []
-    world.lines.clear()
+    world.links.clear()
     world.run(2)
     for peer in (A, B):
         world.link(peer)
@@ -191,7 +236,7 @@ def test_a_busy_moment_of_ours_proves_no_silence() -> None:
     world.run(5)
     for _ in range(5):
         world.now += LOST_S - 2
-        found = world.machine.tick(world.lines.values(), world.now)
+        found = world.tick()
         assert not [effect for effect in found if not isinstance(effect, Ask)]
 
 
