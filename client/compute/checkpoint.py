@@ -20,9 +20,9 @@ import msgspec
 from msgspec import Meta
 
 from client.compute.errors import CheckpointError, CheckpointUnreadable
-from client.compute.state_hash import PieceHasher, root
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
 from model_zoo.specs.state import ADAMW_STATE, DTYPE, NUMBER_BYTES, Layout, StateSpec, size
+from model_zoo.specs.state_hash import PieceHasher, root
 from model_zoo.specs.tensor_headers import (
     LENGTH_BYTES,
     METADATA,

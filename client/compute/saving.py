@@ -32,8 +32,8 @@ from client.compute.checkpoint import CHUNK_BYTES, CheckpointInfo, build_header,
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.replica import Replica, hash_tensors, host_bytes
 from client.compute.requests import Load, Loaded, Save, Saved
-from client.compute.state_hash import PieceHasher, root
 from model_zoo.specs.state import Layout, StateSpec
+from model_zoo.specs.state_hash import PieceHasher, root
 
 COPY_ELEMENTS = 1 << 20
 """Copied at a time (4 MiB): between two slices the computing thread gets its turn."""

@@ -1,7 +1,7 @@
 """The hash of a version of bytes in memory, and a checkpoint of it."""
 
 from client.compute.checkpoint import CheckpointInfo, build_header
-from client.compute.state_hash import leaf_digest, leaves, root
+from model_zoo.specs.state_hash import leaf_digest, leaves, root
 
 
 def state_hash(version: int, *buffers: memoryview) -> str:

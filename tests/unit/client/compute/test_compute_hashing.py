@@ -11,8 +11,8 @@ import torch
 
 from client.compute import hashing
 from client.compute.replica import digest_of_tensors, hash_tensors
-from client.compute.state_hash import LEAF_BYTES, PieceHasher
-from client.compute.state_hash import root as root_of
+from model_zoo.specs.state_hash import LEAF_BYTES, PieceHasher
+from model_zoo.specs.state_hash import root as root_of
 from protocol.pipeline.effects import ApplyTask, HashTask, LossTask
 from tests.support.compute_stages import LocalWorker, opened, tokens_of
 from tests.support.hashes import state_hash
