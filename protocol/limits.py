@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from model_zoo.specs.state_hash import DIGEST_BYTES, LEAF_BYTES
+
 MAX_HEADER_BYTES = 128 * 1024
 """A frame's header: the largest is a plan of 32 members with a bitmap of 16,384 ids each."""
 
@@ -11,10 +13,10 @@ A run takes none that is larger than its own."""
 USUAL_PAYLOAD_BYTES = 64 * 2**20
 """The same before the run is known."""
 
-CHUNK_BYTES = 2 * 1024 * 1024
-"""State transfer: one verified chunk."""
+CHUNK_BYTES = LEAF_BYTES
+"""State transfer: one verified chunk, which is a leaf of the hash of what is fetched."""
 
-MAX_CHUNKS = CHUNK_BYTES // 32
+MAX_CHUNKS = CHUNK_BYTES // DIGEST_BYTES
 """Of one blob: the list of their digests is itself one chunk."""
 MAX_BLOB_BYTES = MAX_CHUNKS * CHUNK_BYTES
 """128 GiB."""

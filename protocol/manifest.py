@@ -63,7 +63,7 @@ class StageStart(Description, frozen=True, array_like=True):
 
     size_bytes: Annotated[int, Meta(ge=1, le=2**40)]
     digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-    """BLAKE2b-256 of the file, hex."""
+    """Hash of the file (``model_zoo.specs.state_hash``), hex."""
 
 
 FIRST_SAVED: Final = 8

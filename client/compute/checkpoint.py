@@ -7,22 +7,21 @@ replicas write identical files. `hash` in the metadata is the version's hash (`s
 Imports no torch: the node reads and verifies with it too. Holds no state.
 """
 
-import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO
 
 import msgspec
 from msgspec import Meta
 
 from client.compute.errors import CheckpointError, CheckpointUnreadable
-from client.compute.state_hash import PieceHasher, root
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
 from model_zoo.specs.state import ADAMW_STATE, DTYPE, NUMBER_BYTES, Layout, StateSpec, size
+from model_zoo.specs.state_hash import LEAF_BYTES, LeafHasher, root
 from model_zoo.specs.tensor_headers import (
     LENGTH_BYTES,
     METADATA,
@@ -31,7 +30,6 @@ from model_zoo.specs.tensor_headers import (
     parse_header,
 )
 
-CHUNK_BYTES: Final = 2 << 20
 _Number = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,17})\Z")]
 
 
@@ -126,7 +124,7 @@ def verify(path: Path) -> CheckpointInfo:
 
 
 def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
-    """As `verify`; and the BLAKE2b-256 of every 2 MiB chunk of the file, as a transfer needs them.
+    """As `verify`; and the digests of the leaves of its data, as a transfer needs them.
 
     Reads the whole file: call it in a thread.
 
@@ -134,13 +132,8 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
         CheckpointUnreadable: it cannot be read now.
         CheckpointError: it is damaged.
     """
-    digests = list[bytes]()
-
-    def take(chunk: bytes) -> None:
-        digests.append(hashlib.blake2b(chunk, digest_size=32).digest())
-
     with _reading(path) as file:
-        return _sound(file, path, take), digests
+        return _sound(file, path)
 
 
 @contextmanager
@@ -152,31 +145,22 @@ def verified(path: Path) -> Iterator[tuple[CheckpointInfo, Callable[[Iterable[me
         CheckpointError: as `verify`; the function: the file has become shorter, or cannot be read.
     """
     with _reading(path) as file:
-        info = _sound(file, path, lambda _chunk: None)
+        info, _ = _sound(file, path)
         yield info, lambda buffers: _fill(file, path, info, buffers)
 
 
-def _sound(file: BinaryIO, path: Path, take: Callable[[bytes], None]) -> CheckpointInfo:
+def _sound(file: BinaryIO, path: Path) -> tuple[CheckpointInfo, list[bytes]]:
     try:
         info = _read_info(file)
-        state = PieceHasher()
-        for chunk in _chunks(file, info, state):
-            take(chunk)
-        if root(info.version, state.digests) != info.hash:
+        file.seek(info.data_start)
+        hasher = LeafHasher()
+        for part in iter(lambda: file.read(LEAF_BYTES), b""):
+            hasher.update(memoryview(part))
+        if root(info.version, hasher.digests) != info.hash:
             raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
     except OSError as error:
         raise _unread(f"cannot read {path.name}", error) from error
-    return info
-
-
-def _chunks(file: BinaryIO, info: CheckpointInfo, state: PieceHasher) -> Iterator[bytes]:
-    """Read a file chunk by chunk; the state's hasher gets the data."""
-    file.seek(0)
-    header_bytes = info.data_start
-    for chunk in iter(lambda: file.read(CHUNK_BYTES), b""):
-        state.update(memoryview(chunk)[header_bytes:])
-        header_bytes = max(0, header_bytes - len(chunk))
-        yield chunk
+    return info, hasher.digests
 
 
 def _fill(file: BinaryIO, path: Path, info: CheckpointInfo, buffers: Iterable[memoryview]) -> None:

@@ -32,7 +32,6 @@ from client.compute.outliers import OutlierFilter
 from client.compute.requests import OpenStage
 from client.compute.samples import Samples
 from client.compute.slot import Slot
-from client.compute.state_hash import LEAF_BYTES, leaf_digest, leaves, root
 from client.compute.wire import Wire
 from model_zoo.flat import FlatParameters
 from model_zoo.optimizers.muon import USUAL_SIZE
@@ -43,6 +42,7 @@ from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.precision import precision_on
 from model_zoo.specs.slices import StageSlice, cut_problem, slices
 from model_zoo.specs.state import StateSpec
+from model_zoo.specs.state_hash import LEAF_BYTES, leaf_digest, leaves, root
 from model_zoo.stages import Stage, blank_stage, build_stage, twin
 from model_zoo.vectors import Vectors
 

@@ -59,13 +59,14 @@ class VersionShared(Reply, frozen=True, kw_only=True):
 
 
 class Saved(Reply, frozen=True, kw_only=True):
-    """The checkpoint is complete on disk; digests are BLAKE2b-256 of its 2 MiB chunks."""
+    """The checkpoint is complete on disk. Its data begin at ``data_start`` of the file, and their
+    leaves have these digests."""
 
     version: int
     path: str
     hash: str
-    size_bytes: int
-    chunk_digests: list[bytes]
+    data_start: int
+    digests: list[bytes]
 
 
 class Loaded(Reply, frozen=True, kw_only=True):

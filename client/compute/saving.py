@@ -28,12 +28,12 @@ import psutil
 import torch
 from torch import Tensor
 
-from client.compute.checkpoint import CHUNK_BYTES, CheckpointInfo, build_header, verified
+from client.compute.checkpoint import CheckpointInfo, build_header, verified
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.replica import Replica, hash_tensors, host_bytes
 from client.compute.requests import Load, Loaded, Save, Saved
-from client.compute.state_hash import PieceHasher, root
 from model_zoo.specs.state import Layout, StateSpec
+from model_zoo.specs.state_hash import LeafHasher, root
 
 COPY_ELEMENTS = 1 << 20
 """Copied at a time (4 MiB): between two slices the computing thread gets its turn."""
@@ -125,20 +125,26 @@ def _write_version(
         DiskError: the file could not be completed.
     """
     if known is None:
-        hasher = PieceHasher()
+        before = LeafHasher()
         for part in data.read(again=True):
-            hasher.update(part)
-        known = root(info.version, hasher.digests)
-    header = build_header(replace(info, hash=known))
-    parts = chain([memoryview(header)], data.read(again=False))
-    digests = write_atomically(path, parts, durable=durable)
+            before.update(part)
+        known = root(info.version, before.digests)
+    header, hasher = build_header(replace(info, hash=known)), LeafHasher()
+    parts = chain([memoryview(header)], _hashed(data.read(again=False), hasher))
+    write_atomically(path, parts, durable=durable)
     return Saved(
         version=info.version,
         path=str(path),
         hash=known,
-        size_bytes=len(header) + data.nbytes,
-        chunk_digests=digests,
+        data_start=len(header),
+        digests=hasher.digests,
     )
+
+
+def _hashed(parts: Iterable[memoryview], hasher: LeafHasher) -> Iterator[memoryview]:
+    for part in parts:
+        hasher.update(part)
+        yield part
 
 
 class Saver:
@@ -262,8 +268,8 @@ def _layout(replica: Replica) -> Layout:
     return tuple((segment.name, tuple(segment.shape)) for segment in replica.flat.layout)
 
 
-def write_atomically(path: Path, data: Iterable[memoryview], *, durable: bool) -> list[bytes]:
-    """Write buffers as one file that appears complete or not at all; return its chunk digests.
+def write_atomically(path: Path, data: Iterable[memoryview], *, durable: bool) -> None:
+    """Write buffers as one file that appears complete or not at all.
 
     Args:
         path: the file.
@@ -275,7 +281,7 @@ def write_atomically(path: Path, data: Iterable[memoryview], *, durable: bool) -
     """
     unfinished = path.with_name(f".{path.name}.tmp")
     try:
-        digests = _write(unfinished, data, durable=durable)
+        _write(unfinished, data, durable=durable)
         unfinished.replace(path)
         if durable:
             _sync_directory(path.parent)
@@ -285,25 +291,15 @@ def write_atomically(path: Path, data: Iterable[memoryview], *, durable: bool) -
         if isinstance(error, OSError):
             raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
         raise
-    return digests
 
 
-def _write(path: Path, data: Iterable[memoryview], *, durable: bool) -> list[bytes]:
-    hasher = PieceHasher(CHUNK_BYTES)
+def _write(path: Path, data: Iterable[memoryview], *, durable: bool) -> None:
     with path.open("wb") as file:
-        for piece in _pieces(data):
+        for piece in data:
             file.write(piece)
-            hasher.update(piece)
         file.flush()
         if durable:
             os.fsync(file.fileno())
-    return hasher.digests
-
-
-def _pieces(data: Iterable[memoryview]) -> Iterable[memoryview]:
-    for buffer in data:
-        for start in range(0, len(buffer), CHUNK_BYTES):
-            yield buffer[start : start + CHUNK_BYTES]
 
 
 def _sync_directory(path: Path) -> None:

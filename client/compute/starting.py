@@ -3,10 +3,9 @@ beside its adapters.
 
 A safetensors file with the tensors of `model_zoo.specs.state` in their order, under our names, each
 in the type that it was published in, so that a model in bf16 is sent in bf16. The manifest has its
-size and its BLAKE2b-256; the bytes follow from the model and the cut alone.
+size and its hash (`state_hash.py`); the bytes follow from the model and the cut alone.
 """
 
-import hashlib
 import math
 import os
 from collections.abc import Callable, Iterable
@@ -28,6 +27,7 @@ from model_zoo.models.lora import kept
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice
 from model_zoo.specs.state import Layout, stage_layout
+from model_zoo.specs.state_hash import LeafHasher, root
 from model_zoo.specs.tensor_headers import (
     DTYPE_BYTES,
     LENGTH_BYTES,
@@ -50,7 +50,7 @@ class Written(NamedTuple):
 
     path: Path
     digest: str
-    """BLAKE2b-256, hex."""
+    """Its hash, hex."""
     size_bytes: int
 
 
@@ -68,25 +68,26 @@ def write_start(imported: Imported, part: StageSlice, path: Callable[[str], Path
     """
     layout = stage_layout(imported.spec, part)
     unfinished = path(f".start-{part.index}.{os.getpid()}.tmp")
-    hasher, count = hashlib.blake2b(digest_size=32), 0
+    hasher, count = LeafHasher(), 0
     tensors = (_bytes(imported, name) for name, _ in layout)
     try:
         with unfinished.open("wb") as file:
             pieces: Iterable[bytes | memoryview] = chain([_header(imported, layout)], tensors)
             for piece in pieces:
                 file.write(piece)
-                hasher.update(piece)
+                hasher.update(memoryview(piece))
                 count += len(piece)
             file.flush()
             os.fsync(file.fileno())
-        final = path(hasher.hexdigest())
+        digest = root(0, hasher.digests)
+        final = path(digest)
         unfinished.replace(final)
     except OSError as error:
         raise DiskError(f"cannot write {unfinished}: {error.strerror or error}") from error
     finally:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
-    return Written(final, hasher.hexdigest(), count)
+    return Written(final, digest, count)
 
 
 def _bytes(imported: Imported, name: str) -> memoryview:
@@ -142,7 +143,7 @@ def read_start(path: Path, spec: ModelSpec, part: StageSlice, digest: str) -> St
         path: the file.
         spec: the model; adapters are not in the file.
         part: the stage.
-        digest: BLAKE2b-256 of the file, hex.
+        digest: hash of the file, hex.
 
     Raises:
         CheckpointUnreadable: it cannot be read now.
@@ -170,14 +171,14 @@ def _read_verified(path: Path, layout: Layout, digest: str, take: _Take) -> None
 
 def _read(file: BinaryIO, layout: Layout, found: _Take) -> str:
     """Give the tensors of the file to ``found``; return the digest of the file."""
-    hasher, total = hashlib.blake2b(digest_size=32), file.seek(0, 2)
+    hasher, total = LeafHasher(), file.seek(0, 2)
     file.seek(0)
 
     def take(count: int) -> bytearray:
         data = bytearray(count)
         if file.readinto(data) < count:  # type: ignore[attr-defined]
             raise ValueError("it is too short")
-        hasher.update(data)
+        hasher.update(memoryview(data))
         return data
 
     text = bytes(take(header_length(take(LENGTH_BYTES), total)))
@@ -187,7 +188,7 @@ def _read(file: BinaryIO, layout: Layout, found: _Take) -> str:
         start, end = entry.data_offsets
         tensor = torch.frombuffer(take(end - start), dtype=torch_dtype(entry.dtype))
         found(name, tensor.view(entry.shape))
-    return hasher.hexdigest()
+    return root(0, hasher.digests)
 
 
 def _check_layout(entries: list[tuple[str, Entry]], layout: Layout) -> None:

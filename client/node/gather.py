@@ -3,7 +3,7 @@
 An observer with a throw-away identity: it links to the members, holds no seat and delays nobody.
 The members' signed records name the complete versions and the members that have them
 (``witnesses``). Those are asked, and each stage is downloaded striped over those that offer it.
-A file that differs from the records is discarded, and its donor is not asked again.
+The records' hashes prove every chunk as it arrives.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
 
 import nacl.utils
 import trio
 
-from client.compute.errors import CheckpointUnreadable
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.net.libp2p_network import Libp2pNetwork, open_network
@@ -25,27 +23,26 @@ from client.net.network import NetEvent
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import dial_first, fetch_manifest
-from client.train.recovery.copies import FalseCopy, fetch_copy
+from client.train.recovery.copies import fetch_copy
 from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
 from client.train.transfer.blobs import DiskFailed, DownloadFailed
-from client.train.transfer.data_search import TOKENIZER
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.invite import Invite, SwarmFile, Target
 from protocol.manifest import FIRST_SAVED
 from protocol.recovery.stored import STORED, Copy, Stored, parse_stored
+from protocol.transfer.blob import Blob
 from protocol.vouching.register import KeptRegister, Register
 from protocol.wire.envelope import Signer
-from protocol.wire.messages import BlobQuery
 
 FIND_S = 20.0
 LOOK_S = 0.5
 ANSWER_S = 5.0
 """Seconds within which a member must offer what it has named; else another version is tried."""
 TOKENIZER_S = 20.0
-"""Seconds without an answer after which another member is asked for the tokenizer."""
+"""Seconds without an answer after which nobody has the tokenizer."""
 TOKENIZER_FILE = "tokenizer.json"
 ATTEMPTS = 5
 """At least, where something was to be had."""
@@ -129,27 +126,24 @@ def _engine(
 
 
 async def _copy_newest(engine: Engine, out_dir: Path, say: Progress) -> list[Path]:
-    """Copy the best version that members give: one that is deleted meanwhile or proves false gives
-    way to another, and who gave something else than was named is not asked again."""
-    liars, found, problem, failures = set[PeerId](), list[Candidate](), "", 0
+    """Copy the best version that members give: one that is deleted meanwhile gives way to
+    another."""
+    found, problem, failures = list[Candidate](), "", 0
     deadline = engine.now() + FIND_S
     while engine.now() < deadline or (found and failures < ATTEMPTS):
         await trio.sleep(LOOK_S)
-        found = _candidates(engine, liars)
+        found = _candidates(engine)
         failures += bool(found)
         for candidate in found:
             try:
                 stages = range(engine.manifest.stage_count)
                 return [await _copy(engine, stage, candidate, out_dir, say) for stage in stages]
-            except (DiskFailed, CheckpointUnreadable) as error:  # no donor lied
+            except DiskFailed as error:
                 next_step = "free space: volunteer cache ls, volunteer cache prune"
                 raise UserError(str(error), next_step) from error
-            except (DownloadFailed, FalseCopy) as error:
+            except DownloadFailed as error:
                 if problem != (problem := f"version {candidate.version}: {error}"):
                     say(problem)
-                if isinstance(error, FalseCopy):
-                    liars.update(error.sources)
-                    break  # without them the records weigh otherwise
     if found:
         raise UserError(problem, "try again", ExitCode.TEMPORARY)
     if empty := engine.held_stages.view.empty_stages():
@@ -164,9 +158,9 @@ async def _copy_newest(engine: Engine, out_dir: Path, say: Progress) -> list[Pat
     )
 
 
-def _candidates(engine: Engine, liars: set[PeerId]) -> list[Candidate]:
+def _candidates(engine: Engine) -> list[Candidate]:
     stored = _stored_records(engine, engine.manifest.stage_count)
-    return Witnesses(stored, engine.held_stages.view, frozenset(liars)).candidates()
+    return Witnesses(stored, engine.held_stages.view).candidates()
 
 
 def _stored_records(engine: Engine, stages: int) -> dict[PeerId, Stored]:
@@ -190,20 +184,16 @@ async def _copy(
 
 
 async def _copy_tokenizer(engine: Engine, out_dir: Path, say: Progress) -> None:
-    """Copy the swarm's tokenizer from any member that has it; each is asked by itself."""
+    """Copy the swarm's tokenizer from members that have it."""
     if (brought := engine.manifest.data.tokenizer) is None:
         return
     path = out_dir / TOKENIZER_FILE
-    for donor in sorted(engine.handshake.admitted):
-        query = BlobQuery("data", 0, TOKENIZER)
-        try:
-            await engine.downloads.fetch(query, [donor], path, begins_s=TOKENIZER_S)
-        except DownloadFailed:
-            continue
-        if blake2b(path.read_bytes(), digest_size=32).hexdigest() == brought.digest:
-            return
-        path.unlink()
-    say("no member that could be reached has the swarm's tokenizer")
+    blob = Blob(bytes.fromhex(brought.digest), brought.size_bytes)
+    donors = sorted(engine.handshake.admitted)
+    try:
+        await engine.downloads.fetch(blob, donors, path, begins_s=TOKENIZER_S)
+    except DownloadFailed:
+        say("no member that could be reached has the swarm's tokenizer")
 
 
 def _drop(_: object) -> None:

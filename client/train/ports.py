@@ -9,13 +9,11 @@ from protocol.effects import Effect
 from protocol.ids import PeerId
 from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
-from protocol.wire.messages import BlobOffer, Chunk, Message
+from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus
 
 Take = Callable[[PeerId, Any, bytes], None]
 """Takes a message of a peer, with its payload."""
-Copied = BlobOffer | Chunk
-"""The messages to a peer that downloads a blob."""
 
 
 class Ports(Protocol):

@@ -41,7 +41,7 @@ class TokenizerSpec(Description, frozen=True):
     """A tokenizer that travels with the data: a `tokenizer.json` of the `tokenizers` library.
 
     Fields:
-        digest, size_bytes: of the file; the digest is BLAKE2b-256, in hex.
+        digest, size_bytes: of the file; the digest is its hash (`state_hash.py`), in hex.
         vocab: number of tokens: one more than the largest.
         library: version of the library that made the tokens; another may cut text differently.
         chat: for people who export the model; None: the tokenizer has none.

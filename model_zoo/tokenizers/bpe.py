@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from model_zoo.specs.lfs import POINTER, is_pointer
 from model_zoo.specs.packages import load
+from model_zoo.specs.state_hash import file_hash
 from model_zoo.specs.tokens import (
     MAX_TOKENIZER_BYTES,
     MAX_VOCAB,
@@ -123,8 +123,8 @@ class Bpe:
 
     @property
     def digest(self) -> str:
-        """BLAKE2b-256 of the file, in hex."""
-        return blake2b(self.data, digest_size=32).hexdigest()
+        """Hash of the file, in hex."""
+        return file_hash(self.data)
 
     def spec(self) -> TokenizerSpec:
         """Return what a manifest says of it: with the library that is installed here."""

@@ -7,7 +7,6 @@ be shown to all: sums that cannot be right do not count.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,11 +14,6 @@ from typing import Final
 
 from protocol.pipeline.ledger import bits_of, from_bitmap
 from protocol.wire.messages import LedgerReport
-
-
-def state_digest(state_hash: str) -> bytes:
-    """Return what stands for a version's state in messages: 16 bytes, from its hex hash."""
-    return hashlib.blake2b(state_hash.encode(), digest_size=16).digest()
 
 
 @dataclass(frozen=True)

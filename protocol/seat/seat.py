@@ -60,7 +60,6 @@ from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.plans import reduced_key
 from protocol.rounds.quorum import Quorum
-from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import longest_s, most_segments
 from protocol.seat.auditing import Auditing
 from protocol.seat.catching_up import CatchingUp
@@ -741,7 +740,7 @@ class Seat:
     def _begin_round(self, committed: Committed, known: str, now: float) -> list[SeatEffect]:
         """Begin the round of a step, whose version's hash is ``known``, or else computed now. Who
         catches up is silent about a version that others have left already."""
-        state, said = state_digest(known) if known else None, list[SeatEffect]()
+        state, said = bytes.fromhex(known) if known else None, list[SeatEffect]()
         if known:
             said.append(replaced(committed, hash=known))
         elif not self.serving and self._most_are_past():
@@ -757,7 +756,7 @@ class Seat:
         if outcome.error or self._unhashed is None:
             return [Fault("internal", f"hashing version {self.step} failed: {outcome.error}")]
         committed, self._unhashed = replaced(self._unhashed, hash=outcome.hash), None
-        known = self.member.hashed(state_digest(outcome.hash))
+        known = self.member.hashed(bytes.fromhex(outcome.hash))
         return [committed, *known, *self.leader.tick(now)]
 
     def _agree(self, amended: AgreedList) -> list[SeatEffect]:

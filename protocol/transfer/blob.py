@@ -1,63 +1,43 @@
-"""A blob that a peer has: its offer, and the list of the digests of its chunks.
+"""A blob: what is fetched whole, a stage's state or a file, and how its chunks are known.
 
-The list may be longer than a message's header, so it is fetched like a chunk. An offer names the
-list by its own digest, the blob's *root*: whoever has two equal roots before it has one blob.
+Its *root* names it, which is the hash of its leaves (``model_zoo.specs.state_hash``). A record, the
+manifest or an admission says the root, never a donor. It proves the list of the chunks' digests,
+which is fetched like a chunk, and the list proves each chunk, whoever sends them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
+from model_zoo.specs.state_hash import DIGEST_BYTES, root
 from protocol.limits import CHUNK_BYTES
-from protocol.wire.messages import BlobKind, BlobOffer
-
-DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """An offer and what it stands for.
+    """What is wanted, or is here.
 
     Args:
-        offer: what others are told.
-        listed: the digests of the chunks, one behind the other; the offer's root is their digest.
+        root: its hash.
+        size_bytes: of the whole.
+        stage: of a state: its stage.
+        version: of a state: its version; 0: it is another file.
     """
 
-    offer: BlobOffer
-    listed: bytes
+    root: bytes
+    size_bytes: int
+    stage: int = 0
+    version: int = 0
 
-    @staticmethod
-    def of(
-        kind: BlobKind, stage: int, version: int, size_bytes: int, digests: Sequence[bytes]
-    ) -> Blob:
-        """Return the blob whose chunks have these digests.
+    @property
+    def count(self) -> int:
+        """Its chunks."""
+        return -(-self.size_bytes // CHUNK_BYTES)
 
-        Args:
-            kind: a stage's state, a tokenizer, or what a stage begins with.
-            stage: its stage.
-            version: its version.
-            size_bytes: of the whole.
-            digests: BLAKE2b-256 of each chunk, in their order.
-        """
-        listed = b"".join(digests)
-        return Blob(BlobOffer(kind, stage, version, size_bytes, root_of(listed)), listed)
-
-
-def refusal(kind: BlobKind, stage: int, version: int) -> BlobOffer:
-    """Return what is told of a blob that is not here, or not given now: an offer of no bytes."""
-    return Blob.of(kind, stage, version, 0, ()).offer
-
-
-def root_of(listed: bytes) -> bytes:
-    """Return the root of a list of digests: its BLAKE2b-256."""
-    return blake2b(listed, digest_size=DIGEST_BYTES).digest()
-
-
-def chunk_count(size_bytes: int) -> int:
-    """Return the number of chunks of so many bytes."""
-    return -(-size_bytes // CHUNK_BYTES)
+    def lists(self, listed: bytes) -> bool:
+        """Whether these are the digests of its chunks, one behind the other."""
+        whole = len(listed) == DIGEST_BYTES * self.count
+        return whole and root(self.version, [listed]) == self.root.hex()
 
 
 def split(listed: bytes) -> list[bytes]:

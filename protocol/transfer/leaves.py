@@ -15,7 +15,8 @@ soon, at the rate at which the donor's leaves have arrived so far: a slow line h
 fast one sixteen.
 
 A donor is asked for a leaf by ``ChunkRequest`` and sends a ``Chunk``: the leaf with its path behind
-it, or nothing if it does not have that leaf. State: the leaves wanted, the most urgent first; by
+it, or nothing if it does not have that leaf. Asked for the list of their digests, it sends the
+root if it has any leaf. State: the leaves wanted, the most urgent first; by
 donor, what it was asked for, what it lacks, and the seconds between its leaves.
 """
 
@@ -29,10 +30,8 @@ from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.pace import FORGET_S, HEARD_S, LOST_S
 from protocol.transfer.fetch import StoreChunk
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest
+from protocol.wire.messages import Chunk, ChunkRequest
 
-LEAVES = 2
-"""What blobs of training data have as their version where single leaves are meant."""
 WINDOW = 16
 """Most leaves in flight per donor: 4 MiB."""
 LEAST_AHEAD = 2
@@ -43,11 +42,6 @@ LATEST_SHARE = 1 / 4
 """Weight of the latest leaf in the mean time between leaves."""
 LIE_POINTS = 100
 """Penalty for data that are not the swarm's: nobody sends or offers them by mistake."""
-
-
-def is_of_leaves(message: BlobOffer | BlobQuery | Chunk | ChunkRequest) -> bool:
-    """Whether a message is about single leaves, not about a blob."""
-    return (message.kind, message.version) == ("data", LEAVES)
 
 
 Verdict = Literal["proven", "lacks", "lie"]
@@ -81,9 +75,13 @@ class _Donor:
 
 
 class LeafFetch:
-    """See the module's docstring."""
+    """See the module's docstring.
 
-    def __init__(self) -> None:
+    ``root``: of the token data.
+    """
+
+    def __init__(self, root: bytes) -> None:
+        self._root = root
         self._donors: dict[PeerId, _Donor] = {}
         self._liars: set[PeerId] = set()
         self._wanted: dict[int, None] = {}
@@ -188,7 +186,7 @@ class LeafFetch:
                 break
             if (peer := _soonest(free, leaf)) is not None:
                 self._donors[peer].asked[leaf] = now
-                effects.append(Send(peer, ChunkRequest("data", 0, LEAVES, leaf)))
+                effects.append(Send(peer, ChunkRequest(self._root, leaf)))
         in_flight = any(donor.asked for donor in self._donors.values())
         if in_flight or not self._wanted:
             self._starves_since = None

@@ -510,60 +510,32 @@ class Admit(SeatMessage, frozen=True):
     """The amendments on which the stage had agreed at this version."""
 
 
-BlobKind = Literal["state", "data", "start"]
-"""A stage's state at a version, the training data, and the parameters that a stage of an imported
-model begins with."""
-
-
 ChunkIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_LEAVES)]
 """Number of a chunk, or of a leaf of token data."""
 
 
-class BlobOffer(Message, frozen=True):
-    """A donor has this blob; equal roots from two donors allow striping. The root is the digest of
-    the list of all chunks' digests; of token data it is the manifest's, which proves each leaf. An
-    offer of no bytes: the donor does not have the blob, or does not give it now."""
-
-    route = Route("node", "downloads.receive")
-
-    kind: BlobKind
-    stage: StageIndex
-    version: StepIndex
-    size_bytes: Count
-    root: Hash32
-
-
-class BlobQuery(Message, frozen=True):
-    """Ask for an offer."""
-
-    route = Route("node", "shelf.query", sender="peer")
-
-    kind: BlobKind
-    stage: StageIndex
-    version: StepIndex
-
-
 class ChunkRequest(Message, frozen=True):
-    """Ask for a chunk. ``index`` None: for the list of the chunks' digests."""
+    """Ask for a chunk of what has this root: a state, token data or another file. ``index`` None:
+    for the list of the chunks' digests."""
 
     route = Route("node", "chunks.ask", sender="peer")
 
-    kind: BlobKind
-    stage: StageIndex
-    version: StepIndex
+    root: Hash32
     index: ChunkIndex | None
+    stage: StageIndex = 0
+    version: StepIndex = 0
+    """Of a state, whose donor may still be writing it: then there is no answer."""
 
 
 class Chunk(Message, frozen=True):
     """Payload: the chunk's bytes, which must hash to its digest in the list, or the list itself
-    (``index`` None), which must hash to the offer's root. A leaf of token data has its path to the
-    root behind it; empty: the sender does not have it."""
+    (``index`` None), which must hash to the root. A leaf of token data has its path to the root
+    behind it, and the root stands for their list. Empty: the sender does not have it, or with
+    ``index`` None: does not have the whole, or gives nothing now."""
 
     route = Route("node", "downloads.receive", lane="background")
 
-    kind: BlobKind
-    stage: StageIndex
-    version: StepIndex
+    root: Hash32
     index: ChunkIndex | None
 
 

@@ -65,7 +65,7 @@ FATAL = {
     "malformed with payload": ("bulk", PREFIX.pack(2, 9) + b"\xc1\xc1", "payload-size"),
     "over its own message's limit": (
         "bulk",
-        PREFIX.pack(len(c := encode_message(Chunk("state", 0, 0, 0))), 2**21 + 1) + c,
+        PREFIX.pack(len(c := encode_message(Chunk(bytes(32), 0))), 2**21 + 1) + c,
         "payload-size",
     ),
 }

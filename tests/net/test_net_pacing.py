@@ -113,7 +113,7 @@ async def test_tensors_are_not_behind_state_for_newcomers(networks: Networks) ->
         for far in (newcomer, next_stage):
             await near.connect(far.addresses[0])
         for index in range(16):
-            await say(near, newcomer.peer_id, Chunk("state", 0, 1, index), bytes(MB // 2))
+            await say(near, newcomer.peer_id, Chunk(bytes(32), index), bytes(MB // 2))
         for number in range(10):
             await say(near, next_stage.peer_id, backward(number), bytes(MB // 2))
         order = list[str]()

@@ -62,7 +62,7 @@ async def test_a_slow_line_with_pauses_is_waited_for(
 
 
 async def test_what_waits_for_a_peer_is_known_until_it_is_sent(networks: Networks) -> None:
-    chunk, size = Chunk("state", 0, 0, 0), 2 * 1024 * 1024
+    chunk, size = Chunk(bytes(32), 0), 2 * 1024 * 1024
     async with networks() as a, networks() as b, trio.open_nursery() as nursery:
         await b.connect(a.addresses[0])
         await is_up(a, b)

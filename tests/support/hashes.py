@@ -1,7 +1,8 @@
 """The hash of a version of bytes in memory, and a checkpoint of it."""
 
 from client.compute.checkpoint import CheckpointInfo, build_header
-from client.compute.state_hash import leaf_digest, leaves, root
+from model_zoo.specs.state import Layout
+from model_zoo.specs.state_hash import leaf_digest, leaves, root
 
 
 def state_hash(version: int, *buffers: memoryview) -> str:
@@ -9,8 +10,11 @@ def state_hash(version: int, *buffers: memoryview) -> str:
     return root(version, map(leaf_digest, leaves(buffers)))
 
 
-def checkpoint_of(swarm: str, stage: int, stages: int, version: int, data: bytes) -> bytes:
-    """Return a checkpoint whose weights and two moments are one tensor each, with these bytes."""
+def checkpoint_of(
+    swarm: str, stage: int, stages: int, version: int, data: bytes, layout: Layout = ()
+) -> bytes:
+    """Return a checkpoint with these bytes as weights and two moments; without a layout each is one
+    tensor."""
     header = build_header(
         CheckpointInfo(
             swarm=swarm,
@@ -18,7 +22,7 @@ def checkpoint_of(swarm: str, stage: int, stages: int, version: int, data: bytes
             stages=stages,
             version=version,
             hash=state_hash(version, memoryview(data)),
-            layout=(("weights", (len(data) // 12,)),),
+            layout=layout or (("weights", (len(data) // 12,)),),
         )
     )
     return header + data

@@ -20,12 +20,12 @@ from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES
-from protocol.transfer.blob import refusal
-from protocol.wire.messages import BlobOffer, Chunk, ChunkRequest
+from protocol.wire.messages import Chunk, ChunkRequest
 
 CHUNKS = 24
 ROUND_TRIPS = 50
 TIMEOUT_S = 60.0
+ROOT = bytes(32)
 _LISTEN = [("127.0.0.1", 0)]
 
 
@@ -72,21 +72,21 @@ async def _stream(network: Libp2pNetwork, peer: PeerId, count: int) -> float:
     payload = os.urandom(CHUNK_BYTES)
     begin = time.perf_counter()
     for left in reversed(range(count)):
-        network.post(peer, Chunk("state", 0, 0, min(left, 1)), payload)
+        network.post(peer, Chunk(ROOT, min(left, 1)), payload)
     await _answer(network)
     return time.perf_counter() - begin
 
 
 async def _ask(network: Libp2pNetwork, peer: PeerId) -> float:
     begin = time.perf_counter()
-    network.post(peer, ChunkRequest("state", 0, 0, 0))
+    network.post(peer, ChunkRequest(ROOT, 0))
     await _answer(network)
     return time.perf_counter() - begin
 
 
 async def _answer(network: Libp2pNetwork) -> None:
     async for event in network.events:
-        if isinstance(event, Inbound) and isinstance(event.message, BlobOffer):
+        if isinstance(event, Inbound) and isinstance(event.message, ChunkRequest):
             return
 
 
@@ -104,7 +104,7 @@ async def _serve(network: Libp2pNetwork) -> None:
     async for event in network.events:
         match event:
             case Inbound(message=Chunk(index=0) | ChunkRequest(index=0)):
-                network.post(event.peer, refusal("state", 0, 0))
+                network.post(event.peer, ChunkRequest(ROOT, None))
 
 
 if __name__ == "__main__":

@@ -33,10 +33,9 @@ def arm_writer(failpoints: Failpoints) -> None:
 
     write = saving._write
 
-    def armed(path: Path, data: Iterable[memoryview], *, durable: bool) -> list[bytes]:
-        digests = write(path, data, durable=durable)
+    def armed(path: Path, data: Iterable[memoryview], *, durable: bool) -> None:
+        write(path, data, durable=durable)
         failpoints.write(path.name)
-        return digests
 
     saving._write = armed
 

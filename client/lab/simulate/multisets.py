@@ -40,6 +40,8 @@ from protocol.rounds.shards import SEGMENT
 GRADIENT_SIZE = 6 * SEGMENT
 """Shards of two replicas are cut in three, those of three in two."""
 
+INITIAL: Final = bytes(32).hex()
+"""Parameters of version 0."""
 WRONG: Final = 10.0
 """The relative distance of a contribution that is not what its microbatches make."""
 POISON: Final = -1
@@ -77,7 +79,7 @@ class MultisetWorker:
         self._version = 0
         self.accumulated = Counter[int]()
         """The multiset of the current step's gradient sum."""
-        self.parameters = "initial"
+        self.parameters = INITIAL
 
     @property
     def size(self) -> int:
@@ -175,7 +177,7 @@ class MultisetWorker:
             if _without_poison(decode_ids(segment)) != exact:
                 raise InvariantViolation(f"I1: step {step} applies {dict(decode_ids(segment))}")
         chained = self.parameters.encode() + exact + self._line
-        self.parameters = hashlib.blake2b(chained, digest_size=16).hexdigest()
+        self.parameters = hashlib.blake2b(chained, digest_size=32).hexdigest()
         expect(step == self._version, f"I1: step {step} is applied to version {self._version}")
         self._version, self.accumulated = step + 1, Counter()
         return Outcome(hash="" if self._hashes_later else self.parameters)

@@ -3,11 +3,10 @@
 Every few seconds a task finds the stages of which we are the buddy (``protocol.transfer.buddy``).
 Of each it wants the newest checkpoint that the stage's replicas name in their signed records, and
 fetches it from those who name it, one at a time and with few chunks in flight, so that training is
-hardly slowed. A copy counts once all of it is verified; then it is stored beside our own
-checkpoints, named in our record and offered like them. The last replica of a stage that leaves
-waits until its buddy's record names the same state. Who names a state and does not give it is not
-asked for a while, and no copy replaces the newest one that was due or that the run may be rolled
-back to.
+hardly slowed. A copy counts once all of it is here; then it is stored beside our own checkpoints,
+named in our record and served like them. The last replica of a stage that leaves waits until its
+buddy's record names the same state. Who names a state and does not give it is not asked for a
+while, and no copy replaces the newest one that was due or that the run may be rolled back to.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import trio
 
-from client.compute.errors import CheckpointError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.ports import Ports
 from client.train.recovery.copies import fetch_copy
@@ -137,12 +135,12 @@ class Buddies:
         return min(view.committed(stage), ours + 1, self._steps())
 
     async def _keep(self, copy: Copy, donors: Sequence[PeerId]) -> None:
-        """Fetch one copy, verify it and put it in its place."""
+        """Fetch one copy and put it in its place."""
         try:
             await self._fetch(copy, donors)
         except DiskFailed as error:
             self._complain(str(error))
-        except (DownloadFailed, CheckpointError) as error:
+        except DownloadFailed as error:
             words = f"no copy of stage {copy.stage} at version {copy.version}: {error}"
             self._ports.perform(Explain("transfer", words, "debug"))
         except OSError as error:
@@ -158,12 +156,12 @@ class Buddies:
         self._check_room(stage)
         path = self._folder.folder / f".stage-{stage}-v{version}.buddy.tmp"
         era = self._history.lineage.era
-        blob = await fetch_copy(self._downloads, copy, donors, path, WINDOW)
+        filed = await fetch_copy(self._downloads, copy, donors, path, WINDOW)
         target = await trio.to_thread.run_sync(self._folder.adopt, path, stage, version)
         if self._history.lineage.era != era:
             self._folder.set_aside(Checkpoint(stage, version, target))
             raise DownloadFailed("the run has been rolled back meanwhile")
-        self._shelf.put(blob, target, temporary=False)
+        self._shelf.put(filed, target, temporary=False)
         self._history.stored(stage, version)
         for removed in self._folder.retain(self._protected(stage), stage=stage, keep=FOREIGN_KEPT):
             self._shelf.withdraw(removed.stage, removed.version)

@@ -1,6 +1,6 @@
 """Downloads copies of checkpoints that peers name in their records, one at a time.
 
-A copy counts if all of it is verified and its hash is the one that was named. The state of another
+The hash that was named proves every chunk of a copy as it arrives. The state of another
 line of the run, for which ours may be given up, is fetched while our seats go on; it waits beside
 our checkpoints, under temporary names, until the machine of ``protocol.recovery`` decides
 (``History``).
@@ -15,28 +15,15 @@ from pathlib import Path
 
 import trio
 
-from client.compute.checkpoint import CheckpointInfo, examine
-from client.compute.errors import CheckpointError, CheckpointUnreadable
-from client.train.transfer.blobs import DownloadFailed, Downloads
-from client.train.transfer.inventory import checked
-from protocol.effects import Explain, Penalise
+from client.train.transfer.blobs import DownloadFailed, Downloads, Filed
+from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.recovery.effects import FetchLine
 from protocol.recovery.stored import Copy
-from protocol.transfer.blob import Blob
 from protocol.transfer.fetch import WINDOW
-from protocol.wire.messages import BlobQuery
 
 ANSWER_S = 20.0
-"""Seconds within which a donor offers a copy, unless somebody cannot wait so long."""
-
-
-class FalseCopy(CheckpointError):
-    """It is damaged, or another one than was named; ``sources`` have served it."""
-
-    def __init__(self, words: str, sources: frozenset[PeerId]) -> None:
-        super().__init__(words)
-        self.sources = sources
+"""Seconds within which a donor begins to give a copy, unless somebody cannot wait so long."""
 
 
 async def fetch_copy(
@@ -47,7 +34,7 @@ async def fetch_copy(
     window: int = WINDOW,
     *,
     answer_s: float = ANSWER_S,
-) -> Blob:
+) -> Filed:
     """Fetch a copy into a file; without one nothing is left there.
 
     Args:
@@ -56,36 +43,13 @@ async def fetch_copy(
         donors: who may have it.
         path: of the file.
         window: chunks asked for at a time of each donor.
-        answer_s: seconds within which one of them must offer it.
+        answer_s: seconds within which one of them must give the first chunk.
 
     Raises:
         DownloadFailed: it cannot be had.
-        FalseCopy: it is damaged, or another one.
-        CheckpointUnreadable: it cannot be read here.
-        OSError: the same.
     """
-    query = BlobQuery("state", copy.stage, copy.version)
-    try:
-        sources = await downloads.fetch(query, donors, path, begins_s=answer_s, window=window)
-        try:
-            info, digests = await trio.to_thread.run_sync(examine, path)
-            checked(info, downloads.swarm, downloads.manifest.stage_count)
-            _check(info, copy)
-        except CheckpointUnreadable:
-            raise
-        except CheckpointError as error:
-            raise FalseCopy(str(error), sources) from error
-    except BaseException:
-        path.unlink(missing_ok=True)
-        raise
-    return Blob.of("state", copy.stage, copy.version, info.size_bytes, digests)
-
-
-def _check(info: CheckpointInfo, copy: Copy) -> None:
-    if (info.stage, info.version) != (copy.stage, copy.version):
-        raise CheckpointError(f"it is stage {info.stage} at version {info.version}")
-    if info.hash != copy.hash.hex():
-        raise CheckpointError("its hash differs from the one that was named")
+    state = downloads.state(copy.stage, copy.version, copy.hash)
+    return await downloads.fetch(state, donors, path, begins_s=answer_s, window=window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +57,7 @@ class FetchedCopy:
     """A verified copy that has no place yet."""
 
     path: Path
-    blob: Blob
+    filed: Filed
 
 
 def discard(copies: Iterable[FetchedCopy]) -> None:
@@ -106,21 +70,17 @@ def discard(copies: Iterable[FetchedCopy]) -> None:
 async def fetch_line(
     downloads: Downloads, folder: Path, wanted: FetchLine
 ) -> dict[Copy, FetchedCopy]:
-    """Fetch all of these copies into a folder; empty: one cannot be had, or not in time, or is not
-    what was named."""
+    """Fetch all of these copies into a folder; empty: one cannot be had, or not in time."""
     fetched = dict[Copy, FetchedCopy]()
     try:
         with trio.move_on_after(wanted.within_s) as limit:
             for copy in wanted.copies:
                 path = folder / f".stage-{copy.stage}-v{copy.version}.line.tmp"
-                blob = await fetch_copy(downloads, copy, wanted.donors, path)
-                fetched[copy] = FetchedCopy(path, blob)
+                filed = await fetch_copy(downloads, copy, wanted.donors, path)
+                fetched[copy] = FetchedCopy(path, filed)
         if limit.cancelled_caught:
             raise DownloadFailed(f"it did not come within {wanted.within_s:.0f} s")
-    except (DownloadFailed, CheckpointError, OSError) as error:
-        if isinstance(error, FalseCopy):
-            for source in sorted(error.sources):
-                downloads.ports.perform(Penalise(source, "checkpoint-of-wrong-state", 20))
+    except DownloadFailed as error:
         discard(fetched.values())
         words = f"the state of the other line of the run cannot be had: {error}"
         downloads.ports.perform(Explain("transfer", words, "warning"))

@@ -364,7 +364,7 @@ class History:
         """Put a copy of the line that we go over to in its place, and offer it."""
         found = self._fetched.pop(copy)
         path = self._folder.adopt(found.path, copy.stage, copy.version)
-        self._shelf.put(found.blob, path, temporary=False)
+        self._shelf.put(found.filed, path, temporary=False)
         self._made.add((copy.stage, copy.version))
 
 

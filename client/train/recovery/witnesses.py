@@ -39,18 +39,11 @@ class Candidate:
 class Witnesses:
     """See the module's docstring.
 
-    Args:
-        stored: the newest stored record of each author, its signature verified.
-        distrusted: peers that have served something else than they claimed; ignored.
+    ``stored``: the newest stored record of each author, its signature verified.
     """
 
-    def __init__(
-        self,
-        stored: Mapping[PeerId, Stored],
-        view: SwarmView,
-        distrusted: frozenset[PeerId] = frozenset(),
-    ) -> None:
-        self._stored = {p: one for p, one in stored.items() if p not in distrusted}
+    def __init__(self, stored: Mapping[PeerId, Stored], view: SwarmView) -> None:
+        self._stored = stored
         self._serving = view.replicas()
         self._claims = Claims(self._stored, self._lineage, self._weigh)
         committed = (view.committed(s) for s, there in enumerate(self._serving) if there)

@@ -17,8 +17,8 @@ import trio
 from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.compute.requests import Failed, Save, Saved
 from client.train.stage.stage_context import Terms
+from client.train.transfer.blobs import Filed
 from protocol.effects import Explain
-from protocol.transfer.blob import Blob
 
 FINAL_TRIES = 10
 
@@ -32,6 +32,7 @@ class StateSaver:
         self._checkpoints = terms.folders.checkpoints
         self._snapshots, self._shelf = terms.folders.snapshots, terms.shelf
         self._ports, self._history = terms.ports, terms.history
+        self._state = terms.downloads.state
         self._busy, self._complaint = False, ""
         self._writing = -1  # version that is being written, while one is
         self._idle = trio.Event()
@@ -103,9 +104,9 @@ class StateSaver:
         except WorkerDied:
             pass  # the engine is told by the seat
         else:
-            digests = reply.chunk_digests
-            blob = Blob.of("state", self._stage, version, reply.size_bytes, digests)
-            self._shelf.put(blob, path, temporary=not durable)
+            state = self._state(self._stage, version, bytes.fromhex(reply.hash))
+            filed = Filed(state, b"".join(reply.digests), reply.data_start)
+            self._shelf.put(filed, path, temporary=not durable)
             self._end_complaint(version)
             if durable:
                 self._retain(version)

@@ -20,19 +20,18 @@ from client.compute.requests import Load, LoadStart, OpenStage
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.stage.stage_context import StageContext, Terms
-from client.train.transfer.blobs import IDLE_S, DiskFailed, DownloadFailed, blob_of_file, unlink
-from client.train.transfer.data_search import ASK_AGAIN_S, TOKENIZER
+from client.train.transfer.blobs import IDLE_S, DiskFailed, DownloadFailed, filed, unlink
+from client.train.transfer.data_search import ASK_AGAIN_S
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.opening import Fit
-from protocol.effects import Explain, Penalise
+from protocol.effects import Explain
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
 from protocol.held_stage.machine import Phase
 from protocol.ids import PeerId, short
 from protocol.recovery.stored import Lineage
-from protocol.rounds.reports import state_digest
-from protocol.transfer.leaves import LIE_POINTS
-from protocol.wire.messages import Admit, BlobQuery, JoinStage
+from protocol.transfer.blob import Blob
+from protocol.wire.messages import Admit, JoinStage
 
 ANSWER_S = 2 * ASK_AGAIN_S + 2.0
 """Seconds within which members with training data answer."""
@@ -46,9 +45,6 @@ BEGIN_S, SLOW_BYTES_PER_S = 600.0, 1e6
 """For so long, and for as long as the state takes at that rate, it is fetched from those who name
 it; then they may be doubted (``protocol/recovery/evidence.py``)."""
 LOOK_S = 2.0
-LIE: Final = "checkpoint-of-wrong-state", 20
-"""Penalty of those who give another state than a lineage begins with."""
-_WORDS: Final = {"data": "tokenizer", "state": "state", "start": "imported weights"}
 BEGIN: Final = "begin-"
 """Prefix of the file names of downloads for the start of a lineage."""
 
@@ -68,8 +64,7 @@ async def offer_data(terms: Terms) -> None:
     if terms.manifest.data.tokenizer is None or not terms.leaves.has_tokenizer():
         return
     path = terms.leaves.tokenizer
-    blob = await trio.to_thread.run_sync(blob_of_file, "data", 0, TOKENIZER, path)
-    terms.shelf.put(blob, path, temporary=False)
+    terms.shelf.put(await trio.to_thread.run_sync(filed, path), path, temporary=False)
 
 
 async def offer_start(terms: Terms, stage: int) -> None:
@@ -78,8 +73,7 @@ async def offer_start(terms: Terms, stage: int) -> None:
         return
     path = terms.folders.starts[stage]
     with suppress(OSError):
-        blob = await trio.to_thread.run_sync(blob_of_file, "start", stage, 0, path)
-        terms.shelf.put(blob, path, temporary=False)
+        terms.shelf.put(await trio.to_thread.run_sync(filed, path), path, temporary=False)
 
 
 def open_stage_request(terms: Terms, stage: int, fit: Fit, corpus: str) -> OpenStage:
@@ -181,8 +175,7 @@ class StageAcquisition:
     async def begin(self, lineage: Lineage) -> None:
         """Load the version from which a lineage begins, from our disk or from other holders.
 
-        A file of ours that is not that version is set aside under a longer name. If the donors
-        together give another state, each is asked separately.
+        A file of ours that is not that version is set aside under a longer name.
 
         Raises:
             DownloadFailed: no donor gave that version, or what the stage begins with.
@@ -231,9 +224,6 @@ class StageAcquisition:
     async def load(self, admit: Admit) -> None:
         """Download the version we were admitted at and load it into the worker.
 
-        If the donors together give a state that differs from the leader's hash, each is asked
-        separately, so that a donor that lies or is damaged is left out.
-
         Raises:
             DownloadFailed: no donor gave that version.
         """
@@ -242,9 +232,8 @@ class StageAcquisition:
         donors = [PeerId(donor) for donor in dict.fromkeys(admit.donors)]
         evidence = self._terms.history.machine.evidence
         try:
-            query = BlobQuery("state", self.stage, admit.version)
-            request = partial(self._load, path, admit.version)
-            await self._load_from(query, donors, path, request, admit.state)
+            request = partial(self._load, path, admit.version, admit.state.hex())
+            await self._load_state(admit.version, admit.state, donors, path, request)
             evidence.had(donors)
         except DiskFailed:
             raise
@@ -266,13 +255,14 @@ class StageAcquisition:
         terms = self._terms
         if not terms.manifest.start:
             return
-        path, digest = terms.folders.starts[self.stage], terms.manifest.start[self.stage].digest
-        start = LoadStart(path=str(path), digest=digest)
+        path, wanted = terms.folders.starts[self.stage], terms.manifest.start[self.stage]
+        start = LoadStart(path=str(path), digest=wanted.digest)
         if not path.exists() or await self._is_refused(start, path):
             try:
-                query, lie = BlobQuery("start", self.stage, 0), "start-of-wrong-digest"
+                blob = Blob(bytes.fromhex(wanted.digest), wanted.size_bytes)
                 donors = sorted(terms.ports.linked())
-                await self._load_from(query, donors, path, lambda: start, lie=(lie, LIE_POINTS))
+                await self._fetch("imported weights", blob, donors, path, resumable=True)
+                await self._load_fetched(start, path)
             except DiskFailed:
                 raise
             except DownloadFailed as failure:
@@ -287,75 +277,52 @@ class StageAcquisition:
             await trio.to_thread.run_sync(unlink, path)
         return bool(problem)
 
-    def _load(self, path: Path, version: int, expected: str | None = None) -> Load:
+    def _load(self, path: Path, version: int, expected: str) -> Load:
         rate = self._terms.amendments().rate_at(version)
         return Load(path=str(path), version=version, expected_hash=expected, learning_rate=rate)
 
     def _beginning(self, path: Path, lineage: Lineage) -> Load:
         return self._load(path, lineage.version, lineage.hashes[self.stage].hex())
 
-    async def _problem_of(self, request: Load | LoadStart, state: bytes = b"") -> str:
-        """Load a file; return what is wrong with it, empty: nothing.
-
-        Args:
-            request: loads it.
-            state: digest of the state that it must have; empty: any.
-        """
+    async def _problem_of(self, request: Load | LoadStart) -> str:
+        """Load a file; return what is wrong with it, empty: nothing."""
         self._waits(Phase.LOADING)
         try:
-            loaded, _ = await self._worker.call(request)
+            await self._worker.call(request)
         except RequestFailed as failure:
             if failure.kind != "checkpoint":
                 raise
             return str(failure)
-        right = not state or state_digest(loaded.hash) == state
-        return "" if right else "its hash differs from the one that the stage's leader sent"
+        return ""
 
-    async def _load_from(
-        self,
-        query: BlobQuery,
-        donors: list[PeerId],
-        path: Path,
-        request: Callable[[], Load | LoadStart],
-        state: bytes = b"",
-        *,
-        lie: tuple[str, int] | None = None,
-    ) -> None:
-        """Load what all donors give together, or else what a single one gives.
-
-        Args:
-            query: what is wanted of them.
-            donors: who may have it.
-            path: of the file; a wrong one is removed.
-            request: returns what loads it, by the amendments that are known then.
-            state: digest of the state that it must have; empty: any.
-            lie: the penalty of those who gave a wrong one, and the next attempt goes on with a
-                part; None: no other attempt wants it, and those who gave it may be honest.
+    async def _load_fetched(self, request: Load | LoadStart, path: Path) -> None:
+        """Load a file that was verified as it came, from whomever it came.
 
         Raises:
-            DownloadFailed: nobody gave what is wanted.
+            DownloadFailed: the disk does not give it back; it is removed.
         """
-
-        async def loads(some: list[PeerId]) -> bool:
-            sources = await self._fetch(query, some, path, resumable=lie is not None)
-            if not (problem := await self._problem_of(request(), state)):
-                return True
+        if problem := await self._problem_of(request):
             await trio.to_thread.run_sync(unlink, path)
-            names = ", ".join(map(short, some))
-            words = f"the {_WORDS[query.kind]} from {names} is rejected: {problem}"
-            self._terms.ports.perform(Explain("transfer", words, "warning"))
-            if lie is not None:
-                for source in sorted(sources):
-                    self._terms.ports.perform(Penalise(source, *lie))
-            return False
+            raise DownloadFailed(f"the disk has spoiled what was fetched: {problem}")
 
-        if await loads(donors):
-            return
-        for donor in donors if len(donors) > 1 else ():
-            with suppress(DownloadFailed):
-                if await loads([donor]):
-                    return
-        raise DownloadFailed(f"no replica sent the wanted state of stage {self.stage}")
+    async def _load_state(
+        self,
+        version: int,
+        state: bytes,
+        donors: list[PeerId],
+        path: Path,
+        request: Callable[[], Load],
+        *,
+        resumable: bool = False,
+    ) -> None:
+        """Fetch the state of this hash, and load it by the amendments that are known then.
+
+        Raises:
+            DownloadFailed: nobody gave it.
+        """
+        blob = self._terms.downloads.state(self.stage, version, state)
+        await self._fetch("state", blob, donors, path, resumable=resumable)
+        await self._load_fetched(request(), path)
 
     async def _begin_with_others(self, lineage: Lineage, path: Path) -> None:
         """Load the beginning of a lineage from those who name it.
@@ -368,9 +335,9 @@ class StageAcquisition:
         within_s = BEGIN_S + data_bytes(self._terms.manifest, self.stage) / SLOW_BYTES_PER_S
         try:
             with trio.move_on_after(within_s):
-                query = BlobQuery("state", self.stage, lineage.version)
-                request = partial(self._beginning, path, lineage)
-                await self._load_from(query, donors, path, request, lie=LIE)
+                state, request = lineage.hashes[self.stage], partial(self._beginning, path, lineage)
+                of = lineage.version, state, donors, path
+                await self._load_state(*of, request, resumable=True)
                 had = True
             if not had:
                 names = ", ".join(map(short, donors))
@@ -425,11 +392,9 @@ class StageAcquisition:
         Raises:
             DownloadFailed: no donor gave it.
         """
-        sources = await self._fetch(BlobQuery("data", 0, TOKENIZER), donors, leaves.tokenizer)
-        if not leaves.has_tokenizer():
-            await trio.to_thread.run_sync(unlink, leaves.tokenizer)
-            self._terms.data_search.lied(sources)
-            raise DownloadFailed("another tokenizer came than the manifest's")
+        if (brought := self._terms.manifest.data.tokenizer) is not None:
+            blob = Blob(bytes.fromhex(brought.digest), brought.size_bytes)
+            await self._fetch("tokenizer", blob, donors, leaves.tokenizer)
 
     async def _data_donors(self) -> list[PeerId]:
         """Return members that offer the data.
@@ -447,22 +412,20 @@ class StageAcquisition:
         raise DataMissing("no member sends the training data")
 
     async def _fetch(
-        self, query: BlobQuery, donors: list[PeerId], path: Path, *, resumable: bool = False
-    ) -> frozenset[PeerId]:
-        """Download to ``path``; return the donors, which are accountable for it."""
-        what = _WORDS[query.kind]
-        self._waits(Phase.DATA_DOWNLOAD if query.kind == "data" else Phase.DOWNLOAD)
+        self, what: str, blob: Blob, donors: list[PeerId], path: Path, *, resumable: bool = False
+    ) -> None:
+        """Download to ``path``."""
+        self._waits(Phase.DATA_DOWNLOAD if what == "tokenizer" else Phase.DOWNLOAD)
         path.parent.mkdir(parents=True, exist_ok=True)
         begin, begins_s = trio.current_time(), IDLE_S
-        if query.kind == "state":
-            begins_s += data_bytes(self._terms.manifest, self.stage) / SAVED_BYTES_PER_S
-        sources = await self._terms.downloads.fetch(
-            query, donors, path, begins_s=begins_s, resumable=resumable
+        if blob.version:
+            begins_s += blob.size_bytes / SAVED_BYTES_PER_S
+        await self._terms.downloads.fetch(
+            blob, donors, path, begins_s=begins_s, resumable=resumable
         )
-        seconds, size = max(trio.current_time() - begin, 1e-3), path.stat().st_size
+        seconds, size = max(trio.current_time() - begin, 1e-3), blob.size_bytes
         words = f"{size / 1e6:.1f} MB in {seconds:.1f} s, {8e-6 * size / seconds:.3g} Mbit/s"
         self._terms.ports.perform(Explain("transfer", f"fetched the {what}: {words}"))
-        return sources
 
     def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> None:
         """A leader admits us, if its message counts; one that has misled us, if nobody else can."""

@@ -86,14 +86,14 @@ class Measuring:
     def sent(self, peer: PeerId, message: Message, size_bytes: int, now: float) -> None:
         """Note a message queued for ``peer`` at ``now``, with a payload of ``size_bytes``."""
         match message:
-            case ChunkRequest():
+            case ChunkRequest(index=int()):
                 self.incoming.begin(peer, now)
             case Forward() if size_bytes >= MIN_PAYLOAD_BYTES:
                 self._pending[peer, message.microbatch, message.attempt] = size_bytes
                 self.outgoing.begin(peer, now)
                 while len(self._pending) > MAX_PENDING:
                     self._pending.popitem(last=False)
-            case Chunk():
+            case Chunk(index=int()):
                 # the window's oldest chunk has come when the next one is asked for
                 if self.outgoing.outstanding(peer) >= WINDOW:
                     self.outgoing.arrived(peer, size_bytes, now)
@@ -129,7 +129,7 @@ class Measuring:
                 sent_bytes = self._pending.pop((peer, message.microbatch, message.attempt), 0)
                 if sent_bytes:
                     self.outgoing.arrived(peer, sent_bytes, now)
-            case Chunk():
+            case Chunk(index=int()):
                 self.incoming.arrived(peer, size_bytes, now)
 
     def gone(self, peer: PeerId) -> None:

@@ -1,9 +1,10 @@
 """Blobs between peers: states of stages, what they begin with, a tokenizer, leaves of data.
 
-The donor's side (`Shelf`) answers queries with offers and serves the chunks of files;
-the receiver's side (`Downloads`) hands what donors send to each `Download`, which writes verified
-chunks into a file at their places. ``protocol.transfer.fetch`` decides which donor is asked for
-which chunk.
+The donor's side (`Shelf`) serves the chunks of files; the receiver's side (`Downloads`) hands what
+donors send to each `Download`, which writes verified chunks into a file at their places.
+``protocol.transfer.fetch`` decides which donor is asked for which chunk.
+
+A state travels without the header of its file, which follows from the manifest and its hash.
 """
 
 from __future__ import annotations
@@ -19,50 +20,73 @@ from typing import Protocol
 
 import trio
 
+from client.compute.checkpoint import CheckpointInfo, build_header
 from client.store.positioned import read_at, write_at
-from client.train.ports import Copied, Ports
-from client.train.transfer.state_size import is_plausible
+from client.train.ports import Ports
+from client.train.transfer.state_size import data_bytes
 from client.train.workers.tasks import payload_digest
+from model_zoo.specs.slices import slices
+from model_zoo.specs.state import stage_layout
+from model_zoo.specs.state_hash import LeafHasher, root
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId, SwarmId
-from protocol.limits import CHUNK_BYTES, MAX_BLOB_BYTES, MAX_CHUNKS
+from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
 from protocol.manifest import Manifest
-from protocol.transfer.blob import Blob, chunk_count, refusal
+from protocol.transfer.blob import Blob
 from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
-from protocol.transfer.leaves import LIE_POINTS, is_of_leaves
-from protocol.wire.messages import BlobKind, BlobOffer, BlobQuery, Chunk, ChunkRequest
+from protocol.wire.messages import Chunk, ChunkRequest
 
 TICK_S = 0.25
 FULL = (errno.ENOSPC, errno.EDQUOT)
 BLOCK_BYTES = 512
 """Unit in which a file system says how much disk a file takes."""
-_Key = tuple[BlobKind, int, int]
-"""Kind, stage and version."""
 IDLE_S = 120.0
 """Seconds without a chunk after which a download is given up; it may be tried again, perhaps with
 other donors."""
 
 
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """A blob that lies in a file.
+
+    Args:
+        blob: what it is.
+        listed: the digests of its chunks, one behind the other.
+        start: where it begins in the file.
+    """
+
+    blob: Blob
+    listed: bytes
+    start: int = 0
+
+
+def filed_state(info: CheckpointInfo, digests: Sequence[bytes]) -> Filed:
+    """Return the state in a checkpoint whose leaves have these digests."""
+    size_bytes = info.size_bytes - info.data_start
+    blob = Blob(bytes.fromhex(info.hash), size_bytes, info.stage, info.version)
+    return Filed(blob, b"".join(digests), info.data_start)
+
+
 @dataclass(slots=True)
 class _Item:
     path: Path
-    blob: Blob
+    filed: Filed
     temporary: bool
 
-
-def _key(of: BlobOffer | BlobQuery | Chunk | ChunkRequest) -> _Key:
-    """Return what names a blob."""
-    return of.kind, of.stage, of.version
+    @property
+    def version(self) -> int:
+        return self.filed.blob.version
 
 
 class LeafGiver(Protocol):
     """Gives leaves of token data to members."""
 
-    def offer(self) -> BlobOffer | None:
-        """Return the offer of what is here; None: there is nothing."""
+    @property
+    def root(self) -> bytes:
+        """What proves them."""
 
-    async def read(self, index: int) -> bytes:
-        """Return a leaf as it is sent; empty: it is not here."""
+    async def read(self, index: int | None) -> bytes:
+        """Return a leaf as it is sent; empty: it is not here. None: the root, if any leaf is."""
 
 
 class Shelf:
@@ -70,8 +94,9 @@ class Shelf:
 
     def __init__(self, ports: Ports, keep_snapshots: int = 4) -> None:
         self._ports = ports
-        self._items: dict[_Key, _Item] = {}
-        self._snapshots: list[_Key] = []
+        self._items: dict[bytes, _Item] = {}
+        """By root."""
+        self._snapshots: list[bytes] = []
         self._skipped: dict[int, int] = {}
         """By stage: the newest version that was asked for here and is not written."""
         self._keep_snapshots = keep_snapshots
@@ -80,23 +105,25 @@ class Shelf:
         self.closed_because: Callable[[], str] = str
         """Why nothing is served now, in words; empty: it is."""
 
-    def put(self, blob: Blob, path: Path, *, temporary: bool) -> None:
-        """Offer a file; a permanent one replaces a temporary one, or other bytes of the same name.
+    def put(self, filed: Filed, path: Path, *, temporary: bool) -> None:
+        """Serve a file; a permanent one replaces a temporary one, or what its place had before.
 
         Args:
-            blob: what it is, and the digests of its chunks.
+            filed: the blob in it.
             path: the file.
             temporary: the shelf now owns the file and removes it when it is superseded.
         """
-        key = _key(blob.offer)
+        key = filed.blob.root
+        for other in [k for k, item in self._items.items() if item.path == path and k != key]:
+            self._remove(other, but=path)
         known = self._items.get(key)
-        if known is not None and known.blob == blob and known.temporary <= temporary:
+        if known is not None and known.filed == filed and known.temporary <= temporary:
             if temporary and path != known.path:
                 unlink(path)  # the other one is served
             return
         if known is not None:
             self._remove(key, but=path)
-        self._items[key] = _Item(path, blob, temporary)
+        self._items[key] = _Item(path, filed, temporary)
         if temporary:
             self._snapshots.append(key)
             while len(self._snapshots) > self._keep_snapshots:
@@ -107,54 +134,50 @@ class Shelf:
         self._skipped[stage] = version
 
     def withdraw(self, stage: int, version: int) -> None:
-        """Stop offering a state whose file is gone."""
-        self._remove(("state", stage, version))
+        """Stop serving a state whose file is gone."""
+        for key, item in self._states(stage):
+            if item.version == version:
+                self._remove(key)
 
     def withdraw_above(self, version: int) -> None:
-        """Stop offering the states of later versions: they belong to a lineage that has ended."""
-        for key in [key for key in self._items if key[0] == "state" and key[2] > version]:
-            self._remove(key)
+        """Stop serving the states of later versions: they belong to a lineage that has ended."""
+        for key, item in self._states():
+            if item.version > version:
+                self._remove(key)
 
-    def offer(self, stage: int, version: int) -> BlobOffer | None:
-        """Return our offer of a stage's state."""
-        item = self._items.get(("state", stage, version))
-        return None if item is None else item.blob.offer
-
-    def query(self, sender: PeerId, query: BlobQuery) -> None:
-        """Answer with the blob asked for, or that it cannot be had. A later state may still be on
-        its way: then with nothing."""
-        key, closed = _key(query), bool(self.closed_because())
-        item = self._items.get(key)
-        offer = None if item is None else item.blob.offer
-        if is_of_leaves(query):
-            offer = None if self.leaves is None else self.leaves.offer()
-        if offer is not None and not closed:
-            self._ports.send(sender, offer)
-            return
-        gone = any(held[:2] == key[:2] and held[2] > query.version for held in self._items)
-        skipped = query.version == self._skipped.get(query.stage)
-        if closed or query.kind != "state" or gone or skipped:
-            self._ports.send(sender, refusal(*key))
+    def _states(self, stage: int | None = None) -> list[tuple[bytes, _Item]]:
+        """Return the states that are here, of one stage or of all."""
+        states = [(key, item) for key, item in self._items.items() if item.version]
+        return [one for one in states if stage in (None, one[1].filed.blob.stage)]
 
     async def request(self, sender: PeerId, request: ChunkRequest) -> None:
-        """Serve a chunk, or say that it cannot be had."""
-        key = _key(request)
-        data = None if self.closed_because() else await self._read(request)
-        if data is None:
-            self._ports.send(sender, refusal(*key))
-            return
-        self.served_bytes += len(data)
-        self._ports.send(sender, Chunk(*key, request.index), data)
+        """Serve a chunk, or say that it cannot be had. Nothing is said where the list of a state is
+        asked for that may still be on its way."""
+        closed = bool(self.closed_because())
+        data = None if closed else await self._read(request)
+        if data is not None:
+            self.served_bytes += len(data)
+            self._ports.send(sender, Chunk(request.root, request.index), data)
+        elif closed or request.index is not None or not self._may_come(request):
+            self._ports.send(sender, Chunk(request.root, None))
+
+    def _may_come(self, request: ChunkRequest) -> bool:
+        """Whether a state may still be written here."""
+        stage, version = request.stage, request.version
+        past = any(item.version >= version for _, item in self._states(stage))
+        return version > 0 and not past and version != self._skipped.get(stage)
 
     async def _read(self, request: ChunkRequest) -> bytes | None:
         """Return a chunk, or the list of digests; None: it cannot be read now. A file is withdrawn
-        only if it is missing or shorter than offered."""
-        key, index = _key(request), request.index
-        if is_of_leaves(request) and self.leaves is not None:
-            return None if index is None else await self.leaves.read(index)
+        only if it is missing or shorter than it was."""
+        key, index = request.root, request.index
+        if self.leaves is not None and key == self.leaves.root:
+            return await self.leaves.read(index)
         item = self._items.get(key)
-        if item is None or (index or 0) >= chunk_count(item.blob.offer.size_bytes):
+        if item is None or (index or 0) >= item.filed.blob.count:
             return None
+        if index is None:
+            return item.filed.listed
         try:
             return await trio.to_thread.run_sync(_chunk, item, index)
         except FileNotFoundError:
@@ -169,7 +192,7 @@ class Shelf:
         for key in list(self._snapshots):
             self._remove(key)
 
-    def _remove(self, key: _Key, but: Path | None = None) -> None:
+    def _remove(self, key: bytes, but: Path | None = None) -> None:
         """Withdraw it; a temporary file is removed, unless it is ``but``."""
         item = self._items.pop(key, None)
         if item is not None and item.temporary:
@@ -178,26 +201,15 @@ class Shelf:
                 unlink(item.path)
 
 
-def blob_of_file(kind: BlobKind, stage: int, version: int, path: Path) -> Blob:
-    """Return a file as a blob; reads the whole file, so call it in a thread for large ones.
-
-    Args:
-        kind: a stage's state, a tokenizer, or what a stage begins with.
-        stage: its stage.
-        version: its version.
-        path: the file.
-
-    Raises:
-        ValueError: it is larger than any blob.
-    """
-    digests, size = [], 0
+def filed(path: Path) -> Filed:
+    """Return a file that is no state as a blob; reads all of it, so call it in a thread."""
+    hasher, size_bytes = LeafHasher(), 0
     with path.open("rb") as file:
         while data := file.read(CHUNK_BYTES):
-            digests.append(payload_digest(data))
-            size += len(data)
-    if size > MAX_BLOB_BYTES:
-        raise ValueError(f"{path} is larger than {MAX_BLOB_BYTES} bytes")
-    return Blob.of(kind, stage, version, size, digests)
+            hasher.update(memoryview(data))
+            size_bytes += len(data)
+    digests = hasher.digests
+    return Filed(Blob(bytes.fromhex(root(0, digests)), size_bytes), b"".join(digests))
 
 
 class DownloadFailed(Exception):
@@ -221,6 +233,7 @@ class Download:
     """A download into a file; the engine passes it messages, its user awaits it.
 
     Args:
+        header: what the file has before the blob.
         window: chunks asked for at a time of each donor; fewer leave more of the link to others.
         resumable: keep the received part when it ends early; the next download to ``path``
             continues from there, in any process.
@@ -229,30 +242,26 @@ class Download:
     def __init__(
         self,
         ports: Ports,
-        query: BlobQuery,
+        blob: Blob,
         donors: Sequence[PeerId],
         path: Path,
         window: int = WINDOW,
         *,
+        header: bytes = b"",
         resumable: bool = False,
     ) -> None:
         self._ports, self._resumable = ports, resumable
-        self._fetch = Fetch(query, list(donors), window)
+        self._blob, self._header = blob, header
+        self._fetch = Fetch(blob, list(donors), window)
         self._path = path
         self._partial = path.with_name(f".{path.name}.part.tmp")
         self._file: int | None = None
         """Descriptor of the partial file, while it is being fetched."""
         self._failure: OSError | None = None
-        self._no_room, self._too_large = "", 0
         self._changed = trio.Event()
 
-    @property
-    def sources(self) -> frozenset[PeerId]:
-        """The peers that served a chunk of the blob and are accountable for it."""
-        return self._fetch.sources
-
-    async def run(self, idle_s: float, begins_s: float | None = None) -> Path:
-        """Fetch everything and return the complete file, however slow the line is.
+    async def run(self, idle_s: float, begins_s: float | None = None) -> Filed:
+        """Fetch everything, however slow the line is, and return what the complete file has.
 
         Args:
             idle_s: seconds without a chunk after which it is given up.
@@ -266,11 +275,14 @@ class Download:
             self._partial.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._file = os.open(self._partial, flags, 0o600)
+            self._check_room(self._file)
             if self._resumable:
-                self._fetch.resume(await trio.to_thread.run_sync(_digests, self._file))
+                held = await trio.to_thread.run_sync(_digests, self._file, len(self._header))
+                self._fetch.resume(held)
             await self._fetch_all(idle_s, idle_s if begins_s is None else begins_s)
-            if offer := self._fetch.offer:  # a longer blob may have been begun before this one
-                os.ftruncate(self._file, offer.size_bytes)
+            write_at(self._file, self._header, 0)
+            # a longer blob may have been begun before this one
+            os.ftruncate(self._file, len(self._header) + self._blob.size_bytes)
             self._partial.replace(self._path)
         except FileNotFoundError as error:
             raise DownloadFailed(f"{self._partial} was removed while it was written") from error
@@ -279,7 +291,7 @@ class Download:
             raise DiskFailed(self._disk_words(error), needed_bytes) from error
         finally:
             self._close()
-        return self._path
+        return Filed(self._blob, self._fetch.listed, len(self._header))
 
     async def _fetch_all(self, idle_s: float, begins_s: float) -> None:
         fetch = self._fetch
@@ -296,42 +308,30 @@ class Download:
         if self._failure is not None:
             raise self._failure
         if not fetch.done:
-            have, total = fetch.progress
-            if self._no_room and not total:
-                raise DiskFailed(self._no_room, self._too_large)
-            raise DownloadFailed(f"{have} of {total or '?'} chunks came; no donor is left")
+            have, _ = fetch.progress
+            raise DownloadFailed(f"{have} of {self._blob.count} chunks came; no donor is left")
 
-    def concerns(self, message: Copied) -> bool:
+    def concerns(self, message: Chunk) -> bool:
         """Whether a message is about what is wanted here."""
-        return self._fetch.concerns(message)
+        return message.root == self._blob.root
 
-    def receive(self, sender: PeerId, message: Copied, payload: bytes) -> None:
-        """Take an offer or a chunk.
+    def receive(self, sender: PeerId, message: Chunk, payload: bytes) -> None:
+        """Take a chunk.
 
         A disk error is kept for ``run``, because it is not the sender's fault.
 
         Args:
             sender: the donor.
             message: the message.
-            payload: the chunk's bytes, else empty.
+            payload: the chunk's bytes.
         """
         if self._file is None or self._failure is not None:
             return
-        now = self._ports.now()
-        match message:
-            case BlobOffer():
-                if self.concerns(message) and (lack := self._lack(message.size_bytes)):
-                    # for others, what they offer may be smaller
-                    self._no_room, self._too_large = lack, message.size_bytes
-                    self._perform(self._fetch.lost(sender, now), b"")
-                else:
-                    self._perform(self._fetch.offered(sender, message, now), b"")
-            case Chunk():
-                effects = self._fetch.chunk(sender, message, payload, payload_digest(payload), now)
-                try:
-                    self._perform(effects, payload)
-                except OSError as error:
-                    self._failure = error
+        now, digest = self._ports.now(), payload_digest(payload)
+        try:
+            self._perform(self._fetch.chunk(sender, message, payload, digest, now), payload)
+        except OSError as error:
+            self._failure = error
         self._changed.set()
 
     def lost(self, peer: PeerId) -> None:
@@ -352,18 +352,18 @@ class Download:
     def _write(self, index: int, data: bytes) -> None:
         if self._file is None:
             raise RuntimeError("chunks are written while the file is open")
-        write_at(self._file, data, index * CHUNK_BYTES)
+        write_at(self._file, data, len(self._header) + index * CHUNK_BYTES)
 
-    def _lack(self, size_bytes: int) -> str:
-        """Return why so many bytes do not fit on the disk; empty: they do, or it is unknown."""
+    def _check_room(self, file: int) -> None:
+        """Raise DiskFailed if the disk lacks room for it, as far as is known."""
         try:
-            taken = os.fstat(self._file).st_blocks if self._file is not None else 0
-            here = taken * BLOCK_BYTES
+            here = os.fstat(file).st_blocks * BLOCK_BYTES
             free = shutil.disk_usage(self._partial.parent).free
         except OSError:
-            return ""
-        missing = size_bytes - here - free
-        return self._full_words(size_bytes - here, free) if missing > 0 else ""
+            return
+        needed = self._blob.size_bytes - here
+        if needed > free:
+            raise DiskFailed(self._full_words(needed, free), self._blob.size_bytes)
 
     def _full_words(self, needed: int, free: int) -> str:
         return (
@@ -372,17 +372,16 @@ class Download:
         )
 
     def _needed(self) -> int:
-        """Return how many more bytes the disk needs; 0: unknown."""
-        have, total = self._fetch.progress
-        offer = self._fetch.offer
-        return min((total - have + 1) * CHUNK_BYTES, offer.size_bytes) if offer else 0
+        """Return how many more bytes the disk needs at most."""
+        have, _ = self._fetch.progress
+        return min((self._blob.count - have + 1) * CHUNK_BYTES, self._blob.size_bytes)
 
     def _disk_words(self, error: OSError) -> str:
-        if error.errno in FULL and (needed := self._needed()):
+        if error.errno in FULL:
             free = 0
             with suppress(OSError):
                 free = shutil.disk_usage(self._path.parent).free
-            return f"{error.strerror}: {self._full_words(needed, free)}"
+            return f"{error.strerror}: {self._full_words(self._needed(), free)}"
         return f"{self._partial} cannot be written: {error.strerror or error}"
 
     def _close(self) -> None:
@@ -400,21 +399,21 @@ class Download:
 class Taker(Protocol):
     """Waits for what members send of a blob."""
 
-    def concerns(self, message: Copied) -> bool:
+    def concerns(self, message: Chunk) -> bool:
         """Whether a message is about that blob."""
 
-    def receive(self, sender: PeerId, message: Copied, payload: bytes) -> None:
-        """Take an offer or a chunk."""
+    def receive(self, sender: PeerId, message: Chunk, payload: bytes) -> None:
+        """Take a chunk."""
 
     def lost(self, peer: PeerId) -> None:
-        """A member is gone, or lies."""
+        """A member is gone."""
 
 
 class Downloads:
     """What is fetched from members now: each message goes to whom it concerns.
 
     Args:
-        manifest: knows the sizes of the run's blobs; who offers another one lies.
+        manifest: knows the sizes of the run's blobs.
         swarm: its id.
     """
 
@@ -426,93 +425,79 @@ class Downloads:
         """Hand somebody what concerns it from now on."""
         self._takers.append(taker)
 
-    def receive(self, sender: PeerId, message: Copied, payload: bytes = b"") -> None:
+    def receive(self, sender: PeerId, message: Chunk, payload: bytes = b"") -> None:
         """Take what a member sends of a blob."""
-        concerned = [taker for taker in self._takers if taker.concerns(message)]
-        lie = None
-        if concerned and isinstance(message, BlobOffer) and message.size_bytes:
-            lie = self._lie_in(message)
-        if lie is not None:
-            self.ports.perform(Penalise(sender, *lie))
-        for taker in concerned:
-            if lie is None:
-                taker.receive(sender, message, payload)
-            else:
-                taker.lost(sender)
+        for taker in [taker for taker in self._takers if taker.concerns(message)]:
+            taker.receive(sender, message, payload)
 
     def lost(self, peer: PeerId) -> None:
         """A member is gone: nobody must wait for it."""
         for taker in list(self._takers):
             taker.lost(peer)
 
+    def state(self, stage: int, version: int, state_hash: bytes) -> Blob:
+        """Return the state of a stage that has this hash at a version."""
+        return Blob(state_hash, data_bytes(self.manifest, stage), stage, version)
+
     async def fetch(
         self,
-        query: BlobQuery,
+        blob: Blob,
         donors: Sequence[PeerId],
         path: Path,
         *,
         begins_s: float | None = None,
         window: int = WINDOW,
         resumable: bool = False,
-    ) -> frozenset[PeerId]:
+    ) -> Filed:
         """Fetch a blob into a file; the other arguments are those of ``Download``.
-
-        Returns:
-            The donors that are accountable for its bytes.
 
         Raises:
             DiskFailed: the disk is full or cannot be written.
             DownloadFailed: every donor was lost, or nothing came for too long.
         """
-        download = Download(self.ports, query, donors, path, window, resumable=resumable)
+        header = self._header(blob) if blob.version else b""
+        download = Download(
+            self.ports, blob, donors, path, window, header=header, resumable=resumable
+        )
         self._takers.append(download)
         try:
-            await download.run(IDLE_S, begins_s)
+            return await download.run(IDLE_S, begins_s)
         finally:
             self._takers.remove(download)
-        return download.sources
 
-    def _lie_in(self, offer: BlobOffer) -> tuple[str, int] | None:
-        """Return what is wrong with the size of an offer, and its points; None: nothing."""
-        manifest, data = self.manifest, self.manifest.data
-        if offer.kind == "state":
-            return None if is_plausible(manifest, offer) else ("checkpoint-of-wrong-size", 20)
-        if offer.kind == "start":
-            size_bytes = manifest.start[offer.stage].size_bytes
-        elif is_of_leaves(offer):
-            size_bytes = data.kept_bytes
-        else:
-            size_bytes = data.tokenizer.size_bytes if data.tokenizer is not None else -1
-        right = offer.size_bytes == size_bytes
-        return None if right else (f"{offer.kind}-of-wrong-size", LIE_POINTS)
+    def _header(self, state: Blob) -> bytes:
+        """Return what a checkpoint has before its data."""
+        manifest = self.manifest
+        part = slices(manifest.layers_per_stage)[state.stage]
+        layout = stage_layout(manifest.model, part)
+        of = self.swarm, state.stage, manifest.stage_count, state.version, state.root.hex()
+        return build_header(CheckpointInfo(*of, layout, manifest.state))
 
 
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-def _digests(file: int) -> dict[int, bytes]:
-    """Return the digests of the bytes present of a blob; of zeros where nothing was written."""
+def _digests(file: int, start: int) -> dict[int, bytes]:
+    """Return the digests of the chunks behind a header; of zeros where nothing was written."""
     found = dict[int, bytes]()
     for index in range(min(MAX_CHUNKS, -(-os.fstat(file).st_size // CHUNK_BYTES))):
         with suppress(OSError):
-            found[index] = payload_digest(read_at(file, CHUNK_BYTES, index * CHUNK_BYTES))
+            found[index] = payload_digest(read_at(file, CHUNK_BYTES, start + index * CHUNK_BYTES))
     return found
 
 
-def _chunk(item: _Item, index: int | None) -> bytes:
-    """Return a chunk of an offered file, or the list of their digests.
+def _chunk(item: _Item, index: int) -> bytes:
+    """Return a chunk of a file.
 
     Raises:
-        FileNotFoundError: the file is gone, or shorter than it was when it was offered.
+        FileNotFoundError: the file is gone, or shorter than it was.
         OSError: it cannot be read now.
     """
-    if index is None:
-        return item.blob.listed
     place = index * CHUNK_BYTES
-    expected = min(CHUNK_BYTES, item.blob.offer.size_bytes - place)
+    expected = min(CHUNK_BYTES, item.filed.blob.size_bytes - place)
     with item.path.open("rb") as file:
-        file.seek(place)
+        file.seek(item.filed.start + place)
         data = file.read(expected)
     if len(data) < expected:
         raise FileNotFoundError(f"{item.path} has become shorter")

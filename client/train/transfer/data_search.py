@@ -9,25 +9,19 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable
 
-from client.train.ports import Copied, Ports
+from client.train.ports import Ports
 from model_zoo.specs.data import DataSpec
-from protocol.effects import Explain, Penalise
+from protocol.effects import Explain
 from protocol.ids import PeerId, Stage, short
-from protocol.transfer.leaves import LEAVES, LIE_POINTS, is_of_leaves
-from protocol.wire.messages import BlobOffer, BlobQuery
+from protocol.wire.messages import Chunk, ChunkRequest
 
 ASK_AGAIN_S = 5.0
 """Seconds between questions to all members while nobody offers it; after the first the owner is
 told."""
 MOST_DONORS = 4
 """Donors at a time; others are used at the next attempt."""
-TOKENIZER: Final = 1
-"""What the blob of the tokenizer has as its version."""
-QUERY: Final = BlobQuery("data", 0, LEAVES)
-"""How members are asked."""
 
 
 class DataSearch:
@@ -39,6 +33,7 @@ class DataSearch:
 
     def __init__(self, ports: Ports, data: DataSpec, changed: Callable[[], None]) -> None:
         self._ports, self._data, self._changed = ports, data, changed
+        self._question = ChunkRequest(bytes.fromhex(data.digest), None)
         self._offers: set[PeerId] = set()
         self._supplied = self._starved = False
         self.missing = False
@@ -103,7 +98,7 @@ class DataSearch:
     def linked(self, peer: PeerId) -> None:
         """A member has come."""
         if self.missing and len(self._offers) < MOST_DONORS:
-            self._ports.send(peer, QUERY)
+            self._ports.send(peer, self._question)
 
     def lost(self, peer: PeerId) -> None:
         """A member is gone, or gives nothing although it has offered the data."""
@@ -113,19 +108,13 @@ class DataSearch:
                 self._ask_at = self._ports.now() + ASK_AGAIN_S
             self._changed()
 
-    def lied(self, peers: Iterable[PeerId]) -> None:
-        """These have served a tokenizer that is not the swarm's."""
-        for peer in sorted(peers):
-            self.lost(peer)
-            self._ports.perform(Penalise(peer, "tokenizer-of-wrong-digest", LIE_POINTS))
+    def concerns(self, message: Chunk) -> bool:
+        """Whether a member says if it has any of the data, which are asked for."""
+        return self.missing and (message.root, message.index) == (self._question.root, None)
 
-    def concerns(self, message: Copied) -> bool:
-        """Whether a member says what it has of the data, which are asked for."""
-        return is_of_leaves(message) and self.missing and isinstance(message, BlobOffer)
-
-    def receive(self, peer: PeerId, message: Copied, payload: bytes = b"") -> None:
+    def receive(self, peer: PeerId, message: Chunk, payload: bytes = b"") -> None:
         """Take a member's offer of data, or its refusal."""
-        if isinstance(message, BlobOffer) and not message.size_bytes:
+        if not payload:
             self.lost(peer)
         elif peer not in self._offers:
             self._offered(peer)
@@ -146,7 +135,7 @@ class DataSearch:
     def _ask(self) -> None:
         self._ask_at = self._ports.now() + ASK_AGAIN_S
         for peer in sorted(self._ports.linked()):
-            self._ports.send(peer, QUERY)
+            self._ports.send(peer, self._question)
 
     def _offered(self, peer: PeerId) -> None:
         self._offers.add(peer)

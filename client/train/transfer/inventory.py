@@ -12,10 +12,9 @@ from client.compute.checkpoint import CheckpointInfo, examine, read_info
 from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.ports import Ports
-from client.train.transfer.blobs import Shelf
+from client.train.transfer.blobs import Shelf, filed_state
 from protocol.effects import Explain
-from protocol.limits import MAX_BLOB_BYTES, MAX_STEP
-from protocol.transfer.blob import Blob
+from protocol.limits import MAX_STEP
 
 
 def stored_states(folder: CheckpointFolder, swarm: str, stages: int) -> list[CheckpointInfo]:
@@ -98,6 +97,4 @@ async def _offer(
             ports.perform(Explain("transfer", words, "warning"))
             folder.condemn(Checkpoint(stored.stage, stored.version, path))
         return
-    if info.size_bytes <= MAX_BLOB_BYTES:
-        blob = Blob.of("state", stored.stage, stored.version, info.size_bytes, digests)
-        shelf.put(blob, path, temporary=False)
+    shelf.put(filed_state(info, digests), path, temporary=False)

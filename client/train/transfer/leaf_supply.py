@@ -15,24 +15,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from hashlib import blake2b
 from pathlib import Path
 
 import trio
 
 from client.store.leaves import DataFolder, LeafCache, LeavesOnDisk, WrongFolder
 from client.store.texts import TextStore
-from client.train.ports import Copied, Ports
+from client.train.ports import Ports
 from client.train.transfer.data_search import DataSearch
 from model_zoo.specs.merkle import LEAF_BYTES, is_proven
+from model_zoo.specs.state_hash import file_hash
 from model_zoo.specs.windows import leaves_of
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import held_out
 from protocol.transfer.fetch import StoreChunk
-from protocol.transfer.leaves import LEAVES, LeafEffect, LeafFetch, Verdict, is_of_leaves
-from protocol.wire.messages import BlobOffer
+from protocol.transfer.leaves import LeafEffect, LeafFetch, Verdict
+from protocol.wire.messages import Chunk
 
 TICK_S = 0.5
 MOST_AHEAD = 512
@@ -84,7 +84,9 @@ class LeafSupply:
         self._leaves_of = lru_cache(maxsize=4096)(self._work_out)
         self._whole: DataFolder | None = None
         self._cache: LeafCache | None = None
-        self._fetch = LeafFetch()
+        self.root = bytes.fromhex(self._data.digest)
+        """See ``LeafGiver``."""
+        self._fetch = LeafFetch(self.root)
         self._first: int | None = None
         """The first sample of the step; None: no stage needs any."""
         self._planned = 0
@@ -145,16 +147,13 @@ class LeafSupply:
             found = self.tokenizer.read_bytes()
         except OSError:
             return False
-        return blake2b(found, digest_size=32).hexdigest() == brought.digest
+        return file_hash(found) == brought.digest
 
-    def offer(self) -> BlobOffer | None:
-        """Return the offer of what is here; None: there is nothing."""
-        if self.empty:
-            return None
-        return BlobOffer("data", 0, LEAVES, self._data.kept_bytes, bytes.fromhex(self._data.digest))
-
-    async def read(self, index: int) -> bytes:
-        """Return a leaf for a member, with its path behind it; empty: it is not here."""
+    async def read(self, index: int | None) -> bytes:
+        """Return a leaf for a member, with its path behind it; empty: it is not here. For None:
+        the root, if any leaf is here."""
+        if index is None:
+            return b"" if self.empty else self.root
         if (disk := self._disk) is None:
             return b""
         loaded = await trio.to_thread.run_sync(disk.load, index)
@@ -267,20 +266,20 @@ class LeafSupply:
                 await self._changed.wait()
             self._changed = trio.Event()
 
-    def concerns(self, message: Copied) -> bool:
+    def concerns(self, message: Chunk) -> bool:
         """Whether a message is a leaf, or says that none is given."""
-        return is_of_leaves(message) and not (isinstance(message, BlobOffer) and message.size_bytes)
+        return message.root == self.root
 
-    def receive(self, peer: PeerId, message: Copied, payload: bytes) -> None:
+    def receive(self, peer: PeerId, message: Chunk, payload: bytes) -> None:
         """Take what a member sends."""
         now = self._ports.now()
-        if isinstance(message, BlobOffer):
-            self._perform(self._fetch.refused(peer, now))
-        elif message.index is not None:
+        if message.index is not None:
             verdict = self._verdict(message.index, payload)
             self._perform(self._fetch.chunk(peer, message, verdict, now), payload)
             if verdict == "lie":
                 self._search.lost(peer)
+        elif not payload:
+            self._perform(self._fetch.refused(peer, now))
         self._changed.set()
 
     def lost(self, peer: PeerId) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from client.compute.payload import Header
 from client.config import GIB
 from model_zoo.specs.slices import stage_parameters
-from model_zoo.specs.tensor_headers import MAX_HEADER_BYTES
 from protocol.audit.commitment import largest_list
 from protocol.limits import CHUNK_BYTES, MAX_SEGMENT_ELEMENTS
 from protocol.manifest import Manifest
 from protocol.rounds.shards import largest_segment
-from protocol.wire.messages import BlobOffer
 
 TRANSIT_DISK_BYTES = 4 * GIB
 """Disk for tensors in transit, of all but very large stages."""
@@ -24,14 +22,6 @@ def data_bytes(manifest: Manifest, stage: int) -> int:
     """Return the bytes of a checkpoint's tensors."""
     parameters = stage_parameters(manifest.model, manifest.layers_per_stage, stage)
     return manifest.state.bytes_per_parameter * parameters
-
-
-def is_plausible(manifest: Manifest, offer: BlobOffer) -> bool:
-    """Whether an offer of a state is as large as the checkpoints of its stage are."""
-    if not 0 <= offer.stage < manifest.stage_count:
-        return False
-    data = data_bytes(manifest, offer.stage)
-    return data < offer.size_bytes <= data + MAX_HEADER_BYTES
 
 
 def round_bytes(manifest: Manifest) -> int:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import trio
 
 from client.net.yamux_stream import YamuxStream
+from client.train.transfer.state_size import data_bytes
+from protocol.limits import CHUNK_BYTES
 from protocol.manifest import Manifest
-from protocol.transfer.blob import chunk_count
-from protocol.transfer.leaves import LEAVES
-from protocol.wire.messages import BlobOffer, BlobQuery, ChunkRequest
+from protocol.membership.record import open_record
+from protocol.recovery.stored import STORED, Copy, Stored
+from protocol.wire.messages import ChunkRequest, RecordDigest, Records
 from tests.hostile.attack import Attack
 from tests.hostile.bare import BareLink, again_and_again, bare_link
-from tests.hostile.forged import saved_versions
 from tests.hostile.stranger import Stranger
 
 REQUESTS = 500
@@ -20,36 +22,33 @@ ASK_S = 5.0
 
 
 async def attack(stranger: Stranger) -> None:
-    """Ask one node for its largest blob many times over and take a byte every ten seconds."""
+    """Ask one node for its largest state many times over and take a byte every ten seconds."""
 
     async def ask(number: int) -> None:
         async with bare_link(stranger.addresses[0], stranger.swarm, _reluctantly) as link:
-            offer = await _largest_offer(link, stranger.manifest)
-            if offer is None:
+            copy = await _largest_copy(link, stranger.manifest)
+            if copy is None:
                 return
+            count = -(-data_bytes(stranger.manifest, copy.stage) // CHUNK_BYTES)
             for index in range(REQUESTS):
-                place = index % chunk_count(offer.size_bytes)
-                await link.say(ChunkRequest(offer.kind, offer.stage, offer.version, place))
+                await link.say(ChunkRequest(copy.hash, index % count))
             await link.ended()
 
     await again_and_again(LINKS, 1.0, ask)
 
 
-async def _largest_offer(link: BareLink, manifest: Manifest) -> BlobOffer | None:
-    await link.say(BlobQuery("data", 0, LEAVES))
-    for stage in range(manifest.stage_count):
-        for version in saved_versions(manifest):
-            await link.say(BlobQuery("state", stage, version))
-    found: list[BlobOffer] = []
+async def _largest_copy(link: BareLink, manifest: Manifest) -> Copy | None:
+    """Return what the records that the node has name as the largest state."""
+    await link.say(RecordDigest([], want_reply=False))
+    found: list[Copy] = []
     with trio.move_on_after(ASK_S):
         async for message in link.heard:
-            if isinstance(message, BlobOffer):
-                found.append(message)
-    return max((one for one in found if one.size_bytes), key=_size, default=None)
-
-
-def _size(offer: BlobOffer) -> int:
-    return offer.size_bytes
+            if isinstance(message, Records):
+                for one in message.records:
+                    if one.kind == STORED:
+                        body = open_record(one).body
+                        found += msgspec.msgpack.decode(body, type=Stored).copies
+    return max(found, key=lambda copy: data_bytes(manifest, copy.stage), default=None)
 
 
 async def _reluctantly(name: str, stream: YamuxStream) -> None:

@@ -29,12 +29,12 @@ async def forged_version(stranger: Stranger) -> None:
     stranger.pulse()
     await stranger.introduce()
     for number, version in enumerate(VERSIONS, start=1):
-        states = await forged_states(stranger, version)
+        states = forged_states(stranger.manifest)
         said = lineage_of(number, version, states, stranger.signer.peer)
         with trio.move_on_after(EACH_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(keep_telling, stranger, [stranger.signer], said)
-                nursery.start_soon(serve, stranger, version, states)
+                nursery.start_soon(serve, stranger, states)
 
 
 async def followed_by(stranger: Stranger, number: int, members: int) -> None:

@@ -70,7 +70,7 @@ class Acquisitions:
             donor = self._swarm.volunteers[peer]
             if donor is volunteer or self._can_give(volunteer, donor):
                 saved = donor.disk.checkpoints.get(key)
-                if saved is not None and saved.encode() == lineage.hashes[volunteer.stage]:
+                if saved == lineage.hashes[volunteer.stage].hex():
                     self._swarm.open_seat(volunteer, lineage.version, serving=True, saved=saved)
                     return
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import expect
-from client.lab.simulate.multisets import encode_ids
+from client.lab.simulate.multisets import INITIAL, encode_ids
 from protocol.ids import PeerId, short
 from protocol.recovery.stored import Lineage
 from protocol.rounds.shards import ENOUGH
@@ -60,7 +60,7 @@ class Checks:
         self._per_step = per_step
         self._made: dict[tuple[int, int, int], str] | None = {} if parting else None
         """By stage, era and version: the hash."""
-        self._expected = ["initial"]
+        self._expected = [INITIAL]
         self.commits: dict[tuple[int, int, int], tuple[int, bytes, str]] = {}
         """By stage, era and version: attempt, digest, hash."""
         self.statements: dict[tuple[PeerId, str, int, int, int, int], bytes] = {}
@@ -83,7 +83,7 @@ class Checks:
             step = len(self._expected) - 1
             ids = Counter(range(step * self._per_step, (step + 1) * self._per_step))
             chained = self._expected[-1].encode() + encode_ids(ids)
-            self._expected.append(hashlib.blake2b(chained, digest_size=16).hexdigest())
+            self._expected.append(hashlib.blake2b(chained, digest_size=32).hexdigest())
         return self._expected[version]
 
     def committed(self, volunteer: Volunteer, version: int, found: str) -> None:
@@ -107,7 +107,7 @@ class Checks:
         words = f"L1: {short(volunteer.peer)} follows a lineage that nobody has begun: {lineage}"
         newcomer = not volunteer.recovery.evidence.any  # it has no trusted peers
         true = lineage.version < LONGEST and set(lineage.hashes) <= {
-            self.expected(lineage.version).encode()
+            bytes.fromhex(self.expected(lineage.version))
         }
         excused = volunteer.lies or newcomer or cut_off
         expect(excused or true or lineage in self.decided, words)

@@ -73,7 +73,7 @@ class Histories:
 
     def closed(self, volunteer: Volunteer, committed: Committed) -> None:
         """A seat of the volunteer has closed a step."""
-        state, now = committed.hash.encode(), self._swarm.now_of(volunteer)
+        state, now = bytes.fromhex(committed.hash), self._swarm.now_of(volunteer)
         of = (committed.stage, committed.version, state)
         if volunteer.recovery.closed(*of, committed.with_whom, now, committed.electors):
             self._write_evidence(volunteer)
@@ -104,7 +104,7 @@ class Histories:
         there = all(
             any(
                 donor.running
-                and donor.disk.checkpoints.get((copy.stage, copy.version), "").encode() == copy.hash
+                and donor.disk.checkpoints.get((copy.stage, copy.version)) == copy.hash.hex()
                 for donor in donors
             )
             for copy in wanted.copies

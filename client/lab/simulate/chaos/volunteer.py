@@ -83,12 +83,12 @@ class Disk:
         new one were fetched, all others do."""
         self.lineage = lineage
         kept = {k: v for k, v in self.checkpoints.items() if k[1] <= lineage.version}
-        copies = {(copy.stage, copy.version): copy.hash.decode() for copy in fetched}
+        copies = {(copy.stage, copy.version): copy.hash.hex() for copy in fetched}
         self.checkpoints = copies or kept
 
     def copies(self) -> list[Copy]:
         """Return the checkpoints in the form of the stored record."""
-        return [Copy(s, v, saved.encode()) for (s, v), saved in self.checkpoints.items()]
+        return [Copy(s, v, bytes.fromhex(saved)) for (s, v), saved in self.checkpoints.items()]
 
     def lose(self) -> None:
         """Lose everything."""

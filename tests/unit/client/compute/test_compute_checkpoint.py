@@ -18,7 +18,6 @@ from safetensors.torch import load_file
 from client.compute import checkpoint as checkpoint_file
 from client.compute import saving
 from client.compute.checkpoint import (
-    CHUNK_BYTES,
     CheckpointInfo,
     build_header,
     examine,
@@ -29,6 +28,7 @@ from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.compute.requests import Load, Save
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.state import StateSpec
+from model_zoo.specs.state_hash import leaf_digest, leaves
 from model_zoo.specs.tensor_headers import encoded_header
 from protocol.pipeline.effects import ApplyTask, LossTask
 from tests.support.compute_stages import opened, tokens_of
@@ -69,10 +69,9 @@ def test_the_reply_and_the_header_describe_the_file(tmp_path: Path) -> None:
     worker = trained()
     saved, _ = worker.call(Save(version=2, path=str(path)))
     data = path.read_bytes()
-    chunks = [data[i : i + CHUNK_BYTES] for i in range(0, len(data), CHUNK_BYTES)]
-    assert saved.size_bytes == len(data)
-    assert saved.chunk_digests == [hashlib.blake2b(c, digest_size=32).digest() for c in chunks]
     info = verify(path)
+    assert saved.data_start == info.data_start
+    assert saved.digests == list(map(leaf_digest, leaves([memoryview(data)[info.data_start :]])))
     assert info == read_info(path)
     assert (info.version, info.stage, info.stages, info.hash) == (2, 0, 1, saved.hash)
     assert info.state == StateSpec()
@@ -88,16 +87,6 @@ def test_the_format_stays(tmp_path: Path) -> None:
     assert saved.hash == "0726660d8ba9c5a27049f2f3b59ca3fea259ec9361462583c0b2465f892ec210"
     digest = hashlib.blake2b(path.read_bytes(), digest_size=32).hexdigest()
     assert digest == "0083fe1d2e1ccbefbb985902c5e1d22e451a7f008993c48f9b039b3db298e322"
-
-
-@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
-def test_chunk_digests_cut_across_buffers(tmp_path: Path, size) -> None:
-    data = bytes(i % 251 for i in range(size))
-    parts = [memoryview(data)[: size // 3], memoryview(data)[size // 3 :]]
-    digests = saving.write_atomically(tmp_path / "file", parts, durable=False)
-    chunks = [data[i : i + CHUNK_BYTES] for i in range(0, size, CHUNK_BYTES)]
-    assert (tmp_path / "file").read_bytes() == data
-    assert digests == [hashlib.blake2b(chunk, digest_size=32).digest() for chunk in chunks]
 
 
 def test_any_safetensors_reader_finds_the_parameters(tmp_path: Path) -> None:
@@ -280,7 +269,7 @@ def test_copies_do_not_mix_versions(tmp_path: Path, rounds) -> None:
     worker = trained(1, local_rounds=rounds)
     for version in range(1, 4):
         saved, _ = worker.call(Save(version=version, path=str(tmp_path / "stage")))
-        assert examine(tmp_path / "stage") == (verify(tmp_path / "stage"), saved.chunk_digests)
+        assert examine(tmp_path / "stage") == (verify(tmp_path / "stage"), saved.digests)
         assert saved.hash == worker.replica.state_hash()
         train(worker, version)
 

@@ -170,7 +170,7 @@ async def test_a_sum_is_moved_when_no_rank_computes() -> None:
         assert ranks[1].asked[1:2] == [moved]
         await trio.testing.wait_all_tasks_blocked()
         assert "LossTask" in ranks[1].kinds()[2:] + ranks[0].kinds()[5:]
-        ranks[0].answer(Saved(version=0, path="p", hash="", size_bytes=0, chunk_digests=[]), 0)
+        ranks[0].answer(Saved(version=0, path="p", hash="", data_start=0, digests=[]), 0)
         await saving.wait()
 
 

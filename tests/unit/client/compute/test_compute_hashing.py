@@ -11,8 +11,8 @@ import torch
 
 from client.compute import hashing
 from client.compute.replica import digest_of_tensors, hash_tensors
-from client.compute.state_hash import LEAF_BYTES, PieceHasher
-from client.compute.state_hash import root as root_of
+from model_zoo.specs.state_hash import LEAF_BYTES, LeafHasher
+from model_zoo.specs.state_hash import root as root_of
 from protocol.pipeline.effects import ApplyTask, HashTask, LossTask
 from tests.support.compute_stages import LocalWorker, opened, tokens_of
 from tests.support.hashes import state_hash
@@ -34,7 +34,7 @@ def test_every_way_to_compute_it_is_the_definition(size: int) -> None:
     root = hashlib.blake2b(number + digests, digest_size=32, person=b"stage version")
     parts = cut(data, size // 12 * 4, size // 3 * 2)
     assert state_hash(7, *parts) == root.hexdigest()
-    stream = PieceHasher()
+    stream = LeafHasher()
     for part in parts:
         stream.update(part)
     assert root_of(7, stream.digests) == root.hexdigest()

@@ -77,8 +77,8 @@ def test_the_state_is_that_of_the_adapters_alone(start: Written, tmp_path: Path)
     count = stage_parameters(ADAPTED, WHOLE, 0)
     assert worker.replica.size == count
     first = train(worker, 0)
-    saved, _ = worker.call(Save(version=1, path=str(tmp_path / "saved")))
-    assert saved.size_bytes < 3 * 4 * count + 16_384
+    worker.call(Save(version=1, path=str(tmp_path / "saved")))
+    assert (tmp_path / "saved").stat().st_size < 3 * 4 * count + 16_384
     assert all(".lora_" in name for name, _ in read_info(tmp_path / "saved").layout)
     other = adapted(start)
     assert other.call(Load(path=str(tmp_path / "saved"), version=1))[0].hash == first

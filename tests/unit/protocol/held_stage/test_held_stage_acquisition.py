@@ -84,7 +84,7 @@ class TestTheWayIn:
 
 DECREE = Decree(1, bytes(32), (OTHER,), (OTHER,), 0.0)
 COMMIT = Commit(0, 23, 1, OTHER, DECREE, (), era=AT_20.era)
-ADMIT = Admit(0, 24, ME, [OTHER, THIRD], COMMIT, bytes(16), era=AT_20.era)
+ADMIT = Admit(0, 24, ME, [OTHER, THIRD], COMMIT, bytes(32), era=AT_20.era)
 SERVED = SwarmView.of([[at(OTHER, 25), Replica(THIRD, 25, False)], [at(THIRD, 25)]])
 
 

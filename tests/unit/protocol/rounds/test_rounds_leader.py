@@ -23,7 +23,6 @@ from protocol.rounds.leader import MAX_REFUSALS, MAX_REPORTS, RoundLeader
 from protocol.rounds.plans import REFUSED
 from protocol.rounds.proposer import State
 from protocol.rounds.quorum import Quorum
-from protocol.rounds.reports import state_digest
 from protocol.rounds.shards import check_bounds
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import (
@@ -110,7 +109,7 @@ def leader(*peers: PeerId, electors: tuple[PeerId, ...] = (ME,)) -> Led:
     quorum.settle(peers, electors, STEP, 0.0)
     quorum.designated = ME
     made = Led(quorum)
-    made.own.state = state_digest("ab")
+    made.own.state = bytes.fromhex("ab")
     made.update_view(view(*peers), True, 0.0)
     return made
 
@@ -620,7 +619,7 @@ def test_nobody_is_admitted_to_a_state_that_the_leader_cannot_name() -> None:
     made = leader(ME)
     made.own.state = b""
     assert sent(made.join(NEW, 0.0), Admit) == []
-    made.own.state = state_digest("ab")
+    made.own.state = bytes.fromhex("ab")
     assert {admit.state for _, admit in sent(made.tick(1.0), Admit)} == {made.own.state}
 
 

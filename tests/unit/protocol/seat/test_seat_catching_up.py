@@ -199,7 +199,7 @@ def test_a_commit_is_applied_though_its_leader_says_nothing_more() -> None:
         assert not [e for e in effects if isinstance(e, Fault)], "the next version is on its way"
         assert not sent(effects, Propose)
         assert (made.next_deadline() or math.inf) > now
-    made.computed(apply, Outcome(hash="a"), 10 * FORGET_S)
+    made.computed(apply, Outcome(hash="aa"), 10 * FORGET_S)
     assert made.step == STEP + 1
     assert made.elector.commit(STAGE, 0, STEP) == said
 

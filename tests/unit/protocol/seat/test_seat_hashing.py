@@ -7,7 +7,6 @@ import pytest
 from protocol.ids import peer_id_from_key
 from protocol.pipeline.effects import ApplyTask, Committed, Fault, HashTask, Outcome
 from protocol.pipeline.place import Place
-from protocol.rounds.reports import state_digest
 from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
 from protocol.view import SwarmView
@@ -46,7 +45,7 @@ def test_it_is_asked_for_and_nothing_is_said_before() -> None:
     own = seat.leader.reports.get(ME)
     assert reports or own
     for report in [*reports, *([own] if own else [])]:
-        assert report.state == state_digest("ab")
+        assert report.state == bytes.fromhex("ab")
 
 
 def test_newcomers_are_admitted_when_the_digest_can_be_said() -> None:
@@ -56,7 +55,7 @@ def test_newcomers_are_admitted_when_the_digest_can_be_said() -> None:
     seat.elector.take(commit_of(1, STEP, 1, bytes(32), [ME]), frozenset({ME}))
     assert sent(seat.receive(NEW, JoinStage(1), 2.0), Admit) == []
     admits = sent(seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 3.0), Admit)
-    assert {admit.state for _, admit in admits} == {state_digest("ab")}
+    assert {admit.state for _, admit in admits} == {bytes.fromhex("ab")}
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])

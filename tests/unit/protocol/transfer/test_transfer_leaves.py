@@ -12,7 +12,6 @@ from protocol.pace import FORGET_S, LOST_S
 from protocol.transfer.fetch import StoreChunk
 from protocol.transfer.leaves import (
     LEAST_AHEAD,
-    LEAVES,
     LIE_POINTS,
     SOON_S,
     WINDOW,
@@ -26,7 +25,7 @@ A, B = (peer_id_from_key(bytes([n]) * 32) for n in range(2))
 
 
 def leaf(index: int) -> Chunk:
-    return Chunk("data", 0, LEAVES, index)
+    return Chunk(bytes(32), index)
 
 
 def asked(effects: Sequence[LeafEffect]) -> list[tuple[PeerId, int]]:
@@ -34,7 +33,7 @@ def asked(effects: Sequence[LeafEffect]) -> list[tuple[PeerId, int]]:
 
 
 def begin(*donors: PeerId) -> LeafFetch:
-    fetch = LeafFetch()
+    fetch = LeafFetch(bytes(32))
     assert fetch.offer(donors, 0.0) == []
     return fetch
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from model_zoo.specs.state_hash import DIGEST_BYTES
 from protocol import limits
-from protocol.transfer.blob import DIGEST_BYTES, chunk_count
+from protocol.transfer.blob import Blob
 from protocol.wire.messages import Commit, Commitment, Plan, Propose, decode_message, encode_message
 from protocol.wire.parts import Decree, PlanMember, Promise
 from tests.support.protocol_examples import peer
@@ -57,4 +58,4 @@ def test_the_largest_commitment_fits_a_header() -> None:
 
 
 def test_the_list_of_the_largest_blobs_digests_is_one_chunk() -> None:
-    assert chunk_count(limits.MAX_BLOB_BYTES) * DIGEST_BYTES <= limits.CHUNK_BYTES
+    assert Blob(bytes(32), limits.MAX_BLOB_BYTES).count * DIGEST_BYTES <= limits.CHUNK_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,20 +13,20 @@ from unittest.mock import AsyncMock
 import pytest
 import trio
 
-from client.compute.checkpoint import read_info, verify
+from client.compute.checkpoint import examine, read_info, verify
 from client.store.checkpoints import CheckpointFolder
-from client.train.recovery import buddies, copies
+from client.train.recovery import buddies
 from client.train.recovery.buddies import Buddies
-from client.train.transfer.blobs import Download, Downloads, Shelf
+from client.train.transfer.blobs import Download, Downloads, Shelf, filed_state
 from client.train.transfer.inventory import checked, offer_stored, stored_states
-from model_zoo.specs.slices import stage_parameters
+from model_zoo.specs.slices import slices
+from model_zoo.specs.state import size, stage_layout
 from protocol.effects import Effect, Explain, Penalise
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Policy
 from protocol.recovery.stored import Copy, Lineage, Stored
-from protocol.transfer.blob import Blob
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import BlobOffer, BlobQuery, ChunkRequest, Message
+from protocol.wire.messages import ChunkRequest, Message
 from tests.support.hashes import checkpoint_of
 from tests.support.protocol_examples import manifest
 from tests.support.virtual_time import at_once
@@ -41,9 +41,9 @@ LIMIT_S = 120.0
 
 def checkpoint(stage: int, version: int, *, swarm: str = SWARM, fill: int = 0) -> bytes:
     """A checkpoint of the right size for the stage; every byte of its data is ``fill``."""
-    count = stage_parameters(MANIFEST.model, MANIFEST.layers_per_stage, stage)
-    data = bytes([fill]) * (12 * count)
-    return checkpoint_of(swarm, stage, STAGES, version, data)
+    layout = stage_layout(MANIFEST.model, slices(MANIFEST.layers_per_stage)[stage])
+    data = bytes([fill]) * (12 * size(layout))
+    return checkpoint_of(swarm, stage, STAGES, version, data, layout)
 
 
 @dataclass
@@ -110,8 +110,6 @@ class Member:
 
     async def take(self, sender: PeerId, message: Message, payload: bytes) -> None:
         match message:
-            case BlobQuery():
-                self.shelf.query(sender, message)
             case ChunkRequest():
                 await self.shelf.request(sender, message)
             case _:
@@ -131,6 +129,11 @@ class Member:
         self.history.own = tuple(sorted({*there, *more}))
         for other in self._world.members.values():
             other.history.said[self.me] = Stored(self.history.lineage, self.history.own)
+
+    def serves(self, stage: int, version: int) -> bool:
+        """Whether it gives a version to others."""
+        blobs = [item.filed.blob for item in self.shelf._items.values()]
+        return any((blob.stage, blob.version) == (stage, version) for blob in blobs)
 
     def has(self, stage: int, version: int) -> bool:
         return self.folder.path(stage, version).exists()
@@ -183,13 +186,14 @@ async def test_the_buddy_keeps_every_checkpoint_and_bounds_its_disk(
     for number in range(1, 5):
         world.serve(number * EVERY + 1, *("ab" if stage == 0 else "ba"))
         await holder.store((stage, number * EVERY))
-        await world.until(lambda v=number * EVERY: keeper.shelf.offer(stage, v))
+        await world.until(lambda v=number * EVERY: keeper.serves(stage, v))
     assert [(c.stage, c.version) for c in keeper.folder.entries()] == [
         (stage, 3 * EVERY),
         (stage, 4 * EVERY),
     ]
-    assert keeper.shelf.offer(stage, EVERY) is None
-    assert keeper.shelf.offer(stage, 4 * EVERY) == holder.shelf.offer(stage, 4 * EVERY)
+    assert not keeper.serves(stage, EVERY)
+    made, kept = (one.folder.path(stage, 4 * EVERY) for one in (holder, keeper))
+    assert kept.read_bytes() == made.read_bytes()
     assert checked(verify(keeper.folder.path(stage, 4 * EVERY)), SWARM, STAGES).version == 4 * EVERY
     assert keeper.history.told == [(stage, EVERY * n) for n in range(1, 5)]
     assert not holder.blamed
@@ -211,22 +215,23 @@ async def test_who_is_not_the_buddy_keeps_nothing(world: World, nursery: trio.Nu
     assert not world.members[A].has(1, EVERY), "nobody has that to give"
 
 
-@pytest.mark.parametrize("how", [{"swarm": "cd" * 32}, {"fill": 1}])
-async def test_what_is_not_the_swarms_state_is_not_kept(
-    world: World, nursery: trio.Nursery, how: dict[str, Any]
+async def test_what_is_not_the_state_that_was_named_is_not_kept(
+    world: World, nursery: trio.Nursery
 ) -> None:
     liar, keeper = world.members[A], world.members[B]
     world.serve(EVERY, "a", "b")
-    liar.say(copy_of(checkpoint(0, EVERY), liar.folder.folder))
+    named = copy_of(checkpoint(0, EVERY), liar.folder.folder)
+    liar.say(named)
     path = liar.folder.path(0, EVERY)
-    path.write_bytes(checkpoint(0, EVERY, **how))
-    digests = copies.examine(path)[1]
-    blob = Blob.of("state", 0, EVERY, path.stat().st_size, digests)
-    liar.shelf.put(blob, path, temporary=False)
+    path.write_bytes(checkpoint(0, EVERY, fill=1))
+    other = filed_state(*examine(path))
+    lie = replace(other, blob=replace(other.blob, root=named.hash))
+    liar.shelf.put(lie, path, temporary=False)
     nursery.start_soon(keeper.buddies.run)
     await world.until(lambda: any("no copy of stage 0" in said.words for said in keeper.said))
+    assert keeper.blamed == [A]
     assert not list(keeper.folder.folder.iterdir())
-    assert keeper.shelf.offer(0, EVERY) is None
+    assert not keeper.serves(0, EVERY)
 
 
 def copy_of(data: bytes, folder: Path) -> Copy:
@@ -235,17 +240,6 @@ def copy_of(data: bytes, folder: Path) -> Copy:
     info = verify(path)
     path.unlink()
     return Copy(info.stage, info.version, bytes.fromhex(info.hash))
-
-
-async def test_an_offer_of_absurd_size_costs_no_disk(world: World, nursery: trio.Nursery) -> None:
-    liar, keeper = world.members[A], world.members[B]
-    world.serve(EVERY, "a", "b")
-    liar.say(Copy(0, EVERY, bytes(32)))
-    nursery.start_soon(keeper.buddies.run)
-    await trio.sleep(1)
-    liar.send(B, BlobOffer("state", 0, EVERY, 2**31, bytes(32)))
-    await world.until(lambda: keeper.blamed == [A])
-    await world.until(lambda: not list(keeper.folder.folder.iterdir()))
 
 
 async def test_a_full_disk_is_said_once_and_later_copies_come(
@@ -334,8 +328,8 @@ async def test_what_lies_on_disk_is_offered_when_we_start(world: World) -> None:
     member.folder.path(0, 7).write_bytes(checkpoint(0, 7, swarm="cd" * 32))
     (member.folder.folder / ".stage-0-v9.safetensors.tmp").write_bytes(b"interrupted")
     await member.store((0, 5))
-    assert member.shelf.offer(0, 5) is not None
-    assert member.shelf.offer(1, 5) is None
+    assert member.serves(0, 5)
+    assert not member.serves(1, 5)
     assert sorted(path.name for path in member.folder.folder.iterdir()) == [
         "stage-0-v5.safetensors",
         "stage-0-v7.safetensors.damaged",

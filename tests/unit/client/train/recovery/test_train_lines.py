@@ -14,7 +14,6 @@ from client.store.persisted import Persisted
 from client.store.records import LINEAGE
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import Lineage
-from protocol.wire.messages import BlobOffer
 from tests.support.protocol_examples import peer
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
@@ -68,9 +67,9 @@ async def test_the_founders_line_is_left_and_the_other_stays_on_the_disk(tmp_pat
         assert told.words == event.words
         aside = {path.name.removesuffix(SET_ASIDE) for path in back.disk.glob(f"*{SET_ASIDE}")}
         assert f"stage-0-v{STEPS}.safetensors" in aside, "our last state is kept"
-        offers = [v.engine.shelf.offer(0, STEPS) for v in (founder, back)]
-        assert isinstance(offers[0], BlobOffer)
-        assert offers[0] == offers[1], "the state that was fetched lies on the disk"
+        name = f"stage-0-v{STEPS}.safetensors"
+        found = [(volunteer.disk / name).read_bytes() for volunteer in (founder, back)]
+        assert found[0] == found[1], "the state that was fetched lies on the disk"
 
 
 async def test_a_line_whose_state_is_not_to_be_had_takes_nobody_along(tmp_path: Path) -> None:

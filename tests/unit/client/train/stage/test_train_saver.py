@@ -15,12 +15,12 @@ from client.config import Settings
 from client.store.checkpoints import CheckpointFolder
 from client.train.stage.saver import StateSaver
 from client.train.transfer.blobs import Shelf
-from protocol.transfer.blob import refusal
-from protocol.wire.messages import BlobOffer, BlobQuery
+from protocol.transfer.blob import Blob
+from protocol.wire.messages import ChunkRequest
 from tests.support.protocol_examples import peer
 from tests.support.recording_ports import RecordingPorts
 
-ASKER = peer(1)
+ASKER, ROOT = peer(1), b"r" * 32
 
 
 class Writer:
@@ -43,7 +43,7 @@ class Writer:
             raise RequestFailed(Failed(kind="disk", message="No space left on device"))
         of = self.asked[-1]
         saved = Saved(
-            version=of.version, path=of.path, hash="", size_bytes=7, chunk_digests=[b"d" * 32]
+            version=of.version, path=of.path, hash=ROOT.hex(), data_start=0, digests=[b"d" * 32]
         )
         return saved, []
 
@@ -52,6 +52,7 @@ def saver_of(
     worker: Writer, folder: Path, ports: RecordingPorts, shelf: Shelf, nursery: trio.Nursery
 ) -> StateSaver:
     terms = Mock(ports=ports, shelf=shelf, settings=Settings())
+    terms.downloads.state = lambda stage, version, root: Blob(root, 7, stage, version)
     terms.folders.checkpoints = CheckpointFolder(folder / "checkpoints")
     terms.folders.snapshots = folder
     terms.history.protected.return_value = ()
@@ -67,12 +68,12 @@ async def test_a_newcomer_is_told_if_it_is_not_written(tmp_path: Path, version: 
         saver.checkpoint(4)
         saver.snapshot(version)
         assert len(worker.asked) == 1
-        shelf.query(ASKER, BlobQuery("state", 0, version))
-        assert ports.messages() == ([refusal("state", 0, 5)] if version == 5 else [])
+        await shelf.request(ASKER, ChunkRequest(ROOT, None, 0, version))
+        assert ports.payloads == ([b""] if version == 5 else [])
         worker.go.set()
         await saver.settled()
-        shelf.query(ASKER, BlobQuery("state", 0, 4))
-        assert isinstance(ports.messages()[-1], BlobOffer)
+        await shelf.request(ASKER, ChunkRequest(ROOT, None, 0, 4))
+        assert ports.payloads[-1] == b"d" * 32
 
 
 async def test_a_complaint_ends_with_the_next_version_that_is_saved(tmp_path: Path) -> None:

@@ -153,16 +153,18 @@ def test_our_own_queue_says_that_the_stage_beside_us_did_not_hold_things_up() ->
 
 # --- transfers ---------------------------------------------------------------------------------
 
+ROOT = bytes(32)
+
 
 def download(machine: Measuring, donor: PeerId, start: float, rate: float) -> None:
     size, now = 2**21, start
     for index in range(4):
-        machine.sent(donor, ChunkRequest("state", 0, 1, index), 0, now)
+        machine.sent(donor, ChunkRequest(ROOT, index), 0, now)
     for index in range(30):
         now += size / rate
-        machine.received(donor, Chunk("state", 0, 1, index), size, now)
+        machine.received(donor, Chunk(ROOT, index), size, now)
         if index < 26:
-            machine.sent(donor, ChunkRequest("state", 0, 1, index + 4), 0, now)
+            machine.sent(donor, ChunkRequest(ROOT, index + 4), 0, now)
 
 
 def test_a_download_measures_our_line() -> None:
@@ -179,7 +181,7 @@ def test_serving_chunks_measures_our_line() -> None:
         for index in range(40):
             if index >= 4:  # asked for when an earlier one has come
                 now += 2**21 / rate
-            machine.sent(receiver, Chunk("state", 0, 1, index), 2**21, now)
+            machine.sent(receiver, Chunk(ROOT, index), 2**21, now)
     assert machine.outgoing.own_bytes_per_s == pytest.approx(20e6, rel=0.02)
 
 
@@ -197,6 +199,6 @@ def test_small_activations_measure_no_line_and_large_ones_do() -> None:
 def test_a_receipt_for_nothing_changes_nothing() -> None:
     machine = measuring()
     machine.received(peer(1), Receipt(1, 0, 5, 1, "accepted"), 0, 1.0)
-    machine.received(peer(1), Chunk("state", 0, 1, 5), 2**21, 2.0)
+    machine.received(peer(1), Chunk(ROOT, 5), 2**21, 2.0)
     machine.gone(peer(9))
     assert machine.incoming.own_s == machine.outgoing.own_s == 0

@@ -71,7 +71,7 @@ class Lines:
 
 
 def request(index: int) -> ChunkRequest:
-    return ChunkRequest("state", 0, 5, index)
+    return ChunkRequest(bytes(32), index)
 
 
 async def test_five_hundred_requests_read_one_chunk_at_a_time(nursery: trio.Nursery) -> None:

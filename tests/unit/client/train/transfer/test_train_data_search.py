@@ -8,17 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from client.train.transfer.blobs import Downloads
-from client.train.transfer.data_search import ASK_AGAIN_S, MOST_DONORS, QUERY, TOKENIZER, DataSearch
+from client.train.transfer.data_search import ASK_AGAIN_S, MOST_DONORS, DataSearch
 from model_zoo.specs.data import DataSpec
-from protocol.effects import Penalise
 from protocol.ids import PeerId, Stage, SwarmId
-from protocol.transfer.blob import refusal
-from protocol.transfer.leaves import LEAVES, LIE_POINTS
-from protocol.wire.messages import BlobOffer
+from protocol.wire.messages import Chunk, ChunkRequest
 from tests.support.protocol_examples import SWARM, manifest, peer
 from tests.support.recording_ports import RecordingPorts
 
 DATA = DataSpec("novel.txt", 4_200_000, "ab" * 32)
+ROOT = bytes.fromhex(DATA.digest)
+QUERY = ChunkRequest(ROOT, None)
 ONE, OTHER, *MANY = (peer(n) for n in range(8))
 STAGE_0 = Stage(0)
 
@@ -37,8 +36,8 @@ class Asked(RecordingPorts):
     def _changed(self) -> None:
         self.changes += 1
 
-    def offers(self, who: PeerId, size: int = DATA.kept_bytes) -> None:
-        self.downloads.receive(who, BlobOffer("data", 0, LEAVES, size, b"d" * 32))
+    def offers(self, who: PeerId, root: bytes = ROOT) -> None:
+        self.downloads.receive(who, Chunk(root, None), b"some")
 
     def changed(self) -> bool:
         """Whether others were told of a change since the last question."""
@@ -123,7 +122,7 @@ def test_while_one_of_several_offers_it_nobody_is_asked(asked: Asked) -> None:
     asked.search.tick(100.0 + ASK_AGAIN_S)
     assert len(asked.sent) == 2
     asked.time = 103.0
-    asked.search.receive(OTHER, refusal("data", 0, LEAVES))
+    asked.downloads.receive(OTHER, Chunk(ROOT, None))
     assert not asked.search.offering
     assert asked.search.next_deadline() == 103.0 + ASK_AGAIN_S
 
@@ -144,21 +143,11 @@ def test_a_few_of_many_that_offer_it_are_donors_and_no_more_are_asked(asked: Ask
     assert len(asked.sent) == 3
 
 
-def test_who_offers_or_gives_another_text_is_penalised_and_is_no_donor(asked: Asked) -> None:
-    asked.offers(OTHER)
-    asked.offers(OTHER, DATA.kept_bytes + 1)
-    assert asked.done == [Penalise(OTHER, "data-of-wrong-size", LIE_POINTS)]
-    assert not asked.search.offering
-    asked.offers(ONE)
-    asked.search.lied([ONE])
-    assert asked.done[-1] == Penalise(ONE, "tokenizer-of-wrong-digest", LIE_POINTS)
-    assert not asked.search.offering
-
-
 def test_an_answer_about_something_else_changes_nothing(asked: Asked) -> None:
     asked.offers(ONE)
-    asked.downloads.receive(OTHER, BlobOffer("data", 0, TOKENIZER, 1, b"d" * 32))
-    asked.downloads.receive(ONE, refusal("data", 0, TOKENIZER))
+    asked.offers(OTHER, bytes(32))
+    asked.downloads.receive(ONE, Chunk(bytes(32), None))
+    asked.downloads.receive(ONE, Chunk(ROOT, 0))
     assert asked.search.offering == {ONE}
     assert asked.done == []
 

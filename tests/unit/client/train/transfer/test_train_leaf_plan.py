@@ -54,7 +54,7 @@ class Plan:
         search = DataSearch(self.ports, DATA, lambda: None)
         self.supply = LeafSupply(self.ports, self.run, search, TextStore(folder), [], budget_bytes)
         self.supply._cache = LeafCache(folder / "leaves", DATA, budget_bytes)
-        self.supply._fetch = Wanted()
+        self.supply._fetch = Wanted(self.supply.root)
 
     def wants(self, *, awaited: bool = False) -> list[int]:
         self.supply._look()

@@ -104,11 +104,12 @@ async def test_a_leaf_that_lies_costs_its_giver_and_comes_from_another(
         await enter(founder)
 
         class Lies:
-            def offer(self) -> object:
-                return supply(founder).offer()
+            root = supply(founder).root
 
-            async def read(self, index: int) -> bytes:
+            async def read(self, index: int | None) -> bytes:
                 right = await supply(founder).read(index)
+                if index is None:
+                    return right
                 return right[:77] + bytes([right[77] ^ 1]) + right[78:]
 
         liar.engine.shelf.leaves = Lies()  # type: ignore[assignment]

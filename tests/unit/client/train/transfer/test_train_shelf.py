@@ -13,11 +13,12 @@ from trio.testing import wait_all_tasks_blocked
 
 from client.train.stage.stage_acquisition import sweep_copies
 from client.train.transfer import blobs
-from client.train.transfer.blobs import Shelf, blob_of_file
+from client.train.transfer.blobs import Filed, Shelf, filed
+from model_zoo.specs.state_hash import file_hash, leaf_digest
+from model_zoo.specs.state_hash import root as root_of
 from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
-from protocol.transfer.blob import refusal
-from protocol.transfer.leaves import LEAVES
-from protocol.wire.messages import BlobOffer, BlobQuery, Chunk, ChunkRequest, Message
+from protocol.transfer.blob import Blob
+from protocol.wire.messages import Chunk, ChunkRequest
 from tests.support.protocol_examples import peer
 from tests.support.recording_ports import RecordingPorts
 
@@ -31,22 +32,34 @@ class AskedShelf(Shelf):
         self.ports = RecordingPorts()
         super().__init__(self.ports)
 
-    def offers(self, path: Path, version: int = 5, *, temporary: bool = False) -> BlobOffer:
-        blob = blob_of_file("state", 0, version, path)
-        self.put(blob, path, temporary=temporary)
-        return blob.offer
+    def has(self, path: Path, version: int = 5, *, stage: int = 0, temporary: bool = False) -> Blob:
+        """Put a file there as the state of a stage at a version."""
+        digests = [digest_of(data) for data in chunks_of(path.read_bytes())]
+        root = bytes.fromhex(root_of(version, digests))
+        blob = Blob(root, path.stat().st_size, stage, version)
+        self.put(Filed(blob, b"".join(digests)), path, temporary=temporary)
+        return blob
 
-    async def replies(self, index: int, version: int = 5) -> list[str]:
-        """Ask for a chunk; the kinds of the answers."""
-        self.ports.forget()
-        await self.request(ASKER, ChunkRequest("state", 0, version, index))
-        return [type(message).__name__ for message in self.ports.messages()]
+    async def answer(self, blob: Blob, index: int | None = None) -> bytes | None:
+        """Ask for a chunk, or the list; the payload of the answer. None: it cannot be had."""
+        (payload,) = await self.answers(blob, index)
+        refused = self.ports.messages() == [Chunk(blob.root, None)] and not payload
+        assert refused or self.ports.messages() == [Chunk(blob.root, index)]
+        return None if refused else payload
 
-    def answers(self, *query: object) -> list[Message]:
-        """What is answered to a query for a kind, a stage and a version."""
+    async def answers(self, blob: Blob, index: int | None = None) -> list[bytes]:
+        """The payloads of all answers: where there is none, it may come."""
         self.ports.forget()
-        self.query(ASKER, BlobQuery(*query))  # type: ignore[arg-type]
-        return self.ports.messages()
+        await self.request(ASKER, ChunkRequest(blob.root, index, blob.stage, blob.version))
+        return self.ports.payloads
+
+
+def chunks_of(data: bytes) -> list[bytes]:
+    return [data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES)]
+
+
+def digest_of(data: bytes) -> bytes:
+    return leaf_digest([memoryview(data)])
 
 
 @pytest.fixture
@@ -62,65 +75,60 @@ def path(tmp_path: Path) -> Path:
     return made
 
 
-async def test_while_the_shelf_is_closed_it_says_why_and_serves_afterwards(
+async def test_while_the_shelf_is_closed_it_says_so_and_serves_afterwards(
     path: Path, shelf: AskedShelf
 ) -> None:
-    offer = shelf.offers(path)
+    blob = shelf.has(path)
     for reason in ("the quota", ""):
-        shelf.ports.forget()
         shelf.closed_because = lambda: reason  # noqa: B023
-        shelf.query(ASKER, BlobQuery("state", 0, 5))
-        await shelf.request(ASKER, ChunkRequest("state", 0, 5, 0))
-        refused = [refusal("state", 0, 5)] * 2
-        given = [offer, Chunk("state", 0, 5, 0)]
-        assert shelf.ports.messages() == (refused if reason else given)
-        assert shelf.ports.payloads[1] == (b"" if reason else b"weights")
+        assert await shelf.answer(blob) == (None if reason else digest_of(b"weights"))
+        assert await shelf.answer(blob, 0) == (None if reason else b"weights")
         assert bool(shelf.served_bytes) is not bool(reason)
+        coming = Blob(blob.root[::-1], 7, 0, 9)
+        assert await shelf.answers(coming) == ([b""] if reason else [])
 
 
 async def test_a_chunk_that_does_not_exist_delists_nothing(path: Path, shelf: AskedShelf) -> None:
-    shelf.offers(path)
+    blob = shelf.has(path)
     for index in (1, MAX_CHUNKS - 1):
-        assert await shelf.replies(index) == ["BlobOffer"]
-    assert await shelf.replies(0) == ["Chunk"]
+        assert await shelf.answer(blob, index) is None
+    assert await shelf.answer(blob, 0) == b"weights"
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
 async def test_a_file_that_cannot_be_read_now_is_served_later(
     path: Path, shelf: AskedShelf, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    shelf.offers(path)
+    blob = shelf.has(path)
 
     def fails(*_: object) -> None:
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", fails)
-        assert await shelf.replies(0) == ["BlobOffer"]
-    assert await shelf.replies(0) == ["Chunk"]
+        assert await shelf.answer(blob, 0) is None
+    assert await shelf.answer(blob, 0) == b"weights"
 
 
 @pytest.mark.parametrize("gone", [True, False])
-async def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
+async def test_what_is_gone_or_shorter_than_it_was_is_served_no_more(
     tmp_path: Path, shelf: AskedShelf, *, gone: bool
 ) -> None:
-    def snapshot(version: int) -> Path:
+    def snapshot(version: int) -> tuple[Path, Blob]:
         path = tmp_path / f"snapshot-{version}"
         path.write_bytes(b"weights")
-        shelf.offers(path, version, temporary=True)
-        return path
+        return path, shelf.has(path, version, temporary=True)
 
-    for version in (2, 3, 4):
-        snapshot(version)
-    path = snapshot(5)
+    first, *_ = [snapshot(version)[1] for version in (2, 3, 4)]
+    path, blob = snapshot(5)
     if gone:
         path.unlink()
     else:
         path.write_bytes(b"weight")
-    assert await shelf.replies(0) == ["BlobOffer"]
-    assert shelf.offer(0, 5) is None
+    assert await shelf.answer(blob, 0) is None
+    assert await shelf.answers(blob) == [], "it may be written again"
     snapshot(6)
-    assert await shelf.replies(0, 2) == ["Chunk"], "four are kept, and it was none of them"
+    assert await shelf.answer(first, 0) == b"weights", "four are kept, and it was none of them"
     shelf.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -129,7 +137,7 @@ async def test_what_is_gone_or_shorter_than_offered_is_offered_no_more(
 async def test_everything_else_goes_on_while_a_chunk_is_read(
     path: Path, shelf: AskedShelf, monkeypatch: pytest.MonkeyPatch, *, gone: bool
 ) -> None:
-    shelf.offers(path)
+    blob = shelf.has(path)
     disk = threading.Event()
 
     def reads(*_: object) -> bytes:
@@ -138,16 +146,17 @@ async def test_everything_else_goes_on_while_a_chunk_is_read(
             raise FileNotFoundError
         return b"weights"
 
-    monkeypatch.setattr(blobs, "_chunk", reads)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(shelf.request, ASKER, ChunkRequest("state", 0, 5, 0))
-        await wait_all_tasks_blocked()
+        with monkeypatch.context() as patch:
+            patch.setattr(blobs, "_chunk", reads)
+            nursery.start_soon(shelf.request, ASKER, ChunkRequest(blob.root, 0))
+            await wait_all_tasks_blocked()
         assert shelf.ports.sent == []
         path.write_bytes(b"others")
-        other = shelf.offers(path)
+        other = shelf.has(path)
         disk.set()
-    assert isinstance(shelf.ports.messages()[0], BlobOffer if gone else Chunk)
-    assert shelf.offer(0, 5) == other, "what was read was withdrawn meanwhile"
+    assert shelf.ports.payloads == [b"" if gone else b"weights"]
+    assert await shelf.answer(other, 0) == b"others", "what was read was withdrawn meanwhile"
 
 
 async def test_a_snapshot_of_what_is_served_already_goes_at_once(
@@ -156,21 +165,21 @@ async def test_a_snapshot_of_what_is_served_already_goes_at_once(
     lasting, snapshot = tmp_path / "state", tmp_path / "snapshot"
     for path in (lasting, snapshot):
         path.write_bytes(b"weights")
-    shelf.offers(lasting)
-    shelf.offers(snapshot, temporary=True)
+    shelf.has(lasting)
+    shelf.has(snapshot, temporary=True)
     assert list(tmp_path.iterdir()) == [lasting]
-    shelf.offers(lasting)
-    assert await shelf.replies(0) == ["Chunk"]
+    assert await shelf.answer(shelf.has(lasting), 0) == b"weights"
 
 
 async def test_a_snapshot_made_twice_under_one_name_stays(
     tmp_path: Path, shelf: AskedShelf
 ) -> None:
-    path = tmp_path / "snapshot"
+    path, before = tmp_path / "snapshot", list[Blob]()
     for bytes_ in (b"weights", b"weights", b"others"):
         path.write_bytes(bytes_)
-        shelf.offers(path, temporary=True)
-        assert await shelf.replies(0) == ["Chunk"]
+        before.append(shelf.has(path, temporary=True))
+        assert await shelf.answer(before[-1], 0) == bytes_
+    assert await shelf.answer(before[0]) is None, "its place has other bytes"
     shelf.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -196,73 +205,80 @@ def test_copies_that_a_killed_process_left_are_swept_but_begun_downloads_are_not
     assert [path.name for path in tmp_path.iterdir()] == ["a folder"], "nobody goes on with it"
 
 
-def test_who_waits_for_a_state_that_is_not_written_is_told(path: Path, shelf: AskedShelf) -> None:
-    shelf.query(ASKER, BlobQuery("state", 0, 7))
-    assert shelf.ports.sent == []  # it may be on its way
-    shelf.skip(0, 7)
-    shelf.query(ASKER, BlobQuery("state", 0, 7))
-    shelf.query(ASKER, BlobQuery("state", 0, 8))
-    [answer] = shelf.ports.messages()
-    assert answer == refusal("state", 0, 7)
-    shelf.put(blob_of_file("state", 0, 7, path), path, temporary=False)
-    shelf.query(ASKER, BlobQuery("state", 0, 7))
-    assert isinstance(shelf.ports.messages()[-1], BlobOffer)
-
-
-def test_of_several_versions_that_one_is_offered_that_is_asked_for(
+async def test_who_waits_for_a_state_that_is_not_written_is_told(
     path: Path, shelf: AskedShelf
 ) -> None:
-    offers = {v: shelf.offers(path, v) for v in (3, 9, 5)}
-    shelf.put(blob_of_file("state", 1, 20, path), path, temporary=False)
-    for version in (3, 9, 5):
-        assert shelf.answers("state", 0, version) == [offers[version]]
-    gone = refusal("state", 0, 4)
-    assert shelf.answers("state", 0, 4) == [gone]
-    assert shelf.answers("state", 0, 10) == [], "it may be on its way"
-    assert shelf.answers("state", 2, 4) == []
+    seventh, eighth = (Blob(bytes([n]) * 32, 7, 0, n) for n in (7, 8))
+    assert await shelf.answers(seventh) == [], "it may be on its way"
+    assert await shelf.answer(seventh, 0) is None
+    shelf.skip(0, 7)
+    assert await shelf.answer(seventh) is None
+    assert await shelf.answers(eighth) == []
+    assert await shelf.answer(shelf.has(path, 7)) == digest_of(b"weights")
+
+
+async def test_of_several_versions_that_one_is_given_that_is_asked_for(
+    path: Path, tmp_path: Path, shelf: AskedShelf
+) -> None:
+    def named(version: int, stage: int = 0) -> Path:
+        made = tmp_path / f"{stage}-{version}"
+        made.write_bytes(b"weights")
+        return made
+
+    here = {version: shelf.has(named(version), version) for version in (3, 9, 5)}
+    other = shelf.has(named(20, 1), 20, stage=1)
+    listed = digest_of(b"weights")
+    for blob in (*here.values(), other):
+        assert await shelf.answer(blob) == listed
+
+    def unknown(stage: int, version: int) -> Blob:
+        return Blob(b"u" * 32, 7, stage, version)
+
+    assert await shelf.answer(unknown(0, 4)) is None
+    assert await shelf.answer(unknown(0, 9)) is None, "we have another state of that version"
+    assert await shelf.answers(unknown(0, 10)) == [], "it may be on its way"
+    assert await shelf.answers(unknown(2, 4)) == []
     shelf.withdraw_above(5)
-    assert shelf.answers("state", 0, 9) == [], "it may be on its way again"
-    assert shelf.answers("state", 0, 5) == [offers[5]]
+    assert await shelf.answers(here[9]) == [], "it may be on its way again"
+    assert await shelf.answer(here[5]) == listed
     shelf.withdraw(0, 5)
-    assert shelf.answers("state", 0, 5) == []
-    assert shelf.answers("state", 0, 3) == [offers[3]]
-    assert shelf.offer(1, 20) is None
+    assert await shelf.answers(here[5]) == []
+    assert await shelf.answer(here[3]) == listed
+    assert await shelf.answers(other) == []
 
 
-def test_what_is_no_state_is_here_or_is_not(path: Path, shelf: AskedShelf) -> None:
-    assert shelf.answers("data", 0, 0) == [refusal("data", 0, 0)]
-    blob = blob_of_file("data", 0, 0, path)
-    shelf.put(blob, path, temporary=False)
-    assert shelf.answers("data", 0, 0) == [blob.offer]
+async def test_what_is_no_state_is_here_or_is_not(path: Path, shelf: AskedShelf) -> None:
+    file = filed(path)
+    assert await shelf.answer(file.blob) is None
+    shelf.put(file, path, temporary=False)
+    shelf.withdraw_above(-1)
+    assert await shelf.answer(file.blob) == digest_of(b"weights")
+    assert file.blob.root.hex() == file_hash(b"weights")
 
 
 class Leaves:
     """Gives one leaf of two."""
 
-    def __init__(self, offered: BlobOffer | None) -> None:
-        self.offered = offered
+    root = b"d" * 32
 
-    def offer(self) -> BlobOffer | None:
-        return self.offered
+    def __init__(self, *, some: bool) -> None:
+        self._some = some
 
-    async def read(self, index: int) -> bytes:
+    async def read(self, index: int | None) -> bytes:
+        if index is None:
+            return self.root if self._some else b""
         return b"leaf" if index == 1 else b""
 
 
 async def test_leaves_are_given_one_by_one(shelf: AskedShelf) -> None:
-    none = refusal("data", 0, LEAVES)
-    assert shelf.answers("data", 0, LEAVES) == [none]
-    offer = BlobOffer("data", 0, LEAVES, 8, [b"d" * 32])
-    for offered, answer in ((None, none), (offer, offer)):
-        shelf.leaves = Leaves(offered)
-        assert shelf.answers("data", 0, LEAVES) == [answer]
-    shelf.ports.forget()
-    for index in (1, 0, None):
-        await shelf.request(ASKER, ChunkRequest("data", 0, LEAVES, index))
-    given = [Chunk("data", 0, LEAVES, 1), Chunk("data", 0, LEAVES, 0)]
-    assert shelf.ports.messages() == [*given, refusal("data", 0, LEAVES)]
-    assert shelf.ports.payloads == [b"leaf", b"", b""]
-    assert shelf.served_bytes == 4
+    data = Blob(Leaves.root, 8)
+    assert await shelf.answer(data) is None
+    for some in (False, True):
+        shelf.leaves = Leaves(some=some)
+        assert await shelf.answers(data) == [data.root if some else b""]
+    assert [await shelf.answer(data, index) for index in (1, 0)] == [b"leaf", b""]
+    shelf.closed_because = lambda: "the quota"
+    assert await shelf.answer(data, 1) is None
 
 
 async def test_a_large_file_is_served_in_chunks_after_the_list_of_their_digests(
@@ -270,23 +286,19 @@ async def test_a_large_file_is_served_in_chunks_after_the_list_of_their_digests(
 ) -> None:
     path, rest = tmp_path / "state", b"the rest"
     path.write_bytes(bytes(CHUNK_BYTES) + rest)
-    blob = blob_of_file("state", 0, 5, path)
-    shelf.put(blob, path, temporary=False)
-    for index in (None, 0, 1, 2):
-        await shelf.request(ASKER, ChunkRequest("state", 0, 5, index))
-    assert shelf.ports.payloads == [blob.listed, bytes(CHUNK_BYTES), rest, b""]
-    assert shelf.ports.messages()[3] == refusal("state", 0, 5)
-    assert shelf.served_bytes == len(blob.listed) + CHUNK_BYTES + len(rest)
-    shelf.ports.forget()
-    await shelf.request(ASKER, ChunkRequest("state", 0, 6, 0))
-    assert shelf.ports.messages() == [refusal("state", 0, 6)]
+    file = filed(path)
+    shelf.put(file, path, temporary=False)
+    answers = [await shelf.answer(file.blob, index) for index in (None, 0, 1, 2)]
+    assert answers == [file.listed, bytes(CHUNK_BYTES), rest, None]
+    assert shelf.served_bytes == len(file.listed) + CHUNK_BYTES + len(rest)
 
 
-def test_a_file_that_is_larger_than_any_blob_is_none(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_state_is_served_without_the_header_of_its_file(
+    tmp_path: Path, shelf: AskedShelf
 ) -> None:
-    monkeypatch.setattr(blobs, "MAX_BLOB_BYTES", 7)
-    assert blob_of_file("state", 0, 5, path).offer.size_bytes == 7
-    monkeypatch.setattr(blobs, "MAX_BLOB_BYTES", 6)
-    with pytest.raises(ValueError, match="larger than 6 bytes"):
-        blob_of_file("state", 0, 5, path)
+    path, data = tmp_path / "state", os.urandom(CHUNK_BYTES + 4)
+    path.write_bytes(b"header" + data)
+    digests = b"".join(map(digest_of, chunks_of(data)))
+    blob = Blob(b"r" * 32, len(data), 0, 5)
+    shelf.put(Filed(blob, digests, len(b"header")), path, temporary=False)
+    assert [await shelf.answer(blob, index) for index in (0, 1)] == chunks_of(data)

@@ -1,9 +1,10 @@
 """The hash of a version: its definition, and how it is computed of much data by several threads.
 
-A version's data, which are its tensors' bytes one behind the other, are cut into leaves of 4 MiB.
+A version's data, which are its tensors' bytes one behind the other, are cut into leaves of 2 MiB.
 The hash is the BLAKE2b-256 (personalised "stage version") of the version's number (8 bytes,
 little-endian) and the BLAKE2b-256 of every leaf. So leaves are hashed by as many threads as there
-are, and beside other work.
+are, and beside other work; and whoever knows the hash verifies each leaf as it arrives, once it has
+the list of their digests. Other files that are copied whole are hashed as version 0.
 
 No state but a hasher's; imports no torch: the node verifies files with it.
 """
@@ -14,7 +15,8 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol, Self, TypeVar
 
-LEAF_BYTES: Final = 4 << 20
+LEAF_BYTES: Final = 2 << 20
+DIGEST_BYTES: Final = 32
 _PERSON: Final = b"stage version"
 _NUMBER_BYTES: Final = 8
 
@@ -32,7 +34,7 @@ Data = TypeVar("Data", bound=Bytes)
 
 def root(version: int, digests: Iterable[bytes]) -> str:
     """Hex hash of a version, from the digests of its leaves."""
-    state = hashlib.blake2b(_number(version), digest_size=32, person=_PERSON)
+    state = hashlib.blake2b(_number(version), digest_size=DIGEST_BYTES, person=_PERSON)
     for digest in digests:
         state.update(digest)
     return state.hexdigest()
@@ -40,7 +42,7 @@ def root(version: int, digests: Iterable[bytes]) -> str:
 
 def leaf_digest(leaf: Iterable[memoryview]) -> bytes:
     """BLAKE2b-256 of a leaf."""
-    state = hashlib.blake2b(digest_size=32)
+    state = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in leaf:
         state.update(part)
     return state.digest()
@@ -62,31 +64,32 @@ def leaves(buffers: Sequence[Data]) -> Iterator[tuple[Data, ...]]:
         yield tuple(parts)
 
 
-class PieceHasher:
-    """Computes the BLAKE2b-256 of every piece of data that come one after the other; the last piece
-    may be shorter.
+def file_hash(data: bytes) -> str:
+    """Hex hash of a file that is copied whole."""
+    return root(0, map(leaf_digest, leaves([memoryview(data)])))
 
-    ``size``: of a piece; `LEAF_BYTES`: its digests are those of leaves.
-    """
 
-    def __init__(self, size: int = LEAF_BYTES) -> None:
-        self._size, self._digests = size, list[bytes]()
-        self._piece, self._filled = hashlib.blake2b(digest_size=32), 0
+class LeafHasher:
+    """Computes the digests of the leaves of data that come one part after the other."""
+
+    def __init__(self) -> None:
+        self._digests = list[bytes]()
+        self._leaf, self._filled = hashlib.blake2b(digest_size=DIGEST_BYTES), 0
 
     def update(self, data: memoryview) -> None:
         """Take the next data."""
         while data:
-            part = data[: self._size - self._filled]
-            self._piece.update(part)
+            part = data[: LEAF_BYTES - self._filled]
+            self._leaf.update(part)
             self._filled, data = self._filled + len(part), data[len(part) :]
-            if self._filled == self._size:
-                self._digests.append(self._piece.digest())
-                self._piece, self._filled = hashlib.blake2b(digest_size=32), 0
+            if self._filled == LEAF_BYTES:
+                self._digests.append(self._leaf.digest())
+                self._leaf, self._filled = hashlib.blake2b(digest_size=DIGEST_BYTES), 0
 
     @property
     def digests(self) -> list[bytes]:
         """Of what has come."""
-        rest = [self._piece.digest()] if self._filled else []
+        rest = [self._leaf.digest()] if self._filled else []
         return [*self._digests, *rest]
 
 
