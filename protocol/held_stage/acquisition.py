@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from model_zoo.specs.state_hash import DIGEST_BYTES
 from protocol.ids import PeerId
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import Lineage
@@ -91,7 +90,7 @@ def admission(
     serving = {replica.peer for replica in view.serving(stage)}
     donors = [donor for donor in admit.donors if donor in serving]
     ours = admit.stage == stage and admit.era == lineage.era
-    if not ours or sender not in serving or not donors or len(admit.state) != DIGEST_BYTES:
+    if not ours or sender not in serving or not donors:
         return None
     commit, made = admit.commit, (stage, lineage.era, admit.version)
     if (commit.stage, commit.era, commit.step + 1) != made:

@@ -504,7 +504,7 @@ class Admit(SeatMessage, frozen=True):
     commit: Commit
     """That made this version: it names the members and the electors that the newcomer is to know.
     """
-    state: Annotated[StateHash, Meta(min_length=1)]
+    state: Hash32
     """Hash of this version by the leader; a donor's state must match it."""
     amended: AgreedAmendments = ()
     """The amendments on which the stage had agreed at this version."""

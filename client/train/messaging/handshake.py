@@ -29,7 +29,7 @@ from protocol.wire.messages import Goodbye, Hello
 
 CLIENT = f"volunteer/{__version__}"
 """What this program calls itself."""
-PROTOCOL = 21
+PROTOCOL = 22
 """Version of the messages. It rises when one changes, so that peers with different versions
 disconnect at once with the reason."""
 
