@@ -62,7 +62,7 @@ async def test_who_could_go_on_without_us_is_on_disk(tmp_path: Path) -> None:
         assert seen is not None
         assert seen == dual.engine.history.machine.evidence.kept()  # type: ignore[union-attr]
         there = {v.peer for v in (first, dual)}
-        assert frozenset.union(*Evidence(seen).last_electors) == there
+        assert frozenset.union(*Evidence(seen, seen.me).last_electors) == there
 
 
 async def test_a_swarm_that_was_shut_down_says_what_it_waits_for_and_how_long(
