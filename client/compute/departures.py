@@ -1,10 +1,10 @@
 """Boundaries that leave a GPU: copied, sealed and answered while the next task is computed.
 
 A pass on a GPU is over when its numbers are known to be good. Copying them to the host, sealing
-them and placing them in the memory shared with the node takes as long as a small pass. A separate
-thread does that, in the order of the tasks. The executor waits for it before it answers anything by
-itself, so replies leave in the order of their requests. State: the payloads of the pass under way,
-and the last reply that has not left.
+them and sending them to the node takes as long as a small pass. A separate thread does that, in the
+order of the tasks. The executor waits for it before it answers anything by itself, so replies leave
+in the order of their requests. State: the payloads of the pass under way, and the last reply that
+has not left.
 """
 
 from __future__ import annotations
