@@ -26,6 +26,7 @@ import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -458,6 +459,11 @@ def new_group(devices: Sequence[str], timeout_s: int = COLLECTIVE_S) -> WorkerGr
     Raises:
         OSError: a process cannot be started.
     """
-    ranks = [WorkerProcess() for _ in devices]
-    folder = tempfile.mkdtemp(prefix="volunteer-ranks-")
+    with ExitStack() as on_failure:
+        ranks = []
+        for _ in devices:
+            ranks.append(WorkerProcess())
+            on_failure.callback(ranks[-1].discard)
+        folder = tempfile.mkdtemp(prefix="volunteer-ranks-")
+        on_failure.pop_all()
     return WorkerGroup(ranks, devices, Path(folder), timeout_s)
