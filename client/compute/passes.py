@@ -22,12 +22,13 @@ from client.compute.readings import Check, Readings
 from client.compute.replica import Replica
 from client.compute.slicing import parts_of
 from client.compute.slot import Graph, Slot
-from client.compute.wire import Of
+from client.compute.wire import Boundary, Of
 from model_zoo.head_loss import losses_of_hidden
 from model_zoo.stages import shown_share
 from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask, Outcome, PassTask
 
 Payloads = Sequence[Buffer]
+Sent = Sequence[Buffer | Boundary]
 
 LARGEST_GRADIENT = 2.0**31
 """Bound of a gradient's element in one microbatch. The sum of 16,384 such elements can still be
@@ -58,9 +59,7 @@ class StageInput:
         return StageInput(self.x[part], *(each if each is None else each[part] for each in beside))
 
 
-def forward(
-    replica: Replica, task: ForwardTask, payloads: Payloads
-) -> tuple[Outcome, list[memoryview]]:
+def forward(replica: Replica, task: ForwardTask, payloads: Payloads) -> tuple[Outcome, Sent]:
     """Run the stage's forward; keep the graph if memory allows.
 
     `replica` computes. Returns the output, and the tokens if they were read from the corpus.
@@ -82,9 +81,7 @@ def forward(
     return Outcome(graph_kept=keep), [boundary.found, *([] if payloads else [memoryview(tokens)])]
 
 
-def forward_backward(
-    replica: Replica, task: LossTask, payloads: Payloads
-) -> tuple[Outcome, list[memoryview]]:
+def forward_backward(replica: Replica, task: LossTask, payloads: Payloads) -> tuple[Outcome, Sent]:
     """Run forward and backward of the last stage and add its gradient; that of the *sum* of the
     tokens' losses.
 
@@ -97,9 +94,7 @@ def forward_backward(
     return Outcome(loss_sum=loss), gradient
 
 
-def backward(
-    replica: Replica, task: BackwardTask, payloads: Payloads
-) -> tuple[Outcome, list[memoryview]]:
+def backward(replica: Replica, task: BackwardTask, payloads: Payloads) -> tuple[Outcome, Sent]:
     """Run the stage's backward from the kept graph, or from its input if that is given; add its
     gradient.
 
@@ -158,19 +153,18 @@ def run_again(
     """
     if replica.part.has_head:
         like = claimed[0] if claimed else None
-        return loss_and_gradient(replica, slot, task, payloads, like)
+        loss, sent_back = loss_and_gradient(replica, slot, task, payloads, like)
+        return loss, [each.ready() for each in sent_back]
     readings = Readings()
     gradient = _gradient_in(replica, payloads, readings)
     given, _ = stage_input(replica, task.microbatch, payloads, readings, 1)
     of = task.step, task.microbatch
     again = _forward_and_back(replica, slot, given, gradient, of, readings, claimed)
     readings.read()
-    return 0.0, [each.found for each in again]
+    return 0.0, [each.found.ready() for each in again]
 
 
-def evaluate(
-    replica: Replica, task: PassTask, payloads: Payloads
-) -> tuple[Outcome, list[memoryview]]:
+def evaluate(replica: Replica, task: PassTask, payloads: Payloads) -> tuple[Outcome, Sent]:
     """Run a held-out microbatch forward at the version's own parameters, and count nothing.
 
     `replica` computes. Returns the summed loss of the learned tokens, in the last stage, else what
@@ -284,7 +278,7 @@ def run_back(
     of: Of,
     readings: Readings,
     like: Buffer | None = None,
-) -> list[Check[memoryview]]:
+) -> list[Check[Boundary]]:
     """Fill `flat.gradients` with the gradient of this pass alone, and note whether it is finite and
     of sane magnitude; return the encoded input gradient, if there is one.
 
@@ -352,7 +346,7 @@ def _forward_and_back(
     of: Of,
     readings: Readings,
     claimed: Payloads = (),
-) -> list[Check[memoryview]]:
+) -> list[Check[Boundary]]:
     """Run a stage that is not the last forward and back from its input; as `run_again`."""
     outputs: list[Tensor] = []
 
@@ -377,7 +371,7 @@ def loss_and_gradient(
     task: LossTask | PassTask,
     payloads: Payloads,
     like: Buffer | None = None,
-) -> tuple[float, list[memoryview]]:
+) -> tuple[float, list[Boundary]]:
     """Run the last stage forward and back; return the summed loss, the gradient of its input.
 
     Where not all targets are learned the loss is the mean over those that are, times all.

@@ -57,7 +57,10 @@ def serve(channel: Channel) -> None:
 
 def _answer(channel: Channel, number: int, reply: Answer, payloads: Sequence[Buffer]) -> None:
     with suppress(NodeGone):  # `receive` raises it in the thread that can act on it
-        channel.send(number, reply, payloads)
+        try:
+            channel.send(number, reply, payloads)
+        except FrameError as error:
+            channel.send(number, Failed(kind="internal", message=str(error)), ())
 
 
 def die_with_parent(parent: int) -> None:

@@ -21,6 +21,7 @@ from client.compute.averaging import Averager
 from client.compute.payload import sealed_digest
 from client.compute.replica import Replica, squared_norm
 from client.compute.slot import Slot
+from client.compute.wire import Boundary
 from protocol.pipeline.effects import Outcome
 
 Lies = Callable[[], bool]
@@ -61,7 +62,7 @@ def nothing_computed(lies: Lies) -> None:
     """Each microbatch is counted at once: gradients of zero, and a loss that looks well."""
     forward_backward, backward = passes.forward_backward, passes.backward
 
-    def _zero(replica: Replica, request: Any) -> list[memoryview]:
+    def _zero(replica: Replica, request: Any) -> list[Boundary]:
         slot = replica.at(request.step)
         slot.check_counted(request.microbatch, counted=False)
         slot.graphs.pop(request.microbatch, None)

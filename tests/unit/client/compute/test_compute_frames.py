@@ -25,8 +25,8 @@ from client.compute.frames import (
     unpack_header,
 )
 from client.compute.process import Call, WorkerProcess
-from client.compute.requests import Done, Ping
-from client.compute.worker import serve
+from client.compute.requests import Done, Failed, Ping
+from client.compute.worker import _answer, serve
 from protocol.pipeline.effects import BackwardTask, ForwardTask, Outcome
 from tests.support.compute_stages import open_request, opened, tokens_of
 
@@ -132,6 +132,14 @@ def test_a_channel_reads_ahead_and_leaves_the_rest_in_the_socket(connected) -> N
     assert [channel.receive().id for _ in range(sent)] == list(range(sent))
 
 
+def test_an_answer_that_no_frame_holds_becomes_a_failure(connected) -> None:
+    channel, node = connected
+    _answer(channel, 5, Done(), [b""] * 2000)
+    envelope, payloads = parse(node.recv(10_000))
+    failed = msgspec.msgpack.decode(envelope.message, type=Failed)
+    assert (envelope.id, failed.kind, payloads) == (5, "internal", [])
+
+
 def test_bytes_that_are_no_frame_end_the_worker(connected) -> None:
     channel, node = connected
     node.sendall(frame(magic=b"XXXX"))
@@ -144,7 +152,7 @@ def test_the_way_from_a_frame_to_the_device_is_short(connected, monkeypatch) -> 
     channel, node = connected
     first = opened(0, [2, 2])
     shape = first.replica.wire.boundary_shape
-    gradient = bytes(first.replica.wire.boundary_out(torch.ones(shape), "backward").now())
+    gradient = bytes(first.replica.wire.boundary_out(torch.ones(shape), "backward").now().ready())
     asked = [
         (open_request(0, [2, 2]), ()),
         (ForwardTask(0, 7), (tokens_of(7),)),

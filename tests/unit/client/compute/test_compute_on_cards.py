@@ -121,12 +121,12 @@ def counted(as_on_a_card: None, monkeypatch: pytest.MonkeyPatch) -> Counted:
 def test_a_microbatch_waits_once_a_pass_and_starts_few_kernels(
     stage: int, tasks: Sequence[Any], waits: int, kernels: int, counted: Counted
 ) -> None:
-    worker = LocalWorker(departs=True)
+    worker = LocalWorker()
     model = ModelSpec("gpt", 4, WIDTH, 4, 4, WIDTH, 16, 61)
     worker.call(open_request(stage, (1, 2, 1), model=model, boundary="s8"))
     numbers = torch.randn(worker.replica.wire.boundary_shape)
     given = {
-        direction: bytes(worker.replica.wire.boundary_out(numbers / size, direction).now())
+        direction: bytes(worker.replica.wire.boundary_out(numbers / size, direction).now().ready())
         for direction, size in (("forward", 1), ("backward", 100))
     }
     sent = {
