@@ -1,9 +1,9 @@
 """Tensors to wire payloads and back, in the codecs of `model_zoo.specs.codec`.
 
 `encode` refuses tensors that are not finite, `decode` refuses everything but the expected tensor.
-Numbers are coded by torch where they are, and only bytes are copied; on the CPU the C kernel does
-the same faster, where it was built. Vectors have the same bytes everywhere; boundaries on all
-processors, while a GPU may condition them with other last bits. Holds no state.
+Numbers are coded by torch where they are, and only bytes are copied. Vectors have the same bytes
+everywhere; boundaries on all processors, while a GPU may condition them with other last bits. Holds
+no state.
 
 Shapes: any of up to four dimensions; R rows (all but the last), C channels (the last).
 """
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client.compute import conditioning, native
+from client.compute import conditioning
 from client.compute.codecs import s4, s8
 from client.compute.codecs.levels import VECTORS
 from client.compute.errors import CodecError, PoisonedTensor
@@ -32,7 +32,7 @@ from client.compute.payload import (
     read_header,
     write_header,
 )
-from client.compute.readings import Check, known
+from client.compute.readings import Check
 from model_zoo.specs.codec import CODECS, Codec
 
 _LARGEST = s8.LARGEST_VALUE * s8.LARGEST_SCALE
@@ -171,10 +171,6 @@ def begin_decoding(
     refuse: Callable[[Tensor], None]
     if header.codec == "s8":
         factors = _checked_factors(buffer, header) if header.prescaled else None
-        if native.takes(rows):
-            if not native.decode(body.numpy().data, rows, factors, header.rotated):
-                s8.refuse(body)
-            return result, known(None)
         factors = None if factors is None else factors.to(rows.device)
         there, refuse = lane.to_device(body), s8.refuse
         good = s8.decode(there, rows, factors, rotated=header.rotated, chunk=chunk)
@@ -220,7 +216,7 @@ def _begin_s8(numbers: Tensor, direction: Direction, like: Buffer | None) -> Che
     header = Header("s8", direction, shape, flags)
     lane = lane_to(rows.device)
     memory = lane.host_bytes(header.size_bytes)
-    payload, body = memory.numpy().data, memory[header.body_start :]
+    payload = memory.numpy().data
     reciprocals = None
     if factors is not None:
         lane.to_host(factors.view(torch.uint8), memory[HEADER.size : header.body_start])
@@ -236,12 +232,6 @@ def _begin_s8(numbers: Tensor, direction: Direction, like: Buffer | None) -> Che
         write_header(made, used)
         return made
 
-    if native.takes(rows):
-        if not native.encode(rows, body.numpy().data, reciprocals, bool(rotated)):
-            raise PoisonedTensor(POISON)
-        if factors is not None and not _sane_product(payload[header.body_start :], factors, "s8"):
-            raise PoisonedTensor(POISON)
-        return known(judge((bool(needed), 0.0, 0.0)))
     chunk = s8.chunk_of(rows.device)
     pieces = s8.encode(rows, reciprocals, rotated=rotated, chunk=chunk)
     peak = _send(pieces, payload[header.body_start :], rows.device)

@@ -3,7 +3,7 @@
 A cheap probe of about 1 % of the rows predicts the signal-to-noise ratio of plain S8 and decides.
 Everything is a function of the tensor alone, not of a running average over earlier ones, because a
 replica that recomputes a microbatch must produce the same bytes. For the same reason sums have a
-fixed order on processors: trees, which the C kernel adds in the same order. No state.
+fixed order on processors: trees. No state.
 
 Shapes: R rows, C channels, P channels padded to whole blocks of 128.
 """
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from client.compute import native
 from client.compute.payload import BLOCK, Direction, padded_width
 
 Number: TypeAlias = float | Tensor
@@ -47,8 +46,7 @@ def needed(rows: Tensor, direction: Direction, wanted: bool | None = None) -> bo
     """
     step = max(1, len(rows) // max(_FEWEST_ROWS, len(rows) // 100))
     count = -(-len(rows) // step) * padded_width(rows.shape)
-    sums = native.probe if native.takes(rows) else sampled_sums
-    found = sums(rows, step)
+    found = sampled_sums(rows, step)
     if wanted is None:
         return _lacks(found, count, direction, 1.0)
     surely, maybe = (_lacks(found, count, direction, times) for times in (1 / HAIR, HAIR))
@@ -96,8 +94,8 @@ def blocks_of(rows: Tensor) -> Tensor:
 
 
 def is_exact(numbers: Tensor) -> bool:
-    """Whether sums of these are made in the order of the C kernel. On a GPU that would take a
-    hundred small kernels, for last bits that its passes do not share with a processor's anyway."""
+    """Whether sums of these are made in a fixed order. On a GPU that would take a hundred small
+    kernels, for last bits that its passes do not share with a processor's anyway."""
     return numbers.is_cpu
 
 
@@ -111,11 +109,7 @@ def tree_sums(rows: Tensor) -> Tensor:
 
 def channel_factors(rows: Tensor) -> Tensor:
     """Mean magnitude of each channel of (R, C), as bf16 (P,), never zero."""
-    if native.takes(rows):
-        sums = rows.new_empty(rows.shape[1])
-        native.channel_sums(rows, sums)
-    else:
-        sums = channel_sums(rows.abs())
+    sums = channel_sums(rows.abs())
     means = sums.div_(len(rows)).clamp_(SMALLEST_FACTOR, LARGEST_FACTOR).to(torch.bfloat16)
     lacking = -len(means) % BLOCK
     return pad(means, (0, lacking), value=SMALLEST_FACTOR) if lacking else means

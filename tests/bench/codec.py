@@ -4,8 +4,7 @@ Run: python -m tests.bench.codec [--mib 2 16 32] [--repeats N] [--json]
 
 Prints medians in GB/s of fp32 input and their ratio to memcpy: at 2 MiB memcpy runs in the cache,
 at 32 at the speed of the memory. The contenders take turns in random order, memcpy among them, so
-that a busy machine slows them alike; a turn is one call, or as many as make 8 MiB. What torch does
-without the kernel is timed beside them; it says nothing of a GPU.
+that a busy machine slows them alike; a turn is one call, or as many as make 8 MiB.
 """
 
 import argparse
@@ -18,9 +17,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from client.compute import native
 from client.compute.codec import decode, encode
-from client.compute.native import KERNEL
 
 CHANNELS = 1024
 TURN_MIB = 8
@@ -42,30 +39,16 @@ class Figure:
         return f"{self.mib:3} MiB  {self.name:20} {rate:6.2f} GB/s  {self.of_copy:5.2f} x"
 
 
-def contenders(mib: int) -> list[Contenders]:
-    """Return groups of what is timed, by name; each works on so many MiB of fp32 numbers."""
+def contenders(mib: int) -> Contenders:
+    """Return what is timed, by name; each works on so many MiB of fp32 numbers."""
     numbers = torch.randn(mib * (1 << 20) // 4 // CHANNELS, CHANNELS)
     copy = torch.empty_like(numbers)
     payload = encode(numbers, "s8", direction="forward")
-    ours: Contenders = {
+    return {
+        "memcpy": lambda: copy.copy_(numbers),
         "s8 encode": lambda: encode(numbers, "s8", direction="forward"),
         "s8 decode": lambda: decode(payload, numbers.shape, out=copy),
     }
-    by_torch = {f"{name}, by torch": _by_torch(run) for name, run in ours.items()}
-    return [{"memcpy": lambda: copy.copy_(numbers), **group} for group in (ours, by_torch)]
-
-
-def _by_torch(run: Callable[[], object]) -> Callable[[], object]:
-    """Return what codes in operations of torch, as on a GPU."""
-
-    def without_kernel() -> None:
-        variants, native.VARIANTS = native.VARIANTS, []
-        try:
-            run()
-        finally:
-            native.VARIANTS = variants
-
-    return without_kernel
 
 
 def medians(timed: Contenders, calls: int, repeats: int) -> dict[str, float]:
@@ -86,10 +69,9 @@ def medians(timed: Contenders, calls: int, repeats: int) -> dict[str, float]:
 
 def measure(mib: int, repeats: int) -> Iterator[Figure]:
     """Yield figures of all contenders at one size."""
-    for group in contenders(mib):
-        taken = medians(group, max(1, TURN_MIB // mib), repeats)
-        for name, seconds in taken.items():
-            yield Figure(mib, name, mib * (1 << 20) / seconds, taken["memcpy"] / seconds)
+    taken = medians(contenders(mib), max(1, TURN_MIB // mib), repeats)
+    for name, seconds in taken.items():
+        yield Figure(mib, name, mib * (1 << 20) / seconds, taken["memcpy"] / seconds)
 
 
 def main() -> None:
@@ -104,9 +86,9 @@ def main() -> None:
     torch.set_num_threads(1)
     figures = [figure for mib in asked.mib for figure in measure(mib, asked.repeats)]
     if asked.json:
-        print(json.dumps({"kernel": KERNEL, "figures": [asdict(figure) for figure in figures]}))
+        print(json.dumps({"figures": [asdict(figure) for figure in figures]}))
         return
-    print(f"kernel: {KERNEL}; ratios to memcpy of the same numbers", *figures, sep="\n")
+    print("ratios to memcpy of the same numbers", *figures, sep="\n")
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ def codec() -> Rows:
             "codec",
             f"{name.replace('s8', 'S8')}, 1 thread, against memcpy of the same 2 / 16 / 32 MiB",
             f"**{' / '.join(f'{ratio:.2f}' for ratio in ratios)} x**",
-            f"medians of 31 turns; kernel: {found['kernel']}",
+            "medians of 31 turns",
             _shown(command),
         )
         for name, ratios in rows.items()

@@ -98,7 +98,6 @@ def _opens(folder: Path) -> bool:
 def examine(home: Home, fault: ConfigError | None = None) -> Iterator[Check]:
     """Yield the results of all checks, quick ones first; ``fault`` is that of the settings."""
     yield from map(checks.check_package, PACKAGES)
-    yield checks.check_kernel()
     if fault is not None:
         yield Check("settings", "fail", fault.message, fault.next_step)
     opens = _opens(home.folders.data)

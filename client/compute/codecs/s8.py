@@ -1,10 +1,9 @@
 """S8 in torch: blocks of 128 fp32 numbers to int8 with one bf16 scale, and back.
 
-It is the definition, on the device where the numbers are; only bytes cross to the host and back. On
-processors the C kernel (`native`) makes the same bytes faster: every number is computed by the same
-operations in the same order, one operation of torch after the other, so that no compiler fuses a
-product with a sum. Nothing waits for a device: whether anything has to be refused is a number on
-it, which the caller reads once at the end. Holds no state.
+The numbers are coded where they are; only bytes cross to the host and back. Every number is
+computed by the same operations in the same order on all devices, one operation of torch after the
+other, so that no compiler fuses a product with a sum. Nothing waits for a device: whether anything
+has to be refused is a number on it, which the caller reads once at the end. Holds no state.
 
 The scale is rounded *up* to bf16 and the block is quantised with the
 rounded scale, so nothing ever clips. NaN and infinity survive into the block maximum, so one

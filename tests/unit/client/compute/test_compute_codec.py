@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from client.compute import conditioning, native
+from client.compute import conditioning
 from client.compute.codec import decode, encode
 from client.compute.conditioning import FORWARD_PEAK_TO_RMS, FORWARD_SNR_DB
 from client.compute.errors import CodecError, PoisonedTensor
@@ -95,13 +95,7 @@ def factors_differ(one, other):
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("kernel", [True, False])
-def test_a_hair_decides_the_conditioning_and_the_other_payload_settles_it(
-    direction, kernel, monkeypatch
-) -> None:
-    if not kernel:
-        monkeypatch.setattr(native, "takes", lambda rows: False)
-
+def test_a_hair_decides_the_conditioning_and_the_other_payload_settles_it(direction) -> None:
     def payload(tensor, like=None):
         return encode(tensor, "s8", direction=direction, like=like)
 
@@ -115,13 +109,7 @@ def test_a_hair_decides_the_conditioning_and_the_other_payload_settles_it(
         assert relative_error(decoded(ours, payload(theirs)), decoded(theirs)) < 1e-3
 
 
-@pytest.mark.parametrize("kernel", [True, False])
-def test_a_hair_decides_a_channel_s_factor_and_the_other_payload_settles_it(
-    kernel, monkeypatch
-) -> None:
-    if not kernel:
-        monkeypatch.setattr(native, "takes", lambda rows: False)
-
+def test_a_hair_decides_a_channel_s_factor_and_the_other_payload_settles_it() -> None:
     def payload(tensor, like=None):
         return encode(tensor, "s8", direction="forward", like=like)
 
@@ -206,13 +194,10 @@ def bf16(number: float) -> bytes:
     return struct.pack("<f", number)[2:]
 
 
-@pytest.mark.parametrize("kernel", ["c", "torch"])
 @pytest.mark.parametrize("place", [0, 511, 512, 599])
 @pytest.mark.parametrize(("scale", "sane"), [(2.0**20, True), (2.0**21, False), (2.0**40, False)])
-def test_scale_and_prescale_are_bounded_together(kernel, place, scale, sane, monkeypatch) -> None:
+def test_scale_and_prescale_are_bounded_together(place, scale, sane) -> None:
     """Each of them may be large, but not so that their product is, wherever they stand."""
-    if kernel == "torch":
-        monkeypatch.setattr(native, "VARIANTS", [])
     payload = bytearray(encode(sample((600, 128), OUTLIER), "s8", direction="forward"))
     start = HEADER.size + 2 * 128
     tile, index = divmod(place, 512)
@@ -244,7 +229,6 @@ def test_activations_are_scaled_where_their_noise_or_their_peak_is_too_large(
     signal = 10 ** ((FORWARD_SNR_DB + above_db) / 10)
     highest = FORWARD_PEAK_TO_RMS * of_peak * math.sqrt(signal / 128)
     found = signal, 12 * 127**2 / 128, highest
-    monkeypatch.setattr(native, "probe", lambda *_: found)
     monkeypatch.setattr(conditioning, "sampled_sums", lambda *_: found)
     for wanted in (None, True, False):
         assert conditioning.needed(torch.ones(1, 128), "forward", wanted) is needed

@@ -12,7 +12,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.compute import native
 from client.compute.codec import decode, encode
 from client.compute.codecs import s8
 from client.compute.errors import CodecError, PoisonedTensor
@@ -72,7 +71,6 @@ def test_bytes_and_numbers_are_the_same_on_every_machine(way: tuple[Codec, Direc
 def test_neither_pieces_nor_threads_show(
     codec: Codec, direction: Direction, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "VARIANTS", [])
     tensor, found = numbers(codec, shape), set()
     for threads, chunk in ((1, 1 << 25), (2, 999), (5, 10_000), (1, 70_000)):
         torch.set_num_threads(threads)

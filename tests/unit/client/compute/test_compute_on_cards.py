@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from client.compute import conditioning, native
+from client.compute import conditioning
 from client.compute.codec import decode, encode
 from client.compute.codecs import s8
 from client.compute.errors import PoisonedTensor
@@ -33,7 +33,6 @@ NO_KERNELS = frozenset(
 
 @pytest.fixture
 def as_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "VARIANTS", [])
     monkeypatch.setattr(conditioning, "is_exact", lambda _: False)
     monkeypatch.setattr(s8, "chunk_of", lambda _: 1 << 25)
 
