@@ -130,13 +130,13 @@ def subtract(replica: Replica, task: PassTask, payloads: Payloads) -> Outcome:
     if replica.inner is not None:
         slot.counted.discard(task.microbatch)
     else:
-        run_again(replica, slot, task, payloads)
+        run_again(replica, slot, task, payloads, encodes=False)
         slot.take_out(task.microbatch)
     return Outcome()
 
 
 def run_again(
-    replica: Replica, slot: Slot, task: PassTask, payloads: Payloads, claimed: Payloads = ()
+    replica: Replica, slot: Slot, task: PassTask, payloads: Payloads, *, encodes: bool = True
 ) -> tuple[float, list[memoryview]]:
     """Run a microbatch forward and back from its input; its gradient is in scratch then.
 
@@ -145,21 +145,19 @@ def run_again(
         slot: parameters and buffers of the step.
         task: names the microbatch.
         payloads: the gradient of the output, unless the stage is the last, and the input.
-        claimed: what another replica has sent of it: the boundary tensor, unless the stage is the
-            last, and the gradient of the input, unless it is the first.
+        encodes: whether the output is wanted.
 
-    Returns the loss, and what is claimed as it is here, conditioned as there where the last bits
-    decide.
+    Returns the loss, and what a replica sends of it: the output, unless the stage is the last, and
+    the gradient of the input, unless it is the first.
     """
     if replica.part.has_head:
-        like = claimed[0] if claimed else None
-        loss, sent_back = loss_and_gradient(replica, slot, task, payloads, like)
+        loss, sent_back = loss_and_gradient(replica, slot, task, payloads)
         return loss, [each.ready() for each in sent_back]
     readings = Readings()
     gradient = _gradient_in(replica, payloads, readings)
     given, _ = stage_input(replica, task.microbatch, payloads, readings, 1)
     of = task.step, task.microbatch
-    again = _forward_and_back(replica, slot, given, gradient, of, readings, claimed)
+    again = _forward_and_back(replica, slot, given, gradient, of, readings, encodes=encodes)
     readings.read()
     return 0.0, [each.found.ready() for each in again]
 
@@ -277,7 +275,6 @@ def run_back(
     passes: Iterable[tuple[Graph, Tensor, Tensor | None]],
     of: Of,
     readings: Readings,
-    like: Buffer | None = None,
 ) -> list[Check[Boundary]]:
     """Fill `flat.gradients` with the gradient of this pass alone, and note whether it is finite and
     of sane magnitude; return the encoded input gradient, if there is one.
@@ -289,7 +286,6 @@ def run_back(
             None if the output is the loss.
         of: the step and the microbatch.
         readings: of the pass.
-        like: an input gradient that another replica has sent of the same; as `encode` takes it.
     """
     slot.flat.zero_gradients()
     of_inputs = []
@@ -304,7 +300,7 @@ def run_back(
     readings.note(Check(extremes, _judge_gradients))
     if not of_inputs:
         return []
-    sent_back = replica.wire.boundary_out(_joined(of_inputs), "backward", like, of)
+    sent_back = replica.wire.boundary_out(_joined(of_inputs), "backward", of)
     return [readings.note(sent_back)]
 
 
@@ -345,7 +341,8 @@ def _forward_and_back(
     gradient: Tensor,
     of: Of,
     readings: Readings,
-    claimed: Payloads = (),
+    *,
+    encodes: bool = False,
 ) -> list[Check[Boundary]]:
     """Run a stage that is not the last forward and back from its input; as `run_again`."""
     outputs: list[Tensor] = []
@@ -353,15 +350,14 @@ def _forward_and_back(
     def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
         for part in parts_of(replica):
             graph = run_forward(slot, given[part], with_graph=True)
-            if claimed:
+            if encodes:
                 outputs.append(graph.output.detach())
             yield graph, graph.output, gradient[part]
 
-    like = claimed[1] if claimed[1:] else None
-    sent_back = run_back(replica, slot, passes(), of, readings, like)
-    if not claimed:
+    sent_back = run_back(replica, slot, passes(), of, readings)
+    if not encodes:
         return sent_back
-    output = replica.wire.boundary_out(_joined(outputs), "forward", claimed[0])
+    output = replica.wire.boundary_out(_joined(outputs), "forward")
     return [readings.note(output), *sent_back]
 
 
@@ -370,7 +366,6 @@ def loss_and_gradient(
     slot: Slot,
     task: LossTask | PassTask,
     payloads: Payloads,
-    like: Buffer | None = None,
 ) -> tuple[float, list[Boundary]]:
     """Run the last stage forward and back; return the summed loss, the gradient of its input.
 
@@ -381,7 +376,6 @@ def loss_and_gradient(
         slot: parameters and buffers of the step.
         task: names the microbatch.
         payloads: the input and the tokens.
-        like: an input gradient that another replica has sent of the same; as `encode` takes it.
     """
     if not replica.part.has_head:
         raise ShapeError("only the last stage computes a loss")
@@ -399,7 +393,7 @@ def loss_and_gradient(
             found.append(readings.note(_loss(loss.detach(), whole.detach())))
             yield graph, whole, None
 
-    gradient = run_back(replica, slot, passes(), (task.step, task.microbatch), readings, like)
+    gradient = run_back(replica, slot, passes(), (task.step, task.microbatch), readings)
     readings.read()
     loss_sum = sum(each.found for each in found)
     if replica.wire.run.data.masked:

@@ -259,7 +259,7 @@ class WorkerProcess(Worker):
         self._process.kill()
         self._process.wait()
         self._stream.socket.close()
-        self._output.close()
+        self._output.close()  # type: ignore[attr-defined]
 
     async def run(self) -> None:
         """Talk to the worker until it dies or `close` is called; leaves no process behind."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from client.compute.codec import begin_decoding, begin_encoding, decode, encode
-from client.compute.codecs.s4 import rounding_key
+from client.compute.codecs.blocks import rounding_key
 from client.compute.errors import ShapeError, blame
 from client.compute.lane import lane_to
 from client.compute.payload import Buffer, Direction, check_seal, seal
@@ -73,7 +73,6 @@ class Wire:
         self,
         tensor: Tensor,
         direction: Direction,
-        like: Buffer | None = None,
         of: Of = (0, 0),
     ) -> Check[Boundary]:
         """Return the payload of (B, T, K).
@@ -81,7 +80,6 @@ class Wire:
         Args:
             tensor: what is sent.
             direction: where it goes.
-            like: a payload that another replica has made of it; as `encode` takes it.
             of: what a gradient is of, from which its rounding may follow.
 
         Raises:
@@ -89,7 +87,7 @@ class Wire:
         """
         codec, key = self.run.boundary_codec, rounding_key(self.swarm, *of, self.stage)
         tensor = tensor.reshape(self._coded_shape)
-        begun = begin_encoding(tensor, codec, direction=direction, like=like, key=key)
+        begun = begin_encoding(tensor, codec, direction=direction, key=key)
         there = lane_to(tensor.device).mark()
         return Check(begun.numbers, lambda numbers: Boundary(begun.judge(numbers), there))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from client.compute.codec import decode, encode
-from client.compute.codecs.s4 import rounding_key
+from client.compute.codecs.blocks import rounding_key
 from client.lab.reference import TrainingPlan, WireContext, train_reference
 from client.lab.simulate.tensors import SWARM, TensorSwarm
 from client.lab.simulate.training import TrainingWorld
