@@ -36,7 +36,7 @@ def scaled_gradients(lies: Lies, factor: float | None) -> None:
     honest, of_loss = passes.run_back, passes.losses_of_hidden
     inside = [False]
 
-    def lying(replica: Replica, slot: Slot, graphs: Any, *rest: Any) -> list[memoryview]:
+    def lying(replica: Replica, slot: Slot, graphs: Any, *rest: Any) -> Any:
         if not inside[0]:
             return honest(replica, slot, graphs, *rest)
         given_back = ((g, out, _of(out, given)) for g, out, given in graphs)
