@@ -86,7 +86,7 @@ packaging: $(CLIENT)
 	rm -rf build
 	$(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --wheel-dir dist .
 
-$(CLIENT): pyproject.toml setup.py $(wildcard client/compute/_s8*.[ch])
+$(CLIENT): pyproject.toml
 	@set -e; \
 	for python in $(CANDIDATES); do \
 		if "$$python" -c '$(PROBE)' >/dev/null 2>&1; then found="$$python"; break; fi; \

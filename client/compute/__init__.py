@@ -2,7 +2,7 @@
 
 The node process never imports torch, so the files are of two kinds:
 
-* torch-free, for node and worker alike: `errors`, `payload`, `requests`, `ring`, `frames`,
+* torch-free, for node and worker alike: `errors`, `payload`, `requests`, `frames`,
   `memory`, `checkpoint` and, for the node alone, `process`;
 * torch, for the worker alone: everything else, entered through `worker`.
 

@@ -1,30 +1,33 @@
-"""The worker's end of the channel to its node: a blocking socket and two rings.
+"""The worker's end of the channel to its node: a blocking socket.
 
-State: the socket, both rings, and how far the requests were read. `receive` belongs to the one
-thread that executes requests; `send` may be called from any thread. The node's end, which must
-never block, is in `process`.
+A thread reads ahead, so that the next request is there when the one before is done. State: the
+socket, and what was read. `receive` belongs to the one thread that executes requests; `send` may be
+called from any thread. The node's end, which must never block, is in `process`.
 """
 
 import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from queue import Queue
 
 import msgspec
 
-from client.compute.frames import HEADER, pack, payload_views, unpack_body, unpack_header
+from client.compute.errors import FrameError
+from client.compute.frames import HEADER, pack, unpack_body, unpack_header
 from client.compute.payload import Buffer
-from client.compute.ring import RingReader, RingWriter
+
+AHEAD = 2
+"""Requests that are read before they are asked for; the others wait in the socket."""
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One frame; the payloads are views that end when `Channel.release` gets `position`."""
+    """One frame."""
 
     id: int
     message: bytes
     payloads: list[memoryview]
-    position: int
 
 
 class NodeGone(Exception):
@@ -34,12 +37,11 @@ class NodeGone(Exception):
 class Channel:
     """Frames in, frames out."""
 
-    def __init__(self, connection: socket.socket, incoming: RingReader, outgoing: RingWriter):
+    def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self._incoming = incoming
-        self._outgoing = outgoing
-        self._sending, self._placing = threading.Lock(), threading.Lock()
-        """Frames leave one by one; whoever waits for the socket does not hold the ring up."""
+        self._sending = threading.Lock()
+        self._read = Queue[Received | NodeGone | FrameError](AHEAD)
+        threading.Thread(target=self._read_ahead, name="requests", daemon=True).start()
 
     def receive(self) -> Received:
         """Wait for the next request.
@@ -48,17 +50,10 @@ class Channel:
             NodeGone: the other end is closed.
             FrameError: the bytes are no frame.
         """
-        header = unpack_header(self._exactly(HEADER.size))
-        envelope = unpack_body(self._exactly(header.body_bytes), header)
-        inline = memoryview(self._exactly(header.inline_bytes))
-        with self._placing:
-            self._outgoing.reclaim(header.read_up_to)
-        payloads = payload_views(envelope, inline, self._incoming)
-        return Received(envelope.id, bytes(envelope.message), payloads, header.written)
-
-    def release(self, received: Received) -> None:
-        """The request's payloads are not needed any more; the next frame out says so."""
-        self._incoming.release(received.position)
+        received = self._read.get()
+        if isinstance(received, Exception):
+            raise received
+        return received
 
     def send(self, frame_id: int, message: msgspec.Struct, payloads: Sequence[Buffer]) -> None:
         """Write one reply.
@@ -71,15 +66,26 @@ class Channel:
         Raises:
             NodeGone: the other end is closed.
         """
+        buffers = pack(frame_id, message, payloads)
         with self._sending:
-            with self._placing:
-                read_up_to = self._incoming.read_up_to
-                buffers = pack(frame_id, message, payloads, self._outgoing, read_up_to)
             try:
                 for buffer in buffers:
                     self._socket.sendall(buffer)
             except OSError as error:
                 raise NodeGone from error
+
+    def _read_ahead(self) -> None:
+        try:
+            while True:
+                self._read.put(self._frame())
+        except (NodeGone, FrameError) as error:
+            self._read.put(error)
+
+    def _frame(self) -> Received:
+        body_bytes, payload_bytes = unpack_header(self._exactly(HEADER.size))
+        envelope = unpack_body(self._exactly(body_bytes), payload_bytes)
+        payloads = envelope.cut(memoryview(self._exactly(payload_bytes)))
+        return Received(envelope.id, bytes(envelope.message), payloads)
 
     def _exactly(self, size: int) -> bytearray:
         data = bytearray(size)

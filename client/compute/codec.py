@@ -1,9 +1,9 @@
 """Tensors to wire payloads and back, in the codecs of `model_zoo.specs.codec`.
 
 `encode` refuses tensors that are not finite, `decode` refuses everything but the expected tensor.
-Numbers are coded by torch where they are, and only bytes are copied; on the CPU the C kernel does
-the same faster, where it was built. Vectors have the same bytes everywhere; boundaries on all
-processors, while a GPU may condition them with other last bits. Holds no state.
+Numbers are coded by torch where they are, and only bytes are copied. Vectors have the same bytes
+everywhere; boundaries on all processors, while a GPU may condition them with other last bits. Holds
+no state.
 
 Shapes: any of up to four dimensions; R rows (all but the last), C channels (the last).
 """
@@ -15,31 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client.compute import conditioning, native
-from client.compute.codecs import s4, s8
+from client.compute import conditioning
+from client.compute.codecs import blocks
+from client.compute.codecs.blocks import BLOCKS, LARGEST_SCALE, LARGEST_VALUE
 from client.compute.codecs.levels import VECTORS
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import lane_to
-from client.compute.payload import (
-    HEADER,
-    PRESCALED,
-    ROTATED,
-    SCALE_BYTES,
-    TILE_BLOCKS,
-    Buffer,
-    Direction,
-    Header,
-    read_header,
-    write_header,
-)
-from client.compute.readings import Check, known
+from client.compute.payload import HEADER, Buffer, Direction, Header, read_header, write_header
+from client.compute.readings import Check
 from model_zoo.specs.codec import CODECS, Codec
 
-_LARGEST = s8.LARGEST_VALUE * s8.LARGEST_SCALE
+_LARGEST = LARGEST_VALUE * LARGEST_SCALE
+_LARGEST_BF16 = int(np.float32(_LARGEST).view(np.uint32)) >> 16
 _PLAIN_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _HOST = torch.device("cpu")
-ROUNDED_UP = 1 + 2**-7
-"""Rounding raises a scale by this factor at most."""
 POISON = "tensor holds NaN, infinity or an absurd magnitude"
 
 
@@ -48,7 +37,6 @@ def encode(
     codec: Codec,
     *,
     direction: Direction,
-    like: Buffer | None = None,
     key: bytes = bytes(8),
 ) -> memoryview:
     """Return the payload of a tensor, unsealed; as `begin_encoding` has it.
@@ -56,7 +44,7 @@ def encode(
     Raises:
         PoisonedTensor, ValueError: as there.
     """
-    payload = begin_encoding(tensor, codec, direction=direction, like=like, key=key).now()
+    payload = begin_encoding(tensor, codec, direction=direction, key=key).now()
     lane_to(tensor.device).wait()
     return payload
 
@@ -66,7 +54,6 @@ def begin_encoding(
     codec: Codec,
     *,
     direction: Direction,
-    like: Buffer | None = None,
     key: bytes = bytes(8),
 ) -> Check[memoryview]:
     """Return the payload of a tensor, unsealed. On a GPU nothing is waited for: its bytes are there
@@ -76,9 +63,7 @@ def begin_encoding(
         tensor: fp32, of one to four dimensions.
         codec: how it is encoded.
         direction: written into the header.
-        like: a payload that another replica has made of the same tensor: where the last bits of the
-            numbers decide how they are conditioned, as there. What is no such payload is ignored.
-        key: by which S4 rounds gradients: of `s4.rounding_key`.
+        key: by which S4 rounds gradients: of `rounding_key`.
 
     Raises:
         PoisonedTensor: the tensor holds NaN, infinity or an absurd magnitude; when it is judged, or
@@ -90,27 +75,29 @@ def begin_encoding(
     if tensor.dtype != torch.float32 or tensor.numel() == 0 or not fits:
         raise ValueError(f"cannot encode {tuple(tensor.shape)} of {tensor.dtype} in {codec}")
     numbers = tensor.detach().contiguous()
-    if codec == "s8":
-        return _begin_s8(numbers, direction, like)
-    header, chunk = Header(codec, direction, tuple(tensor.shape)), s8.chunk_of(tensor.device)
+    header, chunk = Header(codec, direction, tuple(tensor.shape)), blocks.chunk_of(tensor.device)
     lane = lane_to(tensor.device)
     memory = lane.host_bytes(header.size_bytes)
     payload = memory.numpy().data
     write_header(payload, header)
-    largest = s8.LARGEST_SCALE
+    largest, means = LARGEST_SCALE, None
     if codec in VECTORS:
         pieces = VECTORS[codec].encode(numbers, chunk)
-    elif codec == "s4":
-        by_chance = direction == "backward"
+    elif codec in BLOCKS:
         rows = numbers.view(-1, numbers.shape[-1])
         if header.centred:
             means = conditioning.channel_means(rows)
             lane.to_host(means.view(torch.uint8), memory[HEADER.size : header.body_start])
             rows = rows - means[: rows.shape[1]].float()
-        pieces = s4.encode(rows, key if by_chance else None, chunk)
+        by_chance = codec == "s4" and direction == "backward"
+        pieces = BLOCKS[codec].encode(
+            rows, chunk, rotated=header.rotated, key=key if by_chance else None
+        )
     else:
         pieces, largest = _plain(numbers.view(-1), _PLAIN_DTYPES[codec], chunk), _LARGEST
     peak = _send(pieces, payload[header.body_start :], tensor.device)
+    if means is not None:  # they have the bound of the largest number
+        peak = torch.maximum(peak, means.abs().amax().float() / LARGEST_VALUE)
 
     def judge(found: Sequence[float]) -> memoryview:
         _refuse_poison(found[0], largest, tensor.device)
@@ -167,19 +154,12 @@ def begin_decoding(
     result = torch.empty(header.shape, device=device) if out is None else out
     body = _view(memoryview(buffer)[header.body_start :], torch.uint8)
     rows, flat, lane = result.view(-1, header.shape[-1]), result.view(-1), lane_to(result.device)
-    chunk = s8.chunk_of(result.device)
+    chunk = blocks.chunk_of(result.device)
     refuse: Callable[[Tensor], None]
-    if header.codec == "s8":
-        factors = _checked_factors(buffer, header) if header.prescaled else None
-        if native.takes(rows):
-            if not native.decode(body.numpy().data, rows, factors, header.rotated):
-                s8.refuse(body)
-            return result, known(None)
-        factors = None if factors is None else factors.to(rows.device)
-        there, refuse = lane.to_device(body), s8.refuse
-        good = s8.decode(there, rows, factors, rotated=header.rotated, chunk=chunk)
-    elif header.codec == "s4":
-        good, refuse = s4.decode(lane.to_device(body), rows, chunk), s4.refuse
+    if header.codec in BLOCKS:
+        coder = BLOCKS[header.codec]
+        good = coder.decode(lane.to_device(body), rows, chunk, rotated=header.rotated)
+        refuse = coder.refuse
         if header.centred:
             rows += _checked_means(buffer, header).to(rows.device)
     elif header.codec in VECTORS:
@@ -195,59 +175,6 @@ def begin_decoding(
             refuse(body)
 
     return result, Check(good.float().view(1), judge)
-
-
-def _begin_s8(numbers: Tensor, direction: Direction, like: Buffer | None) -> Check[memoryview]:
-    """Encode in S8. Whether a GPU's numbers need conditioning is not known before they are read: so
-    they have room for it, and are prescaled by ones where they do not need it."""
-    rows, shape = numbers.view(-1, numbers.shape[-1]), tuple(numbers.shape)
-    theirs = None if like is None else _header_of(like, shape, "s8", direction)
-    needed: bool | Tensor = False  # a vector has no channels
-    if numbers.dim() > 1 and direction != "average":
-        wanted = None if theirs is None else theirs.flags != 0
-        needed = conditioning.needed(rows, direction, wanted)
-    factors = None
-    if direction == "forward" and needed is not False:
-        factors = conditioning.channel_factors(rows)
-        if like is not None and theirs is not None and theirs.prescaled:
-            there = _factors_of(like, theirs).to(factors.device)
-            factors = conditioning.nearest_factors(factors, there)
-        if isinstance(needed, Tensor):
-            factors = torch.where(needed, factors, 1.0)
-    rotated = needed if factors is None else False
-    flags = PRESCALED if factors is not None else ROTATED if rotated is not False else 0
-    plain = Header("s8", direction, shape)
-    header = Header("s8", direction, shape, flags)
-    lane = lane_to(rows.device)
-    memory = lane.host_bytes(header.size_bytes)
-    payload, body = memory.numpy().data, memory[header.body_start :]
-    reciprocals = None
-    if factors is not None:
-        lane.to_host(factors.view(torch.uint8), memory[HEADER.size : header.body_start])
-        reciprocals = factors.float().reciprocal_()
-
-    def judge(found: Sequence[float]) -> memoryview:
-        is_needed, peak, largest = found
-        _refuse_poison(peak, s8.LARGEST_SCALE, rows.device)
-        used = header if is_needed else plain
-        if used.prescaled and not peak * ROUNDED_UP * largest <= s8.LARGEST_SCALE:
-            raise PoisonedTensor(POISON)
-        made = payload[header.body_start - used.body_start :]
-        write_header(made, used)
-        return made
-
-    if native.takes(rows):
-        if not native.encode(rows, body.numpy().data, reciprocals, bool(rotated)):
-            raise PoisonedTensor(POISON)
-        if factors is not None and not _sane_product(payload[header.body_start :], factors, "s8"):
-            raise PoisonedTensor(POISON)
-        return known(judge((bool(needed), 0.0, 0.0)))
-    chunk = s8.chunk_of(rows.device)
-    pieces = s8.encode(rows, reciprocals, rotated=rotated, chunk=chunk)
-    peak = _send(pieces, payload[header.body_start :], rows.device)
-    largest = peak.new_ones(()) if factors is None else factors.amax().float()
-    is_needed = needed.float() if isinstance(needed, Tensor) else peak.new_full((), float(needed))
-    return Check(torch.stack([is_needed, peak, largest]), judge)
 
 
 def _send(
@@ -289,49 +216,13 @@ def _refuse_plain(_: Tensor) -> None:
     raise CodecError("payload holds NaN, infinity or an absurd magnitude")
 
 
-def _header_of(
-    buffer: Buffer, shape: Sequence[int], codec: Codec, direction: Direction
-) -> Header | None:
-    try:
-        return read_header(buffer, shape, codec, direction)
-    except CodecError:
-        return None
-
-
-def _factors_of(buffer: Buffer, header: Header) -> Tensor:
-    prescale = bytearray(memoryview(buffer)[HEADER.size : header.body_start])
-    return torch.frombuffer(prescale, dtype=torch.bfloat16)
-
-
-def _checked_factors(buffer: Buffer, header: Header) -> Tensor:
-    """Return the prescale factors in a payload from outside, fp32 (P,) on the CPU."""
-    factors = _factors_of(buffer, header).float()
-    s8.check_scales(factors, conditioning.SMALLEST_FACTOR, conditioning.LARGEST_FACTOR)
-    if not _sane_product(memoryview(buffer)[header.body_start :], factors, header.codec):
-        raise CodecError("prescale and scales make an absurd magnitude")
-    return factors
-
-
 def _checked_means(buffer: Buffer, header: Header) -> Tensor:
     """Return the means of channels in a payload from outside, fp32 (C,) on the CPU."""
-    means = _factors_of(buffer, header).float()[: header.shape[-1]]
-    s8.check_scales(means, -_LARGEST, _LARGEST)
-    return means
-
-
-def _sane_product(body: memoryview, factors: Tensor, codec: Codec) -> bool:
-    """Whether the largest scale is allowed even where the largest prescale factor meets it."""
-    block = CODECS[codec].block_bytes
-    tile = TILE_BLOCKS * block
-    data = np.frombuffer(body, np.uint8)
-    split = len(data) // tile * tile
-    whole, tail = data[:split].reshape(-1, tile), data[split:]
-    tail_scales = tail[: len(tail) // block * SCALE_BYTES]
-    scales = (whole[:, : TILE_BLOCKS * SCALE_BYTES], tail_scales)
-    # as integers bf16 numbers that are not negative keep their order, with NaN above all
-    largest = max((int(part.view("<u2").max()) for part in scales if part.size), default=0)
-    scale = np.array(largest << 16, np.uint32).view(np.float32)
-    return bool(float(scale) * float(factors.amax()) <= s8.LARGEST_SCALE)
+    sent = bytearray(memoryview(buffer)[HEADER.size : header.body_start])
+    # as integers the magnitudes of bf16 numbers keep their order, with NaN above all
+    if int((np.frombuffer(sent, np.uint16) & 0x7FFF).max()) > _LARGEST_BF16:
+        raise CodecError("means of channels reach beyond the largest number")
+    return torch.frombuffer(sent, dtype=torch.bfloat16).float()[: header.shape[-1]]
 
 
 def _view(buffer: memoryview, dtype: torch.dtype) -> Tensor:

@@ -1,7 +1,9 @@
 """Requests in, replies out: the worker without its process, one request at a time.
 
-State: the opened stage, if any, and the owner's limit on computing. Every request is answered
-exactly once, `Save` and `HashTask` from threads of their own. No exception leaves `execute`: an
+State: the opened stage, if any, the owner's limit on computing, and what is not answered yet. Every
+request is answered exactly once, `Save` and `HashTask` from threads of their own, all else from one
+thread in the order of the requests: copying a boundary to the host, sealing and sending it takes as
+long as a small pass, and the next task is computed meanwhile. No exception leaves `execute`: an
 error becomes a `Failed` reply and the stage stays unchanged.
 """
 
@@ -9,9 +11,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import assert_never
 
 import msgspec
@@ -21,9 +22,8 @@ from client.compute import allowance, device, passes, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
 from client.compute.compiling import CompiledBlocks, compile_blocks
-from client.compute.departures import Departures
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
-from client.compute.hashing import VersionHasher
+from client.compute.hashing import begin_hash
 from client.compute.payload import Buffer
 from client.compute.ranks import Ranks
 from client.compute.replica import Replica, open_replica
@@ -46,6 +46,7 @@ from client.compute.requests import (
 )
 from client.compute.slicing import halve, is_out_of_memory
 from client.compute.starting import load_start
+from client.compute.wire import Boundary
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -62,11 +63,9 @@ from protocol.pipeline.effects import (
 )
 
 Send = Callable[[Answer, Sequence[Buffer]], None]
-_Result = tuple[Answer, Sequence[Buffer]]
+_Result = tuple[Answer, Sequence[Buffer | Boundary]]
 
-_DEPARTING = ForwardTask | LossTask | BackwardTask
-"""Requests whose payloads may leave while the next one is executed."""
-_PASSES = _DEPARTING | PassTask
+_PASSES = ForwardTask | LossTask | BackwardTask | PassTask
 _ROUND = ContributeTask | ReduceTask | DecodeTask | ApplyTask
 _CHANGES = ApplyTask | Load | LoadStart | OpenStage | ShareVersion
 """Requests that change the tensors of the version."""
@@ -80,71 +79,69 @@ class _Opened:
     averager: Averager
     auditor: Auditor
     blocks: CompiledBlocks | None
-    departures: Departures | None
 
 
 class Executor:
     """Executes requests against the stage it holds.
 
     With ``owns_process`` this process does nothing else, and is held to the owner's memory limit;
-    without, a stage's request is only compared with the limit. ``departs`` says whether boundaries
-    leave while the next task is computed; None: those of a GPU do.
+    without, a stage's request is only compared with the limit.
     """
 
-    def __init__(self, *, owns_process: bool = False, departs: bool | None = None) -> None:
-        self._owns_process, self._departs = owns_process, departs
+    def __init__(self, *, owns_process: bool = False) -> None:
+        self._owns_process = owns_process
         self._opened: _Opened | None = None
         self._ranks: Ranks | None = None
-        self._saver, self._hasher = saving.Saver(), VersionHasher()
+        self._saver = saving.Saver()
+        self._hashes, self._hashing = ThreadPoolExecutor(1, "hashing"), Future[None]()
+        self._answers, self._answered = ThreadPoolExecutor(1, "answers"), Future[None]()
+        self._hashing.set_result(None)
+        self._answered.set_result(None)
         self._throttle = allowance.Throttle()
 
     def execute(self, request: AnyRequest, payloads: Sequence[Buffer], send: Send) -> None:
-        """Execute one request and answer it by ``send``, in the order of the requests, though
-        boundaries may leave later; payloads are not used after the return."""
+        """Execute one request, and have it answered by ``send`` in a thread; payloads are not used
+        after the return."""
         if isinstance(request, Save | HashTask):
             self._begin(request, send)
             return
-        start, opened = time.perf_counter(), self._opened
-        departures = None if opened is None else opened.departures
-        departs = departures is not None and isinstance(request, _DEPARTING)
+        start = time.perf_counter()
         try:
             self._make_way(request)
             moment = self._throttle.begin()
-            with departures.gathering() if departures and departs else nullcontext():
-                result = None
-                while result is None:  # a pass that fails has changed nothing
-                    try:
-                        result = self._run(request, payloads)
-                    except Exception as error:
-                        lack = self._lack(request, error)
-                    if result is None:
-                        self._run_otherwise(lack)
+            result = None
+            while result is None:  # a pass that fails has changed nothing
+                try:
+                    result = self._run(request, payloads)
+                except Exception as error:
+                    lack = self._lack(request, error)
+                if result is None:
+                    self._run_otherwise(lack)
             if isinstance(request, Task):
                 self._throttle.rest(moment)
         except Exception as error:
             result = self._failure(error), ()
         reply = msgspec.structs.replace(result[0], seconds=time.perf_counter() - start)
-        leave = partial(send, reply, result[1])
-        if departures is None or not departures.send(
-            leave, lambda error: send(self._failure(error), ())
-        ):
-            leave()
+        self._answered = self._answers.submit(self._answer, reply, result[1], send)
 
     def close(self) -> None:
-        """Wait until a save or a hash under way is complete."""
+        """Wait until all requests are answered."""
         self._saver.wait()
-        self._hasher.wait()
-        self._close_stage()
+        self._hashing.result()
+        self._answered.result()
 
-    def _close_stage(self) -> None:
-        if self._opened is not None and self._opened.departures is not None:
-            self._opened.departures.close()
+    def _answer(self, reply: Answer, payloads: Sequence[Buffer | Boundary], send: Send) -> None:
+        try:
+            sent = [each.ready() if isinstance(each, Boundary) else each for each in payloads]
+        except Exception as error:
+            reply, sent = self._failure(error), []
+        send(reply, sent)
 
     def _make_way(self, request: AnyRequest) -> None:
         """Have threads be done with tensors that change, and the averager with the scratch."""
         if isinstance(request, _CHANGES):
             self._saver.release()
-            self._hasher.wait()
+            self._hashing.result()
         leaves = isinstance(request, _NO_GRADIENTS) or _is_for_loss(request)
         if self._opened is not None and not leaves:
             self._opened.averager.forget_sums()
@@ -235,22 +232,19 @@ class Executor:
 
     def _open(self, request: OpenStage) -> StageOpened:
         chosen = device.select_device(request.device)
-        self._close_stage()
         self._opened = None  # first free the memory of the previous stage
         if self._owns_process:
             allowance.enforce(request, chosen)
         torch.set_num_threads(request.threads)
         self._throttle = allowance.Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
-        departs = chosen.type == "cuda" if self._departs is None else self._departs
-        departures = Departures() if departs else None
-        replica = open_replica(request, chosen, departures)
+        replica = open_replica(request, chosen)
         device.warm_up(replica)
         if request.choose_threads:
             torch.set_num_threads(device.useful_threads(replica, request.threads))
         averager = Averager(replica, follows=request.follows)
         blocks, compiled = compile_blocks(request, replica, chosen)
         auditor = Auditor(replica, averager)
-        self._opened = _Opened(replica, averager, auditor, blocks, departures)
+        self._opened = _Opened(replica, averager, auditor, blocks)
         return StageOpened(parameters=replica.size, compiled=compiled)
 
     def _load(self, request: Load | LoadStart) -> Loaded:
@@ -281,7 +275,8 @@ class Executor:
             if isinstance(request, Save):
                 self._saver.start(replica, request, finish)
             else:
-                self._hasher.start(replica, request, self._throttle, finish)
+                compute = begin_hash(replica, request, self._throttle)
+                self._hashing = self._hashes.submit(finish, compute)
         except Exception as error:
             send(self._failure(error), ())
 

@@ -26,6 +26,7 @@ import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,15 +35,7 @@ from typing import Any, TypeGuard
 import trio
 from msgspec.structs import replace
 
-from client.compute.process import (
-    RING_BYTES,
-    Call,
-    Rank,
-    RequestFailed,
-    Worker,
-    WorkerDied,
-    WorkerProcess,
-)
+from client.compute.process import Call, Rank, RequestFailed, Worker, WorkerDied, WorkerProcess
 from client.compute.requests import (
     Answer,
     Failed,
@@ -456,19 +449,21 @@ def _told(group: BaseExceptionGroup[WorkerDied]) -> WorkerDied:
     return max(deaths, key=lambda death: len(death.stderr))
 
 
-def new_group(
-    devices: Sequence[str], timeout_s: int = COLLECTIVE_S, ring_bytes: int = RING_BYTES
-) -> WorkerGroup:
+def new_group(devices: Sequence[str], timeout_s: int = COLLECTIVE_S) -> WorkerGroup:
     """Return a worker of one process per device.
 
     Args:
         devices: of the ranks, of one kind; `cpu:0`, `cpu:1`: processes on the CPU.
         timeout_s: seconds after which a rank that does not take part is given up.
-        ring_bytes: shared memory of each per direction.
 
     Raises:
         OSError: a process cannot be started.
     """
-    ranks = [WorkerProcess(ring_bytes=ring_bytes) for _ in devices]
-    folder = tempfile.mkdtemp(prefix="volunteer-ranks-")
+    with ExitStack() as on_failure:
+        ranks = []
+        for _ in devices:
+            ranks.append(WorkerProcess())
+            on_failure.callback(ranks[-1].discard)
+        folder = tempfile.mkdtemp(prefix="volunteer-ranks-")
+        on_failure.pop_all()
     return WorkerGroup(ranks, devices, Path(folder), timeout_s)

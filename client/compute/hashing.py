@@ -1,11 +1,9 @@
 """Computing the hash of the version at hand while passes go on.
 
-State of a `VersionHasher`: at most one thread, which has as many others hash the leaves as the
-stage may use. A version's tensors change only when the step is applied, so they are read where they
-are; code that changes them waits for the thread first (`wait`).
+A version's tensors change only when the step is applied, so they are read where they are, by as
+many threads as the stage may use; code that changes them waits until the hash is there. No state.
 """
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
@@ -19,54 +17,30 @@ from client.compute.saving import side_stream
 from protocol.pipeline.effects import HashTask, Outcome
 
 
-class VersionHasher:
-    """Hashes one version at a time in threads of its own."""
+def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable[[], Outcome]:
+    """Return what computes the hash of a version, in a thread of its own.
 
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
+    Args:
+        replica: whose state is hashed.
+        task: names the version.
+        throttle: limits the time that is spent.
 
-    def start(
-        self,
-        replica: Replica,
-        task: HashTask,
-        throttle: Throttle,
-        finish: Callable[[Callable[[], Outcome]], None],
-    ) -> None:
-        """Begin to hash the version in a thread.
+    Raises:
+        StaleRequest: the replica is at another version.
+    """
+    if task.step != replica.version:
+        raise StaleRequest(f"asked to hash {task.step}, stage is at {replica.version}")
+    threads, stream = torch.get_num_threads(), side_stream(replica.wire.device)
 
-        Args:
-            replica: whose state is hashed.
-            task: names the version.
-            throttle: limits the time that is spent.
-            finish: called in the thread with a function that computes the hash.
+    def digest(parts: Sequence[Tensor]) -> bytes:
+        begin = throttle.begin()
+        with torch.cuda.stream(stream) if stream is not None else nullcontext():
+            found = digest_of_tensors(parts)
+        throttle.rest(begin)
+        return found
 
-        Raises:
-            StaleRequest: the replica is at another version.
-            RuntimeError: no thread can be started.
-        """
-        if task.step != replica.version:
-            raise StaleRequest(f"asked to hash {task.step}, stage is at {replica.version}")
-        self.wait()
-        threads, stream = torch.get_num_threads(), side_stream(replica.wire.device)
+    def compute() -> Outcome:
+        replica.known_hash = hash_tensors(task.step, replica.state_tensors, threads, digest)
+        return Outcome(hash=replica.known_hash)
 
-        def digest(parts: Sequence[Tensor]) -> bytes:
-            begin = throttle.begin()
-            with torch.cuda.stream(stream) if stream is not None else nullcontext():
-                found = digest_of_tensors(parts)
-            throttle.rest(begin)
-            return found
-
-        def compute() -> Outcome:
-            tensors = replica.state_tensors
-            replica.known_hash = hash_tensors(task.step, tensors, threads, digest)
-            return Outcome(hash=replica.known_hash)
-
-        thread = threading.Thread(target=lambda: finish(compute), name="hashing")
-        thread.start()
-        self._thread = thread
-
-    def wait(self) -> None:
-        """Return when nothing is being hashed: the tensors may change."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+    return compute

@@ -22,12 +22,13 @@ from client.compute.readings import Check, Readings
 from client.compute.replica import Replica
 from client.compute.slicing import parts_of
 from client.compute.slot import Graph, Slot
-from client.compute.wire import Of
+from client.compute.wire import Boundary, Of
 from model_zoo.head_loss import losses_of_hidden
 from model_zoo.stages import shown_share
 from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask, Outcome, PassTask
 
 Payloads = Sequence[Buffer]
+Sent = Sequence[Buffer | Boundary]
 
 LARGEST_GRADIENT = 2.0**31
 """Bound of a gradient's element in one microbatch. The sum of 16,384 such elements can still be
@@ -58,9 +59,7 @@ class StageInput:
         return StageInput(self.x[part], *(each if each is None else each[part] for each in beside))
 
 
-def forward(
-    replica: Replica, task: ForwardTask, payloads: Payloads
-) -> tuple[Outcome, list[memoryview]]:
+def forward(replica: Replica, task: ForwardTask, payloads: Payloads) -> tuple[Outcome, Sent]:
     """Run the stage's forward; keep the graph if memory allows.
 
     `replica` computes. Returns the output, and the tokens if they were read from the corpus.
@@ -82,9 +81,7 @@ def forward(
     return Outcome(graph_kept=keep), [boundary.found, *([] if payloads else [memoryview(tokens)])]
 
 
-def forward_backward(
-    replica: Replica, task: LossTask, payloads: Payloads
-) -> tuple[Outcome, list[memoryview]]:
+def forward_backward(replica: Replica, task: LossTask, payloads: Payloads) -> tuple[Outcome, Sent]:
     """Run forward and backward of the last stage and add its gradient; that of the *sum* of the
     tokens' losses.
 
@@ -97,9 +94,7 @@ def forward_backward(
     return Outcome(loss_sum=loss), gradient
 
 
-def backward(
-    replica: Replica, task: BackwardTask, payloads: Payloads
-) -> tuple[Outcome, list[memoryview]]:
+def backward(replica: Replica, task: BackwardTask, payloads: Payloads) -> tuple[Outcome, Sent]:
     """Run the stage's backward from the kept graph, or from its input if that is given; add its
     gradient.
 
@@ -135,13 +130,13 @@ def subtract(replica: Replica, task: PassTask, payloads: Payloads) -> Outcome:
     if replica.inner is not None:
         slot.counted.discard(task.microbatch)
     else:
-        run_again(replica, slot, task, payloads)
+        run_again(replica, slot, task, payloads, encodes=False)
         slot.take_out(task.microbatch)
     return Outcome()
 
 
 def run_again(
-    replica: Replica, slot: Slot, task: PassTask, payloads: Payloads, claimed: Payloads = ()
+    replica: Replica, slot: Slot, task: PassTask, payloads: Payloads, *, encodes: bool = True
 ) -> tuple[float, list[memoryview]]:
     """Run a microbatch forward and back from its input; its gradient is in scratch then.
 
@@ -150,27 +145,24 @@ def run_again(
         slot: parameters and buffers of the step.
         task: names the microbatch.
         payloads: the gradient of the output, unless the stage is the last, and the input.
-        claimed: what another replica has sent of it: the boundary tensor, unless the stage is the
-            last, and the gradient of the input, unless it is the first.
+        encodes: whether the output is wanted.
 
-    Returns the loss, and what is claimed as it is here, conditioned as there where the last bits
-    decide.
+    Returns the loss, and what a replica sends of it: the output, unless the stage is the last, and
+    the gradient of the input, unless it is the first.
     """
     if replica.part.has_head:
-        like = claimed[0] if claimed else None
-        return loss_and_gradient(replica, slot, task, payloads, like)
+        loss, sent_back = loss_and_gradient(replica, slot, task, payloads)
+        return loss, [each.ready() for each in sent_back]
     readings = Readings()
     gradient = _gradient_in(replica, payloads, readings)
     given, _ = stage_input(replica, task.microbatch, payloads, readings, 1)
     of = task.step, task.microbatch
-    again = _forward_and_back(replica, slot, given, gradient, of, readings, claimed)
+    again = _forward_and_back(replica, slot, given, gradient, of, readings, encodes=encodes)
     readings.read()
-    return 0.0, [each.found for each in again]
+    return 0.0, [each.found.ready() for each in again]
 
 
-def evaluate(
-    replica: Replica, task: PassTask, payloads: Payloads
-) -> tuple[Outcome, list[memoryview]]:
+def evaluate(replica: Replica, task: PassTask, payloads: Payloads) -> tuple[Outcome, Sent]:
     """Run a held-out microbatch forward at the version's own parameters, and count nothing.
 
     `replica` computes. Returns the summed loss of the learned tokens, in the last stage, else what
@@ -282,8 +274,7 @@ def run_back(
     passes: Iterable[tuple[Graph, Tensor, Tensor | None]],
     of: Of,
     readings: Readings,
-    like: Buffer | None = None,
-) -> list[Check[memoryview]]:
+) -> list[Check[Boundary]]:
     """Fill `flat.gradients` with the gradient of this pass alone, and note whether it is finite and
     of sane magnitude; return the encoded input gradient, if there is one.
 
@@ -294,7 +285,6 @@ def run_back(
             None if the output is the loss.
         of: the step and the microbatch.
         readings: of the pass.
-        like: an input gradient that another replica has sent of the same; as `encode` takes it.
     """
     slot.flat.zero_gradients()
     of_inputs = []
@@ -309,7 +299,7 @@ def run_back(
     readings.note(Check(extremes, _judge_gradients))
     if not of_inputs:
         return []
-    sent_back = replica.wire.boundary_out(_joined(of_inputs), "backward", like, of)
+    sent_back = replica.wire.boundary_out(_joined(of_inputs), "backward", of)
     return [readings.note(sent_back)]
 
 
@@ -350,23 +340,23 @@ def _forward_and_back(
     gradient: Tensor,
     of: Of,
     readings: Readings,
-    claimed: Payloads = (),
-) -> list[Check[memoryview]]:
+    *,
+    encodes: bool = False,
+) -> list[Check[Boundary]]:
     """Run a stage that is not the last forward and back from its input; as `run_again`."""
     outputs: list[Tensor] = []
 
     def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
         for part in parts_of(replica):
             graph = run_forward(slot, given[part], with_graph=True)
-            if claimed:
+            if encodes:
                 outputs.append(graph.output.detach())
             yield graph, graph.output, gradient[part]
 
-    like = claimed[1] if claimed[1:] else None
-    sent_back = run_back(replica, slot, passes(), of, readings, like)
-    if not claimed:
+    sent_back = run_back(replica, slot, passes(), of, readings)
+    if not encodes:
         return sent_back
-    output = replica.wire.boundary_out(_joined(outputs), "forward", claimed[0])
+    output = replica.wire.boundary_out(_joined(outputs), "forward")
     return [readings.note(output), *sent_back]
 
 
@@ -375,8 +365,7 @@ def loss_and_gradient(
     slot: Slot,
     task: LossTask | PassTask,
     payloads: Payloads,
-    like: Buffer | None = None,
-) -> tuple[float, list[memoryview]]:
+) -> tuple[float, list[Boundary]]:
     """Run the last stage forward and back; return the summed loss, the gradient of its input.
 
     Where not all targets are learned the loss is the mean over those that are, times all.
@@ -386,7 +375,6 @@ def loss_and_gradient(
         slot: parameters and buffers of the step.
         task: names the microbatch.
         payloads: the input and the tokens.
-        like: an input gradient that another replica has sent of the same; as `encode` takes it.
     """
     if not replica.part.has_head:
         raise ShapeError("only the last stage computes a loss")
@@ -404,7 +392,7 @@ def loss_and_gradient(
             found.append(readings.note(_loss(loss.detach(), whole.detach())))
             yield graph, whole, None
 
-    gradient = run_back(replica, slot, passes(), (task.step, task.microbatch), readings, like)
+    gradient = run_back(replica, slot, passes(), (task.step, task.microbatch), readings)
     readings.read()
     loss_sum = sum(each.found for each in found)
     if replica.wire.run.data.masked:

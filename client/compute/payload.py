@@ -1,19 +1,19 @@
 """The fixed header of a wire payload: the described tensor, and the checks of the header.
 
-A payload is header, optional prescale vector, body. Its size follows from shape and codec alone,
-so a receiver that knows the shape from the manifest checks everything here before it allocates
+A payload is header, optional vector of means, body. Its size follows from shape and codec alone, so
+a receiver that knows the shape from the manifest checks everything here before it allocates
 anything. Holds no state, imports no torch: the node reads and seals payloads with it as well.
 
 Header, 64 bytes, little-endian:
 
-    4s magic  B version  B codec  B flags  B direction  B ndim  B dtype (0: fp32)  H block
+    4s magic  B version  B codec  B 0  B direction  B ndim  B dtype (0: fp32)  H block
     4I dims (unused: 0)  32s BLAKE3 seal (zeros: unsealed)  4x
 
-S8 body: tiles of 512 blocks of 128 elements, each tile all its bf16 scales
-and then all its int8 values; the last tile is as short as it needs to be. The last dimension is
-padded to whole blocks. bf16 and fp32 bodies are the plain little-endian elements. q2, q3 and q4
-bodies: chunk after chunk, each its bf16 scales and then its packed numbers; the last chunk is
-filled up. s4 bodies are the same with blocks of 128, to which the last dimension is padded.
+s8 and s4 bodies: block after block of 128 numbers, each its bf16 scale and then its values; the
+last dimension is padded to whole blocks. Of activations of several rows the mean of each (padded)
+channel, in bf16, comes before. bf16 and fp32 bodies are the plain little-endian elements. q2, q3
+and q4 bodies: chunk after chunk, each its bf16 scales and then its packed numbers; the last chunk
+is filled up.
 """
 
 import struct
@@ -30,22 +30,16 @@ from model_zoo.specs.codec import CODECS, Codec
 Direction = Literal["forward", "backward", "average"]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-BLOCK, BLOCK_BYTES = CODECS["s8"].block, CODECS["s8"].block_bytes
-TILE_BLOCKS = 512
+BLOCK = CODECS["s8"].block
 SCALE_BYTES = 2
-TILE_BYTES = TILE_BLOCKS * BLOCK_BYTES
 
 HEADER = struct.Struct("<4sBBBBBBH4I32s4x")
 DIGEST_BYTES = 32
 _DIGEST_START = HEADER.size - 4 - DIGEST_BYTES
 _MAGIC = b"VTP1"
-_VERSION = 1
+_VERSION = 2
 _DTYPE_FP32 = 0
 _MAX_DIMS = 4
-
-PRESCALED = 1
-ROTATED = 2
-_CONDITIONING: dict[Direction, int] = {"forward": PRESCALED, "backward": ROTATED, "average": 0}
 
 _CODECS: dict[int, Codec] = {spec.number: name for name, spec in CODECS.items()}
 _DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
@@ -58,27 +52,22 @@ class Header:
     codec: Codec
     direction: Direction
     shape: tuple[int, ...]
-    flags: int = 0
-
-    @property
-    def prescaled(self) -> bool:
-        """Whether a bf16 vector with one factor per (padded) channel precedes the body."""
-        return bool(self.flags & PRESCALED)
 
     @property
     def rotated(self) -> bool:
         """Whether groups of 64 elements were rotated before quantisation."""
-        return bool(self.flags & ROTATED)
+        return self.direction != "average"
 
     @property
     def centred(self) -> bool:
         """Whether a bf16 vector with the mean of each (padded) channel precedes the body."""
-        return self.codec == "s4" and self.direction == "forward" and len(self.shape) > 1
+        blocks = self.codec in ("s8", "s4")
+        return blocks and self.direction == "forward" and len(self.shape) > 1
 
     @property
     def channel_bytes(self) -> int:
         """Size of the vector that precedes the body."""
-        return SCALE_BYTES * padded_width(self.shape) * (self.prescaled or self.centred)
+        return SCALE_BYTES * padded_width(self.shape) * self.centred
 
     @property
     def body_start(self) -> int:
@@ -98,8 +87,7 @@ def padded_width(shape: Sequence[int]) -> int:
 
 def largest_payload_bytes(shape: Sequence[int], codec: Codec) -> int:
     """The most bytes of a payload of this shape, which bounds a receiver's buffer."""
-    flags = PRESCALED if codec == "s8" else 0
-    return Header(codec, "forward", tuple(shape), flags).size_bytes
+    return Header(codec, "forward", tuple(shape)).size_bytes
 
 
 def write_header(buffer: bytearray | memoryview, header: Header) -> None:
@@ -117,7 +105,7 @@ def write_header(buffer: bytearray | memoryview, header: Header) -> None:
         _MAGIC,
         _VERSION,
         CODECS[header.codec].number,
-        header.flags,
+        0,
         _DIRECTIONS.index(header.direction),
         len(dims),
         _DTYPE_FP32,
@@ -159,7 +147,7 @@ def read_header(
 def _parse(buffer: Buffer, expected_shape: tuple[int, ...]) -> Header:
     if len(buffer) < HEADER.size:
         raise CodecError(f"payload of {len(buffer)} bytes is shorter than its header")
-    magic, version, codec_id, flags, direction_id, ndim, dtype, block, *rest = HEADER.unpack_from(
+    magic, version, codec_id, zero, direction_id, ndim, dtype, block, *rest = HEADER.unpack_from(
         buffer
     )
     if magic != _MAGIC or version != _VERSION:
@@ -171,16 +159,11 @@ def _parse(buffer: Buffer, expected_shape: tuple[int, ...]) -> Header:
         raise CodecError(f"{codec} is for vectors, not for tensors of {ndim} dimensions")
     if block != CODECS[codec].block:
         raise CodecError(f"block size {block} is not the one of {codec}")
-    if flags & ~_allowed_flags(codec, direction, ndim):
-        raise CodecError(f"flags {flags:#x} are not allowed for {codec} {direction}")
+    if zero:
+        raise CodecError(f"flags {zero:#x} are not allowed")
     if ndim != len(expected_shape) or tuple(rest[:_MAX_DIMS]) != _four(expected_shape):
         raise CodecError(f"shape is {rest[:_MAX_DIMS]} (ndim {ndim}), expected {expected_shape}")
-    return Header(codec, direction, expected_shape, flags)
-
-
-def _allowed_flags(codec: Codec, direction: Direction, ndim: int) -> int:
-    """Conditioning works along channels: only boundary tensors in S8 have any."""
-    return _CONDITIONING[direction] if codec == "s8" and ndim > 1 else 0
+    return Header(codec, direction, expected_shape)
 
 
 def _four(dims: tuple[int, ...]) -> tuple[int, ...]:

@@ -23,16 +23,11 @@ import msgspec
 import trio
 
 from client.compute.errors import ComputeError, FailureKind, FrameError
-from client.compute.frame_stream import FrameReader
-from client.compute.frames import pack, payload_views
+from client.compute.frames import HEADER, pack, unpack_body, unpack_header
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, AnyAnswer, Failed, ReplyT, Request, reply_type
-from client.compute.ring import RingReader, RingWriter, create_shared_file
 from protocol.pipeline.effects import Outcome, Task
 
-RING_BYTES = 16 << 20
-"""At least, per direction. All of it becomes resident in the node over time, so it is no larger
-than a few boundary tensors; what does not fit goes through the socket."""
 # Keep glibc from returning every large tensor's pages to the kernel and faulting them in again:
 # measured 10 % of the worker's time. Other allocators ignore this; the user's settings win.
 ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
@@ -43,6 +38,7 @@ OMP_ENV = {"OMP_WAIT_POLICY": "passive"}
 # An operation that torch has not written for Apple's GPUs yet runs on the processor.
 MPS_ENV = {"PYTORCH_ENABLE_MPS_FALLBACK": "1"}
 WORKER_COMMAND: Sequence[str] = (sys.executable, "-m", "client.compute.worker")
+_READ_BYTES = 1 << 18  # at once; about what a socket holds
 _CLOSE_GRACE_S = 2.0  # a save under way may finish
 _STDERR_GRACE_S = 1.0
 _POLL_S = 0.01
@@ -78,16 +74,14 @@ class RequestFailed(ComputeError):
         self.part, self.parts = failed.part, failed.parts
 
 
-def _spawn(
-    command: Sequence[str], connection: int, rings: Sequence[int], stderr: int
-) -> subprocess.Popen[bytes]:
-    numbers = ["--fd", connection, "--rings", *rings, "--parent", os.getpid()]
+def _spawn(command: Sequence[str], connection: int, stderr: int) -> subprocess.Popen[bytes]:
+    numbers = ["--fd", connection, "--parent", os.getpid()]
     return subprocess.Popen(
         [*command, *map(str, numbers)],
         stdin=subprocess.DEVNULL,
         stdout=stderr,
         stderr=stderr,
-        pass_fds=(connection, *rings),
+        pass_fds=(connection,),
         env={**ALLOCATOR, **OMP_ENV, **MPS_ENV, **os.environ},
     )
 
@@ -226,15 +220,14 @@ class WorkerProcess(Worker):
     soon as that thread is retired.
 
     Args:
-        command: starts the worker, ``WORKER_COMMAND`` if empty; gets `--fd`, `--rings` and
-            `--parent` appended.
-        ring_bytes: shared memory per direction; larger payloads go through the socket.
+        command: starts the worker, ``WORKER_COMMAND`` if empty; gets `--fd` and `--parent`
+            appended.
 
     Raises:
         OSError: the process cannot be started.
     """
 
-    def __init__(self, *, command: Sequence[str] = (), ring_bytes: int = RING_BYTES) -> None:
+    def __init__(self, *, command: Sequence[str] = ()) -> None:
         super().__init__()
         self._talking = trio.CancelScope()
         with ExitStack() as on_failure, ExitStack() as child_ends:
@@ -244,12 +237,7 @@ class WorkerProcess(Worker):
             stderr, stderr_end = os.pipe()
             on_failure.callback(os.close, stderr)
             child_ends.callback(os.close, stderr_end)
-            rings = []
-            for _ in range(2):
-                rings.append(create_shared_file(ring_bytes))
-                child_ends.callback(os.close, rings[-1])
-            self._outgoing, self._incoming = RingWriter(rings[0]), RingReader(rings[1])
-            self._process = _spawn(command or WORKER_COMMAND, theirs.fileno(), rings, stderr_end)
+            self._process = _spawn(command or WORKER_COMMAND, theirs.fileno(), stderr_end)
             on_failure.pop_all()
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         self._output = trio.lowlevel.FdStream(stderr)
@@ -265,6 +253,13 @@ class WorkerProcess(Worker):
         """Close the connection to the worker; it is then ended, and waiting calls raise
         `WorkerDied`."""
         self._talking.cancel()
+
+    def discard(self) -> None:
+        """End a process that was never run."""
+        self._process.kill()
+        self._process.wait()
+        self._stream.socket.close()
+        self._output.close()  # type: ignore[attr-defined]
 
     async def run(self) -> None:
         """Talk to the worker until it dies or `close` is called; leaves no process behind."""
@@ -301,20 +296,26 @@ class WorkerProcess(Worker):
                 await self._send(call)
 
     async def _send(self, call: Call[Any]) -> None:
-        read_up_to = self._incoming.read_up_to
-        buffers = pack(call.id, call.request, call.payloads, self._outgoing, read_up_to)
+        buffers = pack(call.id, call.request, call.payloads)
         call.payloads = ()
         for buffer in buffers:
             await self._stream.send_all(memoryview(buffer))
 
     async def _receive_frames(self) -> None:
-        reader = FrameReader(self._stream)
         while True:
-            header, envelope, inline = await reader.read()
-            self._outgoing.reclaim(header.read_up_to)
-            payloads = [bytes(v) for v in payload_views(envelope, inline, self._incoming)]
-            self._incoming.release(header.written)
-            self._answer(envelope.id, bytes(envelope.message), payloads)
+            body_bytes, payload_bytes = unpack_header(await self._exactly(HEADER.size))
+            envelope = unpack_body(await self._exactly(body_bytes), payload_bytes)
+            payloads = envelope.cut(memoryview(await self._exactly(payload_bytes)))
+            self._answer(envelope.id, bytes(envelope.message), list(map(bytes, payloads)))
+
+    async def _exactly(self, size: int) -> bytearray:
+        data = bytearray()
+        while missing := size - len(data):
+            piece = await self._stream.receive_some(min(missing, _READ_BYTES))
+            if not piece:
+                raise trio.EndOfChannel
+            data += piece
+        return data
 
     def _answer(self, call_id: int, message: bytes, payloads: list[bytes]) -> None:
         call = self._waiting.pop(call_id, None)

@@ -52,11 +52,6 @@ class Check(Generic[T]):
         return self._found
 
 
-def known(value: T) -> Check[T]:
-    """Return the check of what is known already."""
-    return Check(torch.empty(0), lambda _: value)
-
-
 class Readings:
     """The checks of a pass, in the order in which they are judged."""
 

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client.compute.departures import Departures
 from client.compute.errors import ShapeError, StaleRequest
 from client.compute.followed import Followed
 from client.compute.inner_steps import InnerSteps
@@ -282,17 +281,12 @@ def _is_fast(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def open_replica(
-    request: OpenStage,
-    device: torch.device,
-    departures: Departures | None = None,
-) -> Replica:
+def open_replica(request: OpenStage, device: torch.device) -> Replica:
     """A replica at version 0.
 
     Args:
         request: describes it.
         device: where it is.
-        departures: by which its boundaries leave, if not at once.
 
     Raises:
         ShapeError: the request contradicts itself; says how.
@@ -309,7 +303,7 @@ def open_replica(
     slot.module.reruns_blocks = request.reruns_blocks
     slot.module.logits_at_once = request.logits_at_once
     flat = slot.flat
-    wire = Wire(run, request.swarm, request.stage, device, departures)
+    wire = Wire(run, request.swarm, request.stage, device)
     matrices = hidden_matrices(spec, part)
     inner = None
     if run.local_rounds is not None:

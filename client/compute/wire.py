@@ -5,7 +5,7 @@ All input is checked against the shapes of the opened stage. Holds no state.
 Shapes: B sequences, T tokens, K numbers of a token at a boundary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from client.compute.codec import begin_decoding, begin_encoding, decode, encode
-from client.compute.codecs.s4 import rounding_key
-from client.compute.departures import Departures
+from client.compute.codecs.blocks import rounding_key
 from client.compute.errors import ShapeError, blame
 from client.compute.lane import lane_to
 from client.compute.payload import Buffer, Direction, check_seal, seal
@@ -28,6 +27,20 @@ from protocol.manifest import Manifest
 
 Of: TypeAlias = tuple[int, int]
 """A step and a microbatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A payload that is on its way from a device, and not sealed yet."""
+
+    _payload: memoryview
+    _wait: Callable[[], None]
+
+    def ready(self) -> memoryview:
+        """Return the payload, sealed, once its bytes are there; in any thread."""
+        self._wait()
+        seal(self._payload)
+        return self._payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +57,6 @@ class Wire:
     swarm: str
     stage: int
     device: torch.device
-    departures: Departures | None = None
-    """By which boundaries leave while the next task is computed; None: they are ready at once."""
 
     @property
     def boundary_shape(self) -> tuple[int, int, int]:
@@ -62,37 +73,23 @@ class Wire:
         self,
         tensor: Tensor,
         direction: Direction,
-        like: Buffer | None = None,
         of: Of = (0, 0),
-    ) -> Check[memoryview]:
-        """Return the payload of (B, T, K), sealed when it is judged, or when it leaves later.
+    ) -> Check[Boundary]:
+        """Return the payload of (B, T, K).
 
         Args:
             tensor: what is sent.
             direction: where it goes.
-            like: a payload that another replica has made of it; as `encode` takes it.
             of: what a gradient is of, from which its rounding may follow.
 
         Raises:
             PoisonedTensor: the tensor is not finite; here or when it is judged.
         """
-        departures = self.departures
         codec, key = self.run.boundary_codec, rounding_key(self.swarm, *of, self.stage)
         tensor = tensor.reshape(self._coded_shape)
-        begun = begin_encoding(tensor, codec, direction=direction, like=like, key=key)
-        lane = lane_to(tensor.device)
-        leaves = lane.mark()
-
-        def judge(numbers: Sequence[float]) -> memoryview:
-            payload = begun.judge(numbers)
-            if departures is not None and departures.gathers:
-                departures.add(payload, leaves)
-            else:
-                leaves()
-                seal(payload)
-            return payload
-
-        return Check(begun.numbers, judge)
+        begun = begin_encoding(tensor, codec, direction=direction, key=key)
+        there = lane_to(tensor.device).mark()
+        return Check(begun.numbers, lambda numbers: Boundary(begun.judge(numbers), there))
 
     def boundary_in(
         self, payload: Buffer, direction: Direction, part: int

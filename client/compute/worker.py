@@ -1,6 +1,6 @@
 """The worker process: reads requests from its node, executes them, writes replies.
 
-Started as `python -m client.compute.worker --fd N --rings IN OUT`; imports torch, never libp2p
+Started as `python -m client.compute.worker --fd N --parent N`; imports torch, never libp2p
 or trio. It lives as long as its node: it ends
 when the socket closes, and on Linux the kernel kills it when the node dies, even in the middle of a
 long computation.
@@ -20,13 +20,11 @@ from contextlib import suppress
 from functools import partial
 
 import msgspec
-import numpy as np
 
 from client.compute.channel import Channel, NodeGone
 from client.compute.errors import FrameError
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, AnyRequest, Failed
-from client.compute.ring import RingReader, RingWriter
 from client.garbage import uncollected
 
 _PR_SET_PDEATHSIG = 1
@@ -53,19 +51,16 @@ def serve(channel: Channel) -> None:
                 answer(Failed(kind="shape", message=f"bad request: {error}"), ())
             else:
                 executor.execute(request, received.payloads, answer)
-            channel.release(received)
     except NodeGone:
         executor.close()
 
 
 def _answer(channel: Channel, number: int, reply: Answer, payloads: Sequence[Buffer]) -> None:
     with suppress(NodeGone):  # `receive` raises it in the thread that can act on it
-        channel.send(number, reply, payloads)
-
-
-def copy_beside(target: memoryview, source: Buffer) -> None:
-    """Copy bytes while other threads run: what leaves a GPU must not hold up who starts kernels."""
-    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(source, np.uint8))
+        try:
+            channel.send(number, reply, payloads)
+        except FrameError as error:
+            channel.send(number, Failed(kind="internal", message=str(error)), ())
 
 
 def die_with_parent(parent: int) -> None:
@@ -84,7 +79,6 @@ def main() -> int:
     """Entry point; the exit status is 0 when the node closed the socket."""
     parser = argparse.ArgumentParser(description="Compute worker of a volunteer; started by it.")
     parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--rings", type=int, nargs=2, required=True)
     parser.add_argument("--parent", type=int, required=True)
     arguments = parser.parse_args()
     faulthandler.enable()
@@ -93,10 +87,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     try:
         die_with_parent(arguments.parent)
-        incoming, outgoing = arguments.rings
-        connection = socket.socket(fileno=arguments.fd)
-        outgoing_ring = RingWriter(outgoing, copy_beside)
-        serve(Channel(connection, RingReader(incoming), outgoing_ring))
+        serve(Channel(socket.socket(fileno=arguments.fd)))
     except NodeGone:
         return 0
     except FrameError as error:

@@ -34,7 +34,7 @@ from client.train.stage.stage_context import Folders, Terms
 from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
-from client.train.workers.opening import advertised_bytes, check_fits, ring_bytes
+from client.train.workers.opening import advertised_bytes, check_fits
 from client.train.workers.pool import NewWorker, starter
 from protocol.effects import Explain
 
@@ -241,7 +241,7 @@ class Training:
     def _stages_of(self, new_worker: NewWorker | None) -> HeldStages:
         """Return our stages, attached to the engine and the history."""
         engine, devices = self._engine, self._site.settings.devices
-        new_worker = new_worker or starter(devices, ring_bytes(engine.manifest))
+        new_worker = new_worker or starter(devices)
         held_stages = HeldStages(self._terms, new_worker)
         held_stages.pause = self._pause
         held_stages.buddies = Buddies(

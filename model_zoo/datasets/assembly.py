@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ from model_zoo.datasets.folder import Tally, is_data_folder
 from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, LeafHasher
 from model_zoo.specs.shards import LEAVES, SHARD_BYTES, TOKENIZER, shard_name, shard_sizes
 
-PLAN, NOTE, LOCK, PARTS = ".plan.json", ".progress.json", ".lock", ".parts"
-PARTIAL = ".partial"
+PLAN, NOTE, LOCK = ".plan.json", ".progress.json", ".lock"
+_PARTIAL = ".partial"
 COPY_BYTES = 32 << 20
 """Appended at once."""
 
@@ -161,7 +160,7 @@ def begin(out: Path, plan: str) -> None:
         write(out / PLAN, _digest(plan))
         return
     names = (path.name for path in out.iterdir())
-    found = [name for name in names if name != LOCK and not name.endswith(PARTIAL)]
+    found = [name for name in names if name != LOCK and not name.endswith(_PARTIAL)]
     if found:
         raise DataError(f"{out} is not empty (it has {found[0]}): choose another folder")
     write(out / PLAN, _digest(plan))
@@ -173,7 +172,6 @@ def _digest(plan: str) -> bytes:
 
 def _clear(out: Path) -> None:
     """Remove what an unfinished folder has, the plan apart, so that it stays one until the end."""
-    shutil.rmtree(out / PARTS, ignore_errors=True)
     for path in (out / NOTE, out / TOKENIZER, out / LEAVES, *out.glob("shard-*.bin")):
         path.unlink(missing_ok=True)
 
@@ -188,7 +186,7 @@ def append(path: Path, data: bytes) -> None:
 
 def write(path: Path, data: bytes) -> None:
     """Replace a file atomically."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    partial = path.with_name(f"{path.name}.{os.getpid()}{_PARTIAL}")
     with partial.open("wb") as file:
         file.write(data)
         file.flush()

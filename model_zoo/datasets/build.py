@@ -1,24 +1,18 @@
-"""Makes a data folder of text files, on all cores.
+"""Makes a data folder of text files.
 
-The sources are cut into parts of about 16 MiB. Processes tokenize parts and write each to a file of
-its own; this process appends them to the shards in their order and hashes the leaves. What was
-appended is on disk and noted before the next part is, so a build that was interrupted goes on where
-it was. The result depends on the files and the tokenizer alone. No process holds more than a part.
+The sources are cut into parts of about 16 MiB, which are tokenized, by the library on all cores,
+and appended to the shards in their order. What was appended is on disk and noted before the next
+part is, so a build that was interrupted goes on where it was. The result depends on the files and
+the tokenizer alone.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
-from functools import lru_cache
-from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,8 +24,6 @@ from model_zoo.datasets import sources
 from model_zoo.datasets.assembly import (
     COPY_BYTES,
     NOTE,
-    PARTIAL,
-    PARTS,
     Assembly,
     Note,
     Progress,
@@ -56,14 +48,17 @@ from model_zoo.datasets.sources import BadRow, Fragment, Piece, RowPlace, Source
 from model_zoo.specs.data import Answers
 from model_zoo.specs.merkle import root
 from model_zoo.specs.shards import INDEX, TOKENIZER
-from model_zoo.specs.tokens import NOT_LEARNED, ChatFormat, token_dtype
+from model_zoo.specs.tokens import NOT_LEARNED, token_dtype
 from model_zoo.tokenizers.bpe import BadTokenizer, Bpe, library_version, train
 from model_zoo.tokenizers.chat import BadTemplate
 
 Made = TypeVar("Made")
 TRAINED_ON_BYTES = 64 << 20
 """Text that a new tokenizer is trained on, from all over the sources."""
-_BATCH_BYTES = 1 << 20
+_TEXT_BYTES = 4 << 20
+"""Tokenized at once, on all cores."""
+_TALK_BYTES = 1 << 20
+"""Of conversations, which are packed together."""
 _PACKED_WINDOWS = 64
 """Conversations of so many windows, at a byte a token, are packed together at least."""
 
@@ -76,21 +71,20 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """What a process needs to know besides its part."""
+class _Way:
+    """How pieces become tokens.
 
-    folder: str
+    Fields:
+        field: of JSON lines and parquet, that has the text.
+        tokenizer: None: tokens are bytes.
+        reader: of conversations; None: the pieces have texts.
+        talk_bytes: of conversations that are packed together at least.
+    """
+
     field: str
-    tokenizer: str
-    """Path of the tokenizer.json; empty: tokens are bytes."""
-    digest: str
-    chat: ChatFormat | None = None
-    context: int = 0
-    """Tokens of a window of conversations; 0: texts."""
-    packed: bool = False
-    """Whether a window has several of them."""
-    skips: bool = False
-    """Whether rows that cannot be used are left out."""
+    tokenizer: Bpe | None
+    reader: Reader | None
+    talk_bytes: int
 
 
 def build(
@@ -102,7 +96,6 @@ def build(
     context: int | None = None,
     packed: bool = False,
     skips: bool = False,
-    workers: int | None = None,
     tell: Callable[[Progress], None] = lambda _: None,
     left_out: Callable[[list[str]], None] = lambda _: None,
 ) -> Folder:
@@ -117,7 +110,6 @@ def build(
         packed: whether a window has as many conversations as fit.
         skips: whether rows that cannot be used are left out and counted; otherwise one ends the
             build, which then goes on from there where this is true.
-        workers: processes; None: one per core.
         tell: called with the progress.
         left_out: called with words about files of folders that have no text.
 
@@ -138,19 +130,15 @@ def build(
         begin(out, plan)
         parts = _parts(files, field)
         chosen = _chosen(out, parts, field, tokenizer, skips=skips)
-        named = (str(out / TOKENIZER), chosen.digest) if chosen else ("", "")
-        chat = chosen.chat if chosen else None
-        job = _Job(str(out / PARTS), field, *named, chat, context or 0, packed, skips)
-        note = _assemble(out, parts, job, workers or _cores(), tell)
+        reader = Reader(chosen, context, packed=packed) if context else None
+        talk_bytes = max(_TALK_BYTES, packed * _PACKED_WINDOWS * (context or 0))
+        way = _Way(field, chosen, reader, talk_bytes)
+        note = _assemble(out, parts, way, tell, skips=skips)
         answers = Answers(context, max(1, note.tally.learned), packed) if context else None
         return _finish(out, paths, chosen, note, answers)
 
 
 # --- the plan ------------------------------------------------------------------------------------
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_conversations(
@@ -261,62 +249,22 @@ def _training_texts(parts: Sequence[_Part], field: str, bad: BadRow) -> Iterator
                 yield fragment.text.decode("utf-8", "replace")
 
 
-# --- a part, in a process of its own -------------------------------------------------------------
+# --- a part --------------------------------------------------------------------------------------
 
 
-def _end_with_parent() -> None:
-    """A process whose parent was killed would wait for work for ever. Ctrl-C is the parent's."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    threading.Thread(target=watch, daemon=True).start()
+def _made(part: _Part, way: _Way, bad: BadRow) -> Iterator[tuple[bytes, Tally]]:
+    """Tokenize a part; ``bad`` is told of rows that cannot be used."""
+    for piece in part.pieces:
+        if way.reader is not None:
+            yield from _talked(piece, way.reader, way.talk_bytes, bad)
+        else:
+            yield from _tokenized(piece, way.field, way.tokenizer, bad)
 
 
-@lru_cache(maxsize=1)
-def _tokenizer(path: str, digest: str, chat: ChatFormat | None) -> Bpe:
-    """Return the tokenizer of a file; it is read again where the digest is another."""
-    found = Bpe(Path(path).read_bytes(), chat)
-    if found.digest != digest:
-        raise DataError(f"{path} was changed while it was used")
-    return found
-
-
-def _make_part(part: _Part, job: _Job) -> Tally:
-    """Tokenize a part into its file; the file appears complete or not at all."""
-    tokenizer = _tokenizer(job.tokenizer, job.digest, job.chat) if job.tokenizer else None
-    done = _part_path(Path(job.folder), part.number)
-    partial = done.with_suffix(PARTIAL)
-    tally = Tally()
-
-    def skip(row: RowPlace) -> None:
-        nonlocal tally
-        tally = tally.plus(Tally(skipped=1, listed=(row,)))
-
-    bad = skip if job.skips else refuse
-    with partial.open("wb") as file:
-        for piece in part.pieces:
-            if job.context:
-                made = _talked(piece, job, tokenizer, bad)
-            else:
-                made = _made(piece, job, tokenizer, bad)
-            for data, counted in made:
-                file.write(data)
-                tally = tally.plus(counted)
-    write(done.with_suffix(".json"), msgspec.json.encode(tally))
-    partial.replace(done)
-    return tally
-
-
-def _made(
-    piece: Piece, job: _Job, tokenizer: Bpe | None, bad: BadRow
+def _tokenized(
+    piece: Piece, field: str, tokenizer: Bpe | None, bad: BadRow
 ) -> Iterator[tuple[bytes, Tally]]:
-    for batch in _batches(sources.fragments(piece, job.field, bad)):
+    for batch in _batches(sources.fragments(piece, field, bad)):
         texts = [fragment.text.decode("utf-8", "replace") for fragment in batch]
         size = sum(len(fragment.text) for fragment in batch)
         replaced = sum(
@@ -328,11 +276,9 @@ def _made(
 
 
 def _talked(
-    piece: Piece, job: _Job, tokenizer: Bpe | None, bad: BadRow
+    piece: Piece, reader: Reader, enough: int, bad: BadRow
 ) -> Iterator[tuple[bytes, Tally]]:
-    """Make windows of conversations; ``bad`` is told of rows that are none."""
-    reader = _reader(tokenizer, job.context, job.packed)
-    enough = max(_BATCH_BYTES, job.packed * _PACKED_WINDOWS * job.context)
+    """Make windows of conversations."""
     batch: list[Conversation] = []
     size = 0
     for place, row in sources.rows(piece, bad):
@@ -346,11 +292,6 @@ def _talked(
             yield from _windows(reader, batch)
             batch, size = [], 0
     yield from _windows(reader, batch)
-
-
-@lru_cache(maxsize=1)
-def _reader(tokenizer: Bpe | None, context: int, packed: bool) -> Reader:
-    return Reader(tokenizer, context, packed=packed)
 
 
 def _windows(reader: Reader, batch: list[Conversation]) -> Iterator[tuple[bytes, Tally]]:
@@ -374,7 +315,7 @@ def _batches(found: Iterator[Fragment]) -> Iterator[list[Fragment]]:
     for fragment in found:
         batch.append(fragment)
         size += len(fragment.text)
-        if size >= _BATCH_BYTES:
+        if size >= _TEXT_BYTES:
             yield batch
             batch, size = [], 0
     if batch:
@@ -392,101 +333,56 @@ def _encoded(texts: Sequence[str], batch: Sequence[Fragment], tokenizer: Bpe | N
     return b"".join(t.tobytes() + (closing if f.ends else b"") for f, t in found)
 
 
-def _part_path(folder: Path, number: int) -> Path:
-    return folder / f"{number:08}.tokens"
-
-
 # --- putting them together -----------------------------------------------------------------------
 
 
 def _assemble(
-    out: Path, parts: Sequence[_Part], job: _Job, workers: int, tell: Callable[[Progress], None]
+    out: Path, parts: Sequence[_Part], way: _Way, tell: Callable[[Progress], None], *, skips: bool
 ) -> Note:
     """Make and append all parts that are not yet there; return the last note.
 
     A part counts once it is noted, when it is safely on disk.
     """
-    made_in = out / PARTS
-    made_in.mkdir(exist_ok=True)
     note = read_note(out)
     shards = Assembly(out, note.size_bytes)
     total = sum(part.size_bytes for part in parts)
     done = sum(part.size_bytes for part in parts[: note.parts])
     tell(Progress(done, total))
-    for part, tally in _all_made(parts[note.parts :], job, workers):
-        path = _part_path(made_in, part.number)
-        with path.open("rb") as file:
-            while data := file.read(COPY_BYTES):
-                shards.append(data)
+    for part in parts[note.parts :]:
+        tally = _append(part, way, shards, skips=skips)
         note = Note(part.number + 1, shards.size_bytes, note.tally.plus(tally))
         write(out / NOTE, msgspec.json.encode(note))
-        path.unlink()
-        path.with_suffix(".json").unlink(missing_ok=True)
         done += part.size_bytes
         tell(Progress(done, total))
-    if job.context and note.size_bytes:
+    if way.reader is not None and note.size_bytes:
         # what the last window's last token is followed by; an interrupted build cuts it off again
         shards.append(np.array(NOT_LEARNED, token_dtype(256, masked=True)).tobytes())
     shards.end()
     return msgspec.structs.replace(note, size_bytes=shards.size_bytes)
 
 
-def _all_made(parts: Sequence[_Part], job: _Job, workers: int) -> Iterator[tuple[_Part, Tally]]:
-    """Make parts in processes, a few ahead; return each when its turn has come. A single one needs
-    no process."""
-    todo = iter(parts)
-    waiting: list[tuple[_Part, Future[Tally]]] = []
-    count = min(workers, len(parts))
-    if count <= 1:
-        yield from ((part, _make_part(part, job)) for part in parts)
-        return
-    with processes(count) as pool:
-        for part in todo:
-            waiting.append((part, _begun(pool, part, job)))
-            if len(waiting) < 2 * count:
-                continue
-            first, made = waiting.pop(0)
-            yield first, made.result()
-        for first, made in waiting:
-            yield first, made.result()
+def _append(part: _Part, way: _Way, shards: Assembly, *, skips: bool) -> Tally:
+    """Append the tokens of a part; those of a large file that is compressed piece by piece."""
+    tally, tokens = Tally(), bytearray()
 
+    def skip(row: RowPlace) -> None:
+        nonlocal tally
+        tally = tally.plus(Tally(skipped=1, listed=(row,)))
 
-@contextmanager
-def processes(count: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that tokenize; whoever leaves early, as Ctrl-C does, does not wait for them.
-
-    Raises:
-        DataError: one was killed.
-    """
-    others = set(active_children())
-    with ProcessPoolExecutor(count, get_context("spawn"), _end_with_parent) as pool:
-        try:
-            yield pool
-        except BrokenProcessPool as error:
-            raise DataError(
-                "a process that tokenized was killed, perhaps for want of memory: run the same "
-                "command again, with fewer --workers; it goes on where it was"
-            ) from error
-        except BaseException:
-            for process in set(active_children()) - others:
-                process.terminate()
-            raise
-
-
-def _begun(pool: ProcessPoolExecutor, part: _Part, job: _Job) -> Future[Tally]:
-    """Begin a part, unless an interrupted build has made it."""
-    path = _part_path(Path(job.folder), part.number)
-    if path.exists():
-        made: Future[Tally] = Future()
-        made.set_result(msgspec.json.decode(path.with_suffix(".json").read_bytes(), type=Tally))
-        return made
-    return pool.submit(_make_part, part, job)
+    for data, counted in _made(part, way, skip if skips else refuse):
+        tally = tally.plus(counted)
+        tokens += data
+        if len(tokens) >= COPY_BYTES:
+            shards.append(bytes(tokens))
+            tokens.clear()
+    shards.append(bytes(tokens))
+    return tally
 
 
 def _finish(
     out: Path, paths: Sequence[Path], tokenizer: Bpe | None, note: Note, answers: Answers | None
 ) -> Folder:
-    """Write the index and remove what only a build needs."""
+    """Write the index."""
     if not note.size_bytes:
         if note.tally.left_out:
             within = answers.context if answers else 0
@@ -502,9 +398,6 @@ def _finish(
         skipped_rows=tuple(_names(note.tally)),
     )
     write(out / INDEX, msgspec.json.encode(index))
-    for path in (out / PARTS).iterdir():
-        path.unlink()
-    (out / PARTS).rmdir()
     return open_folder(out)
 
 

@@ -21,6 +21,7 @@ from client.compute.averaging import Averager
 from client.compute.payload import sealed_digest
 from client.compute.replica import Replica, squared_norm
 from client.compute.slot import Slot
+from client.compute.wire import Boundary
 from protocol.pipeline.effects import Outcome
 
 Lies = Callable[[], bool]
@@ -35,7 +36,7 @@ def scaled_gradients(lies: Lies, factor: float | None) -> None:
     honest, of_loss = passes.run_back, passes.losses_of_hidden
     inside = [False]
 
-    def lying(replica: Replica, slot: Slot, graphs: Any, *rest: Any) -> list[memoryview]:
+    def lying(replica: Replica, slot: Slot, graphs: Any, *rest: Any) -> Any:
         if not inside[0]:
             return honest(replica, slot, graphs, *rest)
         given_back = ((g, out, _of(out, given)) for g, out, given in graphs)
@@ -61,7 +62,7 @@ def nothing_computed(lies: Lies) -> None:
     """Each microbatch is counted at once: gradients of zero, and a loss that looks well."""
     forward_backward, backward = passes.forward_backward, passes.backward
 
-    def _zero(replica: Replica, request: Any) -> list[memoryview]:
+    def _zero(replica: Replica, request: Any) -> list[Boundary]:
         slot = replica.at(request.step)
         slot.check_counted(request.microbatch, counted=False)
         slot.graphs.pop(request.microbatch, None)

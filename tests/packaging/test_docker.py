@@ -39,7 +39,7 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
     ignore = (ROOT / ".dockerignore").read_text().splitlines()
     copies = re.findall(r"(?m)^COPY (?!--from)(.*) \S+$", FILE.read_text())
     names = " ".join(copies).split()
-    assert {"pyproject.toml", "setup.py", "client", "protocol", "model_zoo"} <= set(names)
+    assert {"pyproject.toml", "client", "protocol", "model_zoo"} <= set(names)
     for name in names:
         assert (ROOT / name).exists()
         assert f"!{name}" in ignore

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no bu
 def installed(folder: Path, *arguments: str) -> list[str]:
     """Run make on what it needs, with a Python that notes its arguments; return pip's."""
     log, python = folder / "log", folder / "python"
-    for name in ("Makefile", "pyproject.toml", "setup.py"):
+    for name in ("Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, folder / name)
     python.write_text(PYTHON.format(log=log))
     python.chmod(0o755)

@@ -14,14 +14,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import zipfile
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from client.compute import native
 from client.packaging_data import FILES
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +29,6 @@ SOURCES = (
     "model_zoo",
     "packaging",
     "pyproject.toml",
-    "setup.py",
     "README.md",
     "LICENSE",
 )
@@ -84,7 +81,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = tmp_path_factory.mktemp("sources")
     for name in SOURCES:
         if (ROOT / name).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", "screenshots", "*.so")
+            ignored = shutil.ignore_patterns("__pycache__", "screenshots")
             shutil.copytree(ROOT / name, sources / name, ignore=ignored, symlinks=True)
         else:
             shutil.copy(ROOT / name, sources / name)
@@ -133,21 +130,6 @@ def finish(command: list[str], **environment: str) -> None:
 def test_the_program_is_the_one_from_the_wheel(installed: Installed) -> None:
     found = installed.run("python", "-c", "import client; print(client.__file__)")
     assert found.stdout.startswith(str(installed.environment)), found
-
-
-@pytest.mark.skipif(not native.VARIANTS, reason="there was no compiler for this installation")
-def test_the_kernel_is_built(installed: Installed) -> None:
-    script = "from client.compute import native; print(native.KERNEL)"
-    assert installed.run("python", "-c", script).stdout.strip() == native.KERNEL
-
-
-def test_without_a_compiler_the_wheel_is_pure(sources: Path, tmp_path: Path) -> None:
-    wheel = build(sources, tmp_path, CC="/nonexistent/cc")
-    assert wheel.name.endswith("-py3-none-any.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-    assert {"client/compute/_s8.c", "client/compute/_s8_kernel.h"} <= set(names)
-    assert not [name for name in names if name.endswith(".so")]
 
 
 def test_the_licence_is_carried_and_named(installed: Installed) -> None:

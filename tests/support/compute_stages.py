@@ -49,8 +49,8 @@ class LocalWorker:
     """An executor that is called like a worker; replies are collected before it returns, which has
     to be within ``limit_s``."""
 
-    def __init__(self, *, departs: bool | None = None, limit_s: float = 30.0) -> None:
-        self.executor, self._limit_s = Executor(departs=departs), limit_s
+    def __init__(self, *, limit_s: float = 30.0) -> None:
+        self.executor, self._limit_s = Executor(), limit_s
 
     def ask(self, request: AnyRequest, *payloads: Buffer) -> tuple[Any, list[bytes]]:
         """The reply, which may be `Failed`, and its payloads."""

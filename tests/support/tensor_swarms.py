@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from client.compute.codec import decode, encode
-from client.compute.codecs.s4 import rounding_key
+from client.compute.codecs.blocks import rounding_key
 from client.lab.reference import TrainingPlan, WireContext, train_reference
 from client.lab.simulate.tensors import SWARM, TensorSwarm
 from client.lab.simulate.training import TrainingWorld
@@ -69,7 +69,7 @@ def write_text(folder: Path) -> DataSpec:
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["".join(source.choices(letters, k=source.randint(2, 8))) for _ in range(60)]
     (path := folder / "words").write_text(" ".join(source.choices(words, k=3000)))
-    return build([path], folder / "text", workers=1).index.spec()
+    return build([path], folder / "text").index.spec()
 
 
 def write_conversations(folder: Path, *, packed: bool = False) -> DataSpec:
@@ -79,7 +79,7 @@ def write_conversations(folder: Path, *, packed: bool = False) -> DataSpec:
     lines = ({"prompt": f"{a}+{b}=", "completion": f"{a + b}" + "!" * (b % 5)} for a, b in pairs)
     rows.write_text("\n".join(map(json.dumps, lines)))
     out = folder / "text"
-    return build([rows], out, context=16, packed=packed, workers=1).index.spec()
+    return build([rows], out, context=16, packed=packed).index.spec()
 
 
 def write_mixed_conversations(folder: Path) -> DataSpec:
@@ -89,7 +89,7 @@ def write_mixed_conversations(folder: Path) -> DataSpec:
     rows = folder / "greetings.jsonl"
     lines = ({"prompt": f"hi {n}!", "completion": "good day" * (n % 2 + 1)} for n in range(12))
     rows.write_text("\n".join(map(json.dumps, lines)))
-    build([rows], folder / "greetings", context=16, workers=1)
+    build([rows], folder / "greetings", context=16)
     choices = [Choice(folder / "sums", Fraction(1)), Choice(folder / "greetings", Fraction(2))]
     return mix(choices, folder / "text").index.spec()
 

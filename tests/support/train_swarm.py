@@ -395,7 +395,7 @@ ADVERT = Advert(
 def _some_data(folder: Path) -> Path:
     if not (made := folder / "tokens").exists():
         (text := folder / "text").write_text("the quick brown fox jumps over the lazy dog " * 400)
-        build([text], made, workers=1)
+        build([text], made)
     return made
 
 

@@ -8,15 +8,13 @@ from contextlib import asynccontextmanager
 import trio
 
 from client.compute.group import new_group
-from client.compute.process import RING_BYTES, Worker, WorkerProcess
+from client.compute.process import Worker, WorkerProcess
 
 
 @asynccontextmanager
-async def open_worker(
-    *, command: Sequence[str] = (), ring_bytes: int = RING_BYTES
-) -> AsyncIterator[Worker]:
+async def open_worker(*, command: Sequence[str] = ()) -> AsyncIterator[Worker]:
     """A worker that is one process; as ``WorkerProcess``."""
-    async with running(WorkerProcess(command=command, ring_bytes=ring_bytes)) as worker:
+    async with running(WorkerProcess(command=command)) as worker:
         yield worker
 
 

@@ -98,7 +98,6 @@ def build(
     context: Positive | None = None,
     no_pack: Annotated[bool, Parameter(negative=())] = False,
     skip_bad_rows: Annotated[bool, Parameter(negative=())] = False,
-    workers: Positive | None = None,
 ) -> Answer:
     """Turn text into tokens; a build that was interrupted goes on where it was.
 
@@ -126,8 +125,6 @@ def build(
     skip_bad_rows
         Leave rows out that cannot be used, count them, and list the first hundred. Otherwise one
         ends the build; the same command with this flag goes on from there.
-    workers
-        Processes (default: one per core).
     """
     if not sources:
         raise UsageError("there is nothing to read", "name files or folders")
@@ -146,7 +143,6 @@ def build(
             context=(context or CHAT_CONTEXT) if chat else None,
             packed=chat and not no_pack,
             skips=skip_bad_rows,
-            workers=workers,
             tell=line.show,
             left_out=say_left_out,
         )

@@ -98,7 +98,6 @@ def _opens(folder: Path) -> bool:
 def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     """Yield the results of all checks, quick ones first; ``faults`` are those of the settings."""
     yield from map(checks.check_package, PACKAGES)
-    yield checks.check_kernel()
     for fault in faults:
         yield Check("settings", "fail", fault.message, fault.next_step)
     for words in home.resolved.unknown:

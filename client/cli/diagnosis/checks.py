@@ -73,16 +73,6 @@ def check_import(name: str) -> Check:
     return Check(f"import {name}", "ok", "loads")
 
 
-def check_kernel() -> Check:
-    """Check the quantiser for the wire: the C kernel, if it was built."""
-    from client.compute.native import KERNEL, VARIANTS
-
-    if VARIANTS:
-        return Check("S8 kernel", "ok", KERNEL)
-    remedy = "install a C compiler and Python's headers, then reinstall this package"
-    return Check("S8 kernel", "warn", "not built; torch does its work, more slowly", remedy)
-
-
 def check_folder(name: str, folder: Path, checkpoints_bytes: int = 0) -> Check:
     """A folder of ours can be written and has room for checkpoints; those of a stage that are kept
     at a time take ``checkpoints_bytes`` at most."""

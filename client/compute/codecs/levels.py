@@ -9,8 +9,8 @@ A number becomes one of its chunk's levels, which lie on both sides of zero alik
 Each level is the mean of what becomes it, so what is sent is the shorter vector: of Gaussian
 numbers' squares, 12, 3.5 and 1 % stay behind for error feedback.
 
-The bytes are the same everywhere, as those of `s8`: sums are trees, one operation of torch follows
-the other, and nothing waits for a device.
+The bytes are the same everywhere, as those of `blocks`: sums are trees, one operation of torch
+follows the other, and nothing waits for a device.
 
 Shapes: N numbers, K chunks, S scales of a chunk, M levels on one side.
 """
@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from client.compute.codecs.bits import pack, unpack
-from client.compute.codecs.s8 import LARGEST_SCALE
+from client.compute.codecs.blocks import LARGEST_SCALE
 from client.compute.conditioning import tree_sums
 from client.compute.errors import CodecError
 from client.compute.payload import SCALE_BYTES

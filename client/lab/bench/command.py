@@ -57,8 +57,6 @@ class Figures(Struct, frozen=True):
 
     device: DeviceFigures
     codecs: dict[str, CodecFigures]
-    s8_kernel: str
-    """An instruction set of the kernel in C, or torch where that was not built."""
     loopback: LoopbackFigures
     seconds: float
     schema_version: int = 1
@@ -74,7 +72,6 @@ def bench(*, device: str = "auto", threads: int = 1) -> None:
     threads
         CPU threads to compute with.
     """
-    from client.compute.native import KERNEL
     from client.lab.bench.loopback import measure_loopback
     from client.limits.cores import check_threads
 
@@ -85,7 +82,6 @@ def bench(*, device: str = "auto", threads: int = 1) -> None:
     figures = Figures(
         device=measure_device(device, threads),
         codecs={name: measure_codec(name) for name in ("s8", "bf16", "fp32")},
-        s8_kernel=KERNEL,
         loopback=loopback,
         seconds=time.monotonic() - begin,
     )

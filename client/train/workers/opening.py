@@ -10,16 +10,11 @@ from typing import Literal
 import psutil
 
 from client.compute.memory import LOGIT_BYTES, USED_SHARE, Holding, graphs_that_fit
-from client.compute.payload import largest_payload_bytes
-from client.compute.process import RING_BYTES
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from model_zoo.specs.model import LOGITS_AT_ONCE, MOST_LOGITS
 from protocol.manifest import Manifest
 
-RING_PAYLOADS = 6
-"""Boundaries that have room in the memory shared with a worker, for each direction: those of the
-microbatch that is computed, and of the ones that wait for it."""
 MOST_GRAPHS = 16
 """More forward graphs than this are never in flight at one replica."""
 
@@ -189,14 +184,6 @@ def advertised_bytes(manifest: Manifest, usable_bytes: int, fits: Sequence[bool]
     """
     needs = (int(cost.memory_bytes) for cost, fit in zip(manifest.stages, fits, strict=True) if fit)
     return max([usable_bytes, *needs])
-
-
-def ring_bytes(manifest: Manifest) -> int:
-    """Return the memory that node and worker share for each direction."""
-    model = manifest.model
-    shape = (manifest.sequences_per_microbatch, model.context, model.boundary_width)
-    boundary = largest_payload_bytes(shape, manifest.boundary_codec)
-    return max(RING_BYTES, RING_PAYLOADS * boundary)
 
 
 def _mib(size_bytes: int) -> str:

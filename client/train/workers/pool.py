@@ -13,17 +13,17 @@ from functools import partial
 import trio
 
 from client.compute.group import new_group
-from client.compute.process import RING_BYTES, Worker, WorkerProcess
+from client.compute.process import Worker, WorkerProcess
 
 NewWorker = Callable[[], Worker]
 """Starts a worker, which the pool runs; raises ``OSError`` if no process can be started."""
 
 
-def starter(devices: Sequence[str], ring_bytes: int = RING_BYTES) -> NewWorker:
+def starter(devices: Sequence[str]) -> NewWorker:
     """Return what starts a worker on devices: a process, or a group of one for each."""
     if len(devices) > 1:
-        return partial(new_group, tuple(devices), ring_bytes=ring_bytes)
-    return partial(WorkerProcess, ring_bytes=ring_bytes)
+        return partial(new_group, tuple(devices))
+    return WorkerProcess
 
 
 class WorkerPool:

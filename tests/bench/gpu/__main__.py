@@ -8,8 +8,8 @@
 part is a process of its own, and its rows are kept as they come. ``wheels`` downloads what a
 machine with torch and numpy lacks. ``--device cpu --small`` tries the command itself.
 
-- ``rates``: what is missing; builds the C kernel where there is a compiler. Then what `probe`
-  finds: products of matrices by type, copies on the device.
+- ``rates``: what is missing, and what `probe` finds: products of matrices by type, copies on the
+  device.
 - ``alone-gpt2``, ``alone-llama``: steps of a worker (microbatches, update) beside one PyTorch
   process that does the same in the same precision, in turns, as they are and compiled; MFU of both;
   where the worker's time goes. gpt2: 124M, all of it; llama: a body stage of 1B parameters.

@@ -9,10 +9,10 @@ from contextlib import nullcontext
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from client.compute.payload import Buffer
-from client.compute.requests import Failed, Probe
-from client.compute.worker import copy_beside
+from client.compute.requests import Failed
 from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask
 from tests.bench.gpu.breakdown import breakdown, silenced
 from tests.bench.gpu.running import Found, tell
@@ -31,14 +31,16 @@ def exposed(asked: argparse.Namespace) -> Found:
     seconds: dict[str, list[float]] = {"nothing sent": [], "at once": [], "beside": []}
     workers = {}
     for way in seconds:
-        worker = workers[way] = LocalWorker(departs=way == "beside", limit_s=CALL_S)
+        worker = workers[way] = LocalWorker(limit_s=CALL_S)
         worker.call(one.opening(asked.device))
     given, gradient = payloads(one, asked.device)
     made = {"forward": memoryview(given), "backward": memoryview(gradient)}
     for _ in range(TURNS):
         for way, worker in workers.items():
             with silenced(made) if way == "nothing sent" else nullcontext():
-                seconds[way].append(pipelined(worker, one, asked.device, given, gradient))
+                seconds[way].append(
+                    pipelined(worker, one, asked.device, given, gradient, waits=way == "at once")
+                )
     middle = {way: statistics.median(turns[1:]) for way, turns in seconds.items()}
     sending = middle["at once"] - middle["nothing sent"]
     tell(
@@ -53,31 +55,42 @@ def exposed(asked: argparse.Namespace) -> Found:
 
 
 def pipelined(
-    worker: LocalWorker, one: Work, device: str, given: Buffer, gradient: Buffer
+    worker: LocalWorker,
+    one: Work,
+    device: str,
+    given: Buffer,
+    gradient: Buffer,
+    *,
+    waits: bool,
 ) -> float:
-    """Return seconds of a microbatch where requests do not wait for answers."""
+    """Return seconds of a microbatch; ``waits``: the next request waits for the answer."""
     answers: list[int] = []
-    ring = memoryview(bytearray(64 << 20))
+    there = np.empty(64 << 20, np.uint8)
 
     def answer(reply: Any, sent: Any) -> None:
         if isinstance(reply, Failed):
             raise SystemExit(reply.message)
-        for payload in sent:  # as to the memory that is shared with the node
-            copy_beside(ring[: len(payload)], payload)
+        for payload in sent:  # as to the node's socket
+            np.copyto(there[: len(payload)], np.frombuffer(payload, np.uint8))
         answers.append(len(sent))
 
     version = worker.replica.version
     sync(device)
     began = time.perf_counter()
+
+    def execute(request: Any, *sent: Buffer) -> None:
+        worker.executor.execute(request, sent, answer)
+        if waits:
+            worker.executor.close()
+
     for number in range(one.microbatches):
         named: Any = {"step": version, "microbatch": version * one.microbatches + number}
-        worker.executor.execute(ForwardTask(**named), [given], answer)
-        worker.executor.execute(BackwardTask(**named), [gradient, given], answer)
-    # Answered after all others:
-    worker.executor.execute(Probe(sizes=[], device=device), [], answer)
+        execute(ForwardTask(**named), given)
+        execute(BackwardTask(**named), gradient, given)
+    worker.executor.close()  # all are answered
     sync(device)
     taken = time.perf_counter() - began
-    if len(answers) != 2 * one.microbatches + 1:
+    if len(answers) != 2 * one.microbatches:
         raise SystemExit(f"{len(answers)} answers")
     worker.call(ApplyTask(step=version))
     return taken / one.microbatches

@@ -94,7 +94,7 @@ def made_up(folder: Path) -> str:
         words.add("".join(rng.choices(string.ascii_lowercase, k=rng.randint(3, 9))))
     text, vocab = folder / "words.txt", PRESETS["gpt2-124m"].model.vocab
     text.write_text(3 * (" ".join(sorted(words)) + "\n"))
-    made = build([text], folder / "tokens", tokenizer=vocab, workers=1)
+    made = build([text], folder / "tokens", tokenizer=vocab)
     if made.index.tokenizer is None or made.index.tokenizer.vocab != vocab:
         raise SystemExit(f"the words make fewer than {vocab} tokens")
     return str(made.path)

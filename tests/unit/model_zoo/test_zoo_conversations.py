@@ -159,7 +159,7 @@ def test_a_window_has_one_conversation_and_its_first_token_is_no_target(tmp_path
     assert int((targets != NO_TARGET).sum()) == 8 * 9
 
 
-def test_the_number_of_processes_does_not_matter(
+def test_where_a_file_is_cut_does_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Path
 ) -> None:
     monkeypatch.setattr(sources, "PIECE_BYTES", 2000)
@@ -168,21 +168,20 @@ def test_the_number_of_processes_does_not_matter(
     packed = tmp_path / "a.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
     made = {
-        (fits, n): build(
+        (fits, source): build(
             [source],
-            tmp_path / f"{fits} {n}",
+            tmp_path / f"{fits} {source.name}",
             tokenizer=chosen(model),
             context=80,
             packed=fits,
-            workers=n,
         )
         for fits in (False, True)
-        for n, source in ((1, path), (2, path), (3, packed))
+        for source in (path, packed)
     }
     roots = {(fits, folder.index.root) for (fits, _), folder in made.items()}
     assert len(roots) == 2
-    assert made[False, 1].index.tally.texts == 40
-    assert open_folder(tmp_path / "False 2").index == made[False, 2].index
+    assert made[False, path].index.tally.texts == 40
+    assert open_folder(tmp_path / "False a.jsonl").index == made[False, path].index
 
 
 def test_what_is_cut_is_counted_and_what_has_no_answer_left_is_left_out(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +20,9 @@ import pytest
 
 from model_zoo.data import DataError, built_in_text
 from model_zoo.datasets import assembly, sources
+from model_zoo.datasets import build as builds
 from model_zoo.datasets.assembly import Progress
-from model_zoo.datasets.build import build, interruptible, processes
+from model_zoo.datasets.build import build, interruptible
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import Folder, damaged_leaves, is_data_folder, open_folder
 from model_zoo.specs.merkle import LEAF_BYTES
@@ -61,20 +61,35 @@ def _text(folder: Folder) -> str:
     return b"".join(folder.tokenizer.decode(int(token)) for token in tokens).decode()
 
 
-def test_the_number_of_processes_does_not_matter(
-    book: Path, tmp_path: Path, small_pieces: None
-) -> None:
-    one = build([book], tmp_path / "one", tokenizer=400, workers=1)
-    three = build([book], tmp_path / "three", tokenizer=400, workers=3)
-    assert one.index == three.index
-    assert _text(three) == TEXT
-    tally = one.index.tally
+def test_a_text_in_pieces_is_all_there(book: Path, tmp_path: Path, small_pieces: None) -> None:
+    folder = build([book], tmp_path / "out", tokenizer=400)
+    assert _text(folder) == TEXT
+    tally = folder.index.tally
     assert (tally.text_bytes, tally.texts, tally.replaced) == (len(TEXT.encode()), 1, 0)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_a_large_part_is_appended_in_pieces(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compressed file is one part, however large it is."""
+    monkeypatch.setattr(builds, "_TEXT_BYTES", 4096)
+    monkeypatch.setattr(builds, "COPY_BYTES", 10_000)
+    appended: list[int] = []
+    append = assembly.Assembly.append
+    monkeypatch.setattr(
+        assembly.Assembly,
+        "append",
+        lambda shards, data: (appended.append(len(data)), append(shards, data)),
+    )
+    (path := tmp_path / name).write_bytes(zipped(TEXT.encode()) if "gz" in name else TEXT.encode())
+    assert _text(build([path], tmp_path / "out")) == TEXT
+    assert max(appended) < 4 * sources.FRAGMENT_BYTES < sum(appended)
 
 
 def test_pieces_do_not_change_bytes(book: Path, tmp_path: Path, small_pieces: None) -> None:
     book.write_text(TEXT.replace("\n", "é") + "no line ends here")  # cuts would be within letters
-    folder = build([book], tmp_path / "out", workers=1)
+    folder = build([book], tmp_path / "out")
     assert _text(folder) == book.read_text() + "\n"
     assert folder.index.tally.replaced == 0
 
@@ -93,14 +108,14 @@ def tell(progress):
     if len(told) == 5:
         os.kill(os.getpid(), signal.SIGKILL)
 
-build([Path(sys.argv[1])], Path(sys.argv[2]), tokenizer=400, workers=1, tell=tell)
+build([Path(sys.argv[1])], Path(sys.argv[2]), tokenizer=400, tell=tell)
 """
 
 
 def test_a_killed_build_goes_on_where_it_was(
     book: Path, tmp_path: Path, small_pieces: None
 ) -> None:
-    whole = build([book], tmp_path / "whole", tokenizer=400, workers=1)
+    whole = build([book], tmp_path / "whole", tokenizer=400)
     out = tmp_path / "out"
     command = [sys.executable, "-c", INTERRUPTED, str(book), str(out)]
     assert subprocess.run(command, timeout=60).returncode == -signal.SIGKILL
@@ -108,7 +123,7 @@ def test_a_killed_build_goes_on_where_it_was(
     with (out / "shard-00000.bin").open("ab") as file:
         file.write(b"half a part that was not noted")
     told: list[Progress] = []
-    folder = build([book], out, tokenizer=400, workers=1, tell=told.append)
+    folder = build([book], out, tokenizer=400, tell=told.append)
     assert folder.index == whole.index
     assert list(damaged_leaves(folder)) == []
     assert told[0].done_bytes == 4 * 20_000
@@ -129,9 +144,9 @@ def test_a_full_disk_loses_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(assembly, "append", full)
         with pytest.raises(DataError, match="full: free space and run the same command again"):
-            build([book], tmp_path / "out", workers=1)
+            build([book], tmp_path / "out")
     told: list[Progress] = []
-    folder = build([book], tmp_path / "out", workers=1, tell=told.append)
+    folder = build([book], tmp_path / "out", tell=told.append)
     assert told[0].done_bytes > 0
     assert _text(folder) == TEXT
 
@@ -152,8 +167,8 @@ def test_a_build_that_failed_can_be_corrected(tmp_path: Path, small_pieces: None
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"body": f"row {n}"}) + "\n" for n in range(4000)))
     with pytest.raises(DataError, match="name it with --field"):
-        build([rows], tmp_path / "out", tokenizer=280, workers=1)
-    folder = build([rows], tmp_path / "out", tokenizer=300, field="body", workers=1)
+        build([rows], tmp_path / "out", tokenizer=280)
+    folder = build([rows], tmp_path / "out", tokenizer=300, field="body")
     assert folder.index.tally.texts == 4000
     assert folder.tokenizer.vocab > 280
 
@@ -163,9 +178,9 @@ def test_a_build_goes_on_without_the_rows_that_ended_it(tmp_path: Path, small_pi
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join([*good, '{"text": 5}', "{", *good, '{"txt": ""}']) + "\n")
     with pytest.raises(DataError, match=r"rows\.jsonl, line 4001, .*--skip-bad-rows"):
-        build([rows], tmp_path / "out", workers=1)
+        build([rows], tmp_path / "out")
     told: list[Progress] = []
-    folder = build([rows], tmp_path / "out", workers=1, skips=True, tell=told.append)
+    folder = build([rows], tmp_path / "out", skips=True, tell=told.append)
     assert told[0].done_bytes > 0
     assert (folder.index.tally.texts, folder.index.tally.skipped) == (8000, 3)
     assert [name.split(", ")[1] for name in folder.index.skipped_rows] == [
@@ -208,16 +223,6 @@ def test_a_tokenizer_is_trained_on_what_is_left_of_bad_rows(tmp_path: Path) -> N
     rows.write_text('{"text": 5}\n{"text": "the good one"}\n')
     folder = build([rows], tmp_path / "out", tokenizer=280, skips=True)
     assert (folder.index.tally.texts, folder.index.tally.skipped) == (1, 1)
-
-
-def test_nobody_who_stops_a_build_waits_for_its_processes() -> None:
-    def stopped() -> None:
-        with processes(1) as pool:
-            pool.submit(time.sleep, 600)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        stopped()
 
 
 def test_a_folder_of_many_kinds(tmp_path: Path) -> None:

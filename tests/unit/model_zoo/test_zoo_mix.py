@@ -35,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, line in WORDS.items():
         text = folder / f"{name}.txt"
         text.write_text("".join(f"{n} {line}" for n in range(17_000 if name == "web" else 900)))
-        build([text], folder / name, workers=1)
+        build([text], folder / name)
     return folder
 
 
@@ -151,7 +151,7 @@ def test_a_disk_without_room_is_said_before_anything_is_copied(
 def test_a_damaged_part_is_not_copied(made: Path, tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_text("abcdefgh\n" * 50_000)
-    folder = build([text], tmp_path / "a", workers=1).path
+    folder = build([text], tmp_path / "a").path
     shard = folder / "shard-00000.bin"
     data = shard.read_bytes()
     shard.write_bytes(data[:-1] + b"x")
@@ -212,8 +212,8 @@ def test_folders_that_do_not_go_together(made: Path, tmp_path: Path) -> None:
     rows.write_text("\n".join(json.dumps({"prompt": "p", "completion": f"{n}"}) for n in range(9)))
     build([rows], tmp_path / "chat", context=16)
     build([rows], tmp_path / "longer", context=32)
-    build([made / "web.txt"], tmp_path / "bpe", tokenizer=300, workers=1)
-    build([made / "code.txt"], tmp_path / "other", tokenizer=300, workers=1)
+    build([made / "web.txt"], tmp_path / "bpe", tokenizer=300)
+    build([made / "code.txt"], tmp_path / "other", tokenizer=300)
     web, chat = str(made / "web"), str(tmp_path / "chat")
     bpe = str(tmp_path / "bpe")
     for texts, words in (

@@ -37,7 +37,7 @@ from client.store.paths import home_folders, make_private
 from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.invite import SwarmFile
-from tests.support.cli_process import LOCK, REPOSITORY, apart, living
+from tests.support.cli_process import LOCK, apart, living
 from tests.support.saved_swarms import SIGNER, WORDS, little_swarm
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -381,20 +381,6 @@ def test_a_machine_without_a_network_is_named(scene: Scene) -> None:
     told = run_apart(program, "unshare", "-n")
     assert "status='fail'" in told
     assert "connect this machine to a network" in told
-
-
-def test_a_build_without_a_compiler_is_named(scene: Scene) -> None:
-    """The same program without its kernel, as it is installed where there is no compiler."""
-    unbuilt = shutil.ignore_patterns("*.so", "__pycache__")
-    for package in ("client", "protocol", "model_zoo"):
-        shutil.copytree(REPOSITORY / package, scene.home / "copy" / package, ignore=unbuilt)
-    program = (
-        f"import sys; sys.path.insert(0, {str(scene.home / 'copy')!r})\n"
-        "from client.cli.diagnosis.checks import check_kernel; print(check_kernel())"
-    )
-    told = run_apart(program)
-    assert "status='warn'" in told
-    assert "install a C compiler" in told
 
 
 def test_a_command_that_needs_a_broken_package_points_to_doctor(scene: Scene) -> None:

@@ -194,7 +194,8 @@ def test_four_bits_are_compared_as_they_were_before_coding(direction, apart, gra
     generator = torch.Generator().manual_seed(3)
     ours, noise = torch.randn((2, *wire.boundary_shape), generator=generator)
     sent = [
-        wire.boundary_out(each, direction, of=(7, 8)).now() for each in (ours + apart * noise, ours)
+        wire.boundary_out(each, direction, of=(7, 8)).now().ready()
+        for each in (ours + apart * noise, ours)
     ]
     found = auditor._stage.auditor._apart(*sent, direction, 0)
     assert found <= apart, "rounding makes nobody seem further off"
@@ -212,7 +213,7 @@ def test_one_group_of_a_small_tensor_may_be_rounded_otherwise():
     step[0, 0, 3] += 1 / 100
 
     def apart(other: torch.Tensor) -> float:
-        sent = [wire.boundary_out(each, "forward").now() for each in (other, tensor)]
+        sent = [wire.boundary_out(each, "forward").now().ready() for each in (other, tensor)]
         return auditor._stage.auditor._apart(*sent, "forward", 0)
 
     assert apart(tensor) == apart(step) == 0

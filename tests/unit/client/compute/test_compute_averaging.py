@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from client.compute.averaging import relative
-from client.compute.payload import BLOCK, BLOCK_BYTES, HEADER, seal
+from client.compute.payload import BLOCK, HEADER, seal
 from protocol.pipeline.effects import ApplyTask, ContributeTask, KeepVersionTask, LossTask, PassTask
 from tests.support.compute_rounds import (
     CODECS,
@@ -195,8 +195,7 @@ class TestRefusals:
         given = [parts[0] for parts in contributions(workers[1:], 0, attempt=1, bounds=bounds)]
         absurd = bytearray(given[place])
         absurd[HEADER.size : HEADER.size + 2] = LARGEST_SCALE
-        blocks = (len(absurd) - HEADER.size) // BLOCK_BYTES
-        values = HEADER.size + 2 * blocks
+        values = HEADER.size + 2
         absurd[values : values + BLOCK] = struct.pack("b", value) * BLOCK
         seal(absurd)
         given[place] = bytes(absurd)

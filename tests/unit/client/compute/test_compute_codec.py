@@ -1,17 +1,13 @@
-"""S8, bf16 and fp32: accuracy, conditioning, and refusal of hostile numbers."""
+"""S8, bf16 and fp32: accuracy, and refusal of hostile numbers."""
 
-import math
-import struct
 from itertools import product
 
 import pytest
 import torch
 
-from client.compute import conditioning, native
 from client.compute.codec import decode, encode
-from client.compute.conditioning import FORWARD_PEAK_TO_RMS, FORWARD_SNR_DB
 from client.compute.errors import CodecError, PoisonedTensor
-from client.compute.payload import HEADER, TILE_BYTES, check_seal, read_header, seal
+from client.compute.payload import HEADER, check_seal, seal
 from tests.support.compute_stages import relative_error
 
 SHAPES = [(1,), (127,), (70_000,), (3, 5, 128), (4, 600, 128), (2, 3, 65), (600, 256), (1, 1, 1)]
@@ -50,102 +46,9 @@ MATRICES = [(256, 128), (100, 1024), (64, 96), (64, 65), (9, 31, 64)]
 )
 def test_s8_error_is_below_the_bound(shape, kind, direction) -> None:
     tensor = sample(shape, kind)
-    assert relative_error(roundtrip(tensor, "s8", direction), tensor) < 0.0075
-
-
-def test_conditioning_is_used_only_when_it_is_needed() -> None:
-    def header(kind, direction):
-        tensor = sample((300, 256), kind)
-        return read_header(encode(tensor, "s8", direction=direction), tensor.shape)
-
-    assert not header(GAUSSIAN, "forward").prescaled
-    assert not header(GAUSSIAN, "backward").rotated
-    assert header(OUTLIER, "forward").prescaled
-    assert header(OUTLIER, "backward").rotated
-
-
-def apart_by_a_hair(payload_of, tensor, channel, differs):
-    """Return a tensor and one whose channel is a millionth larger, whose payloads differ."""
-
-    def scaled(by):
-        return torch.cat(
-            [tensor[:, :channel], tensor[:, channel : channel + 1] * by, tensor[:, channel + 1 :]],
-            dim=1,
-        )
-
-    low, high = 1.0, 64.0
-    assert differs(payload_of(scaled(low)), payload_of(scaled(high)))
-    while high / low > 1 + 1e-6:
-        middle = (low + high) / 2
-        if differs(payload_of(scaled(low)), payload_of(scaled(middle))):
-            high = middle
-        else:
-            low = middle
-    return scaled(low), scaled(high)
-
-
-def flags_differ(one, other):
-    return read_header(one, (32, 128)).flags != read_header(other, (32, 128)).flags
-
-
-def factors_differ(one, other):
-    return bytes(one[HEADER.size : HEADER.size + 256]) != bytes(
-        other[HEADER.size : HEADER.size + 256]
-    )
-
-
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("kernel", [True, False])
-def test_a_hair_decides_the_conditioning_and_the_other_payload_settles_it(
-    direction, kernel, monkeypatch
-) -> None:
-    if not kernel:
-        monkeypatch.setattr(native, "takes", lambda rows: False)
-
-    def payload(tensor, like=None):
-        return encode(tensor, "s8", direction=direction, like=like)
-
-    def decoded(tensor, like=None):
-        return decode(payload(tensor, like), tensor.shape)
-
-    one, other = apart_by_a_hair(payload, sample((32, 128)), 3, flags_differ)
-    for ours, theirs in ((one, other), (other, one)):
-        assert relative_error(ours, theirs) < 2e-6
-        assert relative_error(decoded(ours), decoded(theirs)) > 3e-3
-        assert relative_error(decoded(ours, payload(theirs)), decoded(theirs)) < 1e-3
-
-
-@pytest.mark.parametrize("kernel", [True, False])
-def test_a_hair_decides_a_channel_s_factor_and_the_other_payload_settles_it(
-    kernel, monkeypatch
-) -> None:
-    if not kernel:
-        monkeypatch.setattr(native, "takes", lambda rows: False)
-
-    def payload(tensor, like=None):
-        return encode(tensor, "s8", direction="forward", like=like)
-
-    outlying = sample((32, 128))
-    outlying[:, 3] *= 600
-    one, other = apart_by_a_hair(payload, outlying, 3, factors_differ)
-    assert payload(one, like=payload(other)) == payload(other)
-    assert payload(other, like=payload(one)) == payload(one)
-
-
-def test_a_payload_that_is_conditioned_without_need_is_not_followed() -> None:
-    plain, peaked = sample((32, 128)), sample((32, 128))
-    peaked[:, 0] *= 1e4
-    for direction in ("forward", "backward"):
-        ours = encode(plain, "s8", direction=direction)
-        assert flags_differ(ours, encode(peaked, "s8", direction=direction))
-        like = encode(peaked, "s8", direction=direction)
-        assert encode(plain, "s8", direction=direction, like=like) == ours
-    outlying = sample((32, 128))
-    outlying[:, 3] *= 600
-    ours = encode(outlying, "s8", direction="forward")
-    spoilt = bytearray(ours)  # its factors lose all channels but one
-    spoilt[HEADER.size : HEADER.size + 256] = struct.pack("<128H", 0x3F80, *[0x5000] * 127)
-    assert encode(outlying, "s8", direction="forward", like=spoilt) == ours
+    # rotated, a number alone in its group is rounded 64 times alike
+    bound = 0.0085 if shape[-1] % 64 == 1 and direction != "average" else 0.0075
+    assert relative_error(roundtrip(tensor, "s8", direction), tensor) < bound
 
 
 @pytest.mark.parametrize("magnitude", [1e-9, 1e-20, 1e12])
@@ -179,17 +82,16 @@ def edited(offset: int, data: bytes, **options) -> bytearray:
 
 
 BF16_NAN, BF16_MINUS_ONE, BF16_HUGE = b"\xc0\x7f", b"\x80\xbf", b"\x7f\x7f"
-PRESCALE, BODY = HEADER.size, HEADER.size + 512
+MEANS, BODY = HEADER.size, HEADER.size + 512
 HOSTILE = {
     "scale nan": edited(BODY, BF16_NAN),
     "scale negative": edited(BODY, BF16_MINUS_ONE),
     "scale huge": edited(BODY, BF16_HUGE),
     "scale zero": edited(BODY, b"\0\0"),
-    "value of no encoder": edited(BODY + 2 * 10, b"\x80"),
+    "value of no encoder": edited(BODY + 2, b"\x80"),
     "last value of no encoder": edited(len(good_payload()) - 1, b"\x80"),
-    "prescale nan": edited(PRESCALE, BF16_NAN),
-    "prescale negative": edited(PRESCALE, BF16_MINUS_ONE),
-    "prescale huge": edited(PRESCALE, BF16_HUGE),
+    "mean nan": edited(MEANS, BF16_NAN),
+    "mean huge": edited(MEANS, BF16_HUGE),
     "fp32 nan": edited(HEADER.size, b"\0\0\xc0\x7f", codec="fp32"),
     "fp32 huge": edited(HEADER.size, b"\xff\xff\x7f\x7f", codec="fp32"),
     "bf16 inf": edited(HEADER.size, b"\x80\x7f", codec="bf16"),
@@ -202,49 +104,9 @@ def test_hostile_numbers_are_refused(payload) -> None:
         decode(payload, (5, 130))
 
 
-def bf16(number: float) -> bytes:
-    return struct.pack("<f", number)[2:]
-
-
-@pytest.mark.parametrize("kernel", ["c", "torch"])
-@pytest.mark.parametrize("place", [0, 511, 512, 599])
-@pytest.mark.parametrize(("scale", "sane"), [(2.0**20, True), (2.0**21, False), (2.0**40, False)])
-def test_scale_and_prescale_are_bounded_together(kernel, place, scale, sane, monkeypatch) -> None:
-    """Each of them may be large, but not so that their product is, wherever they stand."""
-    if kernel == "torch":
-        monkeypatch.setattr(native, "VARIANTS", [])
-    payload = bytearray(encode(sample((600, 128), OUTLIER), "s8", direction="forward"))
-    start = HEADER.size + 2 * 128
-    tile, index = divmod(place, 512)
-    struct.pack_into("2s", payload, HEADER.size + 2 * 42, bf16(2.0**20))
-    struct.pack_into("2s", payload, start + tile * TILE_BYTES + 2 * index, bf16(scale))
-    if sane:
-        assert torch.isfinite(decode(payload, (600, 128))).all()
-    else:
-        with pytest.raises(CodecError, match="absurd"):
-            decode(payload, (600, 128))
-
-
 def test_nobody_sends_what_would_be_refused() -> None:
-    tensor = torch.zeros(600, 128)
-    tensor[:, 5] = 1e13  # a large factor
-    tensor[0, 9] = 1.0  # a large number beside the others of its channel: a large scale
+    """What all rows have in common has the bound of the numbers, though nothing else is left."""
+    allowed = torch.full((600, 128), 2.0**46)
+    assert torch.equal(roundtrip(allowed, "s8", "forward"), allowed)
     with pytest.raises(PoisonedTensor):
-        encode(tensor, "s8", direction="forward")
-    assert read_header(encode(tensor / 1e3, "s8", direction="forward"), (600, 128)).prescaled
-
-
-@pytest.mark.parametrize(
-    ("above_db", "of_peak", "needed"),
-    [(0.1, 0.99, False), (-0.1, 0.03, True), (0.1, 1.01, True), (-math.inf, 0.0, False)],
-)
-def test_activations_are_scaled_where_their_noise_or_their_peak_is_too_large(
-    monkeypatch, above_db, of_peak, needed
-) -> None:
-    signal = 10 ** ((FORWARD_SNR_DB + above_db) / 10)
-    highest = FORWARD_PEAK_TO_RMS * of_peak * math.sqrt(signal / 128)
-    found = signal, 12 * 127**2 / 128, highest
-    monkeypatch.setattr(native, "probe", lambda *_: found)
-    monkeypatch.setattr(conditioning, "sampled_sums", lambda *_: found)
-    for wanted in (None, True, False):
-        assert conditioning.needed(torch.ones(1, 128), "forward", wanted) is needed
+        encode(2 * allowed, "s8", direction="forward")

@@ -198,7 +198,7 @@ def test_compiled_and_uncompiled_replicas_agree(tmp_path: Path) -> None:
     _, (ours, *_) = worker.call(ForwardTask(step=0, microbatch=0), tokens_of(0))
     _, (theirs, *_) = plain.call(ForwardTask(step=0, microbatch=0), tokens_of(0))
     out = worker.replica.wire
-    ones = out.boundary_out(torch.randn(out.boundary_shape), "backward").now()
+    ones = out.boundary_out(torch.randn(out.boundary_shape), "backward").now().ready()
     worker.call(BackwardTask(step=0, microbatch=0), bytes(ones))
     plain.call(BackwardTask(step=0, microbatch=0), bytes(ones))
     kept = worker.replica.gradient_sum.clone()

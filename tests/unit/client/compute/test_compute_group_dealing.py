@@ -1,11 +1,13 @@
 """How a group deals out requests, with ranks that answer when the test says so."""
 
 import signal
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import trio
 import trio.testing
@@ -13,7 +15,7 @@ from msgspec.structs import replace
 
 from client.compute import group as module
 from client.compute.group import WorkerGroup, together
-from client.compute.process import Call, RequestFailed, Worker, WorkerDied
+from client.compute.process import Call, RequestFailed, Worker, WorkerDied, WorkerProcess
 from client.compute.requests import (
     Answer,
     Done,
@@ -233,3 +235,20 @@ def test_what_ranks_have_measured_is_one_machine() -> None:
     assert cards.identity == "card of 800 bytes; card of 600 bytes"
     processes = together([probed("cpu", 800, 3.0), probed("cpu", 800, 4.0)])
     assert (processes.rates[0].flop_per_s, processes.memory_total_bytes) == (7.0, 400)
+
+
+async def test_a_group_that_cannot_start_whole_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[WorkerProcess] = []
+
+    def start() -> WorkerProcess:
+        if begun:
+            raise OSError("no more processes")
+        begun.append(WorkerProcess(command=(sys.executable, "-c", "input()")))
+        return begun[0]
+
+    monkeypatch.setattr(module, "WorkerProcess", start)
+    with pytest.raises(OSError, match="no more processes"):
+        module.new_group(["cpu:0", "cpu:1"])
+    assert not psutil.pid_exists(begun[0].pid)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from client.compute.codec import decode, encode
-from client.compute.codecs import s8
+from client.compute.codecs import blocks
 from client.compute.codecs.levels import EIGHT, SIXTEEN, SMALLEST_SCALE
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.payload import HEADER
@@ -117,7 +117,7 @@ def test_nothing_and_next_to_nothing_arrive_as_zero(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", LEVELS)
 def test_what_may_be_sent_can_be_read(codec: Codec) -> None:
-    largest = torch.full((5000,), s8.LARGEST_SCALE)
+    largest = torch.full((5000,), blocks.LARGEST_SCALE)
     assert torch.isfinite(arrived(largest, codec)).all()
     with pytest.raises(PoisonedTensor):
         encode(largest * 1.01, codec, direction="average")
@@ -139,7 +139,7 @@ BAD_SCALES = {
 def test_bad_scales_are_refused_in_every_piece(
     codec: Codec, chunk: int, scale: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s8, "chunk_of", lambda device: BLOCK)
+    monkeypatch.setattr(blocks, "chunk_of", lambda device: BLOCK)
     both = scale * (CODECS[codec].block_bytes - NUMBERS_BYTES[codec] >> 1)
     place = HEADER.size + chunk * CODECS[codec].block_bytes
     for data in {scale, both}:
@@ -159,7 +159,7 @@ def test_a_low_mean_above_the_high_one_is_refused() -> None:
 
 @pytest.mark.parametrize("codec", LEVELS)
 def test_scales_at_the_bounds_are_read(codec: Codec) -> None:
-    for scale in (0.0, SMALLEST_SCALE, s8.LARGEST_SCALE):
+    for scale in (0.0, SMALLEST_SCALE, blocks.LARGEST_SCALE):
         both = bf16(scale) * (CODECS[codec].block_bytes - NUMBERS_BYTES[codec] >> 1)
         found = decode(edited(codec, HEADER.size, both), (5000,))[:BLOCK]
         assert torch.isfinite(found).all()

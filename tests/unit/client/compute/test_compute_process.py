@@ -50,22 +50,16 @@ ECHO = """
     import argparse, socket
     from client.compute.channel import Channel, NodeGone
     from client.compute.requests import Done
-    from client.compute.ring import RingReader, RingWriter
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int)
-    parser.add_argument("--rings", type=int, nargs=2)
     parser.add_argument("--parent", type=int)
     arguments = parser.parse_args()
-    incoming, outgoing = arguments.rings
-    channel = Channel(
-        socket.socket(fileno=arguments.fd), RingReader(incoming), RingWriter(outgoing)
-    )
+    channel = Channel(socket.socket(fileno=arguments.fd))
     try:
         while True:
             received = channel.receive()
             channel.send(received.id, Done(seconds=received.id), received.payloads)
-            channel.release(received)
     except NodeGone:
         pass
 """
@@ -74,23 +68,23 @@ NOTHING = Ping()
 
 
 @asynccontextmanager
-async def echoing(**options: int) -> AsyncIterator[WorkerProcess]:
+async def echoing() -> AsyncIterator[WorkerProcess]:
     """A worker that sends back what it gets, and has got something."""
     with trio.fail_after(TIMEOUT_S):
-        async with open_worker(command=ECHO_WORKER, **options) as worker:
+        async with open_worker(command=ECHO_WORKER) as worker:
             await worker.call(NOTHING)
             yield worker
 
 
 async def test_payloads_of_any_size_come_back_and_nothing_deadlocks() -> None:
-    """Far more is under way in both directions than sockets and rings can hold."""
+    """Far more is under way in both directions than sockets can hold."""
 
     async def echo(number):
         payloads = [bytes([number]) * size for size in (0, 100, 4096, 10_000, number << 18)]
         _, echoed = await worker.call(NOTHING, payloads)
         assert echoed == payloads
 
-    async with echoing(ring_bytes=8192) as worker, trio.open_nursery() as nursery:
+    async with echoing() as worker, trio.open_nursery() as nursery:
         for number in range(20):
             nursery.start_soon(echo, number)
 
@@ -180,7 +174,7 @@ SPEAKER = """
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"\0" * 100, b"VCF1" + b"\xff" * 28, b"VCF1\1\0\0\0" + bytes(24) + b"\xc1"]
+    "garbage", [b"\0" * 100, b"VCF2" + b"\xff" * 12, b"VCF2\1\0\0\0" + bytes(8) + b"\xc1"]
 )
 async def test_a_worker_that_talks_nonsense_is_ended(garbage) -> None:
     command = (sys.executable, "-c", textwrap.dedent(SPEAKER), garbage.hex())

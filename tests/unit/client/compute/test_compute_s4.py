@@ -10,14 +10,14 @@ import torch
 
 from client.compute.auditing import before_coding
 from client.compute.codec import decode, encode
-from client.compute.codecs import s4, s8
+from client.compute.codecs import blocks
 from client.compute.conditioning import rotate
 from client.compute.errors import CodecError
 from client.compute.payload import HEADER, Direction
 from tests.support.compute_stages import relative_error
 
 DIRECTIONS: list[Direction] = ["forward", "backward"]
-KEY = s4.rounding_key("swarm", 3, 5, 1)
+KEY = blocks.rounding_key("swarm", 3, 5, 1)
 FEW = (3, 5, 128)
 
 
@@ -81,7 +81,7 @@ def test_hostile_means_are_refused(mean: float) -> None:
 
 def test_rounding_by_chance_loses_nothing_on_average() -> None:
     tensor = gaussian((4, 128))
-    keys = [s4.rounding_key("swarm", 0, number, 1) for number in range(600)]
+    keys = [blocks.rounding_key("swarm", 0, number, 1) for number in range(600)]
     mean = torch.stack([arrived(tensor, key=key) for key in keys]).mean(dim=0)
     alone = relative_error(arrived(tensor), tensor)
     assert relative_error(mean, tensor) < 1.15 * alone / math.sqrt(len(keys))
@@ -97,8 +97,8 @@ def test_sums_over_many_rows_lose_nothing() -> None:
 
 def test_chances_are_even_and_independent() -> None:
     def chances(*name: int) -> torch.Tensor:
-        key = s4.rounding_key("swarm", *name, 1)
-        return s4._chances(0, 512, key, torch.device("cpu")) / (1 << 16)
+        key = blocks.rounding_key("swarm", *name, 1)
+        return blocks._chances(0, 512, key, torch.device("cpu")) / (1 << 16)
 
     found = chances(3, 5)
     assert (found * (1 << 16)).remainder(1).eq(0.5).all()
@@ -117,10 +117,10 @@ def test_the_same_key_makes_the_same_bytes_and_another_one_others() -> None:
     tensor = gaussian(FEW)
     names = [("swarm", 3, 5, 1), ("swarn", 3, 5, 1), ("swarm", 4, 5, 1), ("swarm", 3, 6, 1)]
     names += [("swarm", 3, 5, 2), ("swarm", 5, 3, 1), ("swarm", 35, 1, 1)]
-    made = [sent(tensor, key=s4.rounding_key(*name)) for name in names]
+    made = [sent(tensor, key=blocks.rounding_key(*name)) for name in names]
     assert len(set(made)) == len(made)
-    assert made == [sent(tensor, key=s4.rounding_key(*name)) for name in names]
-    forward = {sent(tensor, "forward", s4.rounding_key(*name)) for name in names}
+    assert made == [sent(tensor, key=blocks.rounding_key(*name)) for name in names]
+    forward = {sent(tensor, "forward", blocks.rounding_key(*name)) for name in names}
     assert len(forward) == 1
 
 
@@ -167,17 +167,17 @@ HOSTILE = {
 def test_hostile_numbers_are_refused_in_every_piece(
     name: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s8, "chunk_of", lambda device: 128)
+    monkeypatch.setattr(blocks, "chunk_of", lambda device: 128)
     offset, data = HOSTILE[name]
     with pytest.raises(CodecError):
         decode(edited(block + offset, data), FEW)
 
 
 def test_bounds_of_scales_are_allowed() -> None:
-    for scale in (s8.SMALLEST_SCALE, s8.LARGEST_SCALE):
+    for scale in (blocks.SMALLEST_SCALE, blocks.LARGEST_SCALE):
         assert torch.isfinite(decode(edited(HEADER.size, bf16(scale)), FEW)).all()
     with pytest.raises(CodecError, match="scales reach"):
-        decode(edited(HEADER.size, bf16(s8.LARGEST_SCALE * 1.01)), FEW)
+        decode(edited(HEADER.size, bf16(blocks.LARGEST_SCALE * 1.01)), FEW)
     with pytest.raises(CodecError, match="a value is below"):
         decode(edited(HEADER.size + 2, b"\xf0"), FEW)
 

@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     book = place / "book.txt"
     letters = random.Random(1).choices("abcdefgh \n", k=700_000)
     book.write_text("".join(letters))
-    return build([book], place / "tokens", workers=1).path
+    return build([book], place / "tokens").path
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_of_a_mixture_the_worker_reads_the_leaves_that_are_planned(
     """A sample needs what `leaves_of` says, and the parts' end lies within a leaf."""
     book = tmp_path / "small.txt"
     book.write_text("".join(f"{n} is a number\n" for n in range(20_000)))
-    build([book], tmp_path / "small", workers=1)
+    build([book], tmp_path / "small")
     made = mix([Choice(folder, None), Choice(tmp_path / "small", None)], tmp_path / "mixed")
     spec, whole = made.index.spec(), DataFolder(made.path, made.index.spec())
     cache = LeafCache(tmp_path / "cache", spec, 10 * LEAF_BYTES)

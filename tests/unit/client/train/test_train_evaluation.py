@@ -89,7 +89,7 @@ async def test_it_is_what_the_reference_trainer_finds_of_that_version(
 async def test_held_out_tokens_are_fetched_like_others(tmp_path: Path) -> None:
     book = tmp_path / "book.txt"
     book.write_text("".join(f"{n}: the quick brown fox jumps\n" for n in range(55_000)))
-    data = build([book], tmp_path / "tokens", workers=1).path
+    data = build([book], tmp_path / "tokens").path
     how = {"data": str(data), "evaluate_every": EVERY}
     async with open_swarm(tmp_path, steps=STEPS, **how) as swarm:
         founder = await swarm.add(1)

@@ -29,7 +29,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     book = folder / "book.txt"
     book.write_text("".join(f"{n}: the quick brown fox jumps\n" for n in range(55_000)))
-    made = build([book], folder / "tokens", workers=1)
+    made = build([book], folder / "tokens")
     assert leaf_count(made.index.size_bytes) == LEAVES
     return made.path
 
@@ -39,7 +39,7 @@ def mixed(tokens: Path) -> Path:
     """Those tokens with some more, which are a third of what is seen."""
     small = tokens.parent / "small.txt"
     small.write_text("".join(f"{n} jumps over the lazy dog\n" for n in range(9000)))
-    build([small], tokens.parent / "small", workers=1)
+    build([small], tokens.parent / "small")
     choices = [Choice(tokens, Fraction(2)), Choice(tokens.parent / "small", Fraction(1))]
     made = mix(choices, tokens.parent / "mixed")
     assert leaf_count(made.index.size_bytes) > LEAVES

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from client.compute.payload import largest_payload_bytes
-from client.compute.process import RING_BYTES
 from client.config import GIB
 from client.train.transfer.state_size import (
     largest_payload,
@@ -17,7 +16,6 @@ from client.train.transfer.state_size import (
     transit_disk_bytes,
     usual_payload,
 )
-from client.train.workers.opening import ring_bytes
 from model_zoo.specs.slices import stage_parameters
 from protocol.audit.commitment import contents
 from protocol.limits import CHUNK_BYTES, MAX_MICROBATCHES_PER_STEP, MAX_PAYLOAD_BYTES, MAX_SEGMENTS
@@ -47,14 +45,6 @@ def test_everything_honest_fits(width: int, sequences: int) -> None:
             assert largest_payload_bytes((most,), "fp32") <= usual_payload(ours)
     assert usual_payload(ours) <= largest_payload(ours)
     assert largest_payload(ours) >= CHUNK_BYTES
-
-
-def test_the_memory_shared_with_a_worker_has_room_for_what_is_in_flight() -> None:
-    ours = manifest(512, 64)
-    large = replace(ours, sequences_per_microbatch=8, model=replace(ours.model, context=8192))
-    shape = 8, 8192, 512
-    assert ring_bytes(ours) == RING_BYTES
-    assert ring_bytes(large) == 6 * largest_payload_bytes(shape, large.boundary_codec) > RING_BYTES
 
 
 def test_half_of_what_is_in_transit_holds_a_round_of_the_largest_stage() -> None:

@@ -11,7 +11,7 @@ import torch
 from client.compute import device, wire
 from client.compute.payload import Buffer, check_seal
 from client.compute.requests import Failed, Probe, Reply
-from protocol.pipeline.effects import ApplyTask, BackwardTask, ForwardTask, LossTask
+from protocol.pipeline.effects import BackwardTask, ForwardTask
 from tests.support.compute_stages import LocalWorker, open_request, tokens_of
 
 NOTHING = Probe(sizes=[], device="cpu")
@@ -19,20 +19,10 @@ PATIENCE_S = 60.0
 Answers = list[tuple[str, Reply, list[Buffer]]]
 
 
-def _opened(*, departs: bool, stage: int = 0) -> LocalWorker:
-    worker = LocalWorker(departs=departs)
-    worker.call(open_request(stage, (2, 2), boundary="s8"))
+def _opened() -> LocalWorker:
+    worker = LocalWorker()
+    worker.call(open_request(0, (2, 2), boundary="s8"))
     return worker
-
-
-def _gradient(worker: LocalWorker) -> bytes:
-    numbers = torch.ones(worker.replica.wire.boundary_shape) / 100
-    return bytes(_sealed(worker, numbers, "backward"))
-
-
-def _sealed(worker: LocalWorker, numbers: torch.Tensor, direction: Any) -> memoryview:
-    out: memoryview = worker.replica.wire.boundary_out(numbers, direction).now()
-    return out
 
 
 def _execute(worker: LocalWorker, answers: Answers, name: str, request: Any, *sent: Buffer) -> None:
@@ -47,34 +37,10 @@ def _held_up(monkeypatch: pytest.MonkeyPatch, wait: Callable[[], object]) -> Non
     monkeypatch.setattr(wire, "lane_to", lambda device: SimpleNamespace(mark=lambda: wait))
 
 
-@pytest.mark.parametrize("stage", [0, 1])
-def test_what_leaves_later_is_what_leaves_at_once(stage: int) -> None:
-    sent: list[list[bytes]] = []
-    for departs in (False, True):
-        worker, payloads = _opened(departs=departs, stage=stage), []
-        numbers = torch.ones(worker.replica.wire.boundary_shape)
-        boundary = bytes(_sealed(worker, numbers, "forward"))
-        for number in range(3):
-            tokens = tokens_of(number)
-            if stage == 0:
-                payloads += worker.call(ForwardTask(step=0, microbatch=number), tokens)[1]
-                back = BackwardTask(step=0, microbatch=number)
-                payloads += worker.call(back, _gradient(worker), tokens)[1]
-            else:
-                both = LossTask(step=0, microbatch=number)
-                payloads += worker.call(both, boundary, tokens)[1]
-        for payload in payloads:
-            check_seal(payload)
-        worker.call(ApplyTask(step=0))
-        sent.append([*payloads, worker.replica.state_hash().encode()])
-        assert worker.replica.version == 1
-    assert sent[0] == sent[1]
-
-
 def test_the_next_task_is_computed_before_a_boundary_has_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    worker, answers, there = _opened(departs=True), Answers(), Event()
+    worker, answers, there = _opened(), Answers(), Event()
     _held_up(monkeypatch, lambda: there.wait(PATIENCE_S))
     for number in range(2):
         _execute(
@@ -90,7 +56,7 @@ def test_the_next_task_is_computed_before_a_boundary_has_left(
 
 
 def test_other_replies_wait_for_what_is_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
-    worker, answers, probed = _opened(departs=True), Answers(), Event()
+    worker, answers, probed = _opened(), Answers(), Event()
     _held_up(monkeypatch, lambda: probed.wait(PATIENCE_S))
 
     def probe(request: Probe) -> Any:
@@ -102,11 +68,12 @@ def test_other_replies_wait_for_what_is_leaving(monkeypatch: pytest.MonkeyPatch)
     _execute(worker, answers, "forward", ForwardTask(step=0, microbatch=0), tokens_of(0))
     _execute(worker, answers, "probe", NOTHING)
     assert probed.is_set()
+    worker.executor.close()
     assert [name for name, _, _ in answers] == ["forward", "probe"]
 
 
 def test_a_pass_that_fails_is_answered_in_its_place_and_sends_nothing() -> None:
-    worker, answers = _opened(departs=True), Answers()
+    worker, answers = _opened(), Answers()
     _execute(worker, answers, "good", ForwardTask(step=0, microbatch=0), tokens_of(0))
     with torch.no_grad():
         worker.replica.parameters.fill_(float("nan"))
@@ -122,7 +89,7 @@ def test_a_pass_that_fails_is_answered_in_its_place_and_sends_nothing() -> None:
 def test_a_boundary_that_cannot_leave_is_answered_in_its_place_and_the_worker_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    worker, answers = _opened(departs=True), Answers()
+    worker, answers = _opened(), Answers()
 
     def breaks() -> None:
         raise RuntimeError("the copy from the GPU failed")
