@@ -16,7 +16,7 @@ from pathlib import Path
 import client.ui.app, client.ui.source.live
 heavy = {"torch", "numpy", "libp2p", "trio", "multiaddr", "nacl", "safetensors", "psutil"}
 ours = {"client." + name for name in ("node", "train", "net", "compute", "cli", "lab")}
-ours |= {"model_zoo"}
+ours |= {"model_zoo." + name for name in ("datasets", "models", "stages", "tokenizers")}
 print(*sorted((heavy | ours) & set(sys.modules)))
 """
 
