@@ -2,7 +2,7 @@
 
 An observer with a throw-away identity: it links to the members, holds no seat and delays nobody.
 The members' signed records name the complete versions and the members that have them
-(``witnesses``). Those are asked, and each stage is downloaded striped over those that offer it.
+(``witnesses``). Those are asked, and each stage is downloaded striped over those that have it.
 The records' hashes prove every chunk as it arrives.
 """
 
@@ -23,7 +23,7 @@ from client.net.network import NetEvent
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import dial_first, fetch_manifest
-from client.train.recovery.copies import fetch_copy
+from client.train.recovery.copies import ANSWER_S
 from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
 from client.train.transfer.blobs import DiskFailed, DownloadFailed
@@ -32,15 +32,13 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.invite import Invite, SwarmFile, Target
 from protocol.manifest import FIRST_SAVED
-from protocol.recovery.stored import STORED, Copy, Stored, parse_stored
+from protocol.recovery.stored import STORED, Stored, parse_stored
 from protocol.transfer.blob import Blob
 from protocol.vouching.register import KeptRegister, Register
 from protocol.wire.envelope import Signer
 
 FIND_S = 20.0
 LOOK_S = 0.5
-ANSWER_S = 5.0
-"""Seconds within which a member must offer what it has named; else another version is tried."""
 TOKENIZER_S = 20.0
 """Seconds without an answer after which nobody has the tokenizer."""
 TOKENIZER_FILE = "tokenizer.json"
@@ -178,8 +176,8 @@ async def _copy(
 ) -> Path:
     path = out_dir / f"stage-{stage}-v{chosen.version}.safetensors"
     say(f"downloading stage {stage} at version {chosen.version}")
-    copy = Copy(stage, chosen.version, chosen.hashes[stage])
-    await fetch_copy(engine.downloads, copy, chosen.donors[stage], path, answer_s=ANSWER_S)
+    state = engine.downloads.state(stage, chosen.version, chosen.hashes[stage])
+    await engine.downloads.fetch(state, chosen.donors[stage], path, begins_s=ANSWER_S)
     return path
 
 

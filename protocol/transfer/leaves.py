@@ -2,8 +2,8 @@
 
 Unlike a blob (``fetch``), token data is never fetched whole: what is wanted is a list that changes
 as the run goes on, and a donor may have a part. The manifest's root proves each leaf by itself, so
-no offer lists digests. A leaf that is wrong costs its donor, which is not asked again; the leaf is
-fetched from another.
+no list of digests is fetched. A leaf that is wrong costs its donor, which is not asked again; the
+leaf is fetched from another.
 
 A leaf is asked for where it is likely to come first: of a donor with few in flight, whose leaves
 have come fast. One that has given nothing, or nothing for a while, is asked last, so that silent
@@ -16,8 +16,8 @@ fast one sixteen.
 
 A donor is asked for a leaf by ``ChunkRequest`` and sends a ``Chunk``: the leaf with its path behind
 it, or nothing if it does not have that leaf. Asked for the list of their digests, it sends the
-root if it has any leaf. State: the leaves wanted, the most urgent first; by
-donor, what it was asked for, what it lacks, and the seconds between its leaves.
+root if it has any leaf. State: the leaves wanted, the most urgent first; by donor, what it was
+asked for, what it lacks, and the seconds between its leaves.
 """
 
 from __future__ import annotations

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from unittest.mock import AsyncMock
+
 import pytest
 import trio
 
 from client.net import libp2p_network
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.relay import exchange
+from client.net.yamux_stream import YamuxStream
 from protocol.ids import PeerId
 from protocol.reachability.budgets import DIALS_OF_PREFIX, MESSAGES
 from protocol.reachability.machine import Ends
-from protocol.relay.messages import Status
+from protocol.relay.messages import RelayMessage, Status
 from tests.support.arrivals import until
 from tests.support.circuits import circuit
 from tests.support.loopback import Networks
@@ -107,6 +110,29 @@ async def test_a_prober_that_does_not_answer_is_not_waited_for(
         await b.connect(a.addresses[0])
         assert await b.probe(a.peer_id, 4001) is None
         await until(lambda: a.peer_id in b.statistics().peers)
+
+
+async def test_a_prober_that_never_ends_its_answer_leaves_nothing_behind(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer_for_ever(stream: YamuxStream, message: RelayMessage) -> None:
+        await exchange.send_message(stream, message)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(libp2p_network, "send_last", answer_for_ever)
+    async with networks() as a, networks() as b:
+        monkeypatch.setattr(a, "_dial_back", AsyncMock(return_value=Status("ok")))
+        await b.connect(a.addresses[0])
+        connection = b.direct(a.peer_id)
+        assert connection is not None
+        session = connection.session
+
+        def opened_here() -> list[int]:
+            return [number for number in session._streams if number % 2 == session._next_id % 2]
+
+        lanes = opened_here()
+        assert await b.probe(a.peer_id, 4001)
+        assert opened_here() == lanes
 
 
 async def test_nobody_is_asked_through_a_relay(networks: Networks) -> None:

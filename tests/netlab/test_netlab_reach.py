@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import trio
 
@@ -44,6 +42,13 @@ def _at_home(swarm: ReachingSwarm, kind: str = "ip4", *, maps: bool = False) -> 
     public = [swarm.start(name) for name in PROBERS]
     called = [a for m in public for a in m.addresses if f"/{kind}/" in a]
     return swarm.start("home", *called, port_mapping=maps)
+
+
+def _unanswered(net: Internet) -> list[str]:
+    """Return the connections that have sent what the other end has not acknowledged."""
+    shown = [ground.run(net.command(host, ["ss", "-Htn"])) for host in ("home", *PROBERS)]
+    found = [line for of_host in shown for line in of_host.splitlines()]
+    return [line for line in found if line.split()[2] != "0"]
 
 
 def _settled(member: ReachingMember) -> bool:
@@ -89,7 +94,7 @@ def test_a_forwarded_port_is_found_and_its_end_is_noticed() -> None:
             assert found.words == (f"reachable at {net.public('home')} port {PORT}, 3 members say")
             mine = f"/ip4/{net.public('home')}/tcp/{PORT}/p2p/{member.network.peer_id}"
             assert member.reach.advertised(member.addresses)[0] == mine
-            time.sleep(0.5)  # what is under way as it restarts is answered by a reset
+            member.wait(lambda _: not _unanswered(net))  # the router would answer it by a reset
             net.restart_router("home")
             member.reach.machine.listens([], {"ip4": PORT}, 0.0)  # as after a change of network
             member.wait(lambda now: now.state == "unreachable")

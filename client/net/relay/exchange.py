@@ -119,7 +119,7 @@ async def answer_to(
         return None
     except FAILURES:
         return None
-    stream.send_eof()
+    stream.reset()  # the other side need not end its half, and could fill it
     return answer
 
 

@@ -19,7 +19,7 @@ import trio
 
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.ports import Ports
-from client.train.recovery.copies import fetch_copy
+from client.train.recovery.copies import ANSWER_S
 from client.train.recovery.history import History
 from client.train.transfer.blobs import DiskFailed, DownloadFailed, Downloads, Shelf
 from client.train.transfer.state_size import data_bytes
@@ -156,7 +156,8 @@ class Buddies:
         self._check_room(stage)
         path = self._folder.folder / f".stage-{stage}-v{version}.buddy.tmp"
         era = self._history.lineage.era
-        filed = await fetch_copy(self._downloads, copy, donors, path, WINDOW)
+        state = self._downloads.state(stage, version, copy.hash)
+        filed = await self._downloads.fetch(state, donors, path, begins_s=ANSWER_S, window=WINDOW)
         target = await trio.to_thread.run_sync(self._folder.adopt, path, stage, version)
         if self._history.lineage.era != era:
             self._folder.set_aside(Checkpoint(stage, version, target))

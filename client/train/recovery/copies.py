@@ -1,14 +1,14 @@
-"""Downloads copies of checkpoints that peers name in their records, one at a time.
+"""Downloads the checkpoints of another line that peers name in their records, one at a time.
 
-The hash that was named proves every chunk of a copy as it arrives. The state of another
-line of the run, for which ours may be given up, is fetched while our seats go on; it waits beside
-our checkpoints, under temporary names, until the machine of ``protocol.recovery`` decides
+The hash that was named proves every chunk of a copy as it arrives. The state of another line of the
+run, for which ours may be given up, is fetched while our seats go on; it waits beside our
+checkpoints, under temporary names, until the machine of ``protocol.recovery`` decides
 (``History``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,39 +17,11 @@ import trio
 
 from client.train.transfer.blobs import DownloadFailed, Downloads, Filed
 from protocol.effects import Explain
-from protocol.ids import PeerId
 from protocol.recovery.effects import FetchLine
 from protocol.recovery.stored import Copy
-from protocol.transfer.fetch import WINDOW
 
 ANSWER_S = 20.0
-"""Seconds within which a donor begins to give a copy, unless somebody cannot wait so long."""
-
-
-async def fetch_copy(
-    downloads: Downloads,
-    copy: Copy,
-    donors: Sequence[PeerId],
-    path: Path,
-    window: int = WINDOW,
-    *,
-    answer_s: float = ANSWER_S,
-) -> Filed:
-    """Fetch a copy into a file; without one nothing is left there.
-
-    Args:
-        downloads: of our swarm.
-        copy: what is wanted.
-        donors: who may have it.
-        path: of the file.
-        window: chunks asked for at a time of each donor.
-        answer_s: seconds within which one of them must give the first chunk.
-
-    Raises:
-        DownloadFailed: it cannot be had.
-    """
-    state = downloads.state(copy.stage, copy.version, copy.hash)
-    return await downloads.fetch(state, donors, path, begins_s=answer_s, window=window)
+"""Seconds within which a donor begins to give a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +48,8 @@ async def fetch_line(
         with trio.move_on_after(wanted.within_s) as limit:
             for copy in wanted.copies:
                 path = folder / f".stage-{copy.stage}-v{copy.version}.line.tmp"
-                filed = await fetch_copy(downloads, copy, wanted.donors, path)
+                state = downloads.state(copy.stage, copy.version, copy.hash)
+                filed = await downloads.fetch(state, wanted.donors, path, begins_s=ANSWER_S)
                 fetched[copy] = FetchedCopy(path, filed)
         if limit.cancelled_caught:
             raise DownloadFailed(f"it did not come within {wanted.within_s:.0f} s")

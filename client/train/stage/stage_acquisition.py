@@ -230,15 +230,16 @@ class StageAcquisition:
         name = f"joined-{self.stage}-v{admit.version}.safetensors"
         path = self._terms.folders.snapshots / name
         donors = [PeerId(donor) for donor in dict.fromkeys(admit.donors)]
+        named_by = set(donors) if self.admitted is None else {*donors, self.admitted[0]}
         evidence = self._terms.history.machine.evidence
         try:
             request = partial(self._load, path, admit.version, admit.state.hex())
             await self._load_state(admit.version, admit.state, donors, path, request)
-            evidence.had(donors)
+            evidence.had(named_by)
         except DiskFailed:
             raise
         except DownloadFailed:
-            evidence.not_had(donors)
+            evidence.not_had(named_by)
             raise
         finally:
             unlink(path)
@@ -299,11 +300,11 @@ class StageAcquisition:
         """Load a file that was verified as it came, from whomever it came.
 
         Raises:
-            DownloadFailed: the disk does not give it back; it is removed.
+            DiskFailed: the disk does not give it back; it is removed.
         """
         if problem := await self._problem_of(request):
             await trio.to_thread.run_sync(unlink, path)
-            raise DownloadFailed(f"the disk has spoiled what was fetched: {problem}")
+            raise DiskFailed(f"the disk has spoiled what was fetched: {problem}")
 
     async def _load_state(
         self,

@@ -181,8 +181,9 @@ class Shelf:
         try:
             return await trio.to_thread.run_sync(_chunk, item, index)
         except FileNotFoundError:
-            if self._items.get(key) is item:
-                self._remove(key)
+            if self._items.get(key) is not item:
+                return await self._read(request)  # a checkpoint has taken a snapshot's place
+            self._remove(key)
         except OSError:  # it may pass: too many open files, brief disk errors
             pass
         return None
@@ -265,7 +266,8 @@ class Download:
 
         Args:
             idle_s: seconds without a chunk after which it is given up.
-            begins_s: the same before the first one; None: as later.
+            begins_s: it is not given up earlier, for donors may still be writing it; None: as soon
+                as later.
 
         Raises:
             DiskFailed: the disk is full or cannot be written.
@@ -304,7 +306,7 @@ class Download:
                 self._changed = trio.Event()
                 self._perform(fetch.tick(self._ports.now()), b"")
                 if fetch.progress != before:
-                    idle.deadline = trio.current_time() + idle_s
+                    idle.deadline = max(idle.deadline, trio.current_time() + idle_s)
         if self._failure is not None:
             raise self._failure
         if not fetch.done:

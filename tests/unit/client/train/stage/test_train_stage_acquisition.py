@@ -14,23 +14,27 @@ import pytest
 import trio
 
 from client.compute.checkpoint import examine, read_info
+from client.compute.process import RequestFailed
+from client.compute.requests import Failed
 from client.train.stage import stage_acquisition
 from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.transfer import blobs
-from client.train.transfer.blobs import Filed, Shelf, filed, filed_state
+from client.train.transfer.blobs import DownloadFailed, Filed, Shelf, filed, filed_state
 from client.train.transfer.inventory import offer_stored
 from model_zoo.export import export_hf
 from model_zoo.specs.model import ModelSpec
 from model_zoo.whole import build_whole
 from protocol.ids import PeerId
 from protocol.recovery import deciding, following, knowledge, trouble
-from protocol.recovery.evidence import Evidence
+from protocol.recovery.evidence import DOUBTED_AFTER, Evidence
 from protocol.recovery.stored import Lineage
+from protocol.transfer.blob import Blob
 from protocol.transfer.fetch import LIE as LIES
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, ChunkRequest, Commit
 from protocol.wire.parts import Decree
 from tests.support.hashes import state_hash
+from tests.support.recording_ports import RecordingPorts
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 LIE, _ = LIES
@@ -296,6 +300,35 @@ async def test_who_has_misled_a_newcomer_admits_it_only_if_nobody_else_serves() 
 def admit(*donors: PeerId) -> Admit:
     commit = Commit(0, 4, 1, SERVING, Decree(1, bytes(32), (SERVING,), (SERVING,), 0.0), ())
     return Admit(0, 5, ME, list(donors), commit, bytes(32))
+
+
+@pytest.mark.parametrize("comes", [False, True])
+async def test_who_admits_to_a_state_that_nobody_gives_is_doubted_like_its_donors(
+    tmp_path: Path, *, comes: bool
+) -> None:
+    """Else the only one that is believed in the end is the liar. Where it comes and our own disk
+    spoils it, nobody is."""
+    evidence, spoils = Evidence(), RequestFailed(Failed(kind="checkpoint", message="damaged"))
+    downloads = SimpleNamespace(
+        state=lambda stage, version, root: Blob(root, 7, stage, version),
+        fetch=AsyncMock(side_effect=None if comes else DownloadFailed("no donor is left")),
+    )
+    terms = SimpleNamespace(
+        downloads=downloads,
+        ports=RecordingPorts(),
+        history=SimpleNamespace(machine=SimpleNamespace(evidence=evidence)),
+        folders=SimpleNamespace(snapshots=tmp_path),
+        amendments=lambda: SimpleNamespace(rate_at=lambda _: 0.1),
+    )
+    worker = SimpleNamespace(call=AsyncMock(side_effect=spoils))
+    acquisition = StageAcquisition(
+        cast(Any, SimpleNamespace(terms=terms)), 0, cast(Any, worker), lambda *_: None
+    )
+    for _ in range(DOUBTED_AFTER):
+        acquisition.admitted = SERVING, 5
+        with pytest.raises(DownloadFailed):
+            await acquisition.load(admit(SIBLING))
+    assert [evidence.doubts(one) for one in (SERVING, SIBLING)] == [not comes] * 2
 
 
 async def test_a_state_that_the_leader_does_not_know_is_fetched_from_another_donor(

@@ -206,6 +206,24 @@ async def test_a_liar_beside_a_donor_costs_nothing_but_its_own_first_chunk(
     assert trio.current_time() <= 6 * CHUNK_S + 1
 
 
+async def test_who_gives_the_list_early_does_not_shorten_the_wait_for_who_still_writes(
+    source: Path, tmp_path: Path
+) -> None:
+    donor = downloader(source, tmp_path / "target", LIAR, DONOR)
+    donor.writes_s = 60.0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(donor.run)
+
+        async def fall_silent() -> None:
+            await donor.queried.wait()
+            donor.download.receive(LIAR, Chunk(donor.filed.blob.root, None), donor.filed.listed)
+
+        nursery.start_soon(fall_silent)
+        await donor.download.run(IDLE_S, begins_s=100.0)
+        nursery.cancel_scope.cancel()
+    assert donor.path.read_bytes() == source.read_bytes()
+
+
 async def test_a_header_stands_before_what_is_fetched(source: Path, tmp_path: Path) -> None:
     for resumable in (False, True):
         donor, target = SlowDonor(source, serves=6), tmp_path / "target"

@@ -159,6 +159,24 @@ async def test_everything_else_goes_on_while_a_chunk_is_read(
     assert await shelf.answer(other, 0) == b"others", "what was read was withdrawn meanwhile"
 
 
+async def test_a_chunk_of_a_snapshot_comes_though_a_checkpoint_takes_its_place_meanwhile(
+    tmp_path: Path, shelf: AskedShelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lasting, snapshot, read = tmp_path / "state", tmp_path / "snapshot", blobs._chunk
+    for path in (lasting, snapshot):
+        path.write_bytes(b"weights")
+    blob = shelf.has(snapshot, temporary=True)
+
+    def too_late(item: blobs._Item, index: int) -> bytes:
+        monkeypatch.setattr(blobs, "_chunk", read)
+        shelf.has(lasting)
+        return read(item, index)
+
+    monkeypatch.setattr(blobs, "_chunk", too_late)
+    assert await shelf.answer(blob, 0) == b"weights"
+    assert list(tmp_path.iterdir()) == [lasting]
+
+
 async def test_a_snapshot_of_what_is_served_already_goes_at_once(
     tmp_path: Path, shelf: AskedShelf
 ) -> None:
