@@ -95,7 +95,7 @@ def begin_encoding(
         )
     else:
         pieces, largest = _plain(numbers.view(-1), _PLAIN_DTYPES[codec], chunk), _LARGEST
-    peak = _send(pieces, payload[header.body_start :], tensor.device)
+    peak = _send(pieces, memory[header.body_start :], tensor.device)
     if means is not None:  # they have the bound of the largest number
         peak = torch.maximum(peak, means.abs().amax().float() / LARGEST_VALUE)
 
@@ -178,13 +178,13 @@ def begin_decoding(
 
 
 def _send(
-    pieces: Iterable[tuple[slice, Tensor, Tensor]], body: memoryview, device: torch.device
+    pieces: Iterable[tuple[slice, Tensor, Tensor]], body: Tensor, device: torch.device
 ) -> Tensor:
     """Copy each piece to its place while the next one is computed; return the largest of the
     numbers that come with the pieces."""
-    lane, there, largest = lane_to(device), _view(body, torch.uint8), []
+    lane, largest = lane_to(device), []
     for place, piece, peak in pieces:
-        lane.to_host(piece, there[place])
+        lane.to_host(piece, body[place])
         largest.append(peak)
     return largest[0] if len(largest) == 1 else torch.stack(largest).amax()
 
