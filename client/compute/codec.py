@@ -80,7 +80,7 @@ def begin_encoding(
     memory = lane.host_bytes(header.size_bytes)
     payload = memory.numpy().data
     write_header(payload, header)
-    largest, means = LARGEST_SCALE, None
+    largest, means, taken_out = LARGEST_SCALE, None, None
     if codec in VECTORS:
         pieces = VECTORS[codec].encode(numbers, chunk)
     elif codec in BLOCKS:
@@ -88,10 +88,10 @@ def begin_encoding(
         if header.centred:
             means = conditioning.channel_means(rows)
             lane.to_host(means.view(torch.uint8), memory[HEADER.size : header.body_start])
-            rows = rows - means[: rows.shape[1]].float()
-        by_chance = codec == "s4" and direction == "backward"
+            taken_out = means[: rows.shape[1]].float()
+        chance = key if codec == "s4" and direction == "backward" else None
         pieces = BLOCKS[codec].encode(
-            rows, chunk, rotated=header.rotated, key=key if by_chance else None
+            rows, chunk, rotated=header.rotated, means=taken_out, key=chance
         )
     else:
         pieces, largest = _plain(numbers.view(-1), _PLAIN_DTYPES[codec], chunk), _LARGEST
@@ -158,10 +158,10 @@ def begin_decoding(
     refuse: Callable[[Tensor], None]
     if header.codec in BLOCKS:
         coder = BLOCKS[header.codec]
-        good = coder.decode(lane.to_device(body), rows, chunk, rotated=header.rotated)
+        means = _checked_means(buffer, header).to(rows.device) if header.centred else None
+        sent = lane.to_device(body)
+        good = coder.decode(sent, rows, chunk, rotated=header.rotated, means=means)
         refuse = coder.refuse
-        if header.centred:
-            rows += _checked_means(buffer, header).to(rows.device)
     elif header.codec in VECTORS:
         quantiser = VECTORS[header.codec]
         good, refuse = quantiser.decode(lane.to_device(body), flat, chunk), quantiser.refuse
