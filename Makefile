@@ -110,6 +110,6 @@ $(STAMP): $(CLIENT)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) demo-out chaos-out gpu-out build dist *.egg-info client/compute/*.so .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) demo-out chaos-out gpu-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache \
 		.hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -13,12 +13,12 @@ from queue import Queue
 
 import msgspec
 
-from client.compute.errors import FrameError
 from client.compute.frames import HEADER, pack, unpack_body, unpack_header
 from client.compute.payload import Buffer
 
 AHEAD = 2
-"""Requests that are read before they are asked for; the others wait in the socket."""
+"""Requests that are read before they are asked for, with all that they carry; the others wait in
+the socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self._sending = threading.Lock()
-        self._read = Queue[Received | NodeGone | FrameError](AHEAD)
+        self._read = Queue[Received | BaseException](AHEAD - 1)  # the thread has one more
         threading.Thread(target=self._read_ahead, name="requests", daemon=True).start()
 
     def receive(self) -> Received:
@@ -49,9 +49,10 @@ class Channel:
         Raises:
             NodeGone: the other end is closed.
             FrameError: the bytes are no frame.
+            MemoryError: there is no room for it.
         """
         received = self._read.get()
-        if isinstance(received, Exception):
+        if isinstance(received, BaseException):
             raise received
         return received
 
@@ -78,7 +79,7 @@ class Channel:
         try:
             while True:
                 self._read.put(self._frame())
-        except (NodeGone, FrameError) as error:
+        except BaseException as error:  # whoever waits for a request would wait for ever
             self._read.put(error)
 
     def _frame(self) -> Received:

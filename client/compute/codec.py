@@ -80,7 +80,7 @@ def begin_encoding(
     memory = lane.host_bytes(header.size_bytes)
     payload = memory.numpy().data
     write_header(payload, header)
-    largest, means = LARGEST_SCALE, None
+    largest, means, taken_out = LARGEST_SCALE, None, None
     if codec in VECTORS:
         pieces = VECTORS[codec].encode(numbers, chunk)
     elif codec in BLOCKS:
@@ -88,14 +88,14 @@ def begin_encoding(
         if header.centred:
             means = conditioning.channel_means(rows)
             lane.to_host(means.view(torch.uint8), memory[HEADER.size : header.body_start])
-            rows = rows - means[: rows.shape[1]].float()
-        by_chance = codec == "s4" and direction == "backward"
+            taken_out = means[: rows.shape[1]].float()
+        chance = key if codec == "s4" and direction == "backward" else None
         pieces = BLOCKS[codec].encode(
-            rows, chunk, rotated=header.rotated, key=key if by_chance else None
+            rows, chunk, rotated=header.rotated, means=taken_out, key=chance
         )
     else:
         pieces, largest = _plain(numbers.view(-1), _PLAIN_DTYPES[codec], chunk), _LARGEST
-    peak = _send(pieces, payload[header.body_start :], tensor.device)
+    peak = _send(pieces, memory[header.body_start :], tensor.device)
     if means is not None:  # they have the bound of the largest number
         peak = torch.maximum(peak, means.abs().amax().float() / LARGEST_VALUE)
 
@@ -158,10 +158,10 @@ def begin_decoding(
     refuse: Callable[[Tensor], None]
     if header.codec in BLOCKS:
         coder = BLOCKS[header.codec]
-        good = coder.decode(lane.to_device(body), rows, chunk, rotated=header.rotated)
+        means = _checked_means(buffer, header).to(rows.device) if header.centred else None
+        sent = lane.to_device(body)
+        good = coder.decode(sent, rows, chunk, rotated=header.rotated, means=means)
         refuse = coder.refuse
-        if header.centred:
-            rows += _checked_means(buffer, header).to(rows.device)
     elif header.codec in VECTORS:
         quantiser = VECTORS[header.codec]
         good, refuse = quantiser.decode(lane.to_device(body), flat, chunk), quantiser.refuse
@@ -178,13 +178,13 @@ def begin_decoding(
 
 
 def _send(
-    pieces: Iterable[tuple[slice, Tensor, Tensor]], body: memoryview, device: torch.device
+    pieces: Iterable[tuple[slice, Tensor, Tensor]], body: Tensor, device: torch.device
 ) -> Tensor:
     """Copy each piece to its place while the next one is computed; return the largest of the
     numbers that come with the pieces."""
-    lane, there, largest = lane_to(device), _view(body, torch.uint8), []
+    lane, largest = lane_to(device), []
     for place, piece, peak in pieces:
-        lane.to_host(piece, there[place])
+        lane.to_host(piece, body[place])
         largest.append(peak)
     return largest[0] if len(largest) == 1 else torch.stack(largest).amax()
 

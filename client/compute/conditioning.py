@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from client.compute.payload import BLOCK
 
-_ROTATION, _ROWS = 64, 256
+_ROTATION, _ROWS = 64, 128
 """Numbers of a group, and rows that are widened at once."""
 
 
@@ -43,7 +43,7 @@ def tree_sums(rows: Tensor) -> Tensor:
 def channel_means(rows: Tensor) -> Tensor:
     """Mean of each channel of (R, C), as bf16 (P,)."""
     if is_exact(rows):
-        parts = [part.double().sum(dim=0) for part in torch.split(rows, _ROWS)]
+        parts = [part.sum(dim=0, dtype=torch.float64) for part in torch.split(rows, _ROWS)]
         sums = torch.stack(parts).sum(dim=0)
     else:
         sums = rows.sum(dim=0)
@@ -56,18 +56,20 @@ def rotate(numbers: Tensor) -> Tensor:
     """Multiply each group of 64 of a contiguous tensor by the Hadamard matrix; its own inverse.
 
     Sylvester's matrix, orthogonal and symmetric, by the fast transform: six times sums and
-    differences of the two halves, interleaved.
+    differences of the two halves, interleaved. Groups are columns meanwhile, so that what is added
+    lies side by side.
     """
     groups = numbers.reshape(-1, _ROTATION)
     if not is_exact(numbers):
         return (groups @ _hadamard(numbers.device)).view(numbers.shape)
+    columns = groups.t().contiguous()  # (64, G)
+    pairs = torch.empty_like(columns)
     for _ in range(_ROTATION.bit_length() - 1):
-        upper, lower = groups.chunk(2, dim=1)  # (G, 32) each
-        pairs = groups.new_empty(len(groups), _ROTATION // 2, 2)
-        torch.add(upper, lower, out=pairs[:, :, 0])
-        torch.sub(upper, lower, out=pairs[:, :, 1])
-        groups = pairs.view(-1, _ROTATION)
-    return groups.mul_(1 / math.sqrt(_ROTATION)).view(numbers.shape)
+        upper, lower = columns.chunk(2)  # (32, G) each
+        torch.add(upper, lower, out=pairs[0::2])
+        torch.sub(upper, lower, out=pairs[1::2])
+        columns, pairs = pairs, columns
+    return columns.t().contiguous().mul_(1 / math.sqrt(_ROTATION)).view(numbers.shape)
 
 
 @cache

@@ -59,8 +59,10 @@ def _answer(channel: Channel, number: int, reply: Answer, payloads: Sequence[Buf
     with suppress(NodeGone):  # `receive` raises it in the thread that can act on it
         try:
             channel.send(number, reply, payloads)
-        except FrameError as error:
-            channel.send(number, Failed(kind="internal", message=str(error)), ())
+        except NodeGone:
+            raise
+        except Exception as error:  # in a thread nobody would see it, and the node would wait
+            channel.send(number, Failed(kind="internal", message=f"no reply: {error}"), ())
 
 
 def die_with_parent(parent: int) -> None:

@@ -24,7 +24,7 @@ def packaging(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of the folder with the files that are made for the wheel."""
     root = tmp_path_factory.mktemp("generated")
     for name in ("packaging", "client"):
-        ignored = shutil.ignore_patterns("__pycache__", "screenshots", "*.so")
+        ignored = shutil.ignore_patterns("__pycache__", "screenshots")
         shutil.copytree(PACKAGING.parent / name, root / name, ignore=ignored, symlinks=True)
     verdict = run(sys.executable, str(root / "packaging" / "generate.py"))
     assert verdict.returncode == 0, verdict.stderr

@@ -93,6 +93,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     place = Installed(tmp_path_factory.mktemp("wheel"))
     wheel = build(sources, place.folder)
+    assert wheel.name.endswith("-py3-none-any.whl")  # as packaging/README.md says
     python = str(place.environment / "bin" / "python")
     finish([sys.executable, "-m", "venv", "--without-pip", str(place.environment)])
     finish([sys.executable, "-m", "pip", "--python", python, *PIP, "--no-deps", str(wheel)])

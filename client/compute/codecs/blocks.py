@@ -48,9 +48,9 @@ _MIXER = 0x45D9F3B  # T. Mueller's; a product with 32 bits fits into int64
 
 
 def chunk_of(device: torch.device) -> int:
-    """Return the numbers to code at a time: 2 MiB stay in a processor's cache; enough for a large
-    GPU, and 256 MiB of scratch at most."""
-    return 1 << 19 if device.type == "cpu" else 1 << 25
+    """Return the numbers to code at a time: 512 KiB for each thread stay in the cache of its core;
+    enough for a large GPU, and 256 MiB of scratch at most."""
+    return torch.get_num_threads() << 17 if device.type == "cpu" else 1 << 25
 
 
 def rounding_key(swarm: str, step: int, microbatch: int, boundary: int) -> bytes:
@@ -71,7 +71,13 @@ class Blocks:
         self._block_bytes = SCALE_BYTES + BLOCK * bits // 8
 
     def encode(
-        self, rows: Tensor, chunk: int, *, rotated: bool, key: bytes | None = None
+        self,
+        rows: Tensor,
+        chunk: int,
+        *,
+        rotated: bool,
+        means: Tensor | None = None,
+        key: bytes | None = None,
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Quantise rows (R, C) fp32.
 
@@ -79,18 +85,21 @@ class Blocks:
             rows: the numbers.
             chunk: about so many at a time.
             rotated: whether groups are rotated first.
+            means: of channels, fp32 (C,), which are taken out before.
             key: of `rounding_key`, by which numbers are rounded at random; None: to the nearest.
 
         Yields:
             Where a piece belongs in the body, its bytes (uint8, on the device), and the largest of
             its scales: above `LARGEST_SCALE`, or NaN, the tensor has to be refused.
         """
-        for place, part in self._pieces(rows, chunk):
+        for place, part in self._pieces(rows, chunk, whole=means is not None):
+            part = part if means is None else part - means
             blocks = rotate(blocks_of(part)) if rotated else blocks_of(part)
-            peaks = blocks.abs().amax(dim=1, keepdim=True)  # NaN if any is
+            scratch = blocks.abs()
+            peaks = scratch.amax(dim=1, keepdim=True)  # NaN if any is
             scales = peaks.mul_(1 / self._largest).clamp_(min=SMALLEST_SCALE)
             bits = scales.view(torch.int32).add(0xFFFF).bitwise_and_(~0xFFFF)  # up to a bf16
-            blocks = blocks * bits.view(torch.float32).reciprocal()
+            blocks = torch.mul(blocks, bits.view(torch.float32).reciprocal(), out=scratch)
             if key is None:
                 values = blocks.round_()
             else:
@@ -100,23 +109,36 @@ class Blocks:
             sent = (bits >> 16).to(torch.int16).view(torch.uint8)
             yield place, torch.cat([sent, self._packed(values)], dim=1).view(-1), scales.amax()
 
-    def decode(self, body: Tensor, rows: Tensor, chunk: int, *, rotated: bool) -> Tensor:
-        """Read a body from outside, uint8, into rows (R, C), about so many numbers at a time.
+    def decode(
+        self,
+        body: Tensor,
+        rows: Tensor,
+        chunk: int,
+        *,
+        rotated: bool,
+        means: Tensor | None = None,
+    ) -> Tensor:
+        """Read a body from outside, uint8, into rows (R, C), about so many numbers at a time, and
+        add the means of channels, fp32 (C,).
 
         Returns:
             Whether it is good, as a number on the device; what was read counts only if it is. A
             scale outside the allowed range, or a value that no encoder writes, is not.
         """
         good = torch.ones((), dtype=torch.bool, device=rows.device)
-        for place, part in self._pieces(rows, chunk):
+        for place, part in self._pieces(rows, chunk, whole=means is not None):
             scales, values = self._parts(body[place])
             low, high = torch.aminmax(scales)  # both are NaN if any is
             good &= (low >= SMALLEST_SCALE) & (high <= LARGEST_SCALE)
             good &= values.amin() >= -self._largest
-            blocks = values * scales
+            blocks = values.mul_(scales)
             if rotated:
                 blocks = rotate(blocks)
-            part.copy_(blocks.view(len(part), -1)[:, : part.shape[1]])
+            found = blocks.view(len(part), -1)[:, : part.shape[1]]
+            if means is None:
+                part.copy_(found)
+            else:
+                torch.add(found, means, out=part)
         return good
 
     def refuse(self, body: Tensor) -> None:
@@ -151,11 +173,11 @@ class Blocks:
             return scales, packed.view(torch.int8).float()
         return scales, unpack(packed, self._bits, BLOCK).float().sub_(_BIAS)
 
-    def _pieces(self, rows: Tensor, chunk: int) -> Iterator[tuple[slice, Tensor]]:
-        """Cut rows (R, C) into some whole rows each, or a single row into some whole blocks; yield
-        where their bytes are, and the rows."""
+    def _pieces(self, rows: Tensor, chunk: int, *, whole: bool) -> Iterator[tuple[slice, Tensor]]:
+        """Cut rows (R, C) into some whole rows each, or a single row into some whole blocks, unless
+        it is to stay ``whole``; yield where their bytes are, and the rows."""
         per_row, at = -(-rows.shape[1] // BLOCK), 0
-        if len(rows) > 1:
+        if whole or len(rows) > 1:
             parts = torch.split(rows, max(1, chunk // (per_row * BLOCK)))
         else:
             parts = torch.split(rows, max(1, chunk // BLOCK) * BLOCK, dim=1)

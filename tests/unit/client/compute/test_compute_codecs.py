@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from client.compute.codec import decode, encode
 from client.compute.codecs import blocks
 from client.compute.errors import CodecError, PoisonedTensor
+from client.compute.lane import Lane
 from client.compute.payload import HEADER, Direction, largest_payload_bytes
 from model_zoo.specs.codec import CODECS, Codec
 
@@ -76,6 +77,29 @@ def test_neither_pieces_nor_threads_show(
         torch.set_num_threads(threads)
         monkeypatch.setattr(blocks, "chunk_of", lambda device, chunk=chunk: chunk)
         found.add(coded(tensor, codec, direction))
+    assert len(found) == 1
+
+
+@every_way
+def test_bytes_are_copied_into_memory_that_the_lane_has_given(
+    codec: Codec, direction: Direction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a GPU torch knows then that the copy is under way, also where the pass fails meanwhile,
+    and gives the memory to nobody else."""
+    lane, found = Lane(torch.device("cpu")), list[torch.Tensor]()
+
+    def host_bytes(count: int) -> torch.Tensor:
+        found.append(torch.empty(count, dtype=torch.uint8))
+        return found[0]
+
+    def to_host(source: torch.Tensor, target: torch.Tensor) -> None:
+        assert target.untyped_storage().data_ptr() == found[0].untyped_storage().data_ptr()
+        target.copy_(source)
+
+    monkeypatch.setattr(lane, "host_bytes", host_bytes)
+    monkeypatch.setattr(lane, "to_host", to_host)
+    monkeypatch.setattr("client.compute.codec.lane_to", lambda device: lane)
+    sent(numbers(codec), codec, direction)
     assert len(found) == 1
 
 

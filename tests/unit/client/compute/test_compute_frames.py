@@ -3,6 +3,7 @@
 import socket
 import traceback
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -128,22 +129,35 @@ def test_a_channel_reads_ahead_and_leaves_the_rest_in_the_socket(connected) -> N
         for sent in range(100):
             for buffer in pack(sent, MESSAGE, [bytes(4 << 20)]):
                 node.sendall(buffer)
-    assert sent <= AHEAD + 1
+    assert sent == AHEAD
     assert [channel.receive().id for _ in range(sent)] == list(range(sent))
 
 
-def test_an_answer_that_no_frame_holds_becomes_a_failure(connected) -> None:
+@pytest.mark.parametrize("payloads", [[b""] * 2000, [None]], ids=["too many", "no bytes"])
+def test_an_answer_that_no_frame_holds_becomes_a_failure(connected, payloads) -> None:
     channel, node = connected
-    _answer(channel, 5, Done(), [b""] * 2000)
-    envelope, payloads = parse(node.recv(10_000))
+    _answer(channel, 5, Done(), payloads)
+    envelope, sent = parse(node.recv(10_000))
     failed = msgspec.msgpack.decode(envelope.message, type=Failed)
-    assert (envelope.id, failed.kind, payloads) == (5, "internal", [])
+    assert (envelope.id, failed.kind, sent) == (5, "internal", [])
 
 
 def test_bytes_that_are_no_frame_end_the_worker(connected) -> None:
     channel, node = connected
     node.sendall(frame(magic=b"XXXX"))
     with pytest.raises(FrameError):
+        channel.receive()
+
+
+def test_a_request_for_which_there_is_no_room_ends_the_worker(connected, monkeypatch) -> None:
+    def full(channel, size: int) -> bytearray:
+        raise MemoryError
+
+    monkeypatch.setattr(Channel, "_exactly", full)
+    channel = Channel(connected[1])
+    get = partial(channel._read.get, timeout=10)
+    monkeypatch.setattr(channel._read, "get", get)
+    with pytest.raises(MemoryError):
         channel.receive()
 
 
