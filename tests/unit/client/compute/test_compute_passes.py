@@ -12,7 +12,7 @@ from client.compute.codec import encode
 from client.compute.passes import LARGEST_GRADIENT
 from client.compute.payload import seal
 from client.compute.replica import squared_norm, step_scale
-from client.compute.requests import Load, Save
+from client.compute.requests import Load, Probe, Save
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.stages import summed_loss
@@ -254,6 +254,10 @@ def test_running_out_of_memory_is_survived(monkeypatch) -> None:
     backward = BackwardTask(step=0, microbatch=2)
     assert first.fails(backward, gradient).kind == "graph"  # given up to free memory
     first.call(backward, gradient, tokens_of(1))
+    first.call(ForwardTask(step=0, microbatch=3), tokens_of(1))
+    monkeypatch.setattr(device, "probe", lambda request: torch.empty(1 << 50))
+    assert first.fails(Probe(sizes=[])).kind == "oom"
+    assert not first.replica.slot.graphs, "given up also for what is no pass"
 
 
 def test_a_worker_does_without_sympy(monkeypatch) -> None:
