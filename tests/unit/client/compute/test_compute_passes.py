@@ -246,6 +246,12 @@ def test_a_large_vocabulary_is_trained(vocab) -> None:
 def test_running_out_of_memory_is_survived(monkeypatch) -> None:
     chain = Chain([2, 2])
     (gradient,), first, (before, _) = chain.run(1).gradients, chain.workers[0], chain.sums
+    first.call(ForwardTask(step=0, microbatch=1), tokens_of(1))
+    assert first.replica.slot.graphs
+    with monkeypatch.context() as patch:
+        patch.setattr(device, "probe", lambda request: torch.empty(1 << 50))
+        assert first.fails(Probe(sizes=[])).kind == "oom"
+    assert not first.replica.slot.graphs, "given up also for what is no pass"
     first.call(ForwardTask(step=0, microbatch=2), tokens_of(1))
     with monkeypatch.context() as patch:
         patch.setattr(first.replica.module, "forward", lambda *given: torch.empty(1 << 50))
@@ -254,10 +260,6 @@ def test_running_out_of_memory_is_survived(monkeypatch) -> None:
     backward = BackwardTask(step=0, microbatch=2)
     assert first.fails(backward, gradient).kind == "graph"  # given up to free memory
     first.call(backward, gradient, tokens_of(1))
-    first.call(ForwardTask(step=0, microbatch=3), tokens_of(1))
-    monkeypatch.setattr(device, "probe", lambda request: torch.empty(1 << 50))
-    assert first.fails(Probe(sizes=[])).kind == "oom"
-    assert not first.replica.slot.graphs, "given up also for what is no pass"
 
 
 def test_a_worker_does_without_sympy(monkeypatch) -> None:
