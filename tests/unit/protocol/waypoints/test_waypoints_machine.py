@@ -329,6 +329,13 @@ class TestShowing:
         world.shown(fresh, old, by=3)
         assert fresh.newest == world.machines[1].newest
 
+    def test_links_that_are_ours_cost_no_check(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        world.close(2 * EVERY)
+        monkeypatch.setattr("protocol.waypoints.machine.check_link", pytest.fail)
+        world.shown(world.machines[1], chain_of(world, 1))
+
     def test_what_a_link_has_shown_ends_with_it(self) -> None:
         world = two_by_two()
         world.close(EVERY)
