@@ -301,6 +301,15 @@ class TestBeginning:
                 assert adopted(follower.receive(decider, Stored(begun), 2.3)) == begun
                 assert follower.may_begin(1, 2.3)
 
+    def test_one_who_comes_and_goes_without_end_does_not_put_it_off_for_ever(self) -> None:
+        me = first(PEERS, SEED.era)
+        made, other = self.new(me), next(peer for peer in PEERS if peer != me)
+        for second in range(1, int(FORGET_S) + 2):
+            live = set(PEERS) - {other} if second % 2 else PEERS
+            effects = made.update(context(None, None, live=live), float(second))
+            assert second >= FORGET_S or adopted(effects) is None
+        assert made.open
+
     @pytest.mark.parametrize("steps", [0, 5])
     def test_of_two_that_began_apart_who_has_nothing_follows(self, steps: int) -> None:
         """Of two that have nothing it is the one whose lineage is the earlier one."""
