@@ -170,6 +170,9 @@ def _tested(node: ast.AST) -> Iterator[ast.AST]:
             for part in node.body if here else node.orelse:
                 yield from _tested(part)
             return
+        case ast.IfExp(test=ast.Compare(left=ast.Attribute(attr="platform"))):
+            yield from _tested(node.body if _holds_here(node.test) else node.orelse)
+            return
     yield node
     for part in ast.iter_child_nodes(node):
         yield from _tested(part)

@@ -267,8 +267,7 @@ class Training:
             self._pauses.pause(None, f"{why}; {why.next_step}")
 
     def _known_capacity(self) -> Capacity:
-        if self.capacity is None:
-            raise RuntimeError("a stage is only assigned after our capacity was advertised")
+        assert self.capacity is not None, "a stage is assigned after our capacity was advertised"
         return self.capacity
 
 

@@ -197,9 +197,7 @@ class Auditing:
             plan: the plan that we follow.
             digest: for which we are Ready.
         """
-        me, terms, step, counts = self._place.me, self._terms, plan.step, self._counts(plan)
-        if not self.active or me not in counts or len(counts) < 2:
-            return []
+        me, terms, step = self._place.me, self._terms, plan.step
         if self._drawn[0] != step:
             self._drawn = step, None if self._is_auditing else self._draw(plan, digest)
         member, self._ours = self._drawn[1], None
@@ -210,7 +208,8 @@ class Auditing:
         self._ours = AuditNotice(plan.stage, step, plan.attempt, member, segment)
         if not self._can_be_audited(plan, me, self._ours):
             return []
-        return [Send(peer, self._ours) for peer in counts if peer not in (me, member)]
+        others = (PeerId(m.peer) for m in plan.members if m.peer not in (me, member))
+        return [Send(peer, self._ours) for peer in others]
 
     @property
     def _is_auditing(self) -> bool:

@@ -213,10 +213,8 @@ class Waypoints:
     def _checked(
         self, before: Sequence[tuple[WaypointLink, Waypoint]], link: WaypointLink
     ) -> Waypoint:
-        if len(before) < len(self._links) and self._links[len(before)][0] == link:
-            same = all(one[0] == two[0] for one, two in zip(before, self._links, strict=False))
-            if same:
-                return self._links[len(before)][1]
+        if (*(known for known, _ in before), link) == self.chain[: len(before) + 1]:
+            return self._links[len(before)][1]
         last = before[-1][1] if before else self._beginning
         return check_link(last, link, self._swarm, self._stages, self.steps)
 

@@ -10,11 +10,12 @@ import trio
 from client.net.connection_limiter import HostLimits
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, PeerDown, PeerUp
-from client.net.strangers import MESSAGES_BURST, MESSAGES_PER_S
+from client.net.strangers import MESSAGES_BURST, MESSAGES_PER_S, Strangers
 from client.net.windows import INITIAL_WINDOW_BYTES
 from protocol.wire.messages import Goodbye, Heartbeat, Hello, Message
 from tests.support.arrivals import backward, is_up, next_inbound, say, until
 from tests.support.loopback import Networks
+from tests.support.protocol_examples import peer
 
 HELLO = Hello(1, None, "test")
 PATIENT = HostLimits(hello_s=20.0)
@@ -117,3 +118,13 @@ async def test_members_do_not_wait_behind_what_strangers_say(
         for _ in range(count):
             await next_inbound(a)
         assert (trio.current_time() - began > late_s) is (not member)
+
+
+async def test_what_a_newcomer_sends_first_is_read_at_once_and_much_more_at_a_rate(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    took, began = Strangers(lambda peer: False).intake(peer(1)), trio.current_time()
+    await took(300_000, 1000)  # the records of a large swarm
+    assert trio.current_time() == began
+    await took(1_000_000, 100)
+    assert 20 < trio.current_time() - began < 40

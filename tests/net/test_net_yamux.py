@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import cast
 
 import pytest
@@ -405,6 +406,23 @@ async def test_reset_wakes_both_sides(pair: Callable[[], object]) -> None:
         far.reset()
     with pytest.raises(StreamReset):
         await near.send_all([b"x"])
+
+
+async def test_the_end_of_a_session_wakes_who_waits_on_a_stream(pair: Callable[[], object]) -> None:
+    near, far = await streams(pair)
+    with pytest.raises(trio.TooSlowError):
+        await near.send_all([b"x" * (INITIAL_WINDOW_BYTES + 1)], stall_s=0.1)
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+
+            async def wait_end(wait: Callable[[], Awaitable[object]]) -> None:
+                with pytest.raises(ConnectionLost):
+                    await wait()
+
+            nursery.start_soon(wait_end, near.receive_some)
+            nursery.start_soon(wait_end, partial(near.send_all, [b"x"]))
+            await trio.testing.wait_all_tasks_blocked()
+            await cast(YamuxSession, far._session).go_away()
 
 
 async def test_streams_do_not_wait_for_each_other(pair: Callable[[], object]) -> None:

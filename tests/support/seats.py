@@ -6,12 +6,18 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from client.lab.simulate.electing import UnsplitElector, UnsplitQuorum
+from protocol.agreed import AgreedList
 from protocol.decree.elector import Elector
 from protocol.ids import PeerId
+from protocol.pipeline.effects import ApplyTask, Compute, Outcome
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum
+from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
+from protocol.wire.messages import Plan
+from protocol.wire.parts import PlanMember
+from tests.support.decrees import commit_of
 
 
 def view_of(
@@ -60,3 +66,25 @@ def seat_of(
         elector=elector or UnsplitElector(),
         **(usual | parts),
     )
+
+
+def alone(me: PeerId, step: int, **parts: Any) -> Seat:
+    """The seat of the only replica of a run of one stage."""
+    made = seat_of(Place(me, 0, 1, 4), step, **parts)
+    made.leasing.ask = lambda *_: []  # it is to close its step at once
+    made.update_view(view_of(step, [me]), 0.0)
+    made.quorum.settle([me], [me], step, 0.0)
+    return made
+
+
+def closes(seat: Seat, amended: AgreedList = ()) -> tuple[ApplyTask, list[SeatEffect]]:
+    """A replica that is alone follows its own plan and applies it."""
+    me = seat.place.me
+    mine = [PlanMember(me, b"\x0f")]
+    seat.pipeline.done = lambda: {*range(4 * seat.step, 4 * seat.step + 4)}
+    effects = seat.receive(me, Plan(0, seat.step, 1, mine, [0, 64], [], amended=amended), 1.0)
+    effects += seat.receive(
+        me, commit_of(0, seat.step, 1, seat.member.ready, [me], loss_sum=1.0), 1.0
+    )
+    [task] = [e.task for e in effects if isinstance(e, Compute) and isinstance(e.task, ApplyTask)]
+    return task, list(seat.computed(task, Outcome(hash="00" * 32), 1.0))

@@ -15,7 +15,10 @@ from tests.mutant_hook.sitecustomize import changed
 from tests.mutants import PACKAGES, REPOSITORY, Mutant, Trials, mutants
 from tests.support.cli_process import apart
 
-SOURCE = """def first(given, limit):
+SOURCE = """ELSEWHERE = "a" if sys.platform == "darwin" else "b"
+
+
+def first(given, limit):
     if given.size < limit and limit is not None:  # näher
         given.clear()
     return [] if not given else (

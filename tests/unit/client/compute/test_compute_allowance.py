@@ -37,6 +37,16 @@ def test_a_gpu_is_held_to_its_share(monkeypatch: pytest.MonkeyPatch, name: str) 
     assert set_to == {"cuda:1": [(0.4, device)], "mps": [(0.4,)], "cpu": []}[name]
 
 
+@pytest.mark.parametrize("reruns", [True, False])
+def test_where_blocks_run_twice_memory_is_given_back_at_once(
+    monkeypatch: pytest.MonkeyPatch, reruns: bool
+) -> None:
+    given_back: list[bool] = []
+    monkeypatch.setattr(allowance, "give_back_at_once", lambda: given_back.append(True))
+    allowance.enforce(open_request(0, [4], reruns_blocks=reruns), torch.device("cpu"))
+    assert given_back == [True] * reruns
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_a_process_that_does_other_things_is_not_limited() -> None:
     before = resource.getrlimit(resource.RLIMIT_DATA)

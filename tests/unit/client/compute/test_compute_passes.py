@@ -12,7 +12,7 @@ from client.compute.codec import encode
 from client.compute.passes import LARGEST_GRADIENT
 from client.compute.payload import seal
 from client.compute.replica import squared_norm, step_scale
-from client.compute.requests import Load, Save
+from client.compute.requests import Load, Probe, Save
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import learning_rate, stage_clip
 from model_zoo.stages import summed_loss
@@ -246,6 +246,12 @@ def test_a_large_vocabulary_is_trained(vocab) -> None:
 def test_running_out_of_memory_is_survived(monkeypatch) -> None:
     chain = Chain([2, 2])
     (gradient,), first, (before, _) = chain.run(1).gradients, chain.workers[0], chain.sums
+    first.call(ForwardTask(step=0, microbatch=1), tokens_of(1))
+    assert first.replica.slot.graphs
+    with monkeypatch.context() as patch:
+        patch.setattr(device, "probe", lambda request: torch.empty(1 << 50))
+        assert first.fails(Probe(sizes=[])).kind == "oom"
+    assert not first.replica.slot.graphs, "given up also for what is no pass"
     first.call(ForwardTask(step=0, microbatch=2), tokens_of(1))
     with monkeypatch.context() as patch:
         patch.setattr(first.replica.module, "forward", lambda *given: torch.empty(1 << 50))

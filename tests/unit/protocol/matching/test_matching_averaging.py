@@ -7,9 +7,14 @@ from model_zoo.specs.local_rounds import LocalRounds
 from protocol.ids import Stage
 from protocol.manifest import StageCost
 from protocol.matching.averaging import DROP, WORTH, Averaging
+from protocol.matching.board import Board
+from protocol.matching.bodies import COMMITTED, Posting
+from protocol.matching.context import Context
 from protocol.matching.member import Member
 from protocol.matching.population import Population
-from tests.support.matching_examples import manifest, peer
+from protocol.matching.prospects import Beside
+from protocol.wire.letters import Mandate
+from tests.support.matching_examples import NOW, WALL_S, manifest, peer
 
 FLOPS = 50e9
 HOUSEHOLD, LAN = 2.5e6, 1e9
@@ -96,3 +101,13 @@ def test_who_has_no_replica_beside_it_that_serves() -> None:
     assert not population.serves_without(Stage(0), peer(0))
     second = member(1, 1, LAN, second=0)
     assert population.evolve({peer(1): second}).serves_without(Stage(0), peer(0))
+
+
+def test_a_second_stage_is_one_beside_the_main_one() -> None:
+    board, empty = Board(4), (COMMITTED, 0, 0, 0, 0, 1, 1, 2, 0)
+    context = Context(peer(0), swarm([1, 3]), board, WALL_S - NOW)
+    beside = Beside(context, lambda now: Stage(1))
+    beside.wait_until({}, NOW)
+    postings = [Posting(stage, Mandate(1, 1), 1, 1, *empty) for stage in range(4)]
+    found = [beside.obstacle(Stage(each.stage), each, NOW) for each in postings]
+    assert [why is None for why in found] == [True, False, True, False], found

@@ -422,6 +422,16 @@ def test_what_was_seen_outlives_the_process(tmp_path: Path) -> None:
     assert after.denies(Copy(0, 20, digest(0, 20, 9)))
 
 
+def test_what_was_said_of_either_lineage_stands_where_another_begins() -> None:
+    later = lineage(1, 20)
+    ahead, behind = stored((1, 20), (1, 30), lineage=later), stored((0, 30))
+    evidence = Evidence(Kept(known=(Known(NEXT, 20, ahead), Known(SIBLING, 20, behind))))
+    evidence.begin(FIRST, later)
+    assert evidence.vouches(Copy(1, 30, digest(1, 30)), later)
+    assert evidence.vouches(Copy(0, 30, digest(0, 30)), FIRST)
+    assert not evidence.vouches(Copy(0, 30, digest(0, 30)), later)
+
+
 def test_who_has_lost_its_key_does_not_wait_for_itself() -> None:
     before, again = Evidence(me=ME), STRANGERS[0]
     before.closed(0, 1, bytes(32), [SIBLING], 1.0, [ME, SIBLING])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as replaced
 
-from protocol.effects import Publish
+from protocol.effects import Explain, Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, peer_id_from_key, rank
 from protocol.limits import MAX_ADVERT_TTL_S
@@ -90,8 +90,11 @@ class TestLost:
     def test_the_first_by_rank_rolls_back_to_the_newest_whole_version(self) -> None:
         made = running(first(PEERS), (0, 20))
         assert adopted(made.update(context(27, None), 20.0)) is None, "it may be a hand-over"
-        lineage = adopted(made.tick(20.0 + ANSWER_S))
+        effects = made.tick(20.0 + ANSWER_S)
+        lineage = adopted(effects)
         assert (lineage.version, lineage.number) == (20, 1)
+        told = [(e.words.partition(":")[0], e.level) for e in effects if isinstance(e, Explain)]
+        assert ("training goes on from step 20", "warning") in told
         assert lineage.hashes == (digest(0, 20), digest(1, 20))
 
     @pytest.mark.parametrize(("gone", "waits"), [(False, True), (True, False)])
@@ -297,6 +300,15 @@ class TestBeginning:
                 follower = self.new(other)
                 assert adopted(follower.receive(decider, Stored(begun), 2.3)) == begun
                 assert follower.may_begin(1, 2.3)
+
+    def test_one_who_comes_and_goes_without_end_does_not_put_it_off_for_ever(self) -> None:
+        me = first(PEERS, SEED.era)
+        made, other = self.new(me), next(peer for peer in PEERS if peer != me)
+        for second in range(1, int(FORGET_S) + 2):
+            live = set(PEERS) - {other} if second % 2 else PEERS
+            effects = made.update(context(None, None, live=live), float(second))
+            assert second >= FORGET_S or adopted(effects) is None
+        assert made.open
 
     @pytest.mark.parametrize("steps", [0, 5])
     def test_of_two_that_began_apart_who_has_nothing_follows(self, steps: int) -> None:

@@ -9,16 +9,15 @@ from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
 from protocol.agreed import AgreedAmendment, AgreedList
 from protocol.amendments.amendment import digest_of
 from protocol.amendments.book import Amendments
-from protocol.pipeline.effects import ApplyTask, Compute, Outcome
 from protocol.pipeline.place import Place
-from protocol.seat.effects import AgreedOn, SeatEffect
+from protocol.seat.effects import AgreedOn
 from protocol.seat.seat import Seat
 from protocol.wire.messages import Plan
 from protocol.wire.parts import PlanMember
 from tests.support.amended_runs import Run, amendment
-from tests.support.decrees import commit_of, promised_by
+from tests.support.decrees import promised_by
 from tests.support.protocol_examples import SWARM, peer
-from tests.support.seats import seat_of, view_of
+from tests.support.seats import alone, closes, seat_of, view_of
 
 ME, LEADER, BEFORE = (peer(n) for n in (1, 2, 4))
 STAGE, STEP = 1, 3
@@ -95,29 +94,9 @@ def test_who_begins_from_a_copy_takes_over_what_others_agreed_on(
     assert follows(seat, NAMED, 2)
 
 
-def alone(book: Amendments | None, step: int = STEP) -> Seat:
-    made = seat_of(Place(ME, 0, 1, 4), step, steps=100, amendments=book)
-    made.leasing.ask = lambda *_: []  # it is to close its step at once
-    made.update_view(view_of(step, [ME]), 0.0)
-    made.quorum.settle([ME], [ME], step, 0.0)
-    return made
-
-
-def closes(seat: Seat, amended: AgreedList) -> tuple[ApplyTask, list[SeatEffect]]:
-    """A replica that is alone follows its own plan and applies it."""
-    mine = [PlanMember(ME, b"\x0f")]
-    seat.pipeline.done = lambda: {*range(4 * seat.step, 4 * seat.step + 4)}
-    effects = seat.receive(ME, Plan(0, seat.step, 1, mine, [0, 64], [], amended=amended), 1.0)
-    effects += seat.receive(
-        ME, commit_of(0, seat.step, 1, seat.member.ready, [ME], loss_sum=1.0), 1.0
-    )
-    [task] = [e.task for e in effects if isinstance(e, Compute) and isinstance(e.task, ApplyTask)]
-    return task, list(seat.computed(task, Outcome(hash="00" * 32), 1.0))
-
-
 def test_a_step_is_applied_with_the_rate_of_its_plan(book: Amendments) -> None:
     book.take(amendment(RUN, SWARM, from_step=STEP + 2, lr=5e-3))
-    seat = alone(book)
+    seat = alone(ME, STEP, steps=100, amendments=book)
     first = book.propose((), STEP)
     task, effects = closes(seat, first)
     assert task.rate is None  # it does not hold yet
@@ -132,7 +111,7 @@ def test_a_step_is_applied_with_the_rate_of_its_plan(book: Amendments) -> None:
 
 
 def test_a_longer_run_is_not_finished(book: Amendments) -> None:
-    seat = alone(book, step=100)
+    seat = alone(ME, 100, steps=100, amendments=book)
     assert seat.finished
     book.take(amendment(RUN, SWARM, steps=101))
     seat.amended(0.0)

@@ -13,7 +13,7 @@ from protocol.rounds.quorum import Quorum
 from protocol.view import SwarmView, leader
 from protocol.wire.messages import LedgerReport, Plan, Reduced
 from protocol.wire.parts import PlanMember
-from tests.support.seats import seat_of, view_of
+from tests.support.seats import alone, closes, seat_of, view_of
 
 ME, SIBLING, *BEFORE = (peer_id_from_key(bytes([n]) * 32) for n in range(5))
 STEP = 7
@@ -79,3 +79,10 @@ def test_a_leader_whose_plan_we_follow_is_not_named_for_what_it_has_not_reported
     assert named == {third}
     seat.update_view(view(step), 2 * until)
     assert SIBLING in seat.status(1.0).missing
+
+
+def test_what_its_rounds_take_says_how_long_others_are_waited_for() -> None:
+    seat, task_s = alone(ME, STEP), 0.01
+    assert seat._obstruction.patience_s(task_s) == FIRST_S
+    closes(seat)
+    assert seat._obstruction.patience_s(task_s) < FIRST_S

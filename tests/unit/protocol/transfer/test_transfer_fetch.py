@@ -245,6 +245,7 @@ def test_a_donor_that_falls_silent_half_way_is_given_up() -> None:
 def test_silent_donors_are_asked_again() -> None:
     fetch = begin(1, A, B)
     fetch.lists(A)
+    assert not fetch.tick(LOOK_S - 1), "not all the time"
     again = [e.peer for e in fetch.tick(LOOK_S) if isinstance(e, Send)]
     assert again == [B]
 

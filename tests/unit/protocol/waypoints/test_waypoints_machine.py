@@ -329,6 +329,24 @@ class TestShowing:
         world.shown(fresh, old, by=3)
         assert fresh.newest == world.machines[1].newest
 
+    def test_links_that_are_ours_cost_no_check(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        world.close(2 * EVERY)
+        monkeypatch.setattr("protocol.waypoints.machine.check_link", pytest.fail)
+        world.shown(world.machines[1], chain_of(world, 1))
+
+    def test_what_a_link_has_shown_ends_with_it(self) -> None:
+        world = two_by_two()
+        world.close(EVERY)
+        world.close(2 * EVERY)
+        fresh, (one, two) = world.made(9), chain_of(world)
+        fresh.link(peer(2), ChainLink(0, one), NOW)
+        fresh.link_down(peer(2))
+        assert fresh.link(peer(2), ChainLink(1, two), NOW) == []
+        assert fresh.newest is not None
+        assert fresh.newest.version == EVERY
+
     def test_replayed_links_are_verified_a_few_times_only(self) -> None:
         world = two_by_two()
         world.close(EVERY)

@@ -70,6 +70,8 @@ async def test_the_founders_line_is_left_and_the_other_stays_on_the_disk(tmp_pat
         name = f"stage-0-v{STEPS}.safetensors"
         found = [(volunteer.disk / name).read_bytes() for volunteer in (founder, back)]
         assert found[0] == found[1], "the state that was fetched lies on the disk"
+        offered = [item.version for _, item in back.engine.shelf._states()]
+        assert offered == [STEPS], "none of ours, whose versions would be taken for theirs"
 
 
 async def test_a_line_whose_state_is_not_to_be_had_takes_nobody_along(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from client.compute.memory import Holding
 from client.config import Settings
+from client.errors import UserError
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_context import Terms
 from protocol.held_stage import machine
@@ -53,6 +54,16 @@ def test_what_concerns_all_seats_reaches_those_that_are_open() -> None:
     assert stages.sees
     assert before.is_set(), "an attempt to get a stage looks again"
     assert not stages.changed.is_set()
+
+
+async def test_a_stage_that_does_not_come_back_is_not_said_to() -> None:
+    terms = Mock(manifest=manifest(), settings=Settings(), swarm=SWARM)
+    stages, said = HeldStages(cast(Terms, terms)), list[list[int]]()
+    lost = Mock(stage=0, lost="", run=AsyncMock(side_effect=UserError("it does not fit any more")))
+    stages.held = {0: lost, 1: Mock()}
+    stages.owner.seats_changed = lambda: said.append(list(stages.held))
+    await stages._hold(lost)
+    assert said == [[1]]
 
 
 async def test_the_status_shows_every_stage_and_worker(tmp_path: Path) -> None:

@@ -385,3 +385,15 @@ async def test_where_certified_members_serve_no_other_lets_a_newcomer_in() -> No
     assert await admission((SERVING, admit(SERVING)), evidence=evidence) is not None
     evidence.closed(0, 5, bytes(32), [], 0.0)  # it judges by its own work now
     assert await admission((SERVING, admit(SERVING)), evidence=evidence) is not None
+
+
+async def test_data_that_came_before_the_stage_was_taken_are_not_searched_for(
+    tmp_path: Path,
+) -> None:
+    async with open_swarm(tmp_path, stages=1, steps=1) as swarm:
+        late = await swarm.add()
+        search = late.engine.data_search
+        search.lacks()
+        late.assign(0)
+        await swarm.until(lambda: late.serves(0))
+        assert not search.missing

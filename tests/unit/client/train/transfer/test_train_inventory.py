@@ -10,6 +10,7 @@ import pytest
 from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.store.checkpoints import CheckpointFolder
 from client.train.transfer import inventory
+from protocol.limits import MAX_STEP
 
 SWARM, STAGES = "ab" * 32, 2
 
@@ -17,8 +18,9 @@ SWARM, STAGES = "ab" * 32, 2
 def test_an_inventory_passes_over_what_is_damaged_misnamed_or_not_to_be_read_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = CheckpointFolder(tmp_path)
+    folder, never = CheckpointFolder(tmp_path), MAX_STEP + 1
     texts = {(0, 5): "0 5", (0, 6): "x", (0, 7): "0 7", (1, 5): "1 4", (1, 6): "1 6"}
+    texts[1, never] = f"1 {never}"
     for (stage, version), text in texts.items():
         folder.path(stage, version).write_text(text)
 
@@ -36,6 +38,7 @@ def test_an_inventory_passes_over_what_is_damaged_misnamed_or_not_to_be_read_now
         assert [(one.stage, one.version) for one in found] == [(0, 5), (1, 6)]
         assert sorted(path.name for path in tmp_path.glob("*.damaged")) == [
             "stage-0-v6.safetensors.damaged",
+            f"stage-1-v{never}.safetensors.damaged",
             "stage-1-v5.safetensors.damaged",
         ]
     assert [(entry.stage, entry.version) for entry in folder.entries()] == [(0, 5), (0, 7), (1, 6)]
