@@ -222,8 +222,8 @@ def _notes(manifest: Manifest, idle: int, way: Way, cost: Cost, *, founded: bool
         yield from warn_of_repeats(manifest, cost.steps)
     else:
         yield (
-            f"to found it so: volunteer create --stages {way.stages} --microbatch {way.sequences} "
-            f"--averaging {way.name}, with the flags of the model as here"
+            f"to found this swarm: volunteer create --stages {way.stages} "
+            f"--microbatch {way.sequences} --averaging {way.name} and the same flags for the model"
         )
         yield (
             f"the run reads {cost.tokens:,.0f} tokens: bring {cost.tokens / MANY_TIMES:,.0f} or "
