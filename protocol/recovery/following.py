@@ -31,8 +31,12 @@ class Following:
         """Return the lineage of others that we ought to be in, and why."""
         known, voters = self._known, self._known.voters()
         apart = self._lines.trained_apart()
-        said = known.lineages_of(voters).values()
-        count = Counter(of for of in said if of not in apart and known.is_credible(of))
+        said = known.lineages_of(voters).items()
+        count = Counter(
+            of
+            for peer, of in said
+            if of not in apart and known.is_credible(of) and known.has_part(peer, of)
+        )
         looks = not (known.open and (known.newest or known.evidence.version))
         serving = self._most_served(count) if looks else None
         if serving is not None:

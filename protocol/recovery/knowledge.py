@@ -193,6 +193,14 @@ class Knowledge:
         """Return the lineages that these follow, by their own records."""
         return {peer: self.stored[peer].lineage for peer in sorted(peers & self.stored.keys())}
 
+    def has_part(self, peer: PeerId, lineage: Lineage) -> bool:
+        """Whether a peer that follows a lineage has a state of it: it serves there, or names a copy
+        of the beginning. Who has none yet only repeats what it has heard."""
+        if not lineage.version or lineage.era in self.context.eras.get(peer, ()):
+            return True
+        copies = self.stored[peer].copies
+        return any(copy.version == lineage.version for copy in copies)
+
     # --- copies ------------------------------------------------------------------------------
 
     def stored_live(self) -> dict[PeerId, Stored]:
