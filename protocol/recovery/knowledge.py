@@ -195,11 +195,11 @@ class Knowledge:
 
     def has_part(self, peer: PeerId, lineage: Lineage) -> bool:
         """Whether a peer that follows a lineage has a state of it: it serves there, or names a copy
-        of the beginning. Who has none yet only repeats what it has heard."""
+        of its beginning. Who has none only repeats what it has heard."""
         if not lineage.version or lineage.era in self.context.eras.get(peer, ()):
             return True
-        copies = self.stored[peer].copies
-        return any(copy.version == lineage.version for copy in copies)
+        begins = (Copy(s, lineage.version, of) for s, of in enumerate(lineage.hashes))
+        return not set(self.stored[peer].copies).isdisjoint(begins)
 
     # --- copies ------------------------------------------------------------------------------
 

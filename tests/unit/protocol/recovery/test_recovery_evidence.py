@@ -134,6 +134,19 @@ class TestInventedMembers:
         followed = adopted([*made.receive(STRANGERS[0], said, 20.0), *made.tick(20.0 + ANSWER_S)])
         assert (followed == later) == (elector == SIBLING), "else it decides itself"
 
+    @pytest.mark.parametrize("held", [(), ((0, 20),), ((0, 5000),)])
+    def test_members_without_a_state_of_a_lineage_lead_nobody_there(
+        self, held: tuple[tuple[int, int], ...]
+    ) -> None:
+        """Two that have worked with us were alone with a liar, and follow it; nobody has its
+        states."""
+        made, later, now = training(SIBLING, NEXT), lineage(3, 5000), 20.0
+        made.update(context(27, None, serving={}, quorum=False), now)
+        made.tick(now + ANSWER_S)
+        said = Stored(later, stored(*held).copies)
+        told = [e for other in (SIBLING, NEXT) for e in made.receive(other, said, now)]
+        assert adopted(told) == (later if held == ((0, 5000),) else None)
+
     def test_nor_for_ever_one_that_comes_back_and_knows_nobody(self) -> None:
         made = Recovery(Knowledge(ME, 2, EVERY, FIRST))
         made.set_copies([Copy(s, 20, digest(s, 20)) for s in (0, 1)], 0.0)
@@ -584,7 +597,8 @@ class TestCertified:
         later = Lineage(3 << 32, 20, self.forged.hashes, (ME,))
         followed = None
         for other in (SIBLING, NEXT):
-            followed = followed or adopted(made.receive(other, Stored(later), 14.0))
+            copies = (Copy(0, 20, digest(0, 20)), Copy(1, 20, digest(1, 20, forged=1)))
+            followed = followed or adopted(made.receive(other, Stored(later, copies), 14.0))
         assert followed == later
 
 
