@@ -11,8 +11,8 @@ from client.lab.simulate.chaos.replay import run_once
 from tests.support.cases import usual
 
 SEEDS = (0, 1, 2, 3, 16)
-"""A first look; the first 250: make seeds. In 16 members followed a liar to a version of which nobody
-had a state."""
+"""A first look; the first 250: make seeds. In 16 members followed a liar to a version of which
+nobody had a state."""
 VERSIONS_BROKE = (4, 7, 13, 29, 31, 32, 39, 44, 49)
 """Seeds in which one member stopped others, or kept them busy after the end, by naming versions."""
 
