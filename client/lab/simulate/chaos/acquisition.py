@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from client.lab.simulate.agenda import Range
+from client.lab.simulate.chaos.history import Histories
 from client.lab.simulate.chaos.swarm import ChaosSwarm
 from client.lab.simulate.chaos.volunteer import Volunteer
 from protocol.held_stage.acquisition import Begin, Join, admission, way_in
@@ -31,12 +32,11 @@ class Acquisitions:
 
     Args:
         swarm: the volunteers.
-        donors: returns those that have the version from which a volunteer's lineage begins, itself
-            first.
+        histories: their lineages.
     """
 
-    def __init__(self, swarm: ChaosSwarm, donors: Callable[[Volunteer], list[PeerId]]) -> None:
-        self._swarm, self._donors = swarm, donors
+    def __init__(self, swarm: ChaosSwarm, histories: Histories) -> None:
+        self._swarm, self._histories = swarm, histories
 
     def start(self, volunteer: Volunteer) -> None:
         """Begin to take the stage a little later, when the worker has started."""
@@ -66,13 +66,15 @@ class Acquisitions:
             self._swarm.open_seat(volunteer, 0, serving=True)
             return
         key = (volunteer.stage, lineage.version)
-        for peer in self._donors(volunteer):
+        for peer in self._histories.donors(volunteer):
             donor = self._swarm.volunteers[peer]
             if donor is volunteer or self._can_give(volunteer, donor):
                 saved = donor.disk.checkpoints.get(key)
                 if saved == lineage.hashes[volunteer.stage].hex():
                     self._swarm.open_seat(volunteer, lineage.version, serving=True, saved=saved)
+                    self._histories.begun_with(volunteer, had=True)
                     return
+        self._histories.begun_with(volunteer, had=False)
 
     def _can_give(self, volunteer: Volunteer, donor: Volunteer) -> bool:
         linked = donor.peer in volunteer.links and donor.running

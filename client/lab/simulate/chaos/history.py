@@ -95,6 +95,11 @@ class Histories:
         there = [peer for peer in found if peer in self._swarm.volunteers]
         return sorted(there, key=lambda peer: peer != volunteer.peer)
 
+    def begun_with(self, volunteer: Volunteer, *, had: bool) -> None:
+        """Note whether the state with which our stage begins was had."""
+        machine, now = volunteer.recovery, self._swarm.now_of(volunteer)
+        self._perform(volunteer, machine.begun_with(volunteer.stage, had=had, now=now))
+
     def _fetch(self, volunteer: Volunteer, wanted: FetchLine, incarnation: int) -> None:
         """The time that it takes to fetch another line's state is over."""
         if volunteer.incarnation != incarnation:

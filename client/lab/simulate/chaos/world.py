@@ -84,7 +84,7 @@ class ChaosWorld(ChaosSwarm):
         self.liar = Liar(config.seed, config.stages, config.lies)
         self.beats = Beats(self)
         self.histories = Histories(self)
-        self.acquisitions = Acquisitions(self, self.histories.donors)
+        self.acquisitions = Acquisitions(self, self.histories)
         self.audits = Audits(self)
         self.faults = Faults(self, self.schedule)
         self.events = 0
