@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import cast
 
 from client.compute.payload import HEADER
 from client.lab.reference import evaluate, merge_states
@@ -36,7 +37,7 @@ from tests.support.texts import corpus_of
 TOKEN = token_dtype(256)
 CONTEXT, SEQUENCES = 64, 16
 HELD_OUT_BATCHES = 40
-ALL = ("S8", "S4", "d/4", "d/8")
+ALL = ("FP32", "S8", "S4", "d/4", "d/8")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def model_of(layers: int, width: int, kind: str) -> tuple[ModelSpec, BoundaryCod
     if kind.startswith("d/"):
         narrow = Narrow(width // int(kind[2:]), narrow_layers([1] * layers))
     spec = ModelSpec("llama", layers, width, 4, 4, width * 11 // 4, CONTEXT, narrow=narrow)
-    return spec, "s8" if kind == "S8" else "s4"
+    return spec, "s4" if narrow else cast("BoundaryCodec", kind.lower())
 
 
 def measure(kind: str, shape: tuple[int, int], steps: int, seeds: Sequence[int], lr: float) -> Cell:
