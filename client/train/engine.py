@@ -70,7 +70,7 @@ from protocol.membership.view import (
 )
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import STORED
-from protocol.seat.effects import AgreedOn, HeldOutLoss, SeatNews
+from protocol.seat.effects import HeldOutLoss, SeatNews
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.waypoints.part import PART, WAYPOINT, encode_part
@@ -476,15 +476,11 @@ class Engine:
 
     def _amended(self) -> None:
         """There is a new amendment: the run may be longer, and plans that name it be followed."""
-        self._note_steps()
-        self.held_stages.amended()
-        self._view_dirty = True
-
-    def _note_steps(self) -> None:
-        """Tell the machines that go by it how long the run is."""
         self.waypoints.machine.steps = self.amending.book.longest
         if self.history is not None:
             self.history.machine.known.steps = self.amending.book.steps
+        self.held_stages.amended()
+        self._view_dirty = True
 
     def expel(self, peer: PeerId, reason: str) -> None:
         """End the link with a member that was expelled: it has left, and counts for no majority.
@@ -735,9 +731,6 @@ class Engine:
             case Contradicted(held, other):
                 with suppress(RemoteProtocolError):  # a false signature: it is refused all the same
                     self._members(self.expulsions.contradicted(held, other))
-            case AgreedOn():
-                self.amending.agreed()
-                self._note_steps()  # where it contradicted another one, it counts now
 
     def drain(self) -> None:
         """Leave the matching; every stage of ours is drained."""

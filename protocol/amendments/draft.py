@@ -29,13 +29,9 @@ def draft(book: Amendments, run_lr: float, changes: Changes, done: int) -> Amend
     Raises:
         LocalProtocolError: it cannot be; says why.
     """
-    if (number := book.contradiction) is not None:
-        raise LocalProtocolError(
-            f"two different amendments {number} were signed with this key: members follow none "
-            "after them, so this run cannot be amended any more"
-        )
-    chain = book.chain()
-    if len(chain) >= limits.MAX_AMENDMENTS:
+    last = book.counting[-1].amendment if book.counting else None
+    number = 1 if last is None else last.number + 1
+    if number > limits.MAX_AMENDMENTS:
         raise LocalProtocolError(f"a run is amended {limits.MAX_AMENDMENTS} times at most")
     steps = book.steps if changes.steps is None else changes.steps
     _check_steps(steps, changes, done)
@@ -45,10 +41,10 @@ def draft(book: Amendments, run_lr: float, changes: Changes, done: int) -> Amend
         raise LocalProtocolError(f"{words}, with which the run was founded: it would destroy it")
     if steps == book.steps and optimizer == book.newest:
         raise LocalProtocolError("that is how the run is already: nothing would change")
-    before = chain[-1].digest if chain else b""
     notice = book.notice if changes.of_schedule else 0
-    from_step = max(changes.from_step or 0, done + notice)
-    return Amendment(len(chain) + 1, before, from_step, steps, optimizer)
+    earlier = last.from_step if last else 0  # whose schedule this one restates
+    from_step = max(changes.from_step or 0, done + notice, earlier)
+    return Amendment(number, from_step, steps, optimizer)
 
 
 def _check_steps(steps: int, changes: Changes, done: int) -> None:
