@@ -49,7 +49,6 @@ from protocol.relay.messages import (
     PROBE_FILLER_BYTES,
     Connect,
     DialBack,
-    Drain,
     Moving,
     Punch,
     Reserve,
@@ -597,7 +596,7 @@ class Libp2pNetwork:
             match message:
                 case Reserve() | Connect() | WhereIs():
                     await self.passing.serve(connection, stream, message)
-                case Stop() | Drain():
+                case Stop():
                     await self.reaching.serve(connection, stream, message)
                 case Punch():
                     await self.punching.serve(connection, stream, message)

@@ -2,11 +2,12 @@
 
 It keeps two, at relays of different prefixes where there are such, so that the end of one relay
 cuts off nobody. A relay that refuses is left alone for a while. A reservation is renewed where it
-would be made now: not at a relay that is no member any more, nor where there is a better one.
+would be made now, and not where there is a better relay. The place of one that relays no more is
+filled at once.
 
-Inputs: the relays there are and whether we need any, answers, ends of links, drains; all with the
-clock. Each returns the relays to ask for a reservation, or to renew it; whoever asks connects first
-if need be. State, all bounded: the reservations and requests, at most two each beside those that
+Inputs: the relays there are and whether we need any, answers, ends of links; all with the clock.
+Each returns the relays to ask for a reservation, or to renew it; whoever asks connects first if
+need be. State, all bounded: the reservations and requests, at most two each beside those that
 lapse, and the relays that were of no use lately.
 """
 
@@ -76,6 +77,8 @@ class RelayClient:
     def update(self, candidates: Mapping[PeerId, str], needed: bool, now: float) -> list[PeerId]:
         """Set the members that relay, by prefix, and whether nobody can dial us."""
         self._needed, self._candidates = needed, candidates
+        for relay in self._held.keys() - candidates.keys():
+            self._lapse(relay)
         return self.tick(now)
 
     def answered(self, relay: PeerId, answer: Reserved | None, now: float) -> list[PeerId]:
@@ -106,15 +109,6 @@ class RelayClient:
         self._asked_before = set(self._asked)
         return self.tick(now)
 
-    def draining(self, relay: PeerId, now: float) -> list[PeerId]:
-        """A relay says that it leaves: its place is filled at once."""
-        held = self._held.get(relay)
-        if held is None or held.lapses:
-            return []
-        self._avoid(relay, now)
-        self._held[relay] = replace(held, renew_at=math.inf)
-        return self.tick(now)
-
     def tick(self, now: float) -> list[PeerId]:
         """Renew, give up what expired, and ask further relays as needed. Call it often."""
         self._avoided = {relay: at for relay, at in self._avoided.items() if at > now}
@@ -123,10 +117,14 @@ class RelayClient:
         }
         for relay, held in self._held.items():
             if held.renew_at <= now:
-                self._held[relay] = replace(held, renew_at=math.inf)
+                self._lapse(relay)
         requests = self._further() if self._needed else []
         self._asked += requests
         return requests
+
+    def _lapse(self, relay: PeerId) -> None:
+        """Count on a reservation no more."""
+        self._held[relay] = replace(self._held[relay], renew_at=math.inf)
 
     def _standing(self) -> list[PeerId]:
         """Return the relays that we count on, or ask."""

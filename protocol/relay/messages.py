@@ -85,12 +85,6 @@ class Status(RelayWire, frozen=True):
     """Where the relay sees the target of a Connect or WhereIs, if the asker is a member."""
 
 
-class Drain(RelayWire, frozen=True):
-    """The relay leaves in so many seconds: reserve elsewhere. Circuits work until then."""
-
-    seconds: Annotated[int, Meta(ge=0, le=3600)]
-
-
 class DialBack(RelayWire, frozen=True):
     """Asks a member to dial us at the address at which it sees us, to learn whether that works. The
     filler makes the request dearer than the answer."""
@@ -142,7 +136,6 @@ RelayMessage = (
     | WhereIs
     | Stop
     | Status
-    | Drain
     | DialBack
     | Moving
     | Punch

@@ -203,12 +203,10 @@ class RelayServer:
         """Relay from now on; ``rate_bytes_per_s`` is what circuits share, 0: no limit."""
         self.offers, self._rate, self._until = True, rate_bytes_per_s, math.inf
 
-    def drain(self, drain_s: float, now: float) -> list[PeerId]:
-        """Relay no longer: circuits end in ``drain_s``; return whom to tell."""
-        if not self.offers:
-            return []
-        self.offers, self._until = False, now + drain_s
-        return list(self._reservations)
+    def drain(self, drain_s: float, now: float) -> None:
+        """Relay no longer: circuits end in ``drain_s``. Members see it in our advert."""
+        if self.offers:
+            self.offers, self._until = False, now + drain_s
 
     def tick(self, now: float) -> list[int]:
         """Let reservations expire; return the circuits to end, which are due. Call it often."""

@@ -107,17 +107,6 @@ async def test_a_dead_relay_is_replaced_by_the_other_one(networks: Networks) -> 
         await until(lambda: len(b.reaching.addresses) == 1)
 
 
-async def test_a_relay_that_leaves_is_named_last_at_once(networks: Networks) -> None:
-    async with networks() as member, networks() as one, networks() as other:
-        await reserve(member, one, other)
-        by_id = {relay.peer_id: relay for relay in (one, other)}
-        first, second = (by_id[relay] for relay in member.reaching.machine.relays)
-        member.moved = trio.Event()
-        first.passing.offer(relays=False, drain_s=60.0)
-        await member.moved.wait()
-        assert member.reaching.machine.relays == (second.peer_id, first.peer_id)
-
-
 async def test_a_relay_cannot_take_the_peers_place(networks: Networks) -> None:
     """It swaps identities: it asks somebody else than the target."""
     async with networks() as a, networks() as b, networks() as c, networks() as relay:

@@ -22,14 +22,14 @@ from msgspec.structs import replace
 from client.net.errors import NetworkError
 from client.net.host import Connection
 from client.net.pacing import Pacing
-from client.net.relay.exchange import FAILURES, Links, answer_to, ask, send_message
+from client.net.relay.exchange import FAILURES, Links, ask, send_message
 from client.net.yamux_stream import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.pace import TICK_S
 from protocol.relay.holding import Holding, Room
-from protocol.relay.messages import Connect, Drain, Reserve, Status, Stop, WhereIs
+from protocol.relay.messages import Connect, Reserve, Status, Stop, WhereIs
 from protocol.relay.server import Asked, RelayLimits, RelayServer
 from protocol.relay.shares import MAX_PIECE_BYTES, Shares
 
@@ -96,9 +96,7 @@ class PassingOn:
         if relays:
             self.machine.offer(rate_bytes_per_s)
         else:
-            message = Drain(min(3600, max(0, int(drain_s))))
-            for peer in self.machine.drain(drain_s, trio.current_time()):
-                self._nursery.start_soon(self._tell, peer, message)
+            self.machine.drain(drain_s, trio.current_time())
 
     def link_ended(self, peer: PeerId) -> None:
         """The link with a peer has ended."""
@@ -239,11 +237,6 @@ class PassingOn:
         for number in circuits:
             if (request := self._requests.get(number)) is not None:
                 request.scope.cancel()
-
-    async def _tell(self, peer: PeerId, message: Drain) -> None:
-        connection = self._links.direct(peer)
-        if connection is not None:
-            await answer_to(self._links, connection, message)
 
     def _forget(self, number: int, request: _Request) -> None:
         del self._requests[number]

@@ -26,7 +26,7 @@ from protocol.hosts import number_of, prefix_of
 from protocol.ids import PeerId
 from protocol.pace import TICK_S
 from protocol.relay.client import RelayClient
-from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, Stop
+from protocol.relay.messages import Connect, Reserve, Reserved, Status, Stop
 
 REFUSALS: Final = {
     "not-offered": "the relay does not relay any more",
@@ -92,21 +92,15 @@ class Reaching:
         """This machine's network has changed: relays may be of use that were of none."""
         self._perform(self.machine.renew(trio.current_time()))
 
-    async def serve(
-        self, connection: Connection, stream: YamuxStream, message: Stop | Drain
-    ) -> None:
-        """Take what a relay says on a stream of its own."""
+    async def serve(self, connection: Connection, stream: YamuxStream, message: Stop) -> None:
+        """Take a circuit that a relay brings on a stream of its own."""
         relay = connection.peer
         if relay not in self.machine.needed or connection.relay is not None:
             await send_last(stream, Status("no-reservation"))
             return
         await send_message(stream, Status("ok"))
-        if isinstance(message, Drain):
-            stream.send_eof()
-            self._perform(self.machine.draining(relay, trio.current_time()))
-        else:
-            circuit = CircuitStream(stream, message.host)
-            self._links.serve_circuit(circuit, relay, PeerId(message.asker))
+        circuit = CircuitStream(stream, message.host)
+        self._links.serve_circuit(circuit, relay, PeerId(message.asker))
 
     @asynccontextmanager
     async def dial(self, address: Address) -> AsyncIterator[ByteStream]:

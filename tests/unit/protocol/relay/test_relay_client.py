@@ -67,8 +67,8 @@ def test_a_reservation_is_renewed_where_it_would_be_made_now() -> None:
     assert machine.answered(R3, None, 301.0) == [R1], "it is better than none"
     machine.answered(R1, GRANTED, 302.0)
     machine.answered(R2, GRANTED, 302.0)
-    machine.update({R4: "r", R2: "q"}, True, 303.0)
-    assert machine.tick(602.0) == [R4, R2]
+    assert machine.update({R4: "r", R2: "q"}, True, 303.0) == [R4], "R1 relays no more"
+    assert machine.tick(602.0) == [R2]
     machine.answered(R4, GRANTED, 603.0)
     machine.answered(R2, GRANTED, 603.0)
     assert machine.relays == (R2, R4, R1), "it lapses"
@@ -106,8 +106,8 @@ def test_a_lost_relay_is_replaced_at_once() -> None:
 
 def test_a_relay_that_leaves_is_replaced_before_it_is_gone() -> None:
     machine = client({R1: "p", R2: "q", R3: "r"}, R1, R2)
-    assert machine.draining(R1, 5.0) == [R3]
-    assert machine.draining(R1, 6.0) == []
+    assert machine.update({R2: "q", R3: "r"}, True, 5.0) == [R3]
+    assert machine.update({R2: "q", R3: "r"}, True, 6.0) == []
     assert machine.relays == (R2, R1)  # still named, but last
     machine.answered(R3, GRANTED, 7.0)
     assert machine.lost(R1, 30.0) == []
@@ -117,7 +117,6 @@ def test_a_relay_that_leaves_is_replaced_before_it_is_gone() -> None:
 def test_an_answer_that_was_not_asked_for_changes_nothing() -> None:
     machine = client({R1: "p"}, R1)
     assert machine.answered(R4, GRANTED, 1.0) == []
-    assert machine.draining(R4, 1.0) == []
     assert machine.lost(R4, 1.0) == []
     assert machine.relays == (R1,)
 

@@ -14,7 +14,6 @@ from protocol.relay.messages import (
     PROBE_FILLER_BYTES,
     Connect,
     DialBack,
-    Drain,
     Moving,
     Punch,
     PunchFailed,
@@ -45,7 +44,6 @@ BY = f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}"
         Stop(PEER, "203.0.113.9"),
         Status("full"),
         Status("ok", "2001:db8::1"),
-        Drain(30),
         DialBack(4001, FILLER),
         Moving(),
         Punch("203.0.113.9", 40_000),
@@ -68,7 +66,6 @@ def test_messages_survive(message: RelayMessage) -> None:
         msgspec.msgpack.encode(["Reserved", 600, float("nan"), 1]),
         msgspec.msgpack.encode(["Status", "fine"]),
         msgspec.msgpack.encode(["Status", "ok", "x" * 46]),
-        msgspec.msgpack.encode(["Drain", 10**9]),
         msgspec.msgpack.encode(["DialBack", 0, FILLER]),
         msgspec.msgpack.encode(["DialBack", 4001, FILLER[1:]]),  # cheaper than what it asks for
         msgspec.msgpack.encode(["Punch", "203.0.113.9", 22]),  # a service of the system
