@@ -58,7 +58,7 @@ class Membership:
         own: our peer id.
         swarm: the swarm in which our records are valid.
         stages: number of stages in the manifest.
-        is_candidate: tells whether an author may speak for a subject (a stage, or ``epoch``).
+        is_candidate: tells whether an author may speak for a stage, in decimal.
         max_adverts: adverts stored at most.
     """
 
@@ -77,10 +77,12 @@ class Membership:
         self.roster = Roster(own)
         self.detector = Detector()
         self.contacts = Contacts()
-        kinds = record_kinds(stages, max_adverts, self._standing, self._serves_last_stage)
+        kinds = record_kinds(stages, max_adverts, self._serves_last_stage)
         self.verdicts = Verdicts()
         """Who is out: their records and heartbeats are ignored."""
-        self.records = RecordStore(swarm, own, kinds, self._is_linked, self.verdicts.__contains__)
+        self.records = RecordStore(
+            swarm, own, kinds, self._is_protected, self.verdicts.__contains__
+        )
         self.gossip = Gossip(own, self.records)
         self.is_new: Callable[[PeerId], bool] = lambda _peer: False
         """Whether another peer has done no work, though work has proven others to us."""
@@ -305,17 +307,16 @@ class Membership:
         """Return an author's newest posting of a stage."""
         return self.records.get(POSTING, f"{stage}/{author}")
 
-    def _is_linked(self, slot: Slot) -> bool:
-        return slot[0] in (ADVERT, MEASURED, STORED) and slot[1] in self._linked
+    def _is_protected(self, slot: Slot) -> bool:
+        """Whether no crowd displaces a record: a linked peer's, or a posting of a candidate."""
+        kind, key = slot
+        if kind == POSTING:
+            stage, _, author = key.partition("/")
+            return self._is_candidate(stage, PeerId(author))
+        return kind in (ADVERT, MEASURED, STORED) and key in self._linked
 
     def _serves_last_stage(self, peer: PeerId) -> bool:
         return any(r.peer == peer for r in self.roster.serving(self._stages - 1))
-
-    def _standing(self, subject: str, author: PeerId) -> int:
-        """Return an author's weight: candidates before members, members before strangers."""
-        if author == self._own or self._is_candidate(subject, author):
-            return 2
-        return int(self.roster.member(author) is not None)
 
     def _readvertise(self, now: float, wall: float) -> list[MembershipEffect]:
         """Renew our advert. Its seq is Unix milliseconds, so that it rises over restarts."""

@@ -3,9 +3,7 @@
 It holds only envelopes that it has checked itself, and it never sends. It remembers which peer
 introduced each record, so that it stays fair when it is full: the introducer with the largest share
 loses its latest introduction. A flood through one link therefore displaces only itself. Our own
-records and those that ``protected`` names (records of linked peers) are never displaced.
-For kinds with one record per author, a full subject accepts a new author only if it has a higher
-standing than the lowest author already stored.
+records and those that ``protected`` names (of linked peers, of candidates) are never displaced.
 """
 
 from __future__ import annotations
@@ -27,9 +25,6 @@ Check = Callable[[PeerId, Record], str | None]
 """Checks a record by its signer. None accepts it. A string refuses it without blame: our view may
 be behind. ``RemoteProtocolError`` refuses it and penalises the sender."""
 
-Standing = Callable[[str, PeerId], int]
-"""(subject, author) -> weight; when a subject is full, the author with the lowest is dropped."""
-
 Slot = tuple[str, str]
 """(kind, key)."""
 
@@ -48,9 +43,6 @@ class Kind:
     max_count: int
     max_body_bytes: int
     check: Check
-    max_authors: int = 0
-    """Records of one subject, for kinds with one per author."""
-    standing: Standing = lambda _subject, _author: 0
     binding: bool = False
     """An honest author never signs two of them with one number (``protocol/evidence``)."""
     min_gap_ms: int = 0
@@ -268,32 +260,10 @@ class RecordStore:
 
     def _make_room(self, held: Held, kind: Kind) -> tuple[bool, Held | None]:
         """Return whether the store is full, and the record that was removed to make room."""
-        if kind.max_authors:
-            others = self._of_same_subject(held)
-            if len(others) < kind.max_authors:
-                return False, None
-            displaced = self._displace_author(held, others, kind.standing)
-        elif self._counts[held.envelope.kind] < kind.max_count:
+        if self._counts[held.envelope.kind] < kind.max_count:
             return False, None
-        else:
-            displaced = self._displace_for(held)
+        displaced = self._displace_for(held)
         return displaced is None, displaced
-
-    def _of_same_subject(self, held: Held) -> list[Held]:
-        kind = held.envelope.kind
-        keys = (key for share in self._shares[kind].values() for key in share)
-        others = (self._held[kind, key] for key in keys)
-        return [other for other in others if other.subject == held.subject]
-
-    def _displace_author(self, held: Held, others: list[Held], standing: Standing) -> Held | None:
-        """Remove the record of the author with the lowest standing, unless the newcomer's is not
-        higher: on a tie the removed record would come back with the next digest."""
-        subject = held.subject
-        least = min(others, key=lambda other: (standing(subject, other.signer), other.signer))
-        if standing(subject, held.signer) <= standing(subject, least.signer):
-            return None
-        self._remove(least)
-        return least
 
     def _displace_for(self, held: Held) -> Held | None:
         """Remove one record of the largest share; None if that is the new record's own share."""

@@ -13,7 +13,7 @@ from protocol.membership.advert import ADVERT, parse_advert
 from protocol.membership.losses import HELD_OUT, PROGRESS, parse_loss
 from protocol.membership.measured import MAX_MEASURED_BYTES, MEASURED, parse_measurements
 from protocol.membership.record import Record
-from protocol.membership.records import Check, Kind, Standing
+from protocol.membership.records import Check, Kind
 from protocol.recovery.stored import MAX_STORED_BYTES, STORED, parse_stored
 from protocol.waypoints.part import MAX_WAYPOINT_BYTES, WAYPOINT, parse_said
 
@@ -32,14 +32,13 @@ POSTING: Final = "posting"
 not know of each other both post, and the matching weighs their records against each other, so the
 key is ``subject/author``."""
 MAX_AUTHORS: Final = 8
-"""Authors per subject: three are candidates, and as many others were when the beacon began."""
+"""Of a stage on average: three are candidates, and as many others were when the beacon began."""
 MAX_POSTING_BYTES: Final = 2048
 
 
 def record_kinds(
     stages: int,
     max_adverts: int,
-    standing: Standing,
     serves_last_stage: Callable[[PeerId], bool],
 ) -> dict[str, Kind]:
     """Return the rules of all kinds.
@@ -47,8 +46,6 @@ def record_kinds(
     Args:
         stages: number of stages in the manifest.
         max_adverts: adverts stored at most.
-        standing: weight of an author for a subject; decides which records are kept when a subject
-            is full.
         serves_last_stage: only these peers may publish losses.
     """
 
@@ -88,7 +85,7 @@ def record_kinds(
             min(most, MAX_STORED), MAX_STORED_BYTES, own(parse_stored, stages), binding=True
         ),
         WAYPOINT: Kind(min(most, MAX_WAYPOINTS), MAX_WAYPOINT_BYTES, own(parse_said, stages)),
-        POSTING: Kind(stages * MAX_AUTHORS, MAX_POSTING_BYTES, posting, MAX_AUTHORS, standing),
+        POSTING: Kind(stages * MAX_AUTHORS, MAX_POSTING_BYTES, posting),
     }
 
 

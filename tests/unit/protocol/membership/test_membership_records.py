@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -11,8 +13,8 @@ from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.membership.advert import Advert, encode_advert
 from protocol.membership.losses import LossSaid, encode_loss
 from protocol.membership.record import Record, open_record, seal
-from protocol.membership.records import Kind, RecordStore
-from protocol.membership.rules import record_kinds
+from protocol.membership.records import Kind, RecordStore, Slot
+from protocol.membership.rules import MAX_AUTHORS, record_kinds
 from protocol.wire.fields import Envelope
 from tests.support.protocol_examples import (
     OTHER_SWARM,
@@ -27,13 +29,10 @@ from tests.support.protocol_examples import (
 
 OWN = peer(0)
 STAGES = 4
-STANDING = {peer(1): 1, peer(2): 1, peer(3): 2}
-"""Members, and a candidate."""
 
 
-def store() -> RecordStore:
-    standing = lambda _subject, author: STANDING.get(author, 0)  # noqa: E731
-    return RecordStore(SWARM, OWN, record_kinds(STAGES, 100, standing, peer(7).__eq__))
+def store(protected: Callable[[Slot], bool] = lambda _slot: False) -> RecordStore:
+    return RecordStore(SWARM, OWN, record_kinds(STAGES, 100, peer(7).__eq__), protected)
 
 
 def advert_record(
@@ -165,28 +164,18 @@ def test_nobody_writes_under_anothers_name() -> None:
     refuse(unsigned, "posting-forged")
 
 
-def test_a_crowd_of_strangers_gives_way_to_members_and_they_to_candidates() -> None:
-    held = store()
-    for number in range(100, 108):
-        assert held.offer(shared(number), peer(9), WALL).reason == "new"
-    assert held.offer(shared(200), peer(9), WALL).reason == "store-full"
-    for number in (1, 2, 3):
-        offer = held.offer(shared(number), peer(9), WALL)
-        assert offer.displaced is not None
-        assert offer.displaced.signer not in STANDING
-    assert held.offer(shared(200, subject="2"), peer(9), WALL).reason == "new"
-    assert len(held) == 9
-
-
-def test_members_do_not_displace_each_other() -> None:
-    held = store()
-    with pytest.MonkeyPatch.context() as patch:
-        for number in range(100, 108):
-            patch.setitem(STANDING, peer(number), 1)
-            held.offer(shared(number), peer(9), WALL)
-        assert held.offer(shared(1), peer(9), WALL).reason == "store-full"
-        assert held.offer(shared(3), peer(9), WALL).reason == "new"
-        assert held.offer(shared(200), peer(9), WALL).reason == "store-full"
+def test_a_crowd_displaces_no_candidates_posting_and_gives_way_to_it() -> None:
+    held = store(lambda slot: slot[1].endswith(f"/{peer(3)}"))
+    assert held.offer(shared(3), peer(8), WALL).reason == "new"
+    crowd = [shared(number, str(number % STAGES)) for number in range(100, 200)]
+    for envelope in crowd:
+        held.offer(envelope, peer(9), WALL)
+    assert len(held) == MAX_AUTHORS * STAGES
+    assert held.get("posting", f"3/{peer(3)}") is not None
+    offer = held.offer(shared(3, "2"), peer(9), WALL)
+    assert offer.reason == "new"
+    assert offer.displaced is not None
+    assert offer.displaced.introducer == peer(9)
 
 
 def test_progress_is_taken_from_the_last_stage_only() -> None:
