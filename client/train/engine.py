@@ -558,8 +558,6 @@ class Engine:
 
     def _member_down(self, peer: PeerId, reason: str) -> None:
         self._view_of(peer)
-        if self.matching is not None and self.membership.roster.has_left(peer):
-            self.matching.member_left(peer)
         if peer != self.signer.peer:
             self.event_sink.peer(peer, "down", reason)
         self.downloads.lost(peer)

@@ -127,11 +127,6 @@ class Roster:
         """Whether work has proven others to us, and not this peer."""
         return self._proven is not None and peer not in self._proven
 
-    def has_left(self, peer: PeerId) -> bool:
-        """Whether a peer's last advert said goodbye."""
-        known = self._known.get(peer)
-        return known is not None and known.advert is not None and known.advert.leaving
-
     def addresses(self, peer: PeerId) -> tuple[str, ...]:
         """Return the addresses that a peer advertises, even if it is not live."""
         known = self._known.get(peer)

@@ -158,19 +158,6 @@ async def test_the_end_of_a_strangers_link_is_no_members(engine: Engine) -> None
         assert method not in gone
 
 
-async def test_who_leaves_in_order_is_not_missed_by_the_matching(swarm: TestSwarm) -> None:
-    stayer, leaver, victim = await swarm.add(), await swarm.add(), await swarm.add()
-    engine = stayer.engine
-    engine.describe(ADVERT, has_data=True)
-    told = watched(engine, "matching.member_left", "downloads.lost")
-    await swarm.until(lambda: len(engine.membership.roster.live()) == 3)
-    leaver.engine.leave()
-    swarm.vanish(victim)
-    await swarm.until(lambda: len(engine.membership.roster.live()) == 1)
-    assert calls(told)["matching_member_left"] == [(leaver.peer,)]
-    assert (victim.peer,) in calls(told)["downloads_lost"]
-
-
 async def test_what_is_due_is_done_by_every_part(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,14 +67,6 @@ def test_one_seat_holds_one_stage() -> None:
     assert matching.tentative_stage is not None
 
 
-def test_who_says_goodbye_is_not_missed_when_majorities_are_counted() -> None:
-    matching = machine(5)
-    for number in (1, 2, 3):
-        matching.member_left(peer(number))
-    matching.update_members([member(0), member(4)], NOW + 1)
-    assert matching._context.last_members.has_majority({peer(0), peer(4)})
-
-
 def test_only_the_assigned_stage_can_be_served_or_lost() -> None:
     matching = machine()
     with pytest.raises(LocalProtocolError):

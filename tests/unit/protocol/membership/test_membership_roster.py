@@ -309,7 +309,6 @@ def test_the_dead_are_called_again_but_not_who_said_goodbye() -> None:
     roster.advertise(peer(2), advert(leaving=True), 2)
     roster.link_down(peer(2), "leaving", crashed=True)
     assert roster.lost() == (peer(1),)
-    assert [number for number in range(4) if roster.has_left(peer(number))] == [2]
     roster.link_up(peer(1))
     assert roster.lost() == ()
 
