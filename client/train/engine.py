@@ -27,7 +27,6 @@ from client.store.numbers import Numbers
 from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
-from client.train.messaging.slow_news import SlowNews
 from client.train.ports import StageHolder, Take
 from client.train.recovery.history import History
 from client.train.recovery.waypoints import WaypointDriver
@@ -149,7 +148,6 @@ class Engine:
         self._to_us, self._for_us = trio.open_memory_channel[Inbound](math.inf)
         """Messages between seats of ours, so that none is called while another one acts."""
         self._nursery = nursery
-        self._slow_news = SlowNews(self._is_new)
         self.chunks = ChunkServer(self, network, nursery, self._serve_chunk, self._is_new)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
         reported = self, signer.peer, self.membership, manifest, event_sink
@@ -213,10 +211,6 @@ class Engine:
             if signed is None:
                 return
             message = signed
-        if self._slow_news.keeps(peer, message):
-            return
-        if (news := self._slow_news.along(peer, message)) is not None:
-            self.network.post(peer, news)  # in the same write
         if self.network.post(peer, message, payload):
             self.measuring.sent(peer, message, len(payload), self.now())
 
@@ -417,7 +411,6 @@ class Engine:
         self.reach.gone(peer)
         self.chunks.gone(peer)
         self.measuring.gone(peer)
-        self._slow_news.gone(peer)
         self.downloads.lost(peer)
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)

@@ -83,7 +83,7 @@ class Membership:
         self.records = RecordStore(
             swarm, own, kinds, self._is_protected, self.verdicts.__contains__
         )
-        self.gossip = Gossip(own, self.records)
+        self.gossip = Gossip(own, self.records, lambda peer: self.is_new(peer))
         self.is_new: Callable[[PeerId], bool] = lambda _peer: False
         """Whether another peer has done no work, though work has proven others to us."""
         self._told_of = TokenBucket(TOLD_OF.per_s, TOLD_OF.burst, 0.0)

@@ -128,7 +128,6 @@ COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "data_se
 COMES += ["membership.link_up"]
 GOES = ["waypoints.link_down", "downloads.lost"]
 GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
-GOES += ["_slow_news.gone"]
 
 
 async def test_every_part_hears_of_a_link_and_of_its_end(swarm: TestSwarm) -> None:
