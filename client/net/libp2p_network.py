@@ -585,7 +585,6 @@ class Libp2pNetwork:
                 self._on_refused(link.peer, connection.violation)
             if last:
                 self.passing.link_ended(link.peer)
-                self.reaching.link_ended(link.peer)
                 await self._bury(link, connection)
 
     async def _on_request(self, connection: Connection, stream: YamuxStream) -> None:

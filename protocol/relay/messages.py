@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from protocol.wire.canonical import Format
-from protocol.wire.fields import NonNegative, PeerText
+from protocol.wire.fields import PeerText
 
 MAX_RELAY_MESSAGE_BYTES: Final = 4096
 
@@ -45,15 +45,7 @@ class RelayWire(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_f
 
 
 class Reserve(RelayWire, frozen=True):
-    """Asks a relay to pass circuits on to us; also renews a reservation."""
-
-
-class Reserved(RelayWire, frozen=True):
-    """The relay passes circuits on for so long, or until the link ends."""
-
-    expires_s: Annotated[int, Meta(ge=1, le=3600)]
-    rate_bytes_per_s: NonNegative
-    """The rate that all its circuits share; 0: no limit."""
+    """Asks a relay to pass circuits on to us, while this stream lasts."""
 
 
 class Connect(RelayWire, frozen=True):
@@ -78,7 +70,7 @@ class Stop(RelayWire, frozen=True):
 
 
 class Status(RelayWire, frozen=True):
-    """The answer to Connect, WhereIs, Stop, DialBack and Moving, and the refusal of Reserve."""
+    """The answer to Reserve, Connect, WhereIs, Stop, DialBack and Moving."""
 
     code: Code
     host: HostText = ""
@@ -131,7 +123,6 @@ class PunchRefused(RelayWire, frozen=True):
 
 RelayMessage = (
     Reserve
-    | Reserved
     | Connect
     | WhereIs
     | Stop

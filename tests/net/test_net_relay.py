@@ -107,6 +107,19 @@ async def test_a_dead_relay_is_replaced_by_the_other_one(networks: Networks) -> 
         await until(lambda: len(b.reaching.addresses) == 1)
 
 
+async def test_a_place_is_given_back_and_ends_with_the_relaying(networks: Networks) -> None:
+    async with networks() as member, networks() as relay:
+        await reserve(member, relay)
+        machine = relay.passing.machine
+        assert machine.reservations == {member.peer_id}
+        member.reaching.update({}, needed=False)
+        await until(lambda: not machine.reservations)
+        await reserve(member, relay)
+        relay.passing.offer(relays=False)
+        await until(lambda: not member.reaching.machine.relays)
+        assert linked(member, relay)
+
+
 async def test_a_relay_cannot_take_the_peers_place(networks: Networks) -> None:
     """It swaps identities: it asks somebody else than the target."""
     async with networks() as a, networks() as b, networks() as c, networks() as relay:

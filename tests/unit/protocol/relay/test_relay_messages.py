@@ -20,7 +20,6 @@ from protocol.relay.messages import (
     PunchRefused,
     RelayMessage,
     Reserve,
-    Reserved,
     Status,
     Stop,
     WhereIs,
@@ -37,7 +36,6 @@ BY = f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}"
     "message",
     [
         Reserve(),
-        Reserved(600, 1e6),
         Connect(PEER),
         WhereIs(PEER),
         Stop(PEER),
@@ -62,8 +60,6 @@ def test_messages_survive(message: RelayMessage) -> None:
         msgspec.msgpack.encode(["Connect", "x" * 65]),
         msgspec.msgpack.encode(["Connect", PEER, PEER]),
         msgspec.msgpack.encode(["Reserve", PEER]),  # nobody reserves in another's name
-        msgspec.msgpack.encode(["Reserved", 0, 1.0, 1]),
-        msgspec.msgpack.encode(["Reserved", 600, float("nan"), 1]),
         msgspec.msgpack.encode(["Status", "fine"]),
         msgspec.msgpack.encode(["Status", "ok", "x" * 46]),
         msgspec.msgpack.encode(["DialBack", 0, FILLER]),
