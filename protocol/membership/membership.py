@@ -89,7 +89,6 @@ class Membership:
         self._told_of = TokenBucket(TOLD_OF.per_s, TOLD_OF.burst, 0.0)
         """Unknown authors of which strangers to our work may still tell us."""
         self._linked: dict[PeerId, int] = {}  # newest heartbeat seq of the link
-        self._echoes: dict[PeerId, int] = {}  # the same, but for those our seats set aside
         self._advert: Advert | None = None
         self._seats: tuple[SeatStatus, ...] = ()
         self._heartbeat_seq = 0
@@ -113,11 +112,6 @@ class Membership:
     def described(self) -> bool:
         """Whether we have entered the swarm and not left it."""
         return self._advert is not None and not self._advert.leaving
-
-    def amend(self, advert: Advert) -> None:
-        """Set values that change all the time, such as our bandwidth. They are published when the
-        advert is next renewed: they are not worth a record of their own."""
-        self._advert = advert
 
     def say(self, kind: str, encode: Callable[[], bytes], wall: float) -> list[MembershipEffect]:
         """Publish our record of a kind; not sooner after the last one than the kind's rules say.
@@ -195,7 +189,7 @@ class Membership:
 
     def link_up(self, peer: PeerId, now: float) -> list[MembershipEffect]:
         """Start heartbeats, gossip and failure detection over a link to an admitted peer."""
-        self._linked[peer] = self._echoes[peer] = -1
+        self._linked[peer] = -1
         if self._next_heartbeat is None:
             self._next_heartbeat = now + TICK_S
         self.detector.watch(peer, now)
@@ -216,7 +210,6 @@ class Membership:
         """
         self.contacts.closed(peer, by_peer=by_peer, now=now)
         self._linked.pop(peer, None)
-        self._echoes.pop(peer, None)
         self.detector.forget(peer)
         self.gossip.link_down(peer)
         return list(self.roster.link_down(peer, reason, crashed=crashed))
@@ -340,7 +333,7 @@ class Membership:
         self.contacts.said(self._heartbeat_seq, now)
         number, seats = self._heartbeat_seq, list(self._seats)
         return [
-            Send(peer, Heartbeat(number, seats=seats, echo=self._echoes[peer] + 1))
+            Send(peer, Heartbeat(number, seats=seats, echo=self._linked[peer] + 1))
             for peer in self._linked
             if peer in peers
         ]
@@ -355,7 +348,6 @@ class Membership:
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
         self._linked[sender] = message.seq
-        self._echoes[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
         self.contacts.heard(sender, serving, message.echo - 1, now)
         self.detector.heard(sender, now)
