@@ -426,6 +426,7 @@ class Node(ControlApi):
             nursery.start_soon(self._pauses.run)
             saves = [
                 self._engine.contributions.save,
+                self._engine.expulsions.save,
                 self._event_sink.curve.save,
                 self._event_sink.held_out_curve.save,
             ]

@@ -288,7 +288,7 @@ class Engine:
                     self._refresh(soon=not self._is_new(event.peer))
 
     def _deadlines(self) -> list[float | None]:
-        parts = (self.membership, self.expulsions, self.data_search, self.held_stages, self.history)
+        parts = (self.membership, self.data_search, self.held_stages, self.history)
         deadlines = [part.next_deadline() for part in parts if part is not None]
         matching = self.matching.next_deadline(self.now()) if self.matching else None
         look = self._look_again_at if self._look_due else None
@@ -309,7 +309,6 @@ class Engine:
         if self.matching is not None and self.matching.next_deadline(now) <= now:
             self.matched(self.matching.tick(now))
         self._view_dirty |= now >= self._view_at
-        self.expulsions.tick(now)
         self.data_search.tick(now)
         self.held_stages.tick(now)
         seats = self.held_stages.seats()

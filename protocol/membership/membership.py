@@ -35,7 +35,7 @@ from protocol.membership.measured import MEASURED
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.roster import Roster
-from protocol.membership.rules import MAX_ADVERTS, POSTING, record_kinds, ttl_s
+from protocol.membership.rules import POSTING, record_kinds, ttl_s
 from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
 from protocol.pace import RENEWALS, TICK_S
 from protocol.recovery.stored import STORED
@@ -59,7 +59,6 @@ class Membership:
         swarm: the swarm in which our records are valid.
         stages: number of stages in the manifest.
         is_candidate: tells whether an author may speak for a stage, in decimal.
-        max_adverts: adverts stored at most.
     """
 
     def __init__(
@@ -68,7 +67,6 @@ class Membership:
         swarm: SwarmId,
         stages: int,
         is_candidate: Callable[[str, PeerId], bool] = lambda _subject, _author: False,
-        max_adverts: int = MAX_ADVERTS,
     ) -> None:
         self._own = own
         self._swarm = swarm
@@ -77,7 +75,7 @@ class Membership:
         self.roster = Roster(own)
         self.detector = Detector()
         self.contacts = Contacts()
-        kinds = record_kinds(stages, max_adverts, self._serves_last_stage)
+        kinds = record_kinds(stages, self._serves_last_stage)
         self.verdicts = Verdicts()
         """Who is out: their records and heartbeats are ignored."""
         self.records = RecordStore(
@@ -197,7 +195,7 @@ class Membership:
         return [*self.roster.link_up(peer), *greeting, *self.gossip.link_up(peer, now)]
 
     def link_down(
-        self, peer: PeerId, reason: str, now: float, *, crashed: bool = True, by_peer: bool = False
+        self, peer: PeerId, reason: str, now: float, *, by_peer: bool = False
     ) -> list[MembershipEffect]:
         """Note that a link has ended or could not be made.
 
@@ -205,14 +203,13 @@ class Membership:
             peer: the other end.
             reason: why, in words.
             now: monotonic seconds.
-            crashed: False if it was closed by agreement.
             by_peer: the other side's operating system closed it, as after a crash.
         """
         self.contacts.closed(peer, by_peer=by_peer, now=now)
         self._linked.pop(peer, None)
         self.detector.forget(peer)
         self.gossip.link_down(peer)
-        return list(self.roster.link_down(peer, reason, crashed=crashed))
+        return list(self.roster.link_down(peer, reason))
 
     def expel(self, peer: PeerId) -> list[MembershipEffect]:
         """Forget a peer that is out and its records."""

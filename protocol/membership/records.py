@@ -16,7 +16,7 @@ from zlib import crc32
 
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
-from protocol.limits import MAX_ADVERT_TTL_S, MAX_CLOCK_SKEW_S
+from protocol.limits import MAX_CLOCK_SKEW_S
 from protocol.membership.record import Record, open_record, staleness
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
@@ -32,8 +32,6 @@ ENVELOPE_OVERHEAD_BYTES: Final = 512
 """Signer, kind, signature and header of a stored record, rounded up."""
 
 MARK_BYTES: Final = 8
-MAX_FLOORS: Final = 8192
-"""Expired records whose seq is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +86,6 @@ class Offer:
     """The record that we hold, where its author has signed this other one with the same number."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Floor:
-    """The seq of an expired record: an older record with a longer life must not come back."""
-
-    seq: int
-    until: float
-
-    @classmethod
-    def under(cls, held: Held) -> _Floor:
-        longest_life_s = MAX_ADVERT_TTL_S + MAX_CLOCK_SKEW_S
-        return cls(held.record.seq, held.record.issued + longest_life_s)
-
-
 class RecordStore:
     """Newest verified record per (kind, key).
 
@@ -129,7 +114,6 @@ class RecordStore:
         # kind -> introducer -> keys in the order of introduction
         self._shares: dict[str, dict[PeerId, dict[str, None]]] = {kind: {} for kind in kinds}
         self._counts = dict.fromkeys(kinds, 0)
-        self._floors: dict[Slot, _Floor] = {}
         self._next_expiry: int | None = None
         self.size_bytes = 0
         """Bytes of the stored bodies."""
@@ -149,12 +133,9 @@ class RecordStore:
         return self._held.get((kind, key))
 
     def seq(self, slot: Slot) -> int:
-        """Return the newest seq known for a slot, -1 if there is none."""
+        """Return the seq of the record of a slot, -1 if there is none."""
         held = self._held.get(slot)
-        if held is not None:
-            return held.record.seq
-        floor = self._floors.get(slot)
-        return -1 if floor is None else floor.seq
+        return -1 if held is None else held.record.seq
 
     def next_seq(self, slot: Slot, wall: float) -> int:
         """Return the number of our next record: Unix milliseconds, or later if need be."""
@@ -233,8 +214,6 @@ class RecordStore:
         gone = [held for held in self._held.values() if held.record.expires <= wall]
         for held in gone:
             self._remove(held)
-            self._floors[held.slot] = _Floor.under(held)
-        self._forget_floors(wall)
         self._next_expiry = min((h.record.expires for h in self._held.values()), default=None)
         return gone
 
@@ -287,13 +266,6 @@ class RecordStore:
             if not self._protected((kind, key)):
                 return self._held[kind, key]
         return None
-
-    def _forget_floors(self, wall: float) -> None:
-        """Drop floors that no valid record can be below, then the oldest over the bound."""
-        for slot in [slot for slot, floor in self._floors.items() if floor.until <= wall]:
-            del self._floors[slot]
-        for slot in list(self._floors)[: max(0, len(self._floors) - MAX_FLOORS)]:
-            del self._floors[slot]
 
     def _join_share(self, held: Held) -> None:
         kind, key = held.slot

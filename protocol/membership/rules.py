@@ -38,14 +38,12 @@ MAX_POSTING_BYTES: Final = 2048
 
 def record_kinds(
     stages: int,
-    max_adverts: int,
     serves_last_stage: Callable[[PeerId], bool],
 ) -> dict[str, Kind]:
     """Return the rules of all kinds.
 
     Args:
         stages: number of stages in the manifest.
-        max_adverts: adverts stored at most.
         serves_last_stage: only these peers may publish losses.
     """
 
@@ -73,7 +71,7 @@ def record_kinds(
         return None
 
     known = frozenset(map(str, range(stages)))
-    replicas, most = limits.MAX_REPLICAS_IN_ROUND, max_adverts
+    replicas, most = limits.MAX_REPLICAS_IN_ROUND, MAX_ADVERTS
     return {
         ADVERT: Kind(most, MAX_ADVERT_BYTES, own(parse_advert, stages), binding=True),
         PROGRESS: Kind(replicas, MAX_LOSS_BYTES, loss),
@@ -81,10 +79,8 @@ def record_kinds(
         MEASURED: Kind(
             most, MAX_MEASURED_BYTES, own(parse_measurements, stages), min_gap_ms=MEASURED_GAP_MS
         ),
-        STORED: Kind(
-            min(most, MAX_STORED), MAX_STORED_BYTES, own(parse_stored, stages), binding=True
-        ),
-        WAYPOINT: Kind(min(most, MAX_WAYPOINTS), MAX_WAYPOINT_BYTES, own(parse_said, stages)),
+        STORED: Kind(MAX_STORED, MAX_STORED_BYTES, own(parse_stored, stages), binding=True),
+        WAYPOINT: Kind(MAX_WAYPOINTS, MAX_WAYPOINT_BYTES, own(parse_said, stages)),
         POSTING: Kind(stages * MAX_AUTHORS, MAX_POSTING_BYTES, posting),
     }
 

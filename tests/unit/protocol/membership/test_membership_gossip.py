@@ -219,7 +219,7 @@ def test_two_adverts_with_one_number_meet_and_convict_their_author() -> None:
         world.perform(name, world.members[name].link_up(liar, world.now))
         told = Records([record(77, body=body, seq=7, issued=world.wall)])
         world.perform(name, world.members[name].receive(liar, told, world.now, world.wall))
-        world.perform(name, world.members[name].link_down(liar, "gone", world.now, crashed=False))
+        world.perform(name, world.members[name].link_down(liar, "gone", world.now))
     world.link_ring()
     world.run(20)
     seen = [e for said in world.seen.values() for e in said if isinstance(e, Contradicted)]
