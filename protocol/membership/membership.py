@@ -26,6 +26,7 @@ import msgspec
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
+from protocol.matching.bodies import KIND as POSTING
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import DEAD_AFTER_S, Detector
@@ -35,7 +36,7 @@ from protocol.membership.measured import MEASURED
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.roster import Roster
-from protocol.membership.rules import POSTING, record_kinds, ttl_s
+from protocol.membership.rules import record_kinds, ttl_s
 from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
 from protocol.pace import RENEWALS, TICK_S
 from protocol.recovery.stored import STORED

@@ -8,6 +8,7 @@ from typing import Final
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
+from protocol.matching import bodies
 from protocol.matching.timing import LEASE_S
 from protocol.membership.advert import ADVERT, parse_advert
 from protocol.membership.losses import HELD_OUT, PROGRESS, parse_loss
@@ -27,13 +28,8 @@ MEASURED_GAP_MS: Final = 20_000
 """A record that follows its predecessor sooner is refused. The value is below the usual gap because
 clocks and links vary."""
 
-POSTING: Final = "posting"
-"""A steward's posting about its stage, whose number is the subject. Two stewards of a stage that do
-not know of each other both post, and the matching weighs their records against each other, so the
-key is ``subject/author``."""
 MAX_AUTHORS: Final = 8
 """Of a stage on average: three are candidates, and as many others were when the beacon began."""
-MAX_POSTING_BYTES: Final = 2048
 
 
 def record_kinds(
@@ -81,7 +77,7 @@ def record_kinds(
         ),
         STORED: Kind(MAX_STORED, MAX_STORED_BYTES, own(parse_stored, stages), binding=True),
         WAYPOINT: Kind(MAX_WAYPOINTS, MAX_WAYPOINT_BYTES, own(parse_said, stages)),
-        POSTING: Kind(stages * MAX_AUTHORS, MAX_POSTING_BYTES, posting),
+        bodies.KIND: Kind(stages * MAX_AUTHORS, bodies.MAX_BODY_BYTES, posting),
     }
 
 
@@ -94,4 +90,4 @@ def ttl_s(kind: str, members: int) -> int:
     longest = int(limits.MAX_ADVERT_TTL_S)
     if kind == ADVERT:
         return min(longest, max(int(limits.MIN_ADVERT_TTL_S), 2 * members))
-    return int(LEASE_S) if kind == POSTING else longest
+    return int(LEASE_S) if kind == bodies.KIND else longest

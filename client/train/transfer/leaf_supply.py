@@ -85,7 +85,7 @@ class LeafSupply:
         self._whole: DataFolder | None = None
         self._cache: LeafCache | None = None
         self.root = bytes.fromhex(self._data.digest)
-        """See ``LeafGiver``."""
+        """What proves the leaves."""
         self._fetch = LeafFetch(self.root)
         self._first: int | None = None
         """The first sample of the step; None: no stage needs any."""
