@@ -17,7 +17,7 @@ from zlib import crc32
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_CLOCK_SKEW_S
-from protocol.membership.record import Record, open_record, staleness
+from protocol.membership.record import Record, parse_record, staleness
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 
@@ -150,7 +150,7 @@ class RecordStore:
         Raises:
             RemoteProtocolError: it is malformed or breaks its kind's rules.
         """
-        before = self._held.get((envelope.kind, open_record(envelope).key))
+        before = self._held.get((envelope.kind, parse_record(envelope.body).key))
         if before is not None and before.signer == self._own and _is_ahead(before, wall):
             self._remove(before)
         return self.offer(envelope, self._own, wall)
@@ -169,7 +169,7 @@ class RecordStore:
         kind = self._kinds.get(envelope.kind)
         if kind is None:
             return Offer(None, "unknown-kind")
-        record = open_record(envelope)
+        record = parse_record(envelope.body)
         if len(record.body) > kind.max_body_bytes:
             raise RemoteProtocolError("record-too-long", envelope.kind, penalty=20)
         if self._is_out(PeerId(envelope.signer)):
