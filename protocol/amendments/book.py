@@ -140,19 +140,25 @@ class Amendments:
         return not digest or digest in self._known
 
     def may_hold(self, digest: bytes, step: int) -> bool:
-        """Whether an amendment that we have holds already for the update of a step."""
-        return not digest or self._known[digest].amendment.from_step <= self._rated(step)
+        """Whether an amendment, as far as we have it, holds already for the update of a step."""
+        known = self._known.get(digest)
+        return known is None or known.amendment.from_step <= self._rated(step)
 
     def is_older(self, digest: bytes, other: bytes) -> bool:
-        """Whether the second one of two that we have counts before the first one."""
-        return bool(other) and (not digest or self._known[digest].order < self._known[other].order)
+        """Whether the second one of two counts before the first one; one that we lack counts before
+        none."""
+        return self._order(digest) < self._order(other)
+
+    def _order(self, digest: bytes) -> tuple[int, bytes]:
+        known = self._known.get(digest)
+        return (0, b"") if known is None else known.order
 
     def rate(self, digest: bytes, step: int) -> float | None:
         """Return the learning rate that goes with the update of a step; None: the manifest's
-        schedule holds."""
-        if not digest:
+        schedule holds, or we do not have the amendment."""
+        if (known := self._known.get(digest)) is None:
             return None
-        return learning_rate(self._known[digest].amendment.optimizer, self._rated(step))
+        return learning_rate(known.amendment.optimizer, self._rated(step))
 
     def rate_at(self, version: int) -> float | None:
         """Return the learning rate of the steps inside a round that begins at a version; None: the

@@ -163,6 +163,12 @@ class TestHolding:
         assert not known.is_older(one, b"")
         assert not known.is_older(b"", b"")
 
+    def test_one_that_we_lack_counts_before_none_and_has_no_rate(self) -> None:
+        known, (one, two) = book(ONE), map(digest_of, (ONE, TWO))
+        assert known.is_older(two, one)
+        assert not known.is_older(one, two)
+        assert known.rate(two, 5) is None
+
 
 class TestRates:
     HOT = structs.replace(RUN.optimizer, lr=5e-3, min_lr=5e-4)

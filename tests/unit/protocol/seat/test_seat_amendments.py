@@ -77,6 +77,15 @@ def test_what_the_stage_goes_by_is_not_left_out(seat: Seat, book: Amendments) ->
     assert follows(seat, NAMED, 2)
 
 
+def test_after_a_step_by_one_that_it_lacks_it_follows_any_that_is_due(
+    seat: Seat, book: Amendments
+) -> None:
+    """So does who has collected the plans of a round without having followed them."""
+    book.take(ONE)
+    seat.agreeing.closed(plan(digest_of(LATE)))
+    assert follows(seat, NAMED)
+
+
 def test_a_step_is_applied_with_the_rate_of_its_plan(book: Amendments) -> None:
     book.take(amendment(RUN, SWARM, from_step=STEP + 2, lr=5e-3))
     seat = alone(ME, STEP, steps=100, amendments=book)
