@@ -16,9 +16,9 @@ from client.net.network import Inbound, NetEvent
 from client.train.engine import Engine
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId, Stage
+from protocol.matching.bodies import KIND as POSTING
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.machine import Matching
-from protocol.membership.rules import POSTING
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.recovery.stored import STORED
 from protocol.waypoints.part import WAYPOINT
@@ -160,7 +160,7 @@ async def test_the_end_of_a_strangers_link_is_no_members(engine: Engine) -> None
 async def test_what_is_due_is_done_by_every_part(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    always = ["expulsions.tick", "data_search.tick", "held_stages.tick"]
+    always = ["data_search.tick", "held_stages.tick"]
     when_due = ["membership.tick", "matching.tick", "history.tick"]
     engine.describe(ADVERT, has_data=True)
     told = watched(engine, *always, *when_due, "measuring.tick", "contributions.tick")
