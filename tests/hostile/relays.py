@@ -331,9 +331,6 @@ class _Silent(Reaching):
         """Wait."""
         await trio.sleep_forever()
 
-    def link_ended(self, peer: PeerId) -> None:
-        """Nothing is kept."""
-
 
 async def greedy(attacker: Attacker) -> None:
     """Send through 32 circuits to targets of one's own that take everything."""
