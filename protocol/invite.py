@@ -109,8 +109,6 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         Meta(max_length=MAX_PEERS),
     ]
     ticket: Annotated[str, Meta(max_length=64)] | None = None
-    secret: None = None
-    """Earlier versions wrote it into every file."""
 
 
 _documents = msgspec.json.Decoder(_Document)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from client.control.snapshot import Amended, AmendmentView
-from model_zoo.specs.course import Course, Turn
+from model_zoo.specs.optimizer import learning_rate
 from protocol.amendments.amendment import Amendment
 from protocol.amendments.book import Amendments
 from protocol.amendments.words import describe
@@ -17,11 +17,7 @@ POINTS: Final = 5
 
 def amendment_views(book: Amendments) -> list[AmendmentView]:
     """Return the amendments that count, in order."""
-    agreed = [entry.from_step for entry in book.agreed]
-    return [
-        _view(one.amendment, book, agreed[index] if index < len(agreed) else None)
-        for index, one in enumerate(book.chain())
-    ]
+    return [_view(one.amendment, book) for one in book.counting]
 
 
 def amended(book: Amendments, said: Amendment, done: int, *, signed: bool) -> Amended:
@@ -35,24 +31,27 @@ def amended(book: Amendments, said: Amendment, done: int, *, signed: bool) -> Am
     """
     earliest = max(said.from_step, done)
     steps, optimizer = book.before(said.number)
-    before = Course(optimizer)
-    after = Course(optimizer, [Turn(earliest, said.optimizer)])
     last = max(said.steps - 1, 0)
     shown = {min(max(step, 0), last) for step in (done, earliest, steps - 1, last)}
     shown |= {earliest + (last - earliest) * part // POINTS for part in range(1, POINTS)}
     rates = [
-        (step, before.learning_rate(step), after.learning_rate(step))
+        (
+            step,
+            learning_rate(optimizer, step),
+            learning_rate(said.optimizer if step >= earliest else optimizer, step),
+        )
         for step in sorted(shown)
         if done <= step <= last
     ]
-    view = _view(said, book, None)
-    return Amended(amendment=view, step=done, rates=rates, earliest=earliest, signed=signed)
+    return Amended(
+        amendment=_view(said, book), step=done, rates=rates, earliest=earliest, signed=signed
+    )
 
 
-def _view(said: Amendment, book: Amendments, from_step: int | None) -> AmendmentView:
+def _view(said: Amendment, book: Amendments) -> AmendmentView:
     return AmendmentView(
         number=said.number,
         words=describe(said, *book.before(said.number)),
         steps=said.steps,
-        from_step=from_step,
+        from_step=said.from_step,
     )

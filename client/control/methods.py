@@ -27,7 +27,7 @@ from client.control.snapshot import (
     Snapshot,
 )
 from client.control.updates import MAX_POINTS, Curve, Subscribe, Subscribed
-from protocol.amendments.changes import Changes
+from protocol.amendments.draft import Changes
 from protocol.vouching.ticket import TICKET_LIFE_S
 
 MAX_EVENTS_PER_ANSWER: Final = 256

@@ -149,8 +149,8 @@ class AmendmentView(Struct, frozen=True, kw_only=True):
     """What it changes."""
     steps: int
     """Of the whole run, by it."""
-    from_step: int | None = None
-    """The step from which all stages have agreed that it holds; None: they have not yet."""
+    from_step: int
+    """The step from which its learning rate holds; later in a stage that hears of it later."""
 
 
 class Amended(Struct, frozen=True, kw_only=True):
@@ -545,8 +545,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     given_up: EventView | None = None
     """Steps that this volunteer had made apart from others in this session, and has given up where
     both met; None: none."""
-    contradicted_amendment: int | None = None
-    """The number of which the founder has signed two: neither counts, nor does any after them."""
     newer: str = ""
     """How many members report a newer program than this one; empty: none does."""
     expelled: list[ExpelledView] = field(default_factory=list)

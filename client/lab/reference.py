@@ -20,11 +20,10 @@ from client.lab.twins import twin
 from model_zoo.data import NO_TARGET, beginnings, inputs_and_targets
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.models.family import State
-from model_zoo.specs.course import Course, Turn
 from model_zoo.specs.local_rounds import OUTER, LocalRounds
 from model_zoo.specs.matrices import rows_of
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, stage_clip
+from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.precision import DEFAULT, Precision, precision_on
 from model_zoo.specs.slices import StageSlice, cut_problem, slices, stage_tensors, whole_slice
 from model_zoo.specs.state import decays
@@ -48,7 +47,7 @@ class TrainingPlan:
 
     Fields:
         precision: in which passes compute.
-        turns: the steps from which other schedules hold.
+        turns: the steps from which other schedules hold, in rising order.
         local_rounds: how replicas step between two versions; None: they average every gradient.
 
     Raises:
@@ -63,7 +62,7 @@ class TrainingPlan:
     microbatches_per_step: int
     sequences_per_microbatch: int
     precision: Precision = DEFAULT
-    turns: tuple[Turn, ...] = ()
+    turns: tuple[tuple[int, OptimizerSpec], ...] = ()
     local_rounds: LocalRounds | None = None
 
     def __post_init__(self) -> None:
@@ -87,6 +86,11 @@ class TrainingPlan:
     def of_step(self, step: int) -> range:
         """Return the microbatches of a step."""
         return range(step * self.microbatches_per_step, (step + 1) * self.microbatches_per_step)
+
+    def learning_rate(self, step: int) -> float:
+        """Return the learning rate of update ``step``, counted from 0."""
+        turned = [optimizer for from_step, optimizer in self.turns if from_step <= step]
+        return learning_rate([self.optimizer, *turned][-1], step)
 
 
 def training_plan(manifest: Manifest) -> TrainingPlan:
@@ -160,11 +164,10 @@ def train_reference(
     trainer = _Trainer(plan, corpus, stages, wire)
     rounds = None if plan.local_rounds is None else _Rounds(trainer, plan.local_rounds)
     optimizer = trainer.twin(plan.optimizer)
-    course = Course(plan.optimizer, plan.turns)
     losses = list[float]()
     with limited_threads(threads):
         for step in range(plan.steps):
-            microbatches, rate = plan.of_step(step), course.learning_rate(step)
+            microbatches, rate = plan.of_step(step), plan.learning_rate(step)
             if rounds is None:
                 loss = trainer.update(optimizer, step, microbatches, rate)
             else:

@@ -49,7 +49,6 @@ from protocol.relay.messages import (
     PROBE_FILLER_BYTES,
     Connect,
     DialBack,
-    Drain,
     Moving,
     Punch,
     Reserve,
@@ -586,7 +585,6 @@ class Libp2pNetwork:
                 self._on_refused(link.peer, connection.violation)
             if last:
                 self.passing.link_ended(link.peer)
-                self.reaching.link_ended(link.peer)
                 await self._bury(link, connection)
 
     async def _on_request(self, connection: Connection, stream: YamuxStream) -> None:
@@ -597,7 +595,7 @@ class Libp2pNetwork:
             match message:
                 case Reserve() | Connect() | WhereIs():
                     await self.passing.serve(connection, stream, message)
-                case Stop() | Drain():
+                case Stop():
                     await self.reaching.serve(connection, stream, message)
                 case Punch():
                     await self.punching.serve(connection, stream, message)

@@ -75,8 +75,7 @@ from client.train.training import Site, Training
 from client.train.transfer.state_size import largest_payload, round_bytes, usual_payload
 from protocol.address import Address, parse_address, parse_peer_address
 from protocol.amendments.amendment import sign_amendment
-from protocol.amendments.changes import Changes
-from protocol.amendments.draft import draft
+from protocol.amendments.draft import Changes, draft
 from protocol.effects import Explain
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
@@ -426,6 +425,7 @@ class Node(ControlApi):
             nursery.start_soon(self._pauses.run)
             saves = [
                 self._engine.contributions.save,
+                self._engine.expulsions.save,
                 self._event_sink.curve.save,
                 self._event_sink.held_out_curve.save,
             ]

@@ -122,7 +122,6 @@ def _of_the_swarm(now: Snapshot, engine: Engine) -> Snapshot:
         amendments=amendment_views(engine.amending.book),
         beside=_beside(engine),
         given_up=EventView.of(given_up) if given_up else None,
-        contradicted_amendment=engine.amending.book.contradiction,
         newer=engine.handshake.newer.words,
         expelled=expelled(engine),
         certified_version=0 if waypoint is None else waypoint.version,

@@ -156,20 +156,16 @@ class LeafCache:
         """Return the file of a leaf, whether it is there or not."""
         return self.folder / leaf_name(index)
 
-    def is_proven(self, index: int) -> bool:
-        """Whether a leaf is here, and was read or kept by this process."""
-        return index in self._proven
-
     def has_unread(self, index: int) -> bool:
         """Whether an earlier process kept a leaf that this one has not read."""
         return index in self._kept and index not in self._proven
 
     def has(self, index: int) -> bool:
-        """Whether a leaf is here and proven; one of an earlier process is read and proven now."""
-        if index in self._proven:
-            self._kept.move_to_end(index)
-            return True
-        return index in self._kept and self.note(index, self.load(index)) is not None
+        """Whether a leaf is here, and was read or kept by this process."""
+        if index not in self._proven:
+            return False
+        self._kept.move_to_end(index)
+        return True
 
     def load(self, index: int) -> bytes | None:
         """See ``LeavesOnDisk``."""

@@ -27,7 +27,6 @@ from client.store.numbers import Numbers
 from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
-from client.train.messaging.slow_news import SlowNews
 from client.train.ports import StageHolder, Take
 from client.train.recovery.history import History
 from client.train.recovery.waypoints import WaypointDriver
@@ -70,7 +69,7 @@ from protocol.membership.view import (
 )
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import STORED
-from protocol.seat.effects import AgreedOn, HeldOutLoss, SeatNews
+from protocol.seat.effects import HeldOutLoss, SeatNews
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
 from protocol.waypoints.part import PART, WAYPOINT, encode_part
@@ -149,7 +148,6 @@ class Engine:
         self._to_us, self._for_us = trio.open_memory_channel[Inbound](math.inf)
         """Messages between seats of ours, so that none is called while another one acts."""
         self._nursery = nursery
-        self._slow_news = SlowNews(self._is_new)
         self.chunks = ChunkServer(self, network, nursery, self._serve_chunk, self._is_new)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
         reported = self, signer.peer, self.membership, manifest, event_sink
@@ -213,10 +211,6 @@ class Engine:
             if signed is None:
                 return
             message = signed
-        if self._slow_news.keeps(peer, message):
-            return
-        if (news := self._slow_news.along(peer, message)) is not None:
-            self.network.post(peer, news)  # in the same write
         if self.network.post(peer, message, payload):
             self.measuring.sent(peer, message, len(payload), self.now())
 
@@ -294,7 +288,7 @@ class Engine:
                     self._refresh(soon=not self._is_new(event.peer))
 
     def _deadlines(self) -> list[float | None]:
-        parts = (self.membership, self.expulsions, self.data_search, self.held_stages, self.history)
+        parts = (self.membership, self.data_search, self.held_stages, self.history)
         deadlines = [part.next_deadline() for part in parts if part is not None]
         matching = self.matching.next_deadline(self.now()) if self.matching else None
         look = self._look_again_at if self._look_due else None
@@ -315,7 +309,6 @@ class Engine:
         if self.matching is not None and self.matching.next_deadline(now) <= now:
             self.matched(self.matching.tick(now))
         self._view_dirty |= now >= self._view_at
-        self.expulsions.tick(now)
         self.data_search.tick(now)
         self.held_stages.tick(now)
         seats = self.held_stages.seats()
@@ -417,7 +410,6 @@ class Engine:
         self.reach.gone(peer)
         self.chunks.gone(peer)
         self.measuring.gone(peer)
-        self._slow_news.gone(peer)
         self.downloads.lost(peer)
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
@@ -476,15 +468,11 @@ class Engine:
 
     def _amended(self) -> None:
         """There is a new amendment: the run may be longer, and plans that name it be followed."""
-        self._note_steps()
-        self.held_stages.amended()
-        self._view_dirty = True
-
-    def _note_steps(self) -> None:
-        """Tell the machines that go by it how long the run is."""
         self.waypoints.machine.steps = self.amending.book.longest
         if self.history is not None:
             self.history.machine.known.steps = self.amending.book.steps
+        self.held_stages.amended()
+        self._view_dirty = True
 
     def expel(self, peer: PeerId, reason: str) -> None:
         """End the link with a member that was expelled: it has left, and counts for no majority.
@@ -562,8 +550,6 @@ class Engine:
 
     def _member_down(self, peer: PeerId, reason: str) -> None:
         self._view_of(peer)
-        if self.matching is not None and self.membership.roster.has_left(peer):
-            self.matching.member_left(peer)
         if peer != self.signer.peer:
             self.event_sink.peer(peer, "down", reason)
         self.downloads.lost(peer)
@@ -735,9 +721,6 @@ class Engine:
             case Contradicted(held, other):
                 with suppress(RemoteProtocolError):  # a false signature: it is refused all the same
                     self._members(self.expulsions.contradicted(held, other))
-            case AgreedOn():
-                self.amending.agreed()
-                self._note_steps()  # where it contradicted another one, it counts now
 
     def drain(self) -> None:
         """Leave the matching; every stage of ours is drained."""

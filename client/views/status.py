@@ -114,13 +114,7 @@ def run(now: Snapshot) -> Iterator[Fact]:
     else:
         yield _fact("speed", f"{words.count(now.tokens_per_s)} tokens/s", (_left(now), "muted"))
     for one in now.amendments[-MOST_AMENDMENTS:]:
-        when = "not agreed on by the stages yet"
-        if one.from_step is not None:
-            when = f"from step {one.from_step:,} on"
-        yield _fact("amended", one.words, (f" ({when})", "muted"))
-    if (number := now.contradicted_amendment) is not None:
-        told = f"the founder has signed two different amendments {number}: neither counts"
-        yield _fact("amended", (told, "warn"))
+        yield _fact("amended", one.words, (f" (from step {one.from_step:,} on)", "muted"))
     if now.newer:
         yield _fact("program", (now.newer, "warn"), (f" ({HOW_TO_UPDATE})", "muted"))
     for other in now.beside:

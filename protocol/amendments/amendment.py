@@ -1,9 +1,8 @@
 """An amendment: the founder's signed statement about the rest of a run.
 
 It says how many steps the run has in all, and which schedule of the learning rate holds from a step
-on. Amendments are numbered from 1, and each names the digest of the one before, so the founder
-cannot tell different members different things unseen. Each restates everything: whoever knows the
-newest one knows what holds after it. Pure functions; no state.
+on. Amendments are numbered from 1. Each restates everything: whoever knows the newest one knows
+what holds after it. Pure functions; no state.
 """
 
 from __future__ import annotations
@@ -13,24 +12,23 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from model_zoo.specs.course import changed_beside_schedule
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId, short
 from protocol.wire.canonical import FORGED_PENALTY, Canonical
 from protocol.wire.envelope import Signer, verify
-from protocol.wire.fields import Envelope, StateHash, StepIndex
+from protocol.wire.fields import Envelope, StepIndex
 
 AMENDMENT: Final = "amendment"
+SCHEDULE_FIELDS: Final = ("lr", "min_lr", "warmup_steps", "decay_steps", "schedule", "decay_from")
+"""The fields of an optimizer that may change in the midst of a run."""
 
 
 class Amendment(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The signed body."""
 
     number: Annotated[int, Meta(ge=1, le=limits.MAX_AMENDMENTS)]
-    before: StateHash
-    """Digest of the amendment before; empty for the first."""
     from_step: StepIndex
     """The schedule holds from this step on; later in a stage that hears of it later."""
     steps: Annotated[int, Meta(ge=1, le=limits.MAX_STEP)]
@@ -76,8 +74,7 @@ def parse_amendment(
         raise RemoteProtocolError("amendment-not-the-founders", words, FORGED_PENALTY)
     verify(envelope, swarm)
     said = _bodies.parse(envelope.body)
-    if (said.number == 1) != (said.before == b"") or len(said.before) not in (0, 32):
-        raise _bodies.malformed("it does not name the one before")
-    if changed := changed_beside_schedule(optimizer, said.optimizer):
+    names = (name for name in optimizer.__struct_fields__ if name not in SCHEDULE_FIELDS)
+    if changed := [n for n in names if getattr(optimizer, n) != getattr(said.optimizer, n)]:
         raise _bodies.malformed(f"it changes {', '.join(changed)}")
     return said

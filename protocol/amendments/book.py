@@ -1,40 +1,37 @@
-"""The amendments that one volunteer knows, and which of them its stages have agreed on.
+"""The amendments that one volunteer knows, and which of them holds at a step.
 
-**Known.** Whoever has an amendment tells it; it counts from whomever it comes, by its founder's
-signature. Of two different ones with one number neither counts, nor does any after them, unless
-the stages had agreed on one of them before: then that one stays.
+Whoever has an amendment tells it; it counts from whomever it comes, by its founder's signature. An
+amendment restates everything, so of all that are due at a step the one with the highest number
+holds, and no other matters. Of two with one number the one with the higher digest counts, for all
+alike.
 
-**Agreed.** All replicas of a stage have to use a new schedule from the same step on. So a list of
-(amendment, first step) is part of every plan of a round: what the commit of a step decides, every
-replica at the next version knows (``rounds/agreeing.py``). How long the run is changes no number of
+All replicas of a stage have to use a new schedule from the same step on. So the plan of a round
+names the amendment that holds (``rounds/agreeing.py``). How long the run is changes no number of
 any step, so that follows from what is known alone.
 
-State: at most two amendments of each number, and the newest list. No I/O; the driver keeps them on
-disk (``KeptAmendments``).
+State: at most two amendments of each number. No I/O; the driver keeps them on disk
+(``KeptAmendments``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from model_zoo.specs.course import Course, Turn
-from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
 from protocol import limits
-from protocol.agreed import AgreedAmendment, AgreedList
 from protocol.amendments.amendment import Amendment, digest_of, parse_amendment
 from protocol.errors import RemoteProtocolError
 from protocol.ids import SwarmId
 from protocol.manifest import Manifest
 from protocol.wire.fields import Envelope
 
-MAX_CHAINS = 64
-"""Remembered, of the lists that others name."""
 MAX_OF_A_NUMBER = 2
-"""Two show that the founder contradicts itself; a third would show nothing more."""
+"""A founder may sign on two machines; who signs more is no honest one."""
 
 
 class KeptAmendments(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -43,7 +40,6 @@ class KeptAmendments(Struct, frozen=True, array_like=True, forbid_unknown_fields
     amendments: Annotated[
         tuple[Envelope, ...], Meta(max_length=MAX_OF_A_NUMBER * limits.MAX_AMENDMENTS)
     ] = ()
-    agreed: Annotated[AgreedList, Meta(max_length=limits.MAX_AMENDMENTS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +50,14 @@ class Known:
     digest: bytes
     envelope: Envelope
 
+    @property
+    def order(self) -> tuple[int, bytes]:
+        """Of two amendments the one with the higher order counts."""
+        return self.amendment.number, self.digest
+
 
 class Amendments:
-    """See the module's docstring.
+    """See the module's docstring. Where a digest names an amendment, an empty one names none.
 
     Args:
         manifest: the run's; it says who the founder is.
@@ -68,18 +69,12 @@ class Amendments:
         self, manifest: Manifest, swarm: SwarmId, kept: KeptAmendments | None = None
     ) -> None:
         self._run, self._swarm = manifest, swarm
-        self._known: dict[int, dict[bytes, Known]] = {}
-        self._chains: dict[AgreedList, tuple[Known, ...]] = {}
-        """What ``chain`` has found since something was new, by list."""
-        self.agreed: AgreedList = ()
-        """The newest list that a stage of ours has agreed on."""
+        self._known: dict[bytes, Known] = {}
+        self.counting: Sequence[Known] = ()
+        """Those that count, one of each number, in rising order."""
         for envelope in kept.amendments if kept else ():
             with suppress(RemoteProtocolError):
                 self.take(envelope)
-        if kept is not None:
-            self.agreed = kept.agreed
-
-    # --- what is known -----------------------------------------------------------------------
 
     def take(self, envelope: Envelope) -> Known | None:
         """Take an amendment that somebody has brought; None: there is nothing new about it.
@@ -88,108 +83,44 @@ class Amendments:
             RemoteProtocolError: it is not the founder's, or malformed (``parse_amendment``).
         """
         digest = digest_of(envelope)
-        if any(digest in of for of in self._known.values()):
+        if digest in self._known:
             return None
         run = self._run
         said = parse_amendment(envelope, self._swarm, run.founder, run.optimizer)
-        of = self._known.setdefault(said.number, {})
-        if len(of) >= MAX_OF_A_NUMBER:
+        alike = [one for one in self._known.values() if one.amendment.number == said.number]
+        if len(alike) >= MAX_OF_A_NUMBER:
             return None
-        self._chains.clear()
-        of[digest] = found = Known(said, digest, envelope)
+        self._known[digest] = found = Known(said, digest, envelope)
+        known = sorted(self._known.values(), key=lambda one: one.order)
+        self.counting = tuple({one.amendment.number: one for one in known}.values())
         return found
-
-    def chain(self, agreed: AgreedList | None = None) -> tuple[Known, ...]:
-        """Return the amendments that count, from the first on: those of a list, and what follows it
-        without a contradiction.
-
-        Args:
-            agreed: the list; None: the newest of ours.
-        """
-        agreed = self.agreed if agreed is None else agreed
-        if (known := self._chains.get(agreed)) is not None:
-            return known
-        if len(self._chains) >= MAX_CHAINS:
-            self._chains.clear()
-        self._chains[agreed] = found = tuple(self._follow(agreed))
-        return found
-
-    def _follow(self, agreed: AgreedList) -> list[Known]:
-        found, before = list[Known](), b""
-        for number in range(1, limits.MAX_AMENDMENTS + 1):
-            of = self._known.get(number, {})
-            fitting = [one for one in of.values() if one.amendment.before == before]
-            if number <= len(agreed):
-                fitting = [one for one in fitting if one.digest == agreed[number - 1].digest]
-            elif len(of) > 1:
-                break
-            if not fitting:
-                break
-            found.append(fitting[0])
-            before = fitting[0].digest
-        return found
-
-    @property
-    def contradiction(self) -> int | None:
-        """The number of which the founder has signed two amendments, so that none after those
-        before it counts; None: there is none."""
-        number = len(self.chain()) + 1
-        return number if len(self._known.get(number, {})) > 1 else None
 
     @property
     def steps(self) -> int:
         """Steps of the whole run."""
-        chain = self.chain()
-        return chain[-1].amendment.steps if chain else self._run.steps
+        return self.counting[-1].amendment.steps if self.counting else self._run.steps
 
     @property
     def newest(self) -> OptimizerSpec:
-        """The optimizer as the newest amendment has it, agreed on or not."""
-        chain = self.chain()
-        return chain[-1].amendment.optimizer if chain else self._run.optimizer
+        """The optimizer as the newest amendment has it, due or not."""
+        return self.counting[-1].amendment.optimizer if self.counting else self._run.optimizer
 
     def before(self, number: int) -> tuple[int, OptimizerSpec]:
-        """Return steps and optimizer of the run before an amendment that counts, by its number."""
-        chain = self.chain()[: number - 1]
-        if not chain:
-            return self._run.steps, self._run.optimizer
-        return chain[-1].amendment.steps, chain[-1].amendment.optimizer
+        """Return steps and optimizer of the run before an amendment, by its number."""
+        earlier = [one.amendment for one in self.counting if one.amendment.number < number]
+        last = earlier[-1] if earlier else self._run
+        return last.steps, last.optimizer
 
     @property
     def longest(self) -> int:
         """A bound of the versions that there can be: also of a run that was shortened."""
-        return max(self._run.steps, *(one.amendment.steps for one in self.chain()), 0)
-
-    @property
-    def envelopes(self) -> list[Envelope]:
-        """All that are known, to be told to others: by number."""
-        return [one.envelope for _, of in sorted(self._known.items()) for one in of.values()]
+        return max(self._run.steps, *(one.amendment.steps for one in self.counting), 0)
 
     @property
     def kept(self) -> KeptAmendments:
-        """The state to be kept on disk."""
-        return KeptAmendments(tuple(self.envelopes), self.agreed)
-
-    # --- what is agreed ----------------------------------------------------------------------
-
-    def settle(self, agreed: AgreedList) -> bool:
-        """A stage of ours has closed a step with this list; return whether it is new to us."""
-        if agreed == self.agreed or len(agreed) < len(self.agreed):
-            return False
-        self.agreed = agreed
-        return True
-
-    def knows(self, agreed: AgreedList) -> bool:
-        """Whether we have every amendment of a list, and they follow each other."""
-        return len(self.chain(agreed)) >= len(agreed)
-
-    def propose(self, agreed: AgreedList, step: int) -> AgreedList:
-        """Return a list with what is known beyond it, as a stage decides at a step."""
-        new, last = list(agreed), agreed[-1].from_step if agreed else 0
-        for one in self.chain(agreed)[len(agreed) :]:
-            last = max(last, one.amendment.from_step, step)
-            new.append(AgreedAmendment(one.digest, last))
-        return tuple(new)
+        """The state to be kept on disk, and to be told to others."""
+        known = sorted(self._known.values(), key=lambda one: one.order)
+        return KeptAmendments(tuple(one.envelope for one in known))
 
     @property
     def notice(self) -> int:
@@ -197,28 +128,45 @@ class Amendments:
         by then every stage has heard of it."""
         return 2 * self._run.stage_count + 2
 
-    def course(self, agreed: AgreedList | None = None) -> Course:
-        """Return the course of the run by a list (None: the newest of ours), as far as we know its
-        amendments."""
-        agreed = self.agreed if agreed is None else agreed
-        pairs = zip(agreed, self.chain(agreed), strict=False)
-        turns = [Turn(one.from_step, known.amendment.optimizer) for one, known in pairs]
-        return Course(self._run.optimizer, tuple(turns))
+    # --- by step -----------------------------------------------------------------------------
 
-    def rate(self, agreed: AgreedList, step: int) -> float | None:
-        """Return the learning rate that goes with the update of a step, by a list; None: the
-        manifest's schedule holds.
+    def due(self, step: int) -> bytes:
+        """Return the digest of the amendment that holds for the update of a step."""
+        due = [one.digest for one in self.counting if self.may_hold(one.digest, step)]
+        return due[-1] if due else b""
 
-        In local rounds it is that of the next step: those inside this one have been taken.
-        """
-        return self._rate_of(agreed, step if self._run.local_rounds is None else step + 1)
+    def knows(self, digest: bytes) -> bool:
+        """Whether we have the amendment."""
+        return not digest or digest in self._known
+
+    def may_hold(self, digest: bytes, step: int) -> bool:
+        """Whether an amendment, as far as we have it, holds already for the update of a step."""
+        known = self._known.get(digest)
+        return known is None or known.amendment.from_step <= self._rated(step)
+
+    def is_older(self, digest: bytes, other: bytes) -> bool:
+        """Whether the second one of two counts before the first one; one that we lack counts before
+        none."""
+        return self._order(digest) < self._order(other)
+
+    def _order(self, digest: bytes) -> tuple[int, bytes]:
+        known = self._known.get(digest)
+        return (0, b"") if known is None else known.order
+
+    def rate(self, digest: bytes, step: int) -> float | None:
+        """Return the learning rate that goes with the update of a step; None: the manifest's
+        schedule holds, or we do not have the amendment."""
+        if (known := self._known.get(digest)) is None:
+            return None
+        return learning_rate(known.amendment.optimizer, self._rated(step))
 
     def rate_at(self, version: int) -> float | None:
-        """Return the learning rate of the steps inside a round that begins at a version, by the
-        newest of our lists; None: the manifest's schedule holds."""
-        return self._rate_of(self.agreed, version)
+        """Return the learning rate of the steps inside a round that begins at a version; None: the
+        manifest's schedule holds."""
+        due = [one.amendment for one in self.counting if one.amendment.from_step <= version]
+        return learning_rate(due[-1].optimizer, version) if due else None
 
-    def _rate_of(self, agreed: AgreedList, step: int) -> float | None:
-        if all(one.from_step > step for one in agreed):
-            return None
-        return self.course(agreed).learning_rate(step)
+    def _rated(self, step: int) -> int:
+        """Return the step whose rate goes with the update of a step. In local rounds it is the next
+        one: those inside this one have been taken."""
+        return step if self._run.local_rounds is None else step + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec import structs
@@ -10,11 +11,37 @@ from model_zoo.specs.optimizer import OptimizerSpec
 from protocol import limits
 from protocol.amendments.amendment import Amendment
 from protocol.amendments.book import Amendments
-from protocol.amendments.changes import Changes
 from protocol.errors import LocalProtocolError
 
 ABSURD_RATE: Final = 100.0
 """So many times the highest rate that the manifest has: no run survives that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a founder wants; None: as before.
+
+    Fields:
+        from_step: the step from which the schedule holds at the earliest.
+        lr, min_lr, warmup_steps, decay_steps, schedule, decay_from: as in ``OptimizerSpec``. A new
+            rate or schedule ends with the run, unless ``decay_steps`` says otherwise, and the final
+            rate keeps its share of the highest.
+    """
+
+    steps: int | None = None
+    from_step: int | None = None
+    lr: float | None = None
+    min_lr: float | None = None
+    warmup_steps: int | None = None
+    decay_steps: int | None = None
+    schedule: str | None = None
+    decay_from: int | None = None
+
+    @property
+    def of_schedule(self) -> bool:
+        """Whether the learning rate changes."""
+        fields = self.lr, self.min_lr, self.warmup_steps, self.decay_steps, self.schedule
+        return any(field is not None for field in (*fields, self.decay_from))
 
 
 def draft(book: Amendments, run_lr: float, changes: Changes, done: int) -> Amendment:
@@ -29,13 +56,9 @@ def draft(book: Amendments, run_lr: float, changes: Changes, done: int) -> Amend
     Raises:
         LocalProtocolError: it cannot be; says why.
     """
-    if (number := book.contradiction) is not None:
-        raise LocalProtocolError(
-            f"two different amendments {number} were signed with this key: members follow none "
-            "after them, so this run cannot be amended any more"
-        )
-    chain = book.chain()
-    if len(chain) >= limits.MAX_AMENDMENTS:
+    last = book.counting[-1].amendment if book.counting else None
+    number = 1 if last is None else last.number + 1
+    if number > limits.MAX_AMENDMENTS:
         raise LocalProtocolError(f"a run is amended {limits.MAX_AMENDMENTS} times at most")
     steps = book.steps if changes.steps is None else changes.steps
     _check_steps(steps, changes, done)
@@ -45,10 +68,10 @@ def draft(book: Amendments, run_lr: float, changes: Changes, done: int) -> Amend
         raise LocalProtocolError(f"{words}, with which the run was founded: it would destroy it")
     if steps == book.steps and optimizer == book.newest:
         raise LocalProtocolError("that is how the run is already: nothing would change")
-    before = chain[-1].digest if chain else b""
     notice = book.notice if changes.of_schedule else 0
-    from_step = max(changes.from_step or 0, done + notice)
-    return Amendment(len(chain) + 1, before, from_step, steps, optimizer)
+    earlier = last.from_step if last else 0  # whose schedule this one restates
+    from_step = max(changes.from_step or 0, done + notice, earlier)
+    return Amendment(number, from_step, steps, optimizer)
 
 
 def _check_steps(steps: int, changes: Changes, done: int) -> None:

@@ -12,7 +12,6 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from protocol import limits
-from protocol.errors import RemoteProtocolError
 from protocol.ids import Stage
 from protocol.matching import preferences
 from protocol.matching.timing import LEASE_S
@@ -20,6 +19,8 @@ from protocol.wire.canonical import Canonical
 from protocol.wire.letters import Body, Epoch
 
 KIND: Final = "posting"
+"""A record of a steward about its stage, whose number is the subject. Two stewards of a stage that
+do not know of each other both post, so its key is ``subject/author``."""
 MAX_BODY_BYTES = 1024
 
 Level = Annotated[int, Meta(ge=0, le=preferences.MAX_RATE * 100_000)]
@@ -62,17 +63,8 @@ OPEN, QUIET, COMMITTED = range(3)
 _format: Final = Canonical(Posting, "matching-body")
 encode_posting: Final = _format.encode
 """To the canonical bytes that are signed."""
-
-
-def parse_posting(encoded: bytes) -> Posting:
-    """Parse a posting.
-
-    Raises:
-        RemoteProtocolError: too long, malformed, out of range or not canonical.
-    """
-    if len(encoded) > MAX_BODY_BYTES:
-        raise RemoteProtocolError("matching-body-too-long", f"{len(encoded)} bytes", penalty=20)
-    return _format.parse(encoded)
+parse_posting: Final = _format.parse
+"""From these; raises ``RemoteProtocolError`` if they are malformed or not canonical."""
 
 
 def is_fresh(body: Body, wall_s: float) -> bool:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from protocol.ids import PeerId, Stage
 from protocol.limits import MAX_CLOCK_SKEW_S
 from protocol.matching.board import Board
-from protocol.matching.last_members import LastMembers
 from protocol.matching.population import Population
 
 
@@ -28,14 +27,7 @@ class Context:
     """Whether volunteers also hold a stage beside their home."""
     unable: Mapping[Stage, str] = field(default_factory=dict)
     """The stages that this machine cannot serve, each with its reason in words."""
-    last_members: LastMembers = field(default_factory=LastMembers)
-    """A majority of these must be visible before we decide anything for the whole swarm."""
     _last_number: int = 0
-
-    @property
-    def sees_majority(self) -> bool:
-        """Whether we cannot be the smaller part of a partition."""
-        return self.last_members.has_majority(self.population.members.keys())
 
     def wall_s(self, now: float) -> float:
         """Return Unix seconds at a monotonic moment."""

@@ -18,7 +18,6 @@ from protocol.matching.board import Board, Notice
 from protocol.matching.context import Context
 from protocol.matching.effects import Effect
 from protocol.matching.gain import Change, paying
-from protocol.matching.last_members import LastMembers
 from protocol.matching.member import Member
 from protocol.matching.overview import StageOverview, stage_overviews
 from protocol.matching.population import Population, of_nobody
@@ -71,7 +70,7 @@ class Matching:
         me: our peer id.
         manifest: stage costs and policy.
         wall_offset_s: Unix time minus the monotonic clock.
-        board, last_members: shared by simulated peers with equal inputs; None: our own.
+        board: shared by simulated peers with equal inputs; None: our own.
     """
 
     def __init__(
@@ -81,7 +80,6 @@ class Matching:
         wall_offset_s: float,
         *,
         board: Board | None = None,
-        last_members: LastMembers | None = None,
     ) -> None:
         self._stage_count = manifest.stage_count
         self._context = Context(
@@ -90,7 +88,6 @@ class Matching:
             Board(manifest.stage_count) if board is None else board,
             wall_offset_s,
             manifest.policy.dual_homing,
-            last_members=LastMembers() if last_members is None else last_members,
         )
         self._seats = Seats(self._context)
         self._offices = Stewardships(self._context)
@@ -178,7 +175,6 @@ class Matching:
         """Take the membership view as a population, evolved from the last one or shared."""
         self._context.population = population
         self._context.board.observe(population, self._context.wall_s(now))
-        self._observe_last_members(now)
         return self._route(self._offices.update(now) + self._look(now), now)
 
     def records_changed(self, now: float) -> list[Effect]:
@@ -197,10 +193,6 @@ class Matching:
         """Set the stages that this machine cannot serve, each with its reason in words."""
         self._context.unable = dict(stages)
         return self._route(self._seats.look(now), now)
-
-    def member_left(self, peer: PeerId) -> None:
-        """Note that a member left in order: its absence does not indicate a partition."""
-        self._context.last_members.excuse(peer)
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
         """Note that the training side serves an assigned stage (else LocalProtocolError)."""
@@ -222,7 +214,6 @@ class Matching:
     def tick(self, now: float) -> list[Effect]:
         """Act on every deadline that has passed."""
         self._context.board.observe(self._context.population, self._context.wall_s(now))
-        self._observe_last_members(now)
         return self._route(self._offices.tick(now) + self._seats.tick(now), now)
 
     def next_deadline(self, now: float) -> float:
@@ -285,11 +276,6 @@ class Matching:
         """Let every part look at the changed context."""
         self._offices.look(now)
         return self._seats.look(now)
-
-    def _observe_last_members(self, now: float) -> None:
-        """Take the view of this beacon; a majority of its members decides about moves."""
-        beacon = beacon_at(self._context.wall_s(now))
-        self._context.last_members.observe(self._context.population.members.keys(), beacon)
 
 
 def _stale() -> RemoteProtocolError:

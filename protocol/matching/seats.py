@@ -113,8 +113,6 @@ class Seats:
         calls = [stage for stage, n in notices.items() if n.posting.wanted == context.me]
         if asked is not None and asked.stage in calls:
             return []  # our second seat is on its way there
-        if not calls or not context.sees_majority:
-            return []
         for stage in calls:
             for change in changes(context.population, context.me, stage):
                 if change.objection(context.population.supply, context.population) is None:

@@ -2,8 +2,7 @@
 
 Only the neediest stages call, one volunteer at a time, and they look for one once a minute:
 meanwhile newcomers and second seats may end the need. The volunteer judges for itself whether the
-change pays, so nobody can be lured away. A steward that does not see the majority of the swarm
-calls nobody. State: the name, and those who did not come.
+change pays, so nobody can be lured away. State: the name, and those who did not come.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Wanted:
         """Return whom to call; nobody while the view does not show all who are ``present``."""
         population, supply = self._context.population, self._context.population.supply
         shown = population.holders(self._stage).issuperset(present)
-        if not shown or not self._context.sees_majority:
+        if not shown:
             return None
         stages = len(population.costs)
         callers = 1 + len(population.members) // (MEMBERS_PER_CALLER * stages)

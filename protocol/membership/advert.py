@@ -60,15 +60,7 @@ class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 _bodies = Canonical(Advert, "advert")
-
-
-def encode_advert(advert: Advert) -> bytes:
-    """Return the canonical encoding (integers in float fields become floats).
-
-    Raises:
-        LocalProtocolError: a field out of its range.
-    """
-    return _bodies.encode(advert)
+encode_advert: Final = _bodies.encode
 
 
 def parse_advert(body: bytes, key: str, signer: PeerId, stages: int) -> Advert:

@@ -4,6 +4,9 @@ A record that is new to us is pushed at once: to all links if there are at most 
 drawn by hash. Every few seconds one neighbour, in rotation, gets a digest of our store. It sends
 the records we lack, and its own digest if it lacks some. An idle swarm sends periodic digests only.
 
+Progress is told with every step, and beside a crowd of invented members most of what that costs
+would go to these. So peers that have done no work hear of it by their digests, some seconds later.
+
 A store falls into parts by a hash of the slot, and a digest lists one of them. Of a large store one
 part after the other is compared with every neighbour.
 
@@ -14,7 +17,7 @@ because every new record is forwarded. Signatures are verified by the store, not
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Final
@@ -23,6 +26,7 @@ from protocol import limits
 from protocol.effects import Effect, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
+from protocol.membership.losses import PROGRESS
 from protocol.membership.records import Held, RecordStore
 from protocol.membership.view import Contradicted
 from protocol.token_bucket import Rate, TokenBucket
@@ -82,11 +86,14 @@ class _Link:
 
 
 class Gossip:
-    """Spreads the records of one store over the links of one peer."""
+    """Spreads the records of one store over the links of one peer.
 
-    def __init__(self, own: PeerId, store: RecordStore) -> None:
-        self._own = own
-        self._store = store
+    Args:
+        is_new: whether a peer has done no work, though work has proven others.
+    """
+
+    def __init__(self, own: PeerId, store: RecordStore, is_new: Callable[[PeerId], bool]) -> None:
+        self._own, self._store, self._is_new = own, store, is_new
         self._links: dict[PeerId, _Link] = {}
         self._rotation: list[PeerId] = []
         self._part = 0
@@ -198,6 +205,8 @@ class Gossip:
 
     def _targets(self, held: Held, source: PeerId | None) -> list[PeerId]:
         others = [peer for peer in self._links if peer not in (source, held.signer)]
+        if held.envelope.kind == PROGRESS:
+            others = [peer for peer in others if not self._is_new(peer)]
         if len(self._links) <= PUSH_TO_ALL_UP_TO:
             return others
         # drawn again for every record, so that no peer depends on periodic digests alone; by one

@@ -56,20 +56,9 @@ class Believed:
 
 
 _bodies = Canonical(LossSaid, "loss")
-
-
-def encode_loss(said: LossSaid) -> bytes:
-    """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
-    return _bodies.encode(said)
-
-
-def parse_loss(body: bytes, key: str, signer: PeerId) -> LossSaid:
-    """Parse the body of a record of either kind.
-
-    Raises:
-        RemoteProtocolError: malformed, not canonical, or in another's name.
-    """
-    return _bodies.parse_own(body, key, signer)
+encode_loss: Final = _bodies.encode
+parse_loss: Final = _bodies.parse_own
+"""Of a record of either kind."""
 
 
 def is_loss(loss: float) -> bool:

@@ -56,11 +56,7 @@ class Measurements(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 
 _bodies = Canonical(Measurements, "measured")
-
-
-def encode_measurements(measurements: Measurements) -> bytes:
-    """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
-    return _bodies.encode(measurements)
+encode_measurements: Final = _bodies.encode
 
 
 def parse_measurements(body: bytes, key: str, signer: PeerId, stages: int) -> Measurements:

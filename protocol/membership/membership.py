@@ -26,6 +26,7 @@ import msgspec
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
+from protocol.matching.bodies import KIND as POSTING
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
 from protocol.membership.contacts import Contacts
 from protocol.membership.detector import DEAD_AFTER_S, Detector
@@ -35,7 +36,7 @@ from protocol.membership.measured import MEASURED
 from protocol.membership.record import Record, seal
 from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.roster import Roster
-from protocol.membership.rules import MAX_ADVERTS, POSTING, record_kinds, ttl_s
+from protocol.membership.rules import record_kinds, ttl_s
 from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
 from protocol.pace import RENEWALS, TICK_S
 from protocol.recovery.stored import STORED
@@ -58,8 +59,7 @@ class Membership:
         own: our peer id.
         swarm: the swarm in which our records are valid.
         stages: number of stages in the manifest.
-        is_candidate: tells whether an author may speak for a subject (a stage, or ``epoch``).
-        max_adverts: adverts stored at most.
+        is_candidate: tells whether an author may speak for a stage, in decimal.
     """
 
     def __init__(
@@ -68,7 +68,6 @@ class Membership:
         swarm: SwarmId,
         stages: int,
         is_candidate: Callable[[str, PeerId], bool] = lambda _subject, _author: False,
-        max_adverts: int = MAX_ADVERTS,
     ) -> None:
         self._own = own
         self._swarm = swarm
@@ -77,17 +76,18 @@ class Membership:
         self.roster = Roster(own)
         self.detector = Detector()
         self.contacts = Contacts()
-        kinds = record_kinds(stages, max_adverts, self._standing, self._serves_last_stage)
+        kinds = record_kinds(stages, self._serves_last_stage)
         self.verdicts = Verdicts()
         """Who is out: their records and heartbeats are ignored."""
-        self.records = RecordStore(swarm, own, kinds, self._is_linked, self.verdicts.__contains__)
-        self.gossip = Gossip(own, self.records)
+        self.records = RecordStore(
+            swarm, own, kinds, self._is_protected, self.verdicts.__contains__
+        )
+        self.gossip = Gossip(own, self.records, lambda peer: self.is_new(peer))
         self.is_new: Callable[[PeerId], bool] = lambda _peer: False
         """Whether another peer has done no work, though work has proven others to us."""
         self._told_of = TokenBucket(TOLD_OF.per_s, TOLD_OF.burst, 0.0)
         """Unknown authors of which strangers to our work may still tell us."""
         self._linked: dict[PeerId, int] = {}  # newest heartbeat seq of the link
-        self._echoes: dict[PeerId, int] = {}  # the same, but for those our seats set aside
         self._advert: Advert | None = None
         self._seats: tuple[SeatStatus, ...] = ()
         self._heartbeat_seq = 0
@@ -111,11 +111,6 @@ class Membership:
     def described(self) -> bool:
         """Whether we have entered the swarm and not left it."""
         return self._advert is not None and not self._advert.leaving
-
-    def amend(self, advert: Advert) -> None:
-        """Set values that change all the time, such as our bandwidth. They are published when the
-        advert is next renewed: they are not worth a record of their own."""
-        self._advert = advert
 
     def say(self, kind: str, encode: Callable[[], bytes], wall: float) -> list[MembershipEffect]:
         """Publish our record of a kind; not sooner after the last one than the kind's rules say.
@@ -193,7 +188,7 @@ class Membership:
 
     def link_up(self, peer: PeerId, now: float) -> list[MembershipEffect]:
         """Start heartbeats, gossip and failure detection over a link to an admitted peer."""
-        self._linked[peer] = self._echoes[peer] = -1
+        self._linked[peer] = -1
         if self._next_heartbeat is None:
             self._next_heartbeat = now + TICK_S
         self.detector.watch(peer, now)
@@ -201,7 +196,7 @@ class Membership:
         return [*self.roster.link_up(peer), *greeting, *self.gossip.link_up(peer, now)]
 
     def link_down(
-        self, peer: PeerId, reason: str, now: float, *, crashed: bool = True, by_peer: bool = False
+        self, peer: PeerId, reason: str, now: float, *, by_peer: bool = False
     ) -> list[MembershipEffect]:
         """Note that a link has ended or could not be made.
 
@@ -209,15 +204,13 @@ class Membership:
             peer: the other end.
             reason: why, in words.
             now: monotonic seconds.
-            crashed: False if it was closed by agreement.
             by_peer: the other side's operating system closed it, as after a crash.
         """
         self.contacts.closed(peer, by_peer=by_peer, now=now)
         self._linked.pop(peer, None)
-        self._echoes.pop(peer, None)
         self.detector.forget(peer)
         self.gossip.link_down(peer)
-        return list(self.roster.link_down(peer, reason, crashed=crashed))
+        return list(self.roster.link_down(peer, reason))
 
     def expel(self, peer: PeerId) -> list[MembershipEffect]:
         """Forget a peer that is out and its records."""
@@ -305,17 +298,16 @@ class Membership:
         """Return an author's newest posting of a stage."""
         return self.records.get(POSTING, f"{stage}/{author}")
 
-    def _is_linked(self, slot: Slot) -> bool:
-        return slot[0] in (ADVERT, MEASURED, STORED) and slot[1] in self._linked
+    def _is_protected(self, slot: Slot) -> bool:
+        """Whether no crowd displaces a record: a linked peer's, or a posting of a candidate."""
+        kind, key = slot
+        if kind == POSTING:
+            stage, _, author = key.partition("/")
+            return self._is_candidate(stage, PeerId(author))
+        return kind in (ADVERT, MEASURED, STORED) and key in self._linked
 
     def _serves_last_stage(self, peer: PeerId) -> bool:
         return any(r.peer == peer for r in self.roster.serving(self._stages - 1))
-
-    def _standing(self, subject: str, author: PeerId) -> int:
-        """Return an author's weight: candidates before members, members before strangers."""
-        if author == self._own or self._is_candidate(subject, author):
-            return 2
-        return int(self.roster.member(author) is not None)
 
     def _readvertise(self, now: float, wall: float) -> list[MembershipEffect]:
         """Renew our advert. Its seq is Unix milliseconds, so that it rises over restarts."""
@@ -339,7 +331,7 @@ class Membership:
         self.contacts.said(self._heartbeat_seq, now)
         number, seats = self._heartbeat_seq, list(self._seats)
         return [
-            Send(peer, Heartbeat(number, seats=seats, echo=self._echoes[peer] + 1))
+            Send(peer, Heartbeat(number, seats=seats, echo=self._linked[peer] + 1))
             for peer in self._linked
             if peer in peers
         ]
@@ -354,7 +346,6 @@ class Membership:
         except RemoteProtocolError as error:
             return [Penalise(sender, error.reason, error.penalty)]
         self._linked[sender] = message.seq
-        self._echoes[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
         self.contacts.heard(sender, serving, message.echo - 1, now)
         self.detector.heard(sender, now)

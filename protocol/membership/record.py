@@ -6,7 +6,7 @@ means. Pure functions: clock readings are arguments.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
@@ -33,6 +33,8 @@ class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 _bodies = Canonical(Record, "record")
+parse_record: Final = _bodies.parse
+"""From the body of an envelope, whose signature is checked elsewhere."""
 
 
 def seal(signer: Signer, kind: str, record: Record, swarm: SwarmId) -> Envelope:
@@ -48,20 +50,6 @@ def seal(signer: Signer, kind: str, record: Record, swarm: SwarmId) -> Envelope:
         LocalProtocolError: a field out of its range.
     """
     return signer.sign(kind, _bodies.encode(record), swarm)
-
-
-def open_record(envelope: Envelope) -> Record:
-    """Parse the record in an envelope; the signature is checked elsewhere.
-
-    Raises:
-        RemoteProtocolError: ``record-malformed``, also for an encoding that is not canonical.
-    """
-    return parse_record(envelope.body)
-
-
-def parse_record(body: bytes) -> Record:
-    """Parse the signed body of a record; raises as ``open_record``."""
-    return _bodies.parse(body)
 
 
 def staleness(record: Record, wall: float) -> str | None:

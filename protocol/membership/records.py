@@ -3,9 +3,7 @@
 It holds only envelopes that it has checked itself, and it never sends. It remembers which peer
 introduced each record, so that it stays fair when it is full: the introducer with the largest share
 loses its latest introduction. A flood through one link therefore displaces only itself. Our own
-records and those that ``protected`` names (records of linked peers) are never displaced.
-For kinds with one record per author, a full subject accepts a new author only if it has a higher
-standing than the lowest author already stored.
+records and those that ``protected`` names (of linked peers, of candidates) are never displaced.
 """
 
 from __future__ import annotations
@@ -18,17 +16,14 @@ from zlib import crc32
 
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
-from protocol.limits import MAX_ADVERT_TTL_S, MAX_CLOCK_SKEW_S
-from protocol.membership.record import Record, open_record, staleness
+from protocol.limits import MAX_CLOCK_SKEW_S
+from protocol.membership.record import Record, parse_record, staleness
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 
 Check = Callable[[PeerId, Record], str | None]
 """Checks a record by its signer. None accepts it. A string refuses it without blame: our view may
 be behind. ``RemoteProtocolError`` refuses it and penalises the sender."""
-
-Standing = Callable[[str, PeerId], int]
-"""(subject, author) -> weight; when a subject is full, the author with the lowest is dropped."""
 
 Slot = tuple[str, str]
 """(kind, key)."""
@@ -37,8 +32,6 @@ ENVELOPE_OVERHEAD_BYTES: Final = 512
 """Signer, kind, signature and header of a stored record, rounded up."""
 
 MARK_BYTES: Final = 8
-MAX_FLOORS: Final = 8192
-"""Expired records whose seq is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +41,6 @@ class Kind:
     max_count: int
     max_body_bytes: int
     check: Check
-    max_authors: int = 0
-    """Records of one subject, for kinds with one per author."""
-    standing: Standing = lambda _subject, _author: 0
     binding: bool = False
     """An honest author never signs two of them with one number (``protocol/evidence``)."""
     min_gap_ms: int = 0
@@ -96,19 +86,6 @@ class Offer:
     """The record that we hold, where its author has signed this other one with the same number."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Floor:
-    """The seq of an expired record: an older record with a longer life must not come back."""
-
-    seq: int
-    until: float
-
-    @classmethod
-    def under(cls, held: Held) -> _Floor:
-        longest_life_s = MAX_ADVERT_TTL_S + MAX_CLOCK_SKEW_S
-        return cls(held.record.seq, held.record.issued + longest_life_s)
-
-
 class RecordStore:
     """Newest verified record per (kind, key).
 
@@ -137,7 +114,6 @@ class RecordStore:
         # kind -> introducer -> keys in the order of introduction
         self._shares: dict[str, dict[PeerId, dict[str, None]]] = {kind: {} for kind in kinds}
         self._counts = dict.fromkeys(kinds, 0)
-        self._floors: dict[Slot, _Floor] = {}
         self._next_expiry: int | None = None
         self.size_bytes = 0
         """Bytes of the stored bodies."""
@@ -157,12 +133,9 @@ class RecordStore:
         return self._held.get((kind, key))
 
     def seq(self, slot: Slot) -> int:
-        """Return the newest seq known for a slot, -1 if there is none."""
+        """Return the seq of the record of a slot, -1 if there is none."""
         held = self._held.get(slot)
-        if held is not None:
-            return held.record.seq
-        floor = self._floors.get(slot)
-        return -1 if floor is None else floor.seq
+        return -1 if held is None else held.record.seq
 
     def next_seq(self, slot: Slot, wall: float) -> int:
         """Return the number of our next record: Unix milliseconds, or later if need be."""
@@ -177,7 +150,7 @@ class RecordStore:
         Raises:
             RemoteProtocolError: it is malformed or breaks its kind's rules.
         """
-        before = self._held.get((envelope.kind, open_record(envelope).key))
+        before = self._held.get((envelope.kind, parse_record(envelope.body).key))
         if before is not None and before.signer == self._own and _is_ahead(before, wall):
             self._remove(before)
         return self.offer(envelope, self._own, wall)
@@ -196,7 +169,7 @@ class RecordStore:
         kind = self._kinds.get(envelope.kind)
         if kind is None:
             return Offer(None, "unknown-kind")
-        record = open_record(envelope)
+        record = parse_record(envelope.body)
         if len(record.body) > kind.max_body_bytes:
             raise RemoteProtocolError("record-too-long", envelope.kind, penalty=20)
         if self._is_out(PeerId(envelope.signer)):
@@ -241,8 +214,6 @@ class RecordStore:
         gone = [held for held in self._held.values() if held.record.expires <= wall]
         for held in gone:
             self._remove(held)
-            self._floors[held.slot] = _Floor.under(held)
-        self._forget_floors(wall)
         self._next_expiry = min((h.record.expires for h in self._held.values()), default=None)
         return gone
 
@@ -268,32 +239,10 @@ class RecordStore:
 
     def _make_room(self, held: Held, kind: Kind) -> tuple[bool, Held | None]:
         """Return whether the store is full, and the record that was removed to make room."""
-        if kind.max_authors:
-            others = self._of_same_subject(held)
-            if len(others) < kind.max_authors:
-                return False, None
-            displaced = self._displace_author(held, others, kind.standing)
-        elif self._counts[held.envelope.kind] < kind.max_count:
+        if self._counts[held.envelope.kind] < kind.max_count:
             return False, None
-        else:
-            displaced = self._displace_for(held)
+        displaced = self._displace_for(held)
         return displaced is None, displaced
-
-    def _of_same_subject(self, held: Held) -> list[Held]:
-        kind = held.envelope.kind
-        keys = (key for share in self._shares[kind].values() for key in share)
-        others = (self._held[kind, key] for key in keys)
-        return [other for other in others if other.subject == held.subject]
-
-    def _displace_author(self, held: Held, others: list[Held], standing: Standing) -> Held | None:
-        """Remove the record of the author with the lowest standing, unless the newcomer's is not
-        higher: on a tie the removed record would come back with the next digest."""
-        subject = held.subject
-        least = min(others, key=lambda other: (standing(subject, other.signer), other.signer))
-        if standing(subject, held.signer) <= standing(subject, least.signer):
-            return None
-        self._remove(least)
-        return least
 
     def _displace_for(self, held: Held) -> Held | None:
         """Remove one record of the largest share; None if that is the new record's own share."""
@@ -317,13 +266,6 @@ class RecordStore:
             if not self._protected((kind, key)):
                 return self._held[kind, key]
         return None
-
-    def _forget_floors(self, wall: float) -> None:
-        """Drop floors that no valid record can be below, then the oldest over the bound."""
-        for slot in [slot for slot, floor in self._floors.items() if floor.until <= wall]:
-            del self._floors[slot]
-        for slot in list(self._floors)[: max(0, len(self._floors) - MAX_FLOORS)]:
-            del self._floors[slot]
 
     def _join_share(self, held: Held) -> None:
         kind, key = held.slot

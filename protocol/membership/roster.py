@@ -127,11 +127,6 @@ class Roster:
         """Whether work has proven others to us, and not this peer."""
         return self._proven is not None and peer not in self._proven
 
-    def has_left(self, peer: PeerId) -> bool:
-        """Whether a peer's last advert said goodbye."""
-        known = self._known.get(peer)
-        return known is not None and known.advert is not None and known.advert.leaving
-
     def addresses(self, peer: PeerId) -> tuple[str, ...]:
         """Return the addresses that a peer advertises, even if it is not live."""
         known = self._known.get(peer)
@@ -239,20 +234,13 @@ class Roster:
         known.linked, known.dead_at_seq = True, None
         return self._update(peer, "linked")
 
-    def link_down(self, peer: PeerId, reason: str, *, crashed: bool) -> list[RosterEvent]:
-        """Note that a link has ended.
-
-        Args:
-            peer: the other end.
-            reason: why, in words.
-            crashed: True makes the peer dead; False (closed by agreement) leaves its advert valid.
-        """
+    def link_down(self, peer: PeerId, reason: str) -> list[RosterEvent]:
+        """Note that a link has ended, by which the peer is dead."""
         known = self._known.get(peer)
         if known is None:
             return []
         known.linked, known.heard_seats = False, None
-        if crashed:
-            known.dead_at_seq = known.advert_seq
+        known.dead_at_seq = known.advert_seq
         return self._update(peer, reason)
 
     def heard(self, peer: PeerId, seats: Iterable[SeatStatus]) -> list[RosterEvent]:

@@ -8,12 +8,13 @@ from typing import Final
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
+from protocol.matching import bodies
 from protocol.matching.timing import LEASE_S
 from protocol.membership.advert import ADVERT, parse_advert
 from protocol.membership.losses import HELD_OUT, PROGRESS, parse_loss
 from protocol.membership.measured import MAX_MEASURED_BYTES, MEASURED, parse_measurements
 from protocol.membership.record import Record
-from protocol.membership.records import Check, Kind, Standing
+from protocol.membership.records import Check, Kind
 from protocol.recovery.stored import MAX_STORED_BYTES, STORED, parse_stored
 from protocol.waypoints.part import MAX_WAYPOINT_BYTES, WAYPOINT, parse_said
 
@@ -27,28 +28,18 @@ MEASURED_GAP_MS: Final = 20_000
 """A record that follows its predecessor sooner is refused. The value is below the usual gap because
 clocks and links vary."""
 
-POSTING: Final = "posting"
-"""A steward's posting about its stage, whose number is the subject. Two stewards of a stage that do
-not know of each other both post, and the matching weighs their records against each other, so the
-key is ``subject/author``."""
 MAX_AUTHORS: Final = 8
-"""Authors per subject: three are candidates, and as many others were when the beacon began."""
-MAX_POSTING_BYTES: Final = 2048
+"""Of a stage on average: three are candidates, and as many others were when the beacon began."""
 
 
 def record_kinds(
     stages: int,
-    max_adverts: int,
-    standing: Standing,
     serves_last_stage: Callable[[PeerId], bool],
 ) -> dict[str, Kind]:
     """Return the rules of all kinds.
 
     Args:
         stages: number of stages in the manifest.
-        max_adverts: adverts stored at most.
-        standing: weight of an author for a subject; decides which records are kept when a subject
-            is full.
         serves_last_stage: only these peers may publish losses.
     """
 
@@ -76,7 +67,7 @@ def record_kinds(
         return None
 
     known = frozenset(map(str, range(stages)))
-    replicas, most = limits.MAX_REPLICAS_IN_ROUND, max_adverts
+    replicas, most = limits.MAX_REPLICAS_IN_ROUND, MAX_ADVERTS
     return {
         ADVERT: Kind(most, MAX_ADVERT_BYTES, own(parse_advert, stages), binding=True),
         PROGRESS: Kind(replicas, MAX_LOSS_BYTES, loss),
@@ -84,11 +75,9 @@ def record_kinds(
         MEASURED: Kind(
             most, MAX_MEASURED_BYTES, own(parse_measurements, stages), min_gap_ms=MEASURED_GAP_MS
         ),
-        STORED: Kind(
-            min(most, MAX_STORED), MAX_STORED_BYTES, own(parse_stored, stages), binding=True
-        ),
-        WAYPOINT: Kind(min(most, MAX_WAYPOINTS), MAX_WAYPOINT_BYTES, own(parse_said, stages)),
-        POSTING: Kind(stages * MAX_AUTHORS, MAX_POSTING_BYTES, posting, MAX_AUTHORS, standing),
+        STORED: Kind(MAX_STORED, MAX_STORED_BYTES, own(parse_stored, stages), binding=True),
+        WAYPOINT: Kind(MAX_WAYPOINTS, MAX_WAYPOINT_BYTES, own(parse_said, stages)),
+        bodies.KIND: Kind(stages * MAX_AUTHORS, bodies.MAX_BODY_BYTES, posting),
     }
 
 
@@ -101,4 +90,4 @@ def ttl_s(kind: str, members: int) -> int:
     longest = int(limits.MAX_ADVERT_TTL_S)
     if kind == ADVERT:
         return min(longest, max(int(limits.MIN_ADVERT_TTL_S), 2 * members))
-    return int(LEASE_S) if kind == POSTING else longest
+    return int(LEASE_S) if kind == bodies.KIND else longest

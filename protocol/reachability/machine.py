@@ -15,14 +15,14 @@ fewer: then the candidate is *public*, or *private*. Until then nothing is known
 Each is probed again every 15 minutes, at once when our own addresses change, and after a minute
 where fewer than three could be asked or they disagreed. Members in our own prefix are not asked:
 they may be in our home. A peer that lies about where it sees us makes a candidate that nobody else
-can be asked about. Of the hosts and ports that peers name only those count that most prefixes name,
-so a crowd of liars in one prefix takes no place from others, and little of the probers' budgets.
-State: the observations by peer, the candidates, the probes under way. Pure.
+can be asked about. Of the hosts that peers name only those count that most prefixes name, so a
+crowd of liars in one prefix takes no place from others. The port is always our own: where a router
+passes on another one, the owner knows it, and announces it. State: the observations by peer, the
+candidates, the probes under way. Pure.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,6 @@ from typing import Final, Literal
 from protocol.hosts import Outer, is_global, kind_of, prefix_of
 from protocol.ids import PeerId
 from protocol.pace import ASIDE_S, LOST_S
-from protocol.reachability.budgets import DIALS_OF_PREFIX
 
 PROBERS: Final = 3
 """Probers of different prefixes that have to agree."""
@@ -40,9 +39,6 @@ MOST_PROBERS: Final = 5
 """Probers asked where they disagree."""
 AGAIN_S: Final = 900.0
 """A router may let nobody in any more, and nothing tells of it."""
-NAMED_S: Final = DIALS_OF_PREFIX.burst / DIALS_OF_PREFIX.per_s
-"""Between two probings of ports that we know by a peer's word alone: we need a prober's dials for
-our own port, and it makes no more than these in this time."""
 MAX_HOSTS: Final = 2
 """Observed hosts of one kind: a home may have two lines."""
 MAX_CANDIDATES: Final = 8
@@ -50,8 +46,6 @@ MAX_OBSERVERS: Final = 128
 
 Source = Literal["announced", "mapped", "interface", "observed"]
 """Where a candidate comes from; of several the first of these."""
-PortMapping = Literal["unknown", "endpoint-independent", "symmetric"]
-"""How the router gives out outer ports (RFC 4787, section 4.1)."""
 Place = tuple[str, int]
 """A host, a number, and a port."""
 
@@ -138,7 +132,6 @@ class Reachability:
         self._own: frozenset[str] = frozenset()
         self._ports: Mapping[str, int] = {}
         self._given: dict[Place, Source] = {}
-        self._named_due = -math.inf
 
     # --- events ------------------------------------------------------------------------------
 
@@ -225,24 +218,21 @@ class Reachability:
             votes.setdefault(known.seen[0], set()).add(prefix_of(known.ends.host))
         return sorted(votes, key=lambda host: -len(votes[host]))
 
-    def mapping(self) -> PortMapping:
-        """Return whether our router gives one local port the same outer port for everybody.
+    def _is_symmetric(self) -> bool:
+        """Whether our router gives one local port another outer port for each remote end.
 
         It takes two links dialled from one local port to different machines (RFC 5780, 4.3). Of
-        several more than half have to see us at one place: one of them may lie.
+        several more than half have to see us at one place, or it does: one of them may lie.
         """
         by_port: dict[int, list[_Observation]] = {}
         for known in self._observations.values():
             if known.ends.dialled and kind_of(known.ends.host) == "ip4":
                 by_port.setdefault(known.ends.own_port, []).append(known)
-        found: PortMapping = "unknown"
         for same in by_port.values():
-            if len({known.ends.host for known in same}) > 1:
-                ((_, most),) = Counter(known.seen for known in same).most_common(1)
-                if 2 * most <= len(same):
-                    return "symmetric"
-                found = "endpoint-independent"
-        return found
+            ((_, most),) = Counter(known.seen for known in same).most_common(1)
+            if len({known.ends.host for known in same}) > 1 and 2 * most <= len(same):
+                return True
+        return False
 
     def outer(self, kind: str = "ip4") -> Outer | None:
         """Return a port from which we have dialled, and where everybody sees it; None: not known.
@@ -251,7 +241,7 @@ class Reachability:
         our router shows another port to each remote end. Routers leave the ports of IPv6 as they
         are, if they let in whom we have written to.
         """
-        changes = kind == "ip4" and self.mapping() == "symmetric"
+        changes = kind == "ip4" and self._is_symmetric()
         seen: dict[Outer, int] = {}
         for known in self._observations.values():
             if known.ends.dialled and kind_of(known.ends.host) == kind and known.ends.own_port:
@@ -284,13 +274,7 @@ class Reachability:
         """Whether to probe now; a new candidate waits a little until three can be asked."""
         there = len(self._probers(place[0]))
         patient = candidate.since + LOST_S > now
-        if candidate.due > now or there < (PROBERS if patient else 1):
-            return False
-        if candidate.source == "observed" and place[1] != self._ports.get(kind_of(place[0])):
-            if now < self._named_due:
-                return False
-            self._named_due = now + NAMED_S
-        return True
+        return candidate.due <= now and there >= (PROBERS if patient else 1)
 
     def _decide(self, place: Place, candidate: _Candidate, now: float) -> bool:
         """End the probing of a candidate if the answers suffice, or no more can come."""
@@ -355,16 +339,7 @@ class Reachability:
                 continue
             if outer not in self._own:
                 _add(found, [(outer, self._ports.get(kind_of(outer), 0))], "observed")
-            _add(found, self._named(outer), "observed")
         return dict(list(found.items())[:MAX_CANDIDATES])
-
-    def _named(self, host: str) -> list[Place]:
-        """Return the place at a host at which peers of most prefixes say they dialled us."""
-        votes: dict[Place, set[str]] = {}
-        for known in self._observations.values():
-            if not known.ends.dialled and known.seen[0] == host:
-                votes.setdefault(known.seen, set()).add(prefix_of(known.ends.host))
-        return sorted(votes, key=lambda place: -len(votes[place]))[:1]
 
     def _forget_one(self) -> None:
         """Drop the oldest observation of the prefix that has most."""

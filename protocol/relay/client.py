@@ -1,30 +1,31 @@
 """The side of a member that nobody can dial: at which relays it keeps a reservation.
 
 It keeps two, at relays of different prefixes where there are such, so that the end of one relay
-cuts off nobody. A relay that refuses is left alone for a while. A reservation is renewed where it
-would be made now: not at a relay that is no member any more, nor where there is a better one.
+cuts off nobody. A relay that refuses is left alone for a while. After five minutes a reservation
+goes on where it would be made now, and not where there is a better relay; the place of one that
+relays no more is filled at once.
 
-Inputs: the relays there are and whether we need any, answers, ends of links, drains; all with the
-clock. Each returns the relays to ask for a reservation, or to renew it; whoever asks connects first
-if need be. State, all bounded: the reservations and requests, at most two each beside those that
-lapse, and the relays that were of no use lately.
+Inputs: the relays there are and whether we need any, answers, ends of reservations; all with the
+clock. Each returns the relays to ask for a reservation; whoever asks connects first if need be, and
+ends those that are not among ``relays`` any more. State, all bounded: the reservations and
+requests, at most two each beside those that lapse, and the relays that were of no use lately.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.ids import PeerId
 from protocol.pace import ASIDE_S
-from protocol.relay.messages import Reserved
 
 RELAYS: Final = 2
 """Reservations that are kept."""
-RENEW_SHARE: Final = 0.5
-"""Of its life, after which a reservation is renewed."""
+REVIEW_S: Final = 300.0
+"""A reservation is as good as a new one for so long; one that is not wanted any more is kept for as
+long again, while others have an address of ours from before."""
 MAX_AVOIDED: Final = 1024
 
 
@@ -32,15 +33,14 @@ MAX_AVOIDED: Final = 1024
 class Reservation:
     """A reservation that we hold, by monotonic seconds."""
 
-    renew_at: float
-    """Infinite: it lapses, for its place is filled, or is to be."""
-    expires: float
-    rate_bytes_per_s: float = 0.0
+    review_at: float
+    ends_at: float = math.inf
+    """Finite: it lapses, for its place is filled, or is to be."""
 
     @property
     def lapses(self) -> bool:
         """Whether we do not count on it any more."""
-        return self.renew_at == math.inf
+        return self.ends_at < math.inf
 
 
 @dataclass
@@ -63,39 +63,31 @@ class RelayClient:
         return tuple(sorted(self._held, key=lambda relay: self._held[relay].lapses))
 
     @property
-    def rate_bytes_per_s(self) -> float:
-        """The rate that these relays lend to all whom they relay for together; 0: no limit."""
-        rates = [held.rate_bytes_per_s for held in self._held.values()]
-        return sum(rates) if all(rates) else 0.0
-
-    @property
     def needed(self) -> tuple[PeerId, ...]:
         """The relays with which we want a link: those we reserved at, or ask now."""
-        return (*self._held, *(relay for relay in self._asked if relay not in self._held))
+        return (*self._held, *self._asked)
 
     def update(self, candidates: Mapping[PeerId, str], needed: bool, now: float) -> list[PeerId]:
         """Set the members that relay, by prefix, and whether nobody can dial us."""
         self._needed, self._candidates = needed, candidates
+        for relay in self._held.keys() - candidates.keys():
+            self._lapse(relay, now)
         return self.tick(now)
 
-    def answered(self, relay: PeerId, answer: Reserved | None, now: float) -> list[PeerId]:
-        """Take a relay's answer; None: it refused, could not be asked or did not answer."""
+    def answered(self, relay: PeerId, granted: bool, now: float) -> list[PeerId]:
+        """A relay has reserved a place for us, or refused, could not be asked or did not answer."""
         if relay not in self._asked:
             return []
         self._asked.remove(relay)
-        if answer is None:
+        if not granted:
             self._avoid(relay, now)
-            return self.lost(relay, now)
+            return self.tick(now)
         self._asked_before.discard(relay)
-        life_s = float(answer.expires_s)
-        renew_at = now + RENEW_SHARE * life_s
-        self._held[relay] = Reservation(
-            renew_at, now + life_s, rate_bytes_per_s=answer.rate_bytes_per_s
-        )
+        self._held[relay] = Reservation(now + REVIEW_S)
         return []
 
     def lost(self, relay: PeerId, now: float) -> list[PeerId]:
-        """The link with a relay has ended, or its reservation was not renewed."""
+        """A reservation has ended."""
         self._held.pop(relay, None)
         return self.tick(now)
 
@@ -106,32 +98,32 @@ class RelayClient:
         self._asked_before = set(self._asked)
         return self.tick(now)
 
-    def draining(self, relay: PeerId, now: float) -> list[PeerId]:
-        """A relay says that it leaves: its place is filled at once."""
-        held = self._held.get(relay)
-        if held is None or held.lapses:
-            return []
-        self._avoid(relay, now)
-        self._held[relay] = replace(held, renew_at=math.inf)
-        return self.tick(now)
-
     def tick(self, now: float) -> list[PeerId]:
-        """Renew, give up what expired, and ask further relays as needed. Call it often."""
+        """Review, give up what has lapsed, and ask further relays as needed. Call it often."""
         self._avoided = {relay: at for relay, at in self._avoided.items() if at > now}
         self._held = {
-            relay: held for relay, held in self._held.items() if held.expires > now and self._needed
+            relay: held for relay, held in self._held.items() if held.ends_at > now and self._needed
         }
         for relay, held in self._held.items():
-            if held.renew_at <= now:
-                self._held[relay] = replace(held, renew_at=math.inf)
-        requests = self._further() if self._needed else []
+            if held.review_at <= now:
+                self._lapse(relay, now)
+        wanted = self._further() if self._needed else []
+        requests = [relay for relay in wanted if relay not in self._held]
+        self._held |= {
+            relay: Reservation(now + REVIEW_S) for relay in wanted if relay in self._held
+        }
         self._asked += requests
         return requests
+
+    def _lapse(self, relay: PeerId, now: float) -> None:
+        """Count on a reservation no more."""
+        if not self._held[relay].lapses:
+            self._held[relay] = Reservation(math.inf, now + REVIEW_S)
 
     def _standing(self) -> list[PeerId]:
         """Return the relays that we count on, or ask."""
         held = [relay for relay, one in self._held.items() if not one.lapses]
-        return held + [relay for relay in self._asked if relay not in held]
+        return held + self._asked
 
     def _further(self) -> list[PeerId]:
         """Return the relays to ask now."""

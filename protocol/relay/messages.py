@@ -14,7 +14,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta, Struct
 
 from protocol.wire.canonical import Format
-from protocol.wire.fields import NonNegative, PeerText
+from protocol.wire.fields import PeerText
 
 MAX_RELAY_MESSAGE_BYTES: Final = 4096
 
@@ -45,15 +45,7 @@ class RelayWire(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_f
 
 
 class Reserve(RelayWire, frozen=True):
-    """Asks a relay to pass circuits on to us; also renews a reservation."""
-
-
-class Reserved(RelayWire, frozen=True):
-    """The relay passes circuits on for so long, or until the link ends."""
-
-    expires_s: Annotated[int, Meta(ge=1, le=3600)]
-    rate_bytes_per_s: NonNegative
-    """The rate that all its circuits share; 0: no limit."""
+    """Asks a relay to pass circuits on to us, while this stream lasts."""
 
 
 class Connect(RelayWire, frozen=True):
@@ -78,17 +70,11 @@ class Stop(RelayWire, frozen=True):
 
 
 class Status(RelayWire, frozen=True):
-    """The answer to Connect, WhereIs, Stop, DialBack and Moving, and the refusal of Reserve."""
+    """The answer to Reserve, Connect, WhereIs, Stop, DialBack and Moving."""
 
     code: Code
     host: HostText = ""
     """Where the relay sees the target of a Connect or WhereIs, if the asker is a member."""
-
-
-class Drain(RelayWire, frozen=True):
-    """The relay leaves in so many seconds: reserve elsewhere. Circuits work until then."""
-
-    seconds: Annotated[int, Meta(ge=0, le=3600)]
 
 
 class DialBack(RelayWire, frozen=True):
@@ -137,12 +123,10 @@ class PunchRefused(RelayWire, frozen=True):
 
 RelayMessage = (
     Reserve
-    | Reserved
     | Connect
     | WhereIs
     | Stop
     | Status
-    | Drain
     | DialBack
     | Moving
     | Punch

@@ -5,7 +5,7 @@ wants to reach it asks the relay to connect it; the relay asks the member, and i
 passes bytes on between the two. The machine sees no byte of them.
 
 Methods take what happens, with the clock, and return what is to be done. State, all bounded:
-reservations, circuits, and how often peers have asked. A reservation ends with its link. Identities
+reservations, circuits, and how often peers have asked. Each ends with its stream. Identities
 come from the links alone, so nobody reserves in another's name, and a link that is itself relayed
 gets neither reservations nor circuits, so relays form no loops.
 
@@ -23,7 +23,7 @@ from typing import Final
 
 from protocol.effects import Penalise
 from protocol.ids import PeerId
-from protocol.relay.messages import Code, Connect, Reserve, Reserved, Status, Stop, WhereIs
+from protocol.relay.messages import Code, Connect, Reserve, Status, Stop, WhereIs
 from protocol.token_bucket import Rate, TokenBuckets
 
 ASKS: Final = Rate(2.0, 64)
@@ -46,7 +46,6 @@ class RelayLimits:
         prefix_share: of reservations, of circuits asked for and of strangers' circuits, what the
             peers of one prefix get together.
         stranger_s: longest life of a circuit whose asker does not become a member.
-        reservation_s: life of a reservation that is not renewed.
         unfinished_s: longest time from asking for a circuit until it works.
         idle_s: longest life of a circuit on which nothing moves; links are never silent so long.
         half_closed_s: the same once one side has sent its end.
@@ -64,7 +63,6 @@ class RelayLimits:
     circuits_of_strangers: int = 8
     prefix_share: float = 0.25
     stranger_s: float = 60.0
-    reservation_s: int = 600
     unfinished_s: float = 10.0
     idle_s: float = 60.0
     half_closed_s: float = 10.0
@@ -91,7 +89,7 @@ class Asked:
     prefix: str = ""
 
 
-Reply = tuple[Reserved | Status | Stop, Penalise | None]
+Reply = tuple[Status | Stop, Penalise | None]
 """What is answered, or asked of the target of a circuit before; and whom to blame."""
 
 
@@ -109,7 +107,7 @@ class _Circuit:
 
 @dataclass(frozen=True, slots=True)
 class _Reservation:
-    expires: float
+    number: int
     prefix: str
 
 
@@ -128,10 +126,11 @@ class RelayServer:
     passed_bytes: int = 0
     offers: bool = False
     """Whether we relay."""
-    _rate: float = 0.0
     _until: float = math.inf
     """When all circuits end, if we no longer relay."""
     _reservations: dict[PeerId, _Reservation] = field(default_factory=dict)
+    _replaced: list[int] = field(default_factory=list)
+    """Reservations in whose place the same peer has a later one; they are still to end."""
     _circuits: dict[int, _Circuit] = field(default_factory=dict)
     _asks: TokenBuckets[tuple[str, ...]] = field(default_factory=lambda: TokenBuckets(MAX_ASKS))
     """By asker, by target, and by both; they outlive links, or who comes again would begin anew."""
@@ -155,7 +154,7 @@ class RelayServer:
         if asked.relayed:
             return self._refuse("over-a-circuit", Penalise(asked.peer, "relay-loop", 10))
         if isinstance(asked.message, Reserve):
-            return self._on_reserve(asked, now)
+            return self._on_reserve(asked)
         if isinstance(asked.message, WhereIs):
             return self._on_where(asked, asked.message)
         return self._on_connect(asked, asked.message, now)
@@ -185,8 +184,10 @@ class RelayServer:
             circuit.half_closed = min(circuit.half_closed, now)
 
     def ended(self, number: int) -> None:
-        """A circuit has ended."""
+        """A circuit or a reservation has ended."""
         self._circuits.pop(number, None)
+        held = self._reservations
+        self._reservations = {peer: one for peer, one in held.items() if one.number != number}
 
     def link_ended(self, peer: PeerId) -> list[int]:
         """The link with a peer has ended, and the streams on it; return the circuits to end."""
@@ -199,36 +200,36 @@ class RelayServer:
         for circuit in self._circuits.values():
             circuit.stranger = circuit.stranger and circuit.asker != peer
 
-    def offer(self, rate_bytes_per_s: float) -> None:
-        """Relay from now on; ``rate_bytes_per_s`` is what circuits share, 0: no limit."""
-        self.offers, self._rate, self._until = True, rate_bytes_per_s, math.inf
+    def offer(self) -> None:
+        """Relay from now on."""
+        self.offers, self._until = True, math.inf
 
-    def drain(self, drain_s: float, now: float) -> list[PeerId]:
-        """Relay no longer: circuits end in ``drain_s``; return whom to tell."""
-        if not self.offers:
-            return []
-        self.offers, self._until = False, now + drain_s
-        return list(self._reservations)
+    def drain(self, drain_s: float, now: float) -> None:
+        """Relay no longer: all ends in ``drain_s``. Members see it in our advert."""
+        if self.offers:
+            self.offers, self._until = False, now + drain_s
 
     def tick(self, now: float) -> list[int]:
-        """Let reservations expire; return the circuits to end, which are due. Call it often."""
-        for peer in [peer for peer, held in self._reservations.items() if held.expires <= now]:
-            del self._reservations[peer]
+        """Return the circuits and reservations to end, which are due. Call it often."""
+        over, self._replaced = self._replaced, []
+        over += [held.number for held in self._reservations.values() if now >= self._until]
         due = [(number, self._due(one)) for number, one in self._circuits.items()]
-        return [self._end(number, reason) for number, (at, reason) in due if at <= now]
+        return over + [self._end(number, reason) for number, (at, reason) in due if at <= now]
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _on_reserve(self, asked: Asked, now: float) -> Reply:
-        peer, limits = asked.peer, self.limits
+    def _on_reserve(self, asked: Asked) -> Reply:
+        peer = asked.peer
         if not self.offers:
             return self._refuse("not-offered")
         if not asked.member:
             return self._refuse("not-a-member")
         if peer not in self._reservations and self._has_no_place(asked.prefix):
             return self._refuse("full")
-        self._reservations[peer] = _Reservation(now + limits.reservation_s, asked.prefix)
-        return Reserved(limits.reservation_s, self._rate), None
+        if (before := self._reservations.get(peer)) is not None:
+            self._replaced.append(before.number)
+        self._reservations[peer] = _Reservation(asked.number, asked.prefix)
+        return Status("ok"), None
 
     def _has_no_place(self, prefix: str) -> bool:
         most = self.limits.reservations

@@ -79,7 +79,7 @@ class RoundLeader:
         member: our own replica's part in the round. Once it knows the commit, nothing is planned.
         quorum: knows roll and electors.
         elector: verifies signatures, and keeps the commits of earlier steps.
-        agreeing: the amendments on which our stage agrees.
+        agreeing: the amendment by which our stage goes.
         lets_in: whether a newcomer may be admitted now.
         returned: whether the stage before has got the gradients of the whole step.
         passed: whether siblings are past the step, none of them tells its commit, and it is for us
@@ -590,7 +590,6 @@ class RoundLeader:
                 list[str](sorted(serving, key=lambda p: rank("donor", joiner, p))[:DONORS]),
                 commit,
                 state,
-                amended=self._agreeing.agreed,
             )
             told = dict.fromkeys([*serving, *self._admissions.observing(now), joiner])
             effects += [Send(peer, admit) for peer in told]

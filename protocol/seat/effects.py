@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocol.agreed import AgreedList
 from protocol.ids import PeerId
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import Committed, PipelineEffect
@@ -41,14 +40,6 @@ class HeldOutLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class AgreedOn:
-    """Our stage has agreed on amendments that we had not; keep the list on disk."""
-
-    stage: int
-    amended: AgreedList
-
-
-@dataclass(frozen=True, slots=True)
 class Distrusted:
     """A replica beside us has not committed to what it gave us: the seat sets it aside."""
 
@@ -57,9 +48,9 @@ class Distrusted:
     words: str
 
 
-SeatNews = Committed | HeldOutLoss | Verdict | Contradicted | AgreedOn
-"""What concerns more than the stage: a step that it has closed, a loss on held-out text, who is
-expelled or contradicts itself, and amendments of the founder."""
+SeatNews = Committed | HeldOutLoss | Verdict | Contradicted
+"""What concerns more than the stage: a step that it has closed, a loss on held-out text, and who is
+expelled or contradicts itself."""
 
 SeatEffect = (
     PipelineEffect | RoundEffect | SeatNews | Snapshot | Serving | StatusChanged | Distrusted

@@ -19,7 +19,6 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from protocol.agreed import AgreedList
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.audit.terms import AuditTerms
@@ -67,7 +66,6 @@ from protocol.seat.charging import Charging
 from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import MAX_STEPS_AHEAD, SERVING_STEPS_AHEAD, EarlyMessages
 from protocol.seat.effects import (
-    AgreedOn,
     Distrusted,
     SeatEffect,
     Serving,
@@ -168,7 +166,7 @@ class Seat:
         audits, audited = audits or AuditTerms(), bool(audits and audits.budget)
         # a part knows those made before it, and none after it
         self.elector, self.quorum = elector, quorum
-        self.agreeing = Agreeing(amendments, steps, sure=not (serving and step))
+        self.agreeing = Agreeing(amendments, steps)
         self.pipeline = Pipeline(place, step, at_once=at_once)
         judged = audits.verdicts, proves, self._spoilers
         self.standing = Standing(place, self.quorum, *judged, audited=audited)
@@ -390,7 +388,6 @@ class Seat:
     def admitted_by(self, admit: Admit, now: float) -> None:
         """Begin with what a leader told us when it admitted us: the commit of its version, and who
         has the state that we fetch."""
-        self._agree(admit.amended)
         self._admitted = admit.version, admit.state
         decree = admit.commit.decree
         self.elector.take(admit.commit, voters(admit.commit, None, self.elector.verify))
@@ -503,7 +500,7 @@ class Seat:
 
     def _may_follow(self, sender: PeerId, plan: Plan, now: float) -> Answer:
         """Whether we follow a plan now: the stage before has all gradients of the step, the next
-        step can be closed with the electors that it names, and its amendments may hold. Our own
+        step can be closed with the electors that it names, and its amendment may hold. Our own
         plan names whom we see; a plan that is committed is followed all the same."""
         returned = kept = YES
         if self.serving and not self.member.knows_commit:
@@ -719,16 +716,15 @@ class Seat:
         if self.auditing.active:
             self.givers.closed(self.step, self.pipeline.given())
         self.made_by = self.member.applied
-        agreed = list[SeatEffect]()
         if plan is not None:
             self.quorum.settle(roll, plan.electors, self.step + 1, now)
-            agreed += self._agree(plan.amended)
+            self.agreeing.closed(plan)
         self.step, self._commit, self._unconfirmed = self.step + 1, None, {}
         self._catching_up.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
         begun = self._begin_round(committed, outcome.hash, now)
-        effects: list[SeatEffect] = [*agreed, *begun, *self.charging.verdicts(now)]
+        effects: list[SeatEffect] = [*begun, *self.charging.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
         self.leases.start_step(self.step, leads=self.current_leader() == self.place.me)
         self.leasing.start_step()
@@ -758,10 +754,6 @@ class Seat:
         committed, self._unhashed = replaced(self._unhashed, hash=outcome.hash), None
         known = self.member.hashed(bytes.fromhex(outcome.hash))
         return [committed, *known, *self.leader.tick(now)]
-
-    def _agree(self, amended: AgreedList) -> list[SeatEffect]:
-        """Our stage has agreed on amendments with the step that it has closed."""
-        return [AgreedOn(self.place.stage, amended)] if self.agreeing.settle(amended) else []
 
     def _own_loss(self) -> float | None:
         """Return the mean token loss of our microbatches in the step; None: we had none."""

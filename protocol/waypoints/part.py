@@ -62,6 +62,7 @@ class _Said(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 _parts = Canonical(Part, "part")
+encode_part: Final = _parts.encode
 _records = Canonical(_Said, "waypoint")
 
 
@@ -88,11 +89,6 @@ def part_of(
     """
     first = sorted(roll, key=lambda peer: rank(WAYPOINT, stage, peer))[: seat_limit(stages)]
     return Part(stage, era, version, digest, tuple(sorted(first)))
-
-
-def encode_part(part: Part) -> bytes:
-    """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
-    return _parts.encode(part)
 
 
 def parse_part(body: bytes) -> Part:

@@ -38,7 +38,6 @@ from protocol.wire.fields import (
 )
 from protocol.wire.letters import ToSteward, ToVolunteer
 from protocol.wire.parts import (
-    AgreedAmendments,
     Decree,
     DigestEntry,
     Electors,
@@ -331,8 +330,8 @@ class Plan(RoundMessage, frozen=True):
     """Hash of the version that most members hold; a member that differs fetches the state again."""
     electors: Electors = msgspec.field(default_factory=list)
     """Of the next step."""
-    amended: AgreedAmendments = ()
-    """The amendments on which the stage agrees with this step; they say its learning rate."""
+    amended: StateHash = b""
+    """Digest of the amendment that says this step's learning rate; empty: the manifest does."""
     promises: Promises = ()
     """Of a majority of the step's electors, from the second attempt on."""
     signature: Signature = b""
@@ -506,8 +505,6 @@ class Admit(SeatMessage, frozen=True):
     """
     state: Hash32
     """Hash of this version by the leader; a donor's state must match it."""
-    amended: AgreedAmendments = ()
-    """The amendments on which the stage had agreed at this version."""
 
 
 ChunkIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_LEAVES)]

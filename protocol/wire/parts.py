@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from protocol import limits
-from protocol.agreed import AgreedList
 from protocol.wire.fields import (
     Attempt,
     Bitmap,
@@ -23,7 +22,6 @@ from protocol.wire.fields import (
     StepIndex,
 )
 
-AgreedAmendments = Annotated[AgreedList, Meta(max_length=limits.MAX_AMENDMENTS)]
 Electors = Annotated[list[PeerText], Meta(max_length=limits.MAX_ELECTORS)]
 
 

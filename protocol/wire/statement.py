@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 from protocol.wire.canonical import Canonical
@@ -20,13 +22,5 @@ class Statement(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
 
 
 _bodies = Canonical(Statement, "statement")
-
-
-def encode_statement(statement: Statement) -> bytes:
-    """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
-    return _bodies.encode(statement)
-
-
-def parse_statement(body: bytes) -> Statement:
-    """Parse a statement; raises ``RemoteProtocolError`` if it is malformed or not canonical."""
-    return _bodies.parse(body)
+encode_statement: Final = _bodies.encode
+parse_statement: Final = _bodies.parse

@@ -40,7 +40,7 @@ from client.net.relay.reaching import Reaching
 from client.net.yamux_stream import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.relay.messages import Connect, RelayMessage, Reserve, Reserved, Status
+from protocol.relay.messages import Connect, RelayMessage, Reserve, Status
 from protocol.wire.messages import Backward
 from tests.bench.machines import commit, this_machine
 from tests.hostile.attack import MIB
@@ -154,7 +154,7 @@ class Attacker:
             self.said["cut off"] += 1
             raise NetworkError("cut off")
         stream, answer = await ask(connection, message)
-        if isinstance(answer, Reserved) or (isinstance(answer, Status) and answer.code == "ok"):
+        if isinstance(answer, Status) and answer.code == "ok":
             self.said["granted"] += 1
             return stream
         assert isinstance(answer, Status)
@@ -330,9 +330,6 @@ class _Silent(Reaching):
     async def serve(self, *_: object) -> None:
         """Wait."""
         await trio.sleep_forever()
-
-    def link_ended(self, peer: PeerId) -> None:
-        """Nothing is kept."""
 
 
 async def greedy(attacker: Attacker) -> None:

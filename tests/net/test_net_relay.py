@@ -107,15 +107,17 @@ async def test_a_dead_relay_is_replaced_by_the_other_one(networks: Networks) -> 
         await until(lambda: len(b.reaching.addresses) == 1)
 
 
-async def test_a_relay_that_leaves_is_named_last_at_once(networks: Networks) -> None:
-    async with networks() as member, networks() as one, networks() as other:
-        await reserve(member, one, other)
-        by_id = {relay.peer_id: relay for relay in (one, other)}
-        first, second = (by_id[relay] for relay in member.reaching.machine.relays)
-        member.moved = trio.Event()
-        first.passing.offer(relays=False, drain_s=60.0)
-        await member.moved.wait()
-        assert member.reaching.machine.relays == (second.peer_id, first.peer_id)
+async def test_a_place_is_given_back_and_ends_with_the_relaying(networks: Networks) -> None:
+    async with networks() as member, networks() as relay:
+        await reserve(member, relay)
+        machine = relay.passing.machine
+        assert machine.reservations == {member.peer_id}
+        member.reaching.update({}, needed=False)
+        await until(lambda: not machine.reservations)
+        await reserve(member, relay)
+        relay.passing.offer(relays=False)
+        await until(lambda: not member.reaching.machine.relays)
+        assert linked(member, relay)
 
 
 async def test_a_relay_cannot_take_the_peers_place(networks: Networks) -> None:

@@ -124,7 +124,7 @@ class Crowded(World):
         roster = knows.membership.roster
         for peer_ in knows.told.keys() - view.keys():
             roster.withdraw(peer_, "it is gone")
-            roster.link_down(peer_, "it is gone", crashed=True)
+            roster.link_down(peer_, "it is gone")
         for peer_, claims in view.items():
             if knows.told.get(peer_) != claims:
                 roster.advertise(peer_, _advert(claims), 1 + len(knows.told))

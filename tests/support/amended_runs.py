@@ -6,7 +6,7 @@ from msgspec import structs
 
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.optimizer import OptimizerSpec
-from protocol.amendments.amendment import Amendment, digest_of, sign_amendment
+from protocol.amendments.amendment import Amendment, sign_amendment
 from protocol.ids import PeerId, SwarmId
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
@@ -30,7 +30,6 @@ def amendment(
     swarm: SwarmId,
     *,
     number: int = 1,
-    before: Envelope | None = None,
     from_step: int = 0,
     steps: int | None = None,
     by: Signer = FOUNDER,
@@ -38,7 +37,6 @@ def amendment(
 ) -> Envelope:
     said = Amendment(
         number,
-        digest_of(before) if before else b"",
         from_step,
         run.steps if steps is None else steps,
         structs.replace(run.optimizer, **changes),

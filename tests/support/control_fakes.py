@@ -24,7 +24,7 @@ from client.control.snapshot import (
 )
 from client.control.updates import Curve, StepPoint
 from client.events import Entry, LogLine
-from protocol.amendments.changes import Changes
+from protocol.amendments.draft import Changes
 
 
 def example_snapshot(**changes: object) -> Snapshot:

@@ -7,8 +7,9 @@ servers of each stage, and notes the effect of every voluntary change.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -18,7 +19,6 @@ from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching.effects import Assign, Unassign
-from protocol.matching.last_members import LastMembers
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
 from protocol.matching.population import Population
@@ -60,20 +60,8 @@ class Design:
         policy = structs.replace(manifest.policy, dual_homing=self.dual_homing)
         return structs.replace(manifest, policy=policy)
 
-    def last_members(self) -> LastMembers:
-        """Return the members of which a majority has to be seen before anybody moves."""
-        return LastMembers() if self.moves else NeverEnough()
-
 
 FULL = Design()
-
-
-class NeverEnough(LastMembers):
-    """No view has a majority, so nobody is called and nobody moves."""
-
-    def has_majority(self, members: Collection[PeerId]) -> bool:
-        """Tell that it has none."""
-        return False
 
 
 def is_renewal(letter: Message) -> bool:
@@ -250,12 +238,10 @@ class World:
     def _join(self, who: Member) -> None:
         known = dict(self.members)
         self.members[who.peer] = who
-        self.machines[who.peer] = Matching(
-            who.peer,
-            self.manifest,
-            WALL_S - START_S,
-            last_members=self.design.last_members(),
-        )
+        self.machines[who.peer] = machine = Matching(who.peer, self.manifest, WALL_S - START_S)
+        if not self.design.moves:
+            for seat in (machine._seats.home_seat, machine._seats.second_seat):
+                seat.moved_at = math.inf
         self.views[who.peer] = {who.peer: who}
         self._see(who.peer)
         for other in known.values():

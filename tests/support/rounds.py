@@ -91,7 +91,7 @@ def parts_of_leader(place: Place, **parts: Any) -> dict[str, Any]:
         "member": OwnReplica(),
         "quorum": UnsplitQuorum(place.me, place.stage),
         "elector": UnsplitElector(),
-        "agreeing": Agreeing(None, 1000, sure=True),
+        "agreeing": Agreeing(None, 1000),
         "lets_in": lambda _peer, _now: True,
         "returned": lambda: YES,
         "passed": lambda: False,

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from client.lab.simulate.electing import UnsplitElector, UnsplitQuorum
-from protocol.agreed import AgreedList
 from protocol.decree.elector import Elector
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, Compute, Outcome
@@ -77,7 +76,7 @@ def alone(me: PeerId, step: int, **parts: Any) -> Seat:
     return made
 
 
-def closes(seat: Seat, amended: AgreedList = ()) -> tuple[ApplyTask, list[SeatEffect]]:
+def closes(seat: Seat, amended: bytes = b"") -> tuple[ApplyTask, list[SeatEffect]]:
     """A replica that is alone follows its own plan and applies it."""
     me = seat.place.me
     mine = [PlanMember(me, b"\x0f")]

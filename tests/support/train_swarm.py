@@ -41,7 +41,7 @@ from client.train.workers.pool import NewWorker, starter
 from model_zoo.data import BUILT_IN
 from model_zoo.datasets.build import build
 from model_zoo.huggingface.imports import open_folder
-from model_zoo.specs.course import Turn
+from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.ids import PeerId, Stage
 from protocol.invite import SwarmFile
 from protocol.matching.effects import Assign, Unassign
@@ -327,7 +327,7 @@ class TestSwarm:
             closing |= {(stage, version + 1) for stage, version in newest.items()}
         return closing
 
-    def assert_losses(self, *turns: Turn) -> None:
+    def assert_losses(self, *turns: tuple[int, OptimizerSpec]) -> None:
         """Those of one process, that turns likewise (I3)."""
         losses: dict[int, float] = {}
         for volunteer in [*self.dead, *self.volunteers]:

@@ -107,7 +107,9 @@ def test_the_swarm_tab_says_what_was_given_up_where_two_lines_met() -> None:
 
 
 def test_the_swarm_tab_shows_every_amendment() -> None:
-    made = [AmendmentView(number=n, words=f"{n}00 steps", steps=100 * n) for n in (1, 2)]
+    made = [
+        AmendmentView(number=n, words=f"{n}00 steps", steps=100 * n, from_step=n) for n in (1, 2)
+    ]
     head = plain(swarm_head(recorded_from(update(1, amendments=made)), Box(100)))
     assert "100 steps" in head
     assert "200 steps" in head

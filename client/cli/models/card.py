@@ -125,8 +125,7 @@ def _training(known: Facts) -> Iterator[str]:
     yield f"{trained.version:,} of {trained.steps:,} steps, {trained.version * batch:,} tokens"
     yield f"{rule.name}, learning rate {_rate(rule)} with {rule.warmup_steps:,} steps of warm-up"
     for one in trained.amendments:
-        when = "" if one.from_step is None else f", from step {one.from_step:,} on"
-        yield f"changed by the founder{when}: {one.words}"
+        yield f"changed by the founder, from step {one.from_step:,} on: {one.words}"
     yield held_out_words(known)
 
 

@@ -108,17 +108,28 @@ FAILURES: Final = (NetworkError, HandshakeFailed, RemoteProtocolError, trio.TooS
 """What ``ask`` raises when the other side is of no use."""
 
 
+async def answered(
+    links: Links, connection: Connection | None, message: RelayMessage
+) -> tuple[YamuxStream, RelayMessage] | None:
+    """Ask; None: there is no answer. The stream stays open. Whoever answers nonsense is blamed."""
+    if connection is None:
+        return None
+    try:
+        return await ask(connection, message)
+    except RemoteProtocolError as error:
+        links.penalise(connection.peer, error.penalty, error.reason)
+    except FAILURES:
+        pass
+    return None
+
+
 async def answer_to(
     links: Links, connection: Connection, message: RelayMessage
 ) -> RelayMessage | None:
-    """Ask, and end the stream; None: there is no answer. Whoever answers nonsense is blamed."""
-    try:
-        stream, answer = await ask(connection, message)
-    except RemoteProtocolError as error:
-        links.penalise(connection.peer, error.penalty, error.reason)
+    """Ask, and end the stream; None: there is no answer."""
+    if (found := await answered(links, connection, message)) is None:
         return None
-    except FAILURES:
-        return None
+    stream, answer = found
     stream.reset()  # the other side need not end its half, and could fill it
     return answer
 

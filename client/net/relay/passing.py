@@ -22,14 +22,13 @@ from msgspec.structs import replace
 from client.net.errors import NetworkError
 from client.net.host import Connection
 from client.net.pacing import Pacing
-from client.net.relay.exchange import FAILURES, Links, answer_to, ask, send_message
+from client.net.relay.exchange import Links, answered, send_message
 from client.net.yamux_stream import YamuxStream
-from protocol.errors import RemoteProtocolError
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.pace import TICK_S
 from protocol.relay.holding import Holding, Room
-from protocol.relay.messages import Connect, Drain, Reserve, Status, Stop, WhereIs
+from protocol.relay.messages import Connect, Reserve, Status, Stop, WhereIs
 from protocol.relay.server import Asked, RelayLimits, RelayServer
 from protocol.relay.shares import MAX_PIECE_BYTES, Shares
 
@@ -43,7 +42,8 @@ class _Request:
 
     stream: YamuxStream
     scope: trio.CancelScope
-    joined: bool = False
+    lasts: bool = False
+    """Whether it led to a circuit or a reservation."""
     target: YamuxStream | None = None
 
 
@@ -94,11 +94,9 @@ class PassingOn:
             self._lent = lent
             self._shares.set_rate(lent, trio.current_time())
         if relays:
-            self.machine.offer(rate_bytes_per_s)
+            self.machine.offer()
         else:
-            message = Drain(min(3600, max(0, int(drain_s))))
-            for peer in self.machine.drain(drain_s, trio.current_time()):
-                self._nursery.start_soon(self._tell, peer, message)
+            self.machine.drain(drain_s, trio.current_time())
 
     def link_ended(self, peer: PeerId) -> None:
         """The link with a peer has ended."""
@@ -138,13 +136,17 @@ class PassingOn:
         if isinstance(answer, Stop) and isinstance(message, Connect):
             ask_target = replace(answer, host=connection.ip)
             agrees = await self._ask_target(request, PeerId(message.target), ask_target)
-            request.joined = self.machine.agreed(number, agrees, trio.current_time())
-            answer = Status("ok" if request.joined else "unreachable")
+            request.lasts = self.machine.agreed(number, agrees, trio.current_time())
+            answer = Status("ok" if request.lasts else "unreachable")
         is_member = self._links.is_member(peer)  # perhaps since it has asked
         if is_member and not isinstance(message, Reserve) and answer == Status("ok"):
             answer = Status("ok", self._host_of(PeerId(message.target)))
         await send_message(request.stream, answer)
-        if not request.joined or request.target is None or not isinstance(message, Connect):
+        if isinstance(message, Reserve) and answer == Status("ok"):
+            request.lasts = True
+            await request.stream.receive_up_to(1)  # whatever comes, it is the end
+            return
+        if not request.lasts or request.target is None or not isinstance(message, Connect):
             request.stream.send_eof()
             return
         target = PeerId(message.target)
@@ -156,16 +158,10 @@ class PassingOn:
             nursery.start_soon(self._carry, request, number, there, back, far)
 
     async def _ask_target(self, request: _Request, target: PeerId, message: Stop) -> bool:
-        connection = self._links.direct(target)
-        if connection is None:
+        found = await answered(self._links, self._links.direct(target), message)
+        if found is None:
             return False
-        try:
-            request.target, answer = await ask(connection, message)
-        except RemoteProtocolError as error:
-            self._links.penalise(target, error.penalty, error.reason)
-            return False
-        except FAILURES:
-            return False
+        request.target, answer = found
         return isinstance(answer, Status) and answer.code == "ok"
 
     def _host_of(self, peer: PeerId) -> str:
@@ -240,14 +236,9 @@ class PassingOn:
             if (request := self._requests.get(number)) is not None:
                 request.scope.cancel()
 
-    async def _tell(self, peer: PeerId, message: Drain) -> None:
-        connection = self._links.direct(peer)
-        if connection is not None:
-            await answer_to(self._links, connection, message)
-
     def _forget(self, number: int, request: _Request) -> None:
         del self._requests[number]
-        if request.joined and not request.stream.done:
+        if request.lasts and not request.stream.done:
             request.stream.reset()
         if request.target is not None and not request.target.done:
             request.target.reset()

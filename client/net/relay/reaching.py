@@ -1,23 +1,24 @@
 """Reaching others through relays, and being reached: the driver of ``RelayClient``.
 
-State: the machine, and the addresses of the relays it may choose. A circuit to a peer is dialled
-like any address; one from a peer is handed to the host like an inbound connection.
+State: the machine, the streams of our reservations, and the addresses of the relays it may choose.
+A circuit to a peer is dialled like any address; one from a peer is handed to the host like an
+inbound connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Final, Protocol
 
 import trio
 
 from client.net.addresses import Destination, parse_destination
-from client.net.errors import AddressError, DialError
+from client.net.errors import AddressError, DialError, NetworkError
 from client.net.host import Connection
 from client.net.relay.circuit import CircuitStream
-from client.net.relay.exchange import FAILURES, Links, answer_to, ask, send_last, send_message
+from client.net.relay.exchange import FAILURES, Links, answered, ask, send_last, send_message
 from client.net.transport import ByteStream, closing
 from client.net.yamux_stream import YamuxStream
 from protocol.address import Address
@@ -26,7 +27,7 @@ from protocol.hosts import number_of, prefix_of
 from protocol.ids import PeerId
 from protocol.pace import TICK_S
 from protocol.relay.client import RelayClient
-from protocol.relay.messages import Connect, Drain, Reserve, Reserved, Status, Stop
+from protocol.relay.messages import Connect, Reserve, Status, Stop
 
 REFUSALS: Final = {
     "not-offered": "the relay does not relay any more",
@@ -67,6 +68,8 @@ class Reaching:
         self._candidates: dict[PeerId, tuple[Destination, ...]] = {}
         self._at: dict[PeerId, Destination] = {}
         """Where each relay is that we may name in our own addresses."""
+        self._streams: dict[PeerId, YamuxStream] = {}
+        """Of our reservations, each of which lasts as long."""
         self._told: tuple[PeerId, ...] = ()
         """The relays through which we were reached when ``moved`` was called last."""
         nursery.start_soon(self._tick)
@@ -84,29 +87,19 @@ class Reaching:
         at = [self._at[relay] for relay in self.machine.relays if relay in self._at]
         return [str(replace(one, peer=self._me, relay=one.peer)) for one in at]
 
-    def link_ended(self, peer: PeerId) -> None:
-        """The link with a peer has ended."""
-        self._perform(self.machine.lost(peer, trio.current_time()))
-
     def renew(self) -> None:
         """This machine's network has changed: relays may be of use that were of none."""
         self._perform(self.machine.renew(trio.current_time()))
 
-    async def serve(
-        self, connection: Connection, stream: YamuxStream, message: Stop | Drain
-    ) -> None:
-        """Take what a relay says on a stream of its own."""
+    async def serve(self, connection: Connection, stream: YamuxStream, message: Stop) -> None:
+        """Take a circuit that a relay brings on a stream of its own."""
         relay = connection.peer
         if relay not in self.machine.needed or connection.relay is not None:
             await send_last(stream, Status("no-reservation"))
             return
         await send_message(stream, Status("ok"))
-        if isinstance(message, Drain):
-            stream.send_eof()
-            self._perform(self.machine.draining(relay, trio.current_time()))
-        else:
-            circuit = CircuitStream(stream, message.host)
-            self._links.serve_circuit(circuit, relay, PeerId(message.asker))
+        circuit = CircuitStream(stream, message.host)
+        self._links.serve_circuit(circuit, relay, PeerId(message.asker))
 
     @asynccontextmanager
     async def dial(self, address: Address) -> AsyncIterator[ByteStream]:
@@ -147,24 +140,37 @@ class Reaching:
         return self._links.peer_id
 
     async def _reserve(self, relay: PeerId) -> None:
-        answer = await self._ask(relay)
-        self._perform(self.machine.answered(relay, answer, trio.current_time()))
+        """Ask a relay for a reservation, and see when it ends."""
+        stream = await self._ask(relay)
+        if stream is not None:
+            self._streams[relay] = stream
+        self._perform(self.machine.answered(relay, stream is not None, trio.current_time()))
+        if stream is None:
+            return
+        with suppress(NetworkError):
+            await stream.receive_up_to(1)
+        stream.reset()
+        if self._streams.get(relay) is stream:
+            del self._streams[relay]
+            self._perform(self.machine.lost(relay, trio.current_time()))
 
-    async def _ask(self, relay: PeerId) -> Reserved | None:
+    async def _ask(self, relay: PeerId) -> YamuxStream | None:
         """Ask a relay for a reservation; None: it gives none."""
         candidates = self._candidates.get(relay, ())
         if self._links.direct(relay) is None:
             await self._links.dial_any([str(address) for address in candidates])
         connection = self._links.direct(relay)
-        if connection is None:
+        found = await answered(self._links, connection, Reserve())
+        if connection is None or found is None:
             return None
-        answer = await answer_to(self._links, connection, Reserve())
-        if not isinstance(answer, Reserved):
+        stream, answer = found
+        if answer != Status("ok"):
+            stream.reset()
             return None
         near = [one for one in candidates if one.host == connection.ip]
         if best := (near or list(candidates)):
             self._at[relay] = best[0]
-        return answer
+        return stream
 
     async def _tick(self) -> None:
         while True:
@@ -175,6 +181,8 @@ class Reaching:
         for relay in requests:
             self._nursery.start_soon(self._reserve, relay)
         self._at = {r: at for r, at in self._at.items() if r in self.machine.needed}
+        for relay in self._streams.keys() - set(self.machine.relays):
+            self._streams.pop(relay).reset()
         if (relays := self.machine.relays) != self._told:
             self._told = relays
             self._moved()

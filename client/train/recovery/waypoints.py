@@ -67,7 +67,7 @@ class WaypointDriver:
         except RemoteProtocolError as error:
             self._warn(f"the chain of waypoints cannot be used, going on without it: {error}")
             return
-        self._perform(effects, save=False)
+        self._perform(effects)
 
     # --- inputs ------------------------------------------------------------------------------
 
@@ -114,12 +114,11 @@ class WaypointDriver:
         history = self._history()
         return history is not None and history.machine.evidence.proves(peer)
 
-    def _perform(self, effects: Sequence[WaypointEffect], *, save: bool = True) -> None:
+    def _perform(self, effects: Sequence[WaypointEffect]) -> None:
         for effect in effects:
             match effect:
                 case Certified(waypoint):
-                    if save:
-                        self._save()
+                    self._save()
                     if (history := self._history()) is not None:
                         history.certified(waypoint)
                 case _:

@@ -54,7 +54,7 @@ from protocol.pipeline.effects import (
 from protocol.rounds.effects import CommitTo
 from protocol.rounds.shards import largest_segment
 from protocol.seat.drain_cost import is_ending
-from protocol.seat.effects import AgreedOn, HeldOutLoss, SeatEffect, Snapshot, StatusChanged
+from protocol.seat.effects import HeldOutLoss, SeatEffect, Snapshot, StatusChanged
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
@@ -303,7 +303,7 @@ class SeatDriver:
                 self._committed(effect)
             case Snapshot():
                 self.saver.snapshot(effect.version)
-            case HeldOutLoss() | Verdict() | Contradicted() | AgreedOn():
+            case HeldOutLoss() | Verdict() | Contradicted():
                 around.owner.seat_tells(effect)
 
     def _committed(self, committed: Committed) -> None:

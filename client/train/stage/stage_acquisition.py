@@ -406,10 +406,10 @@ class StageAcquisition:
         search = self._terms.data_search
         self._waits(Phase.DATA_DONORS)
         with trio.move_on_after(ANSWER_S):
-            while not search.donors():
+            while not search.offering:
                 await trio.sleep(LOOK_FOR_ANSWERS_S)
-        if donors := search.donors():
-            return donors
+        if search.offering:
+            return sorted(search.offering)
         raise DataMissing("no member sends the training data")
 
     async def _fetch(

@@ -1,4 +1,4 @@
-"""The founder's amendments at one volunteer: taken, told to others, kept on disk, reported.
+"""The founder's amendments at one volunteer: taken, told to others, kept on disk.
 
 Members tell each other all that they know when a link comes up, and what is new at once. Only the
 founder's signature counts. Holds the book (``protocol.amendments.book``) and its file.
@@ -12,7 +12,7 @@ from pathlib import Path
 from client.store.persisted import Persisted
 from client.train.ports import Ports
 from protocol import limits
-from protocol.amendments.book import Amendments, KeptAmendments, Known
+from protocol.amendments.book import Amendments, KeptAmendments
 from protocol.amendments.words import describe
 from protocol.effects import Explain
 from protocol.ids import PeerId, SwarmId
@@ -39,19 +39,17 @@ class Amending:
         self._changed = changed
         self.book = Amendments(manifest, swarm)
         self._file: Persisted[KeptAmendments] | None = None
-        self._saved = KeptAmendments()
 
     def keep_in(self, path: Path) -> None:
         """Take the amendments of a file, and save ours to it from now on."""
         self._file = Persisted(path, KeptAmendments)
-        self._saved = self._file.load(self._warn) or KeptAmendments()
-        self.book = Amendments(self._manifest, self._swarm, self._saved)
+        self.book = Amendments(self._manifest, self._swarm, self._file.load(self._warn))
 
     # --- links -------------------------------------------------------------------------------
 
     def link_up(self, peer: PeerId) -> None:
         """Tell a new link all that we know."""
-        self._tell([peer], self.book.envelopes)
+        self._tell([peer], self.book.kept.amendments)
 
     def receive(self, peer: PeerId, envelopes: Sequence[Envelope]) -> None:
         """Take what a peer tells.
@@ -67,19 +65,14 @@ class Amending:
         self._take(envelope, besides=None)
 
     def _take(self, envelope: Envelope, besides: PeerId | None) -> None:
-        number, contradiction = len(self.book.chain()), self.book.contradiction
-        if self.book.take(envelope) is None:
+        if (known := self.book.take(envelope)) is None:
             return
-        self.save()
+        if self._file is not None:
+            self._file.keep(self.book.kept, self._warn)
         self._tell([peer for peer in self._ports.linked() if peer != besides], [envelope])
-        for known in self.book.chain()[number:]:
-            self._ports.perform(Explain("swarm", f"the founder says: {self.words(known)}"))
-        if (now := self.book.contradiction) is not None and now != contradiction:
-            words = (
-                f"the founder has signed two different amendments {now}: neither counts, nor does "
-                "any after them; the run goes on as it was agreed before"
-            )
-            self._ports.perform(Explain("swarm", words, "warning"))
+        if known in self.book.counting:
+            words = describe(known.amendment, *self.book.before(known.amendment.number))
+            self._ports.perform(Explain("swarm", f"the founder says: {words}"))
         self._changed()
 
     def _tell(self, peers: Sequence[PeerId], envelopes: Sequence[Envelope]) -> None:
@@ -88,28 +81,6 @@ class Amending:
             for peer in peers:
                 part = tuple(envelopes[first : first + most])
                 self._ports.send(peer, Statements("amendments", part))
-
-    # --- what is agreed ----------------------------------------------------------------------
-
-    def agreed(self) -> None:
-        """A stage of ours has agreed on something new: keep it, and say so."""
-        old = len(self._saved.agreed)
-        self.save()
-        chain = self.book.chain()
-        for entry, known in list(zip(self.book.agreed, chain, strict=False))[old:]:
-            words = f"from step {entry.from_step:,} on: {self.words(known)}"
-            self._ports.perform(Explain("swarm", f"our stage has agreed, {words}"))
-
-    def words(self, known: Known) -> str:
-        """Return what an amendment that counts changes, in words."""
-        said = known.amendment
-        return describe(said, *self.book.before(said.number))
-
-    def save(self) -> None:
-        """Keep what is new on disk."""
-        kept = self.book.kept
-        if self._file is not None and kept != self._saved and self._file.keep(kept, self._warn):
-            self._saved = kept
 
     def _warn(self, words: str) -> None:
         self._ports.perform(Explain("swarm", words, "warning"))

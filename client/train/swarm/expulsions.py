@@ -6,10 +6,8 @@ forgets it in membership, and refuses its Hello for the rest of the run (``hands
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 from client.net.network import Network
 from client.store.persisted import Persisted
@@ -29,9 +27,6 @@ from protocol.wire.fields import Envelope
 from protocol.wire.messages import Statements
 from protocol.wire.parts import Proof
 
-SAVE_EVERY_S: Final = 2.0
-"""Shortest time between writes: a write waits for the disk, and convicted identities are free."""
-
 
 class Expulsions:
     """See the module's docstring."""
@@ -48,8 +43,7 @@ class Expulsions:
         self._proofs = Proofs(network.peer_id, swarm, self.verdicts, ports.linked)
         self._swarm, self._heard = swarm, Heard(swarm)
         self._file: Persisted[KeptEvidence] | None = None
-        self._due: float | None = None
-        self._saved_at = -math.inf
+        self._unsaved = False
 
     def keep_in(self, path: Path) -> list[MembershipEffect]:
         """Expel the members convicted by the certificates of a file, and save to it from now on."""
@@ -145,8 +139,9 @@ class Expulsions:
         for effect in effects:
             if not isinstance(effect, Verdict):
                 self._ports.perform(effect)
-        if out:
-            self._save()
+        self._unsaved |= bool(out)
+        if any(verdict.member for verdict in out):
+            self.save()
         return self._act(out)
 
     def _act(self, out: Sequence[Verdict]) -> list[MembershipEffect]:
@@ -158,21 +153,12 @@ class Expulsions:
             effects += self._membership.expel(verdict.culprit)
         return effects
 
-    def _save(self) -> None:
-        """Save the proofs, now or once the last write is long enough ago."""
-        self._due = max(self._ports.now(), self._saved_at + SAVE_EVERY_S)
-        self.tick(self._ports.now())
-
-    def tick(self, now: float) -> None:
-        """Save the proofs if that is due."""
-        if self._due is None or now < self._due or self._file is None:
-            return
-        self._due, self._saved_at = None, now
-        self._file.keep(KeptEvidence(self.verdicts.proofs, self.verdicts.votes), self._warn)
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        return self._due if self._file is not None else None
+    def save(self) -> None:
+        """Save what is new. A verdict on who has worked is saved at once; the others wait for the
+        next minute: a write waits for the disk, and convicted identities are free."""
+        if self._unsaved and self._file is not None:
+            self._unsaved = False
+            self._file.keep(KeptEvidence(self.verdicts.proofs, self.verdicts.votes), self._warn)
 
     def _warn(self, words: str) -> None:
         self._ports.perform(Explain("membership", words, "warning"))

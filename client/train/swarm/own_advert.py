@@ -1,14 +1,14 @@
 """Our own advert: its only holder, and the rules for publishing changes.
 
-Changes that others plan by (stages we cannot serve, addresses) are published at once. Gradual
-changes (measured bandwidth) wait for the advert's next renewal. Once a minute bandwidth is saved
-beside the identity, and both are looked at.
+A change is published at once; bandwidth is rounded, so that it seldom changes. Once a minute it is
+saved beside the identity, and both it and our addresses are looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import trio
@@ -57,18 +57,20 @@ class OwnAdvert:
 
     def enter(self, advert: Advert, unable: Mapping[Stage, str]) -> None:
         """Enter the swarm."""
-        self._advert = advert
-        self.set_unable(unable)
+        self._advert = msgspec.structs.replace(advert, unable=tuple(sorted(unable)))
+        self._tell(self._advert)
 
     def set_unable(self, unable: Mapping[Stage, str]) -> None:
         """Set the stages that we cannot serve."""
-        if self._advert is not None:
-            self._tell(msgspec.structs.replace(self._advert, unable=tuple(sorted(unable))))
+        self._change(unable=tuple(sorted(unable)))
 
     def offer_no_seats(self) -> None:
         """Advertise that we offer no seat for now."""
-        if self._advert is not None:
-            self._tell(msgspec.structs.replace(self._advert, seats=0, unable=()))
+        self._change(seats=0, unable=())
+
+    def lend(self, relay_bytes_per_s: float) -> None:
+        """Advertise that we relay, or no longer (0)."""
+        self._change(relay_bytes_per_s=relay_bytes_per_s)
 
     async def keep_current(self, settings: Callable[[], Settings], folder: Path) -> None:
         """Update the advert periodically until cancelled.
@@ -86,43 +88,32 @@ class OwnAdvert:
         line = _newer(kept_line(folder), self._measuring, settings)
         save_line(folder, line)
         upload, download = line_rates(line, settings)
-        if self._advert is not None:
-            changed = msgspec.structs.replace(
-                self._advert, upload_bytes_per_s=upload, download_bytes_per_s=download
-            )
-            self._amend(changed)
-        self.move()
+        self._change(upload_bytes_per_s=upload, download_bytes_per_s=download)
 
     @property
     def upload_bytes_per_s(self) -> float:
         """The upload that we advertise; 0 before we are a member."""
         return 0.0 if self._advert is None else self._advert.upload_bytes_per_s
 
-    def lend(self, relay_bytes_per_s: float) -> None:
-        """Publish that we relay, or no longer; another rate with the advert's next renewal."""
-        if self._advert is None or self._advert.relay_bytes_per_s == relay_bytes_per_s:
-            return
-        changed = msgspec.structs.replace(self._advert, relay_bytes_per_s=relay_bytes_per_s)
-        if bool(self._advert.relay_bytes_per_s) != bool(relay_bytes_per_s):
-            self._tell(changed)
-        else:
-            self._amend(changed)
-
     def move(self) -> None:
         """Publish our addresses if they have changed."""
+        self._change()
+
+    def _change(self, **changes: Any) -> None:
+        """Publish changes, if there are any; the order of addresses is none."""
+        if (before := self._advert) is None:
+            return
         here = tuple(self.addresses())[:MAX_ADDRESSES]
-        if self._advert is not None and set(here) != set(self._advert.addresses):
-            self._tell(msgspec.structs.replace(self._advert, addresses=here))
+        if set(here) != set(before.addresses):
+            changes["addresses"] = here
+        changed = msgspec.structs.replace(before, **changes)
+        if changed != before:
+            self._advert = changed
+            self._tell(changed)
 
     def _tell(self, advert: Advert) -> None:
-        self._advert = advert
         now, wall = self._clock.now(), self._clock.wall()
         self._perform(self._membership.describe(advert, now, wall))
-
-    def _amend(self, advert: Advert) -> None:
-        """Change gradual values, to be published with the next renewal."""
-        self._advert = advert
-        self._membership.amend(advert)
 
 
 def _newer(line: Line, measuring: Measuring, settings: Settings) -> Line:

@@ -23,6 +23,7 @@ import trio
 from client.compute.checkpoint import CheckpointInfo, build_header
 from client.store.positioned import read_at, write_at
 from client.train.ports import Ports
+from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.tasks import payload_digest
 from model_zoo.specs.slices import slices
@@ -78,17 +79,6 @@ class _Item:
         return self.filed.blob.version
 
 
-class LeafGiver(Protocol):
-    """Gives leaves of token data to members."""
-
-    @property
-    def root(self) -> bytes:
-        """What proves them."""
-
-    async def read(self, index: int | None) -> bytes:
-        """Return a leaf as it is sent; empty: it is not here. None: the root, if any leaf is."""
-
-
 class Shelf:
     """The blobs that this volunteer serves; files are opened per chunk and may vanish any time."""
 
@@ -100,7 +90,7 @@ class Shelf:
         self._skipped: dict[int, int] = {}
         """By stage: the newest version that was asked for here and is not written."""
         self._keep_snapshots = keep_snapshots
-        self.leaves: LeafGiver | None = None
+        self.leaves: LeafSupply | None = None
         self.served_bytes = 0
         self.closed_because: Callable[[], str] = str
         """Why nothing is served now, in words; empty: it is."""

@@ -8,7 +8,6 @@ offers any, the owner is told what to do, in the same words everywhere.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 
 from client.train.ports import Ports
@@ -21,7 +20,7 @@ ASK_AGAIN_S = 5.0
 """Seconds between questions to all members while nobody offers it; after the first the owner is
 told."""
 MOST_DONORS = 4
-"""Donors at a time; others are used at the next attempt."""
+"""Offers beside which newcomers are not asked for more."""
 
 
 class DataSearch:
@@ -65,11 +64,6 @@ class DataSearch:
         if not self.missing or self._supplied or self._offers:
             return {}
         return {Stage(0): self.problem or "asking members for the training data"}
-
-    def donors(self) -> list[PeerId]:
-        """Return some of the members that offer it."""
-        offers = sorted(self._offers)
-        return random.sample(offers, min(MOST_DONORS, len(offers)))
 
     # --- what happens -----------------------------------------------------------------------
 

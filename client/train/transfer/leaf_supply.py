@@ -44,7 +44,7 @@ the line from this step's rounds for what a much later step needs."""
 PLANNED_AT_ONCE = 1024
 """Samples that are worked out in one go: some ms."""
 PROVEN_AT_ONCE = 16
-"""Leaves of an earlier process that are read again in one go: some ms."""
+"""Leaves of an earlier process that are read again in one go."""
 DISK_AGAIN_S = 10.0
 """Seconds after an error of the disk before leaves are fetched again."""
 
@@ -85,7 +85,7 @@ class LeafSupply:
         self._whole: DataFolder | None = None
         self._cache: LeafCache | None = None
         self.root = bytes.fromhex(self._data.digest)
-        """See ``LeafGiver``."""
+        """What proves the leaves."""
         self._fetch = LeafFetch(self.root)
         self._first: int | None = None
         """The first sample of the step; None: no stage needs any."""
@@ -261,10 +261,23 @@ class LeafSupply:
     async def run(self) -> None:
         """Fetch what is needed, until cancelled."""
         while True:
+            await self._read_again()
             self._look()
             with trio.move_on_after(TICK_S):
                 await self._changed.wait()
             self._changed = trio.Event()
+
+    async def _read_again(self) -> None:
+        """Read and prove leaves of an earlier process that are needed, a few at a time."""
+        if self._whole is not None or (cache := self._cache) is None:
+            return
+        needed = dict.fromkeys((*self._of(self._waiting), *self._plan))
+        unread = [leaf for leaf in needed if cache.has_unread(leaf)]
+        for leaf in unread[:PROVEN_AT_ONCE]:
+            cache.note(leaf, await trio.to_thread.run_sync(cache.load, leaf))
+        if unread:
+            self._changed.set()
+            self._announce()
 
     def concerns(self, message: Chunk) -> bool:
         """Whether a message is a leaf, or says that none is given."""
@@ -317,23 +330,13 @@ class LeafSupply:
             self._changed.set()
 
     def _missing(self, cache: LeafCache) -> tuple[list[int], list[int]]:
-        """Return what tasks wait for, and what else of the plan is not here; leaves of an earlier
-        process are read again a few at a time."""
-        awaited = {leaf: None for leaf in self._of(self._waiting) if not cache.has(leaf)}
-        ahead: list[int] = []
-        read = 0
-        for leaf in self._plan:
-            if leaf in awaited or cache.is_proven(leaf):
-                continue
-            if cache.has_unread(leaf):
-                read += 1
-                if read > PROVEN_AT_ONCE:
-                    self._changed.set()
-                    break
-                if cache.has(leaf):
-                    continue
-            ahead.append(leaf)
-        return list(awaited), ahead
+        """Return what tasks wait for, and what else of the plan is not here."""
+
+        def missing(leaves: Iterable[int]) -> list[int]:
+            return [leaf for leaf in leaves if not cache.has(leaf) and not cache.has_unread(leaf)]
+
+        awaited = self._of(self._waiting)
+        return missing(awaited), missing(leaf for leaf in self._plan if leaf not in awaited)
 
     def _of(self, microbatches: Iterable[int]) -> dict[int, None]:
         """Return the leaves of microbatches."""
@@ -364,5 +367,9 @@ class LeafSupply:
             )
             self._ports.perform(Explain("transfer", words, "warning"))
             return
+        self._announce()
+
+    def _announce(self) -> None:
+        """There are leaves that tasks may wait for."""
         self._arrived.set()
         self._arrived = trio.Event()

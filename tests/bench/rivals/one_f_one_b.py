@@ -22,7 +22,6 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from client.lab import reference
 from model_zoo.datasets.corpus import Corpus
-from model_zoo.specs.course import Course
 from model_zoo.specs.slices import slices
 from model_zoo.stages import build_stage, summed_loss
 from protocol.manifest import Manifest
@@ -63,7 +62,7 @@ def train(manifest: Manifest, rank: int) -> tuple[list[float], list[float]]:
             schedule.step(target=targets, losses=found, return_outputs=False)
             losses.append(sum(loss.item() for loss in found) / plan.tokens_per_step)
         reference.make_mean(groups, plan.tokens_per_step, plan.optimizer)
-        reference.apply(optimizer, Course(plan.optimizer, plan.turns).learning_rate(step))
+        reference.apply(optimizer, plan.learning_rate(step))
         moments.append(time.monotonic())
     return moments, losses
 

@@ -9,7 +9,7 @@ from client.net.yamux_stream import YamuxStream
 from client.train.transfer.state_size import data_bytes
 from protocol.limits import CHUNK_BYTES
 from protocol.manifest import Manifest
-from protocol.membership.record import open_record
+from protocol.membership.record import parse_record
 from protocol.recovery.stored import STORED, Copy, Stored
 from protocol.wire.messages import ChunkRequest, RecordDigest, Records
 from tests.hostile.attack import Attack
@@ -46,7 +46,7 @@ async def _largest_copy(link: BareLink, manifest: Manifest) -> Copy | None:
             if isinstance(message, Records):
                 for one in message.records:
                     if one.kind == STORED:
-                        body = open_record(one).body
+                        body = parse_record(one.body).body
                         found += msgspec.msgpack.decode(body, type=Stored).copies
     return max(found, key=lambda copy: data_bytes(manifest, copy.stage), default=None)
 

@@ -21,7 +21,6 @@ from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.matching import stewards
 from protocol.matching.board import Board, Notice
 from protocol.matching.effects import Assign, Effect, Unassign
-from protocol.matching.last_members import LastMembers
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
 from protocol.matching.population import Population
@@ -54,7 +53,6 @@ class Crowd:
         self._alarms: dict[int, float] = {}
         self._measured: set[int] = set()
         self._board = Board(nature.setting.stages)
-        self._last_members = LastMembers()
         self._revision = -1
         self._empty: tuple[Stage, ...] = ()
         self._restless: set[int] = set()
@@ -74,7 +72,6 @@ class Crowd:
             self._manifest,
             WALL_S,
             board=self._board,
-            last_members=self._last_members,
         )
         self._restless.add(volunteer)
         self._note(volunteer, self._newcomer(volunteer))

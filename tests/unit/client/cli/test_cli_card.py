@@ -42,14 +42,18 @@ def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
 
 
 def test_it_says_what_the_founder_has_changed(facts: Facts) -> None:
-    longer = AmendmentView(number=1, words="the run is extended from 200 to 400 steps", steps=400)
+    words = "the run is extended from 200 to 400 steps"
+    longer = AmendmentView(number=1, words=words, steps=400, from_step=150)
     hotter = msgspec.structs.replace(
         longer, number=2, words="learning rate 0.003 in place of 0.002", from_step=212
     )
     changed = replace(facts.trained, amendments=[longer, hotter])
     text = card(msgspec.structs.replace(facts, trained=changed))
     assert "50 of 400 steps" in text
-    assert "changed by the founder: the run is extended from 200 to 400 steps\n" in text
+    assert (
+        "changed by the founder, from step 150 on: the run is extended from 200 to 400 steps\n"
+        in text
+    )
     assert "changed by the founder, from step 212 on: learning rate 0.003 in place of" in text
 
 

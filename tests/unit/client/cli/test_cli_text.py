@@ -67,9 +67,8 @@ FULL = example_snapshot(
     names={ANNA: "Anna", BORIS: "Anna", ME: "My PC"},
     amendments=[
         AmendmentView(number=1, words="more steps", steps=20, from_step=9),
-        AmendmentView(number=2, words="another rate", steps=20),
+        AmendmentView(number=2, words="another rate", steps=20, from_step=1200),
     ],
-    contradicted_amendment=3,
     newer="2 members report a newer program",
     beside=[
         LineView(members=[ANNA], version=388),

@@ -16,9 +16,9 @@ from client.net.network import Inbound, NetEvent
 from client.train.engine import Engine
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId, Stage
+from protocol.matching.bodies import KIND as POSTING
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.machine import Matching
-from protocol.membership.rules import POSTING
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.recovery.stored import STORED
 from protocol.waypoints.part import WAYPOINT
@@ -128,7 +128,6 @@ COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "data_se
 COMES += ["membership.link_up"]
 GOES = ["waypoints.link_down", "downloads.lost"]
 GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
-GOES += ["_slow_news.gone"]
 
 
 async def test_every_part_hears_of_a_link_and_of_its_end(swarm: TestSwarm) -> None:
@@ -158,23 +157,10 @@ async def test_the_end_of_a_strangers_link_is_no_members(engine: Engine) -> None
         assert method not in gone
 
 
-async def test_who_leaves_in_order_is_not_missed_by_the_matching(swarm: TestSwarm) -> None:
-    stayer, leaver, victim = await swarm.add(), await swarm.add(), await swarm.add()
-    engine = stayer.engine
-    engine.describe(ADVERT, has_data=True)
-    told = watched(engine, "matching.member_left", "downloads.lost")
-    await swarm.until(lambda: len(engine.membership.roster.live()) == 3)
-    leaver.engine.leave()
-    swarm.vanish(victim)
-    await swarm.until(lambda: len(engine.membership.roster.live()) == 1)
-    assert calls(told)["matching_member_left"] == [(leaver.peer,)]
-    assert (victim.peer,) in calls(told)["downloads_lost"]
-
-
 async def test_what_is_due_is_done_by_every_part(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    always = ["expulsions.tick", "data_search.tick", "held_stages.tick"]
+    always = ["data_search.tick", "held_stages.tick"]
     when_due = ["membership.tick", "matching.tick", "history.tick"]
     engine.describe(ADVERT, has_data=True)
     told = watched(engine, *always, *when_due, "measuring.tick", "contributions.tick")

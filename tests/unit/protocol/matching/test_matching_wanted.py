@@ -30,9 +30,7 @@ def context(seen: tuple[int, int], wanted: str = "") -> Context:
     population, board = Population(everybody, costs([1e9] * 2), 2), Board(2)
     board.observe(population, WALL_S)
     post(board, seen, NOW, wanted)
-    found = Context(ME, population, board, WALL_S - NOW)
-    found.last_members.observe(population.members, MANDATE.beacon)
-    return found
+    return Context(ME, population, board, WALL_S - NOW)
 
 
 def post(board: Board, copies: tuple[int, int], at: float, wanted: str = "") -> None:

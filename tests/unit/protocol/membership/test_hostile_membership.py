@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protocol.effects import Explain, Publish, Send
+from protocol.matching.bodies import KIND as POSTING
 from protocol.membership.measured import (
     MEASURED,
     Measurements,
@@ -18,7 +19,6 @@ from protocol.membership.measured import (
     encode_measurements,
 )
 from protocol.membership.membership import Membership
-from protocol.membership.rules import POSTING
 from protocol.wire.messages import Heartbeat, RecordDigest, Records, decode_message, encode_message
 from tests.support.membership_world import World
 from tests.support.protocol_examples import (

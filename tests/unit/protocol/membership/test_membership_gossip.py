@@ -13,6 +13,7 @@ from protocol.effects import Penalise, Publish, Send
 from protocol.evidence.proof import contradiction
 from protocol.membership.advert import ADVERT, encode_advert
 from protocol.membership.gossip import DIGEST_EVERY_S, LINK, PUSH_FANOUT, Gossip
+from protocol.membership.losses import PROGRESS
 from protocol.membership.membership import TOLD_OF, Membership
 from protocol.membership.records import Kind, RecordStore
 from protocol.membership.view import Contradicted, MemberDown, RecordChanged
@@ -22,17 +23,21 @@ from protocol.wire.messages import RecordDigest, Records, encode_message
 from tests.support.membership_world import World
 from tests.support.protocol_examples import SWARM, WALL, advert, peer, record
 
+NEW = {peer(9)}
+"""Peers that have done no work."""
+
 
 def record_of(number: int, seq: int = 1, body: bytes = b"x") -> Envelope:
     return record(number, "note", body, seq=seq)
 
 
 def gossip_of(number: int, held: int = 0, body: bytes = b"x") -> Gossip:
-    kinds = {"note": Kind(10_000, 16 * 1024, lambda _signer, _record: None)}
+    any_body = Kind(10_000, 16 * 1024, lambda _signer, _record: None)
+    kinds = {"note": any_body, PROGRESS: any_body}
     store = RecordStore(SWARM, peer(number), kinds)
     for other in range(1000, 1000 + held):
         store.offer(record_of(other, body=body), peer(number), WALL)
-    return Gossip(peer(number), store)
+    return Gossip(peer(number), store, lambda one: one in NEW)
 
 
 def linked(*others: int, held: int = 0, body: bytes = b"x") -> Gossip:
@@ -45,6 +50,18 @@ def linked(*others: int, held: int = 0, body: bytes = b"x") -> Gossip:
 
 def sent(effects: list[object]) -> list[Send]:
     return [effect for effect in effects if isinstance(effect, Send)]
+
+
+def test_who_has_done_no_work_hears_of_progress_by_its_digests_alone() -> None:
+    gossip = linked(1, 9)
+    for kind, told in ((PROGRESS, {peer(1)}), ("note", {peer(1), peer(9)})):
+        offer = gossip._store.offer(record(5, kind, b"x", seq=1), peer(2), WALL)
+        assert offer.held is not None
+        assert {one.peer for one in sent(gossip.spread([offer.held]))} == told
+    empty = RecordDigest([], False, 0, 1)
+    [answer] = sent(gossip.receive_digest(peer(9), empty, 0.0))
+    assert isinstance(answer.message, Records)
+    assert {one.kind for one in answer.message.records} == {PROGRESS, "note"}
 
 
 @settings(max_examples=20, deadline=None)
@@ -202,7 +219,7 @@ def test_two_adverts_with_one_number_meet_and_convict_their_author() -> None:
         world.perform(name, world.members[name].link_up(liar, world.now))
         told = Records([record(77, body=body, seq=7, issued=world.wall)])
         world.perform(name, world.members[name].receive(liar, told, world.now, world.wall))
-        world.perform(name, world.members[name].link_down(liar, "gone", world.now, crashed=False))
+        world.perform(name, world.members[name].link_down(liar, "gone", world.now))
     world.link_ring()
     world.run(20)
     seen = [e for said in world.seen.values() for e in said if isinstance(e, Contradicted)]

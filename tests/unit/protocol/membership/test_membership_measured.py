@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.membership.advert import Advert
 from protocol.membership.measured import (
     MAX_MEASURED_BYTES,
     MAX_PARTNERS,
@@ -109,17 +108,3 @@ def test_what_one_measures_reaches_all_and_expires(world: World) -> None:
         assert [(e.signer, e.body) for e in got] == [(peer(0), body)], name
     world.run(ttl_s(MEASURED, 0) + 5, step=5)
     assert all(RecordGone(MEASURED, peer(0)) in seen for seen in world.seen.values())
-
-
-def test_amending_waits_for_the_next_renewal(world: World) -> None:
-    def seen_by(number: int) -> Advert:
-        found = world.members[peer(number)].roster.member(peer(0))
-        assert found is not None
-        assert found.advert is not None
-        return found.advert
-
-    world.members[peer(0)].amend(msgspec.structs.replace(seen_by(0), upload_bytes_per_s=77.0))
-    world.run(2)
-    assert seen_by(1).upload_bytes_per_s != 77.0
-    world.run(120, step=2)
-    assert seen_by(1).upload_bytes_per_s == 77.0

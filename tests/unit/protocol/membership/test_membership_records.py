@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -10,9 +12,9 @@ from hypothesis import strategies as st
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.membership.advert import Advert, encode_advert
 from protocol.membership.losses import LossSaid, encode_loss
-from protocol.membership.record import Record, open_record, seal
-from protocol.membership.records import Kind, RecordStore
-from protocol.membership.rules import record_kinds
+from protocol.membership.record import Record, parse_record, seal
+from protocol.membership.records import Kind, RecordStore, Slot
+from protocol.membership.rules import MAX_AUTHORS, record_kinds
 from protocol.wire.fields import Envelope
 from tests.support.protocol_examples import (
     OTHER_SWARM,
@@ -27,13 +29,10 @@ from tests.support.protocol_examples import (
 
 OWN = peer(0)
 STAGES = 4
-STANDING = {peer(1): 1, peer(2): 1, peer(3): 2}
-"""Members, and a candidate."""
 
 
-def store() -> RecordStore:
-    standing = lambda _subject, author: STANDING.get(author, 0)  # noqa: E731
-    return RecordStore(SWARM, OWN, record_kinds(STAGES, 100, standing, peer(7).__eq__))
+def store(protected: Callable[[Slot], bool] = lambda _slot: False) -> RecordStore:
+    return RecordStore(SWARM, OWN, record_kinds(STAGES, peer(7).__eq__), protected)
 
 
 def advert_record(
@@ -89,10 +88,10 @@ def test_forged_adverts_change_nothing() -> None:
     refuse(replace(good, signature=bytes(64)), "bad-signature")
     refuse(replace(good, body=b"\xc1"), "record-malformed")
     refuse(replace(good, body=good.body + b"\0"), "record-malformed")
-    other_swarm = seal(signer(1), "advert", open_record(good), OTHER_SWARM)
+    other_swarm = seal(signer(1), "advert", parse_record(good.body), OTHER_SWARM)
     refuse(other_swarm, "bad-signature")
     refuse(raw_advert(1, ["x" * 5000]), "record-too-long")
-    for_another = seal(signer(2), "advert", open_record(good), SWARM)
+    for_another = seal(signer(2), "advert", parse_record(good.body), SWARM)
     refuse(for_another, "advert-forged")
 
 
@@ -165,28 +164,18 @@ def test_nobody_writes_under_anothers_name() -> None:
     refuse(unsigned, "posting-forged")
 
 
-def test_a_crowd_of_strangers_gives_way_to_members_and_they_to_candidates() -> None:
-    held = store()
-    for number in range(100, 108):
-        assert held.offer(shared(number), peer(9), WALL).reason == "new"
-    assert held.offer(shared(200), peer(9), WALL).reason == "store-full"
-    for number in (1, 2, 3):
-        offer = held.offer(shared(number), peer(9), WALL)
-        assert offer.displaced is not None
-        assert offer.displaced.signer not in STANDING
-    assert held.offer(shared(200, subject="2"), peer(9), WALL).reason == "new"
-    assert len(held) == 9
-
-
-def test_members_do_not_displace_each_other() -> None:
-    held = store()
-    with pytest.MonkeyPatch.context() as patch:
-        for number in range(100, 108):
-            patch.setitem(STANDING, peer(number), 1)
-            held.offer(shared(number), peer(9), WALL)
-        assert held.offer(shared(1), peer(9), WALL).reason == "store-full"
-        assert held.offer(shared(3), peer(9), WALL).reason == "new"
-        assert held.offer(shared(200), peer(9), WALL).reason == "store-full"
+def test_a_crowd_displaces_no_candidates_posting_and_gives_way_to_it() -> None:
+    held = store(lambda slot: slot[1].endswith(f"/{peer(3)}"))
+    assert held.offer(shared(3), peer(8), WALL).reason == "new"
+    crowd = [shared(number, str(number % STAGES)) for number in range(100, 200)]
+    for envelope in crowd:
+        held.offer(envelope, peer(9), WALL)
+    assert len(held) == MAX_AUTHORS * STAGES
+    assert held.get("posting", f"3/{peer(3)}") is not None
+    offer = held.offer(shared(3, "2"), peer(9), WALL)
+    assert offer.reason == "new"
+    assert offer.displaced is not None
+    assert offer.displaced.introducer == peer(9)
 
 
 def test_progress_is_taken_from_the_last_stage_only() -> None:
@@ -210,14 +199,12 @@ def test_unknown_kinds_are_ignored() -> None:
     assert store().offer(envelope, peer(9), WALL).reason == "unknown-kind"
 
 
-def test_expiry_and_no_return_of_an_older_record_with_a_longer_life() -> None:
+def test_expiry() -> None:
     held = store()
-    old, new = advert_record(1, seq=1, ttl_s=600), advert_record(1, seq=2, ttl_s=30)
-    held.offer(new, peer(9), WALL)
+    held.offer(advert_record(1, seq=2, ttl_s=30), peer(9), WALL)
     assert held.expire(WALL + 29) == []
     assert [h.record.seq for h in held.expire(WALL + 30)] == [2]
     assert (len(held), held.size_bytes) == (0, 0)
-    assert held.offer(old, peer(9), WALL + 31).reason == "known"
     fresh = advert_record(1, seq=3, issued=WALL + 40)
     assert held.offer(fresh, peer(9), WALL + 40).held is not None
 

@@ -8,16 +8,15 @@ import pytest
 
 from protocol.effects import Penalise
 from protocol.ids import PeerId
-from protocol.relay.messages import Connect, Reserve, Reserved, Status, Stop, WhereIs
+from protocol.relay.messages import Connect, Reserve, Status, Stop, WhereIs
 from protocol.relay.server import MAX_ASKS, Asked, RelayLimits, RelayServer
 
 RELAY, A, B, C = (PeerId(name) for name in ("relay", "a", "b", "c"))
-RATE = 5e6
 
 
 def relay(limits: RelayLimits | None = None, *, reserved: tuple[PeerId, ...] = (B,)) -> RelayServer:
     machine = RelayServer(RELAY, limits or RelayLimits())
-    machine.offer(RATE)
+    machine.offer()
     for number, peer in enumerate(reserved):
         machine.asked(Asked(-1 - number, peer, Reserve(), member=True), 0.0)
     return machine
@@ -51,15 +50,18 @@ def test_a_member_is_told_where_the_other_end_of_its_circuit_is() -> None:
     assert code(7, A) == "no-circuit"
 
 
-def test_a_reservation_says_what_it_is_worth() -> None:
+def test_a_reservation_ends_with_its_stream_or_when_the_relay_has_left() -> None:
     machine = relay(reserved=())
-    limits = machine.limits
-    granted = Reserved(limits.reservation_s, RATE)
-    assert machine.asked(Asked(1, B, Reserve(), True), 0.0) == (granted, None)
-    assert machine.reservations == {B}
-    machine.tick(limits.reservation_s - 0.01)
-    assert machine.reservations == {B}
-    machine.tick(limits.reservation_s)
+    assert machine.asked(Asked(1, B, Reserve(), True), 0.0) == (Status("ok"), None)
+    assert machine.asked(Asked(2, B, Reserve(), True), 1.0) == (Status("ok"), None)
+    assert machine.tick(2.0) == [1]
+    machine.ended(1)
+    assert machine.tick(1e6) == []
+    assert machine.reservations == {B}, "the later one lasts"
+    machine.drain(30.0, 1e6)
+    assert machine.tick(1e6 + 29.9) == []
+    assert machine.tick(1e6 + 30.0) == [2]
+    machine.ended(2)
     assert machine.reservations == frozenset()
 
 
@@ -92,7 +94,7 @@ def test_ten_thousand_reservations_are_bounded() -> None:
     assert machine.refused["full"] == 10_000 - machine.limits.reservations
     held = next(iter(machine.reservations))
     renewed, _ = machine.asked(Asked(1, held, Reserve(), True), 1.0)  # in its own place
-    assert isinstance(renewed, Reserved)
+    assert renewed == Status("ok")
 
 
 def test_a_target_is_not_flooded_by_many_askers_together() -> None:
@@ -174,7 +176,7 @@ def test_the_peers_of_one_prefix_get_a_quarter_of_the_reservations() -> None:
     renewed, _ = machine.asked(Asked(1, PeerId("p0"), Reserve(), True, prefix="11.0.0"), 1.0)
     other, _ = machine.asked(Asked(1, A, Reserve(), True, prefix="11.0.1"), 1.0)
     for answer in (renewed, other):
-        assert isinstance(answer, Reserved)
+        assert answer == Status("ok")
 
 
 @pytest.mark.parametrize("member", [True, False])
@@ -221,7 +223,7 @@ Event = Callable[[RelayServer], object]
         ([lambda m: m.half_closed(1, 5.0)], 15.0, "half-closed"),
         ([lambda m: m.half_closed(1, 5.0), lambda m: m.moved(1, 1, 9.0)], 19.0, "half-closed"),
         ([lambda m: m.drain(20.0, 5.0)], 25.0, "drained"),
-        ([lambda m: m.drain(20.0, 5.0), lambda m: m.offer(0.0)], 60.0, "idle"),
+        ([lambda m: m.drain(20.0, 5.0), lambda m: m.offer()], 60.0, "idle"),
     ],
 )
 def test_when_a_circuit_ends(events: list[Event], ends_at: float, reason: str) -> None:
@@ -230,7 +232,7 @@ def test_when_a_circuit_ends(events: list[Event], ends_at: float, reason: str) -
     for event in events:
         event(machine)
     assert machine.tick(ends_at - 0.01) == []
-    assert machine.tick(ends_at) == [1]
+    assert machine.tick(ends_at)[-1:] == [1]
     assert machine.refused == {reason: 1}
     assert machine.circuits == 0
 
@@ -266,10 +268,11 @@ def test_the_end_of_a_link_ends_what_goes_over_it(gone: PeerId) -> None:
     assert (B in machine.reservations) == (gone == A)
 
 
-def test_a_relay_that_leaves_tells_everybody_once() -> None:
+def test_a_relay_that_leaves_gives_no_more_reservations() -> None:
     machine = relay(reserved=(B, C))
-    assert machine.drain(30.0, 1.0) == [B, C]
-    assert machine.drain(30.0, 2.0) == []
+    machine.drain(30.0, 1.0)
+    machine.drain(30.0, 2.0)
+    assert machine._until == 31.0
     assert machine.asked(Asked(5, B, Reserve(), True), 2.0) == (Status("not-offered"), None)
 
 

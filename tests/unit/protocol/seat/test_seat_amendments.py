@@ -6,11 +6,9 @@ import pytest
 from msgspec import structs
 
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
-from protocol.agreed import AgreedAmendment, AgreedList
 from protocol.amendments.amendment import digest_of
 from protocol.amendments.book import Amendments
 from protocol.pipeline.place import Place
-from protocol.seat.effects import AgreedOn
 from protocol.seat.seat import Seat
 from protocol.wire.messages import Plan
 from protocol.wire.parts import PlanMember
@@ -23,8 +21,8 @@ ME, LEADER, BEFORE = (peer(n) for n in (1, 2, 4))
 STAGE, STEP = 1, 3
 RUN = Run(OptimizerSpec(lr=1e-3), 100, 2)
 ONE = amendment(RUN, SWARM, lr=5e-3)
-NAMED = (AgreedAmendment(digest_of(ONE), STEP),)
-LATER = (AgreedAmendment(digest_of(ONE), STEP + 4),)
+LATE = amendment(RUN, SWARM, from_step=STEP + 1, lr=6e-3)
+NAMED = digest_of(ONE)
 
 
 @pytest.fixture
@@ -36,12 +34,11 @@ def book() -> Amendments:
 def seat(book: Amendments) -> Seat:
     made = seat_of(Place(ME, STAGE, 2, 4), STEP, size=384, steps=100, amendments=book)
     made.quorum.settle([ME, LEADER], [ME, LEADER], STEP, 0.0)
-    made.agreeing._sure = True  # it has closed steps
     made.update_view(view_of(STEP, [BEFORE], [ME, LEADER], returned=[BEFORE]), 0.0)
     return made
 
 
-def plan(amended: AgreedList, attempt: int = 1) -> Plan:
+def plan(amended: bytes, attempt: int = 1) -> Plan:
     """A plan in which the leader has counted everything."""
     members = [PlanMember(ME, b"\x00"), PlanMember(LEADER, b"\x0f")]
     promises = promised_by(ME, LEADER) if attempt > 1 else ()
@@ -49,7 +46,7 @@ def plan(amended: AgreedList, attempt: int = 1) -> Plan:
     return Plan(STAGE, STEP, attempt, members, cut, [], amended=amended, promises=promises)
 
 
-def follows(seat: Seat, amended: AgreedList, attempt: int = 1) -> bool:
+def follows(seat: Seat, amended: bytes, attempt: int = 1) -> bool:
     seat.receive(LEADER, plan(amended, attempt), 0.5)
     followed = seat.member.plan_followed
     return followed is not None and followed.attempt == attempt
@@ -64,50 +61,40 @@ def test_what_it_lacks_it_follows_once_it_hears_of_it(seat: Seat, book: Amendmen
 
 def test_a_leader_that_has_not_heard_of_it_is_followed(seat: Seat, book: Amendments) -> None:
     book.take(ONE)
-    assert follows(seat, ())
+    assert follows(seat, b"")
 
 
-@pytest.mark.parametrize("from_step", [0, STEP - 1, STEP + 1, 10**6])
-def test_it_holds_from_the_step_at_which_it_is_agreed_on(
-    seat: Seat, book: Amendments, from_step: int
-) -> None:
+def test_one_that_is_not_due_is_not_followed(seat: Seat, book: Amendments) -> None:
+    book.take(LATE)
+    assert not follows(seat, digest_of(LATE))
+
+
+def test_what_the_stage_goes_by_is_not_left_out(seat: Seat, book: Amendments) -> None:
     book.take(ONE)
-    assert not follows(seat, (AgreedAmendment(digest_of(ONE), from_step),))
+    seat.agreeing.closed(plan(NAMED))
+    assert not follows(seat, b"")
+    assert not seat.may_close()
     assert follows(seat, NAMED, 2)
 
 
-def test_what_is_agreed_on_is_neither_left_out_nor_put_off(seat: Seat, book: Amendments) -> None:
-    book.take(ONE)
-    seat.agreeing.settle(LATER)
-    for attempt, named in ((1, ()), (2, NAMED)):
-        assert not follows(seat, named, attempt)
-        assert not seat.may_close()
-    assert follows(seat, LATER, 3)
-
-
-def test_who_begins_from_a_copy_takes_over_what_others_agreed_on(
+def test_after_a_step_by_one_that_it_lacks_it_follows_any_that_is_due(
     seat: Seat, book: Amendments
 ) -> None:
+    """So does who has collected the plans of a round without having followed them."""
     book.take(ONE)
-    seat.agreeing.agreed, seat.agreeing._sure = LATER, False
-    assert not follows(seat, (AgreedAmendment(bytes(32), 0),))
-    assert follows(seat, NAMED, 2)
+    seat.agreeing.closed(plan(digest_of(LATE)))
+    assert follows(seat, NAMED)
 
 
 def test_a_step_is_applied_with_the_rate_of_its_plan(book: Amendments) -> None:
     book.take(amendment(RUN, SWARM, from_step=STEP + 2, lr=5e-3))
     seat = alone(ME, STEP, steps=100, amendments=book)
-    first = book.propose((), STEP)
-    task, effects = closes(seat, first)
-    assert task.rate is None  # it does not hold yet
-    assert [e for e in effects if isinstance(e, AgreedOn)] == [AgreedOn(0, first)]
-    assert book.agreed == first
-    while seat.step < first[0].from_step:
-        task, _ = closes(seat, first)
-        assert task.rate is None or seat.step > first[0].from_step
-    task, _ = closes(seat, first)
+    rates = []
+    for _ in range(3):
+        task, _ = closes(seat, book.due(seat.step))
+        rates.append(task.rate)
     changed = structs.replace(RUN.optimizer, lr=5e-3)
-    assert task.rate == learning_rate(changed, first[0].from_step)
+    assert rates == [None, None, learning_rate(changed, STEP + 2)]
 
 
 def test_a_longer_run_is_not_finished(book: Amendments) -> None:

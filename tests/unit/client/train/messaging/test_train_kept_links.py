@@ -28,7 +28,7 @@ def test_who_died_is_called_and_who_left_is_not_until_its_goodbye_is_old() -> No
     for number in (1, 2):
         roster.advertise(peer(number), advert(leaving=number == 2), 1)
         roster.link_up(peer(number))
-        roster.link_down(peer(number), "reset", crashed=True)
+        roster.link_down(peer(number), "reset")
     assert list(known.wanted(roster)) == [peer(1)]
     for number in (1, 2):
         roster.withdraw(peer(number), "its advert expired")

@@ -46,7 +46,7 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.effects import CommitTo
-from protocol.seat.effects import AgreedOn, HeldOutLoss, Snapshot, StatusChanged
+from protocol.seat.effects import HeldOutLoss, Snapshot, StatusChanged
 from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import AuditReply, Commitment, Forward, Goodbye, Reduced, Segment
@@ -63,7 +63,6 @@ EVENTS = (
     (Rerouted(STEP, 12, OTHER, None, "it is lost", False), "counters.note_rerouted"),
     (GradientAccepted(STEP, 12, True), "counters.note_accepted"),
     (Verdict(OTHER, "it lies", None), "owner.seat_tells"),
-    (AgreedOn(1, cast(Any, Mock())), "owner.seat_tells"),
     (HeldOutLoss(4, 2.0), "owner.seat_tells"),
 )
 

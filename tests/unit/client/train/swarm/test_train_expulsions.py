@@ -12,7 +12,7 @@ import pytest
 from client.net.errors import DialError
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
-from client.train.swarm.expulsions import SAVE_EVERY_S, Expulsions
+from client.train.swarm.expulsions import Expulsions
 from protocol.audit.charges import CHARGE, Charge, verdict_of
 from protocol.audit.charges import KIND as CHARGED
 from protocol.effects import Explain, Publish, Send
@@ -202,22 +202,21 @@ def test_what_the_disk_proves_is_expelled_and_the_rest_is_dropped_with_a_word(
     assert (sound.done, sound.cut_off) == ([], [])
 
 
-def test_the_disk_is_written_at_once_and_then_now_and_then(tmp_path: Path) -> None:
+def test_a_member_is_written_down_at_once_and_strangers_with_the_next_save(tmp_path: Path) -> None:
     volunteer, file = Expelling(), tmp_path / "evidence"
     proofs = [proof_of(number) for number in (9, 8, 7)]
+    volunteer.members = {peer(9): True, peer(8): False, peer(7): True}
     volunteer.of.contradicted(proofs[0].first, proofs[0].second)
-    assert volunteer.of.next_deadline() is None, "there is no file"
     volunteer.of.keep_in(file)
-    for at, proof in ((100.0, proofs[1]), (100.5, proofs[2])):
-        volunteer.time = at
-        volunteer.of.contradicted(proof.first, proof.second)
+    volunteer.of.contradicted(proofs[1].first, proofs[1].second)
+    assert not file.exists()
+    volunteer.of.save()
     assert saved(file) == KeptEvidence(tuple(proofs[:2]))
-    assert volunteer.of.next_deadline() == 100.0 + SAVE_EVERY_S
-    volunteer.of.tick(100.0 + SAVE_EVERY_S - 0.1)
-    assert saved(file) == KeptEvidence(tuple(proofs[:2]))
-    volunteer.of.tick(100.0 + SAVE_EVERY_S)
+    volunteer.of.contradicted(proofs[2].first, proofs[2].second)
     assert saved(file) == KeptEvidence(tuple(proofs))
-    assert volunteer.of.next_deadline() is None
+    file.unlink()
+    volunteer.of.save()
+    assert not file.exists(), "nothing is new"
 
 
 def siblings(count: int) -> list[PeerId]:

@@ -51,9 +51,6 @@ class Said:
     def at_once(self) -> list[Advert]:
         return self.performed
 
-    def later(self) -> list[Advert]:
-        return [one.args[0] for one in self.membership.amend.mock_calls]
-
 
 def test_before_we_are_a_member_nothing_is_said(tmp_path: Path) -> None:
     said = Said(entered=False)
@@ -64,7 +61,7 @@ def test_before_we_are_a_member_nothing_is_said(tmp_path: Path) -> None:
     said.of.addresses = lambda: ["/ip4/1.2.3.4/tcp/1"]
     said.of.move()
     assert not said.of.entered
-    assert said.at_once() == said.later() == []
+    assert said.at_once() == []
     assert said.of.upload_bytes_per_s == 0.0
     said.of.enter(ADVERT, {Stage(1): "too small", Stage(0): "no text"})
     assert said.of.entered
@@ -81,15 +78,16 @@ def test_stages_that_we_cannot_serve_and_seats_are_told_at_once() -> None:
     assert said.at_once() == [replace(ADVERT, seats=0, unable=())]
 
 
-def test_gradual_values_wait_for_the_renewal(tmp_path: Path) -> None:
+def test_bandwidth_is_told_once_and_when_it_has_changed(tmp_path: Path) -> None:
     said = Said()
     save_line(tmp_path, Line(2e6, 100.0, 3e6, 100.0))
     said.of.update(Settings(), tmp_path)
     changed = replace(ADVERT, upload_bytes_per_s=2e6, download_bytes_per_s=3e6)
-    assert (said.at_once(), said.later()) == ([], [changed])
+    said.of.update(Settings(), tmp_path)
+    assert said.at_once() == [changed]
     assert said.of.upload_bytes_per_s == 2e6
     said.of.update(Settings(), tmp_path / "gone")
-    assert len(said.later()) == 2, "a full disk does not stop the telling"
+    assert len(said.at_once()) == 2, "a full disk does not stop the telling"
 
 
 def test_a_line_is_kept_and_a_damaged_file_is_none(tmp_path: Path) -> None:
@@ -113,18 +111,11 @@ def test_what_only_reached_the_owners_limit_says_nothing_of_the_line(
     assert kept_line(tmp_path).download_bytes_per_s == kept
 
 
-def test_that_we_relay_is_told_at_once_and_another_rate_later() -> None:
+def test_that_we_relay_is_told_at_once() -> None:
     said = Said()
-    said.of.lend(0.0)
-    assert said.at_once() == said.later() == []
-    said.of.lend(1e6)
-    assert said.at_once() == [replace(ADVERT, relay_bytes_per_s=1e6)]
-    said.forget()
-    said.of.lend(2e6)
-    said.of.lend(2e6)
-    assert (said.at_once(), said.later()) == ([], [replace(ADVERT, relay_bytes_per_s=2e6)])
-    said.of.lend(0.0)
-    assert said.at_once() == [ADVERT]
+    for rate in (0.0, 1e6, 1e6, 2e6, 0.0):
+        said.of.lend(rate)
+    assert [advert.relay_bytes_per_s for advert in said.at_once()] == [1e6, 2e6, 0.0]
 
 
 def test_addresses_are_told_when_they_are_others(tmp_path: Path) -> None:

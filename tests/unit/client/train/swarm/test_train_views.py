@@ -35,7 +35,7 @@ def linked_as_wanted(members: dict[PeerId, int], own: PeerId = ME) -> Roster:
 
 def lose(roster: Roster, others: Iterable[PeerId]) -> None:
     for other in others:
-        roster.link_down(other, "connection reset", crashed=True)
+        roster.link_down(other, "connection reset")
 
 
 @pytest.mark.parametrize(("stages", "replicas"), [(16, 2), (24, 4), (40, 3), (96, 2), (2, 60)])
@@ -67,7 +67,7 @@ def test_in_a_full_mesh_who_has_no_link_is_not_there() -> None:
     members = {peer(n): n % 4 for n in range(FULL_MESH_UP_TO - 1)}
     roster = linked_as_wanted(members)
     for other in (other for other, stage in members.items() if stage == 2):
-        roster.link_down(other, "closed", crashed=False)
+        roster.link_down(other, "closed")
     assert swarm_view(roster, {}, ME, 4, 0).empty_stages() == (2,)
     assert len(live_members(roster, ME)) == sum(stage != 2 for stage in members.values())
 
@@ -94,7 +94,7 @@ def matched(roster: Roster, unproven: Iterable[PeerId] = ()) -> dict[PeerId, boo
 def test_the_matching_counts_nobody_whom_we_shut_out_although_others_pass_its_adverts_on() -> None:
     roster = linked_as_wanted({peer(n): n % 2 for n in range(4)})
     assert matched(roster) == {peer(n): True for n in range(4)}
-    roster.link_down(peer(3), "banned", crashed=True)
+    roster.link_down(peer(3), "banned")
     roster.advertise(peer(3), advert(serves=(seat(1, 28),)), 2)
     assert roster.member(peer(3)) is not None
     assert matched(roster) == {peer(n): True for n in range(3)}

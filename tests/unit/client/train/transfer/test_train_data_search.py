@@ -127,18 +127,16 @@ def test_while_one_of_several_offers_it_nobody_is_asked(asked: Asked) -> None:
     assert asked.search.next_deadline() == 103.0 + ASK_AGAIN_S
 
 
-def test_a_few_of_many_that_offer_it_are_donors_and_no_more_are_asked(asked: Asked) -> None:
+def test_beside_a_few_that_offer_it_no_more_are_asked(asked: Asked) -> None:
     offering = (ONE, OTHER, *MANY)
     for who in offering[: MOST_DONORS - 1]:
         asked.offers(who)
-    assert sorted(asked.search.donors()) == sorted(offering[: MOST_DONORS - 1])
+    assert sorted(asked.search.offering) == sorted(offering[: MOST_DONORS - 1])
     asked.search.linked(MANY[-1])
     assert len(asked.sent) == 3
     for who in offering:
         asked.offers(who)
-    donors = asked.search.donors()
-    assert len(set(donors)) == MOST_DONORS
-    assert asked.search.offering.issuperset(donors)
+    assert asked.search.offering == frozenset(offering)
     asked.search.linked(MANY[-1])
     assert len(asked.sent) == 3
 

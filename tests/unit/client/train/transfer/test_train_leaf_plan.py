@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -115,6 +116,27 @@ def test_many_samples_are_worked_out_a_part_at_a_time(tmp_path: Path) -> None:
     assert set(plan.at(0)) <= leaves(plan.run, 0, PLANNED_AT_ONCE)
     assert STEPS_AHEAD * each > PLANNED_AT_ONCE
     assert plan.supply._changed.is_set(), "it goes on at once"
+
+
+async def test_what_an_earlier_process_kept_is_read_beside_the_loop_and_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, readers = Plan(tmp_path), set[int]()
+    first = plan.at(0)[0]
+    cache = plan.supply._cache
+    assert cache is not None
+    cache._kept[first] = LEAF_BYTES
+    assert first not in plan.wants()
+
+    def load(_: LeafCache, index: int) -> bytes:
+        readers.add(threading.get_ident())
+        return b"proven"
+
+    monkeypatch.setattr(LeafCache, "load", load)
+    await plan.supply._read_again()
+    assert cache.has(first)
+    assert readers
+    assert threading.get_ident() not in readers
 
 
 @pytest.mark.parametrize("waits", ["a task waits", "a task reads"])
