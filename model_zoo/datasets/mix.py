@@ -176,7 +176,6 @@ def _settings(index: Index) -> dict[str, object]:
         "tokenizers": tokenizer and tokenizer.digest,
         "settings of --chat": answers is not None,
         "settings of --context": answers and answers.context,
-        "settings of --no-pack": answers and answers.packed,
         "chat templates or libraries": tokenizer if answers else None,
     }
 
@@ -223,7 +222,7 @@ def _proven(folder: Folder, first: int) -> Iterator[bytes]:
         leaf = folder.shards[shard][place : place + LEAF_BYTES].tobytes()
         if leaf_digest(leaf) != digest:
             raise DataError(
-                f"{folder.path} is damaged: volunteer data verify says where; build it again"
+                f"{folder.path} is damaged in its part {number} of 256 KiB: build it again"
             )
         yield leaf
 

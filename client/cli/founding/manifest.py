@@ -439,8 +439,8 @@ def read_corpus(source: str) -> Corpus:
     """
     with data_errors(READABLE):
         folder = open_folder(Path(source).expanduser())
-        if next(damaged_leaves(folder), None) is not None:
-            raise DataError(f"{source} is damaged; volunteer data verify says where")
+        if (part := next(damaged_leaves(folder), None)) is not None:
+            raise DataError(f"{source} is damaged in its part {part} of 256 KiB: build it again")
         return Corpus.from_folder(folder)
 
 

@@ -156,7 +156,7 @@ def test_a_damaged_part_is_not_copied(made: Path, tmp_path: Path) -> None:
     data = shard.read_bytes()
     shard.write_bytes(data[:-1] + b"x")
     choices = [parse_choice(str(made / "code")), parse_choice(str(folder))]
-    with pytest.raises(DataError, match="a is damaged: volunteer data verify says where"):
+    with pytest.raises(DataError, match="a is damaged in its part 3 of 256 KiB"):
         mix(choices, tmp_path / "m")
     assert not is_data_folder(tmp_path / "m")
     shard.write_bytes(data)
@@ -256,7 +256,7 @@ def test_an_index_that_contradicts_itself_is_damaged(made: Path, tmp_path: Path)
 def test_conversations_weigh_as_much_as_what_is_seen_of_them(tmp_path: Path) -> None:
     """Over a cycle of whole epochs the weighted targets are as many as all targets."""
     for name, answer in (("short", "a"), ("long", "abcdefgh")):
-        rows = [{"prompt": f"{n}", "completion": answer} for n in range(40)]
+        rows = [{"prompt": f"{n:7}", "completion": answer} for n in range(40)]
         path = tmp_path / f"{name}.jsonl"
         path.write_text("\n".join(map(json.dumps, rows)))
         build([path], tmp_path / name, context=16)
