@@ -75,13 +75,7 @@ def test_pause_and_resume(home: Path, within: Within) -> None:
         assert provider.paused.until == pytest.approx(before + 5400, abs=30)
         assert "resumed" in within("resume").stdout
         assert "was not paused" in within("resume").stdout
-        for wrong in (
-            ["--for", "soon"],
-            ["--for", "1h", "--until", "18:00"],
-            ["--until", "2020-01-01"],
-        ):
-            assert within("pause", *wrong).returncode == ExitCode.USAGE
-        assert "--for" in within("pause", "--for", "soon").stderr
+        assert "--for: not a time" in within.ends(ExitCode.USAGE, "pause", "--for", "soon").stderr
         assert provider.paused is None
 
 
@@ -117,7 +111,7 @@ def test_logs_are_read_without_a_volunteer(home: Path, within: Within) -> None:
     log.close()
     assert len(within("logs").stdout.splitlines()) == 3
     assert "old" not in within("logs", "--since", "1h").stdout
-    assert "use the form 2h, 18:00 or" in within("logs", "--since", "5x").stderr
+    assert "use the form 30m, 2h or 1h30m" in within("logs", "--since", "5x").stderr
     bad = within("logs", "--level", "warning").stdout
     assert "error: " in bad
     assert "\x1b" not in bad
