@@ -22,6 +22,7 @@ from client.cli.founding.averaging import (
     CHECKPOINT_EVERY,
     averaging_chosen,
     least_need,
+    microbatch_sizes,
     rounds_chosen,
     run_s,
 )
@@ -167,10 +168,11 @@ class _Founder:
         draft = self._draft(provisional, spec)
         machine = None if self.machine is None else self.machine()
         local, _ = admitted(replace(run, averaging="local"), spec, strangers=self.strangers)
-        run, averaging = averaging_chosen(run, local, draft, machine)
+        drafts = [draft, *(_resized(draft, n) for n in microbatch_sizes(local, draft.model)[1:])]
+        run, averaging = averaging_chosen(run, local, drafts, machine)
         run, notes = admitted(run, spec, strangers=self.strangers)
         if run.averaging == "local":
-            run, price = rounds_chosen(run, draft, machine)
+            run, price = rounds_chosen(run, drafts, machine)
             averaging = (*averaging, *price)
         manifest = self._draft(run, spec)
         if machine is not None and run.averaging == "local":
@@ -260,6 +262,13 @@ def recut(draft: Manifest, layers: Sequence[int], width: int | None) -> Manifest
     draft = msgspec.structs.replace(draft, model=spec, stages=tuple(stages))
     costs = (stage_cost(draft, part) for part in slices(layers))
     return msgspec.structs.replace(draft, stages=tuple(costs))
+
+
+def _resized(draft: Manifest, sequences: int) -> Manifest:
+    """Return a draft with microbatches of so many sequences, and what its stages cost then."""
+    narrow = draft.model.narrow
+    draft = msgspec.structs.replace(draft, sequences_per_microbatch=sequences)
+    return recut(draft, draft.layers_per_stage, None if narrow is None else narrow.width)
 
 
 def other_vocabulary(preset: PresetName, spec: ModelSpec) -> tuple[str, ...]:
