@@ -143,7 +143,7 @@ def mix(*folders: str, out: Annotated[Path, Parameter(name=("--out", "-o"))]) ->
     ----------
     folders
         Data folders of one tokenizer, as web:7 code:2.5 with their shares of the tokens that a run
-        reads; without shares each counts by its size.
+        reads.
     out
         Folder for the mixture. The tokens are copied; what was interrupted goes on where it was.
     """

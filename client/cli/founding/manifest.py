@@ -48,7 +48,7 @@ from client.cli.founding.options import (
     usage,
 )
 from client.cli.founding.outlook import warn_of_few, warn_of_time
-from client.cli.founding.presets import PRESETS, Preset, PresetName
+from client.cli.founding.presets import PRESETS, Preset
 from client.cli.founding.tokenizing import READABLE, data_errors
 from client.cli.terminal.mixture_text import warn_of_repeats
 from client.compute.payload import largest_payload_bytes
@@ -136,9 +136,7 @@ def found_swarm(
                 )
             preset = PRESETS[run.preset]
             spec = choose_model(preset, model, corpus.spec.vocab, run.stages)
-            founding = founder_of.founding(run, spec)
-            notes = other_vocabulary(run.preset, spec)
-            return replace(founding, warnings=(*notes, *founding.warnings))
+            return founder_of.founding(run, spec)
         if store is None:
             raise ValueError("an imported model needs a store for its weights")
         check_vocabulary(imported, corpus.spec.vocab, brought=corpus.tokenizer is not None)
@@ -271,35 +269,13 @@ def _resized(draft: Manifest, sequences: int) -> Manifest:
     return recut(draft, draft.layers_per_stage, None if narrow is None else narrow.width)
 
 
-def other_vocabulary(preset: PresetName, spec: ModelSpec) -> tuple[str, ...]:
-    """Say that a model of a published shape has another vocabulary, if it has."""
-    own = PRESETS[preset].model.vocab
-    if own == BYTE_VOCAB or own == spec.vocab:
-        return ()
-    return (
-        f"{preset} was published with {own:,} tokens; this model has the {spec.vocab:,} of its "
-        "text's tokenizer",
-    )
-
-
 def _check_boundaries(run: RunChoices) -> None:
-    """Refuse narrow boundaries where there can be none.
-
-    Raises:
-        UserError: an imported model was to have them, or a single stage.
-    """
-    if run.boundary_width is None:
-        return
-    if run.source is not None:
+    """Refuse narrow boundaries where there can be none; raises ``UserError``."""
+    if run.boundary_width is not None and (run.source is not None or run.stages == 1):
         raise usage(
-            "--boundary-width is for models that learn from the first step: what an imported "
-            "model's tokens are at a boundary would have to be measured first",
-            "leave out --boundary-width, or --from",
-        )
-    if run.stages == 1:
-        raise usage(
-            "one stage has no boundary that could be narrow",
-            "leave out --boundary-width, or take --stages 2 or more",
+            "--boundary-width is for new models in several stages: one stage has no boundary, and "
+            "what an imported model's tokens are at one would have to be measured first",
+            "leave it out",
         )
 
 
