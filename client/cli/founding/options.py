@@ -86,7 +86,7 @@ class PipelineChoices:
     preset: PresetName = "tiny"
     """Ready-made shape and settings to start from."""
     sequences: Annotated[int | None, Parameter(name="--microbatch", validator=POSITIVE)] = None
-    """Sequences per microbatch (default: the preset's; with local rounds up to four times as many)."""
+    """Sequences per microbatch (default: the preset's; with local rounds up to four times it)."""
     microbatches: Annotated[
         int | None, Parameter(validator=validators.Number(gte=1, lte=MAX_MICROBATCHES_PER_STEP))
     ] = None

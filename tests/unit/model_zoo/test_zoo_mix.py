@@ -125,15 +125,15 @@ def test_a_killed_mixture_goes_on_where_it_was(made: Path, tmp_path: Path) -> No
 def test_what_was_noted_and_is_lost_is_not_filled_with_zeros(
     made: Path, tmp_path: Path, name: str
 ) -> None:
-    out = mix(chosen(made, "web", "code"), tmp_path / "m").path
+    out = mix(chosen(made, "web:1", "code:1"), tmp_path / "m").path
     (out / "index.json").unlink()
     lost = out / name
     lost.write_bytes(lost.read_bytes()[:31])
     with pytest.raises(DataError, match="has lost what was written: remove"):
-        mix(chosen(made, "web", "code"), out)
+        mix(chosen(made, "web:1", "code:1"), out)
     lost.unlink()
     with pytest.raises(DataError, match="has lost what was written: remove"):
-        mix(chosen(made, "web", "code"), out)
+        mix(chosen(made, "web:1", "code:1"), out)
     assert not is_data_folder(out)
 
 
@@ -144,8 +144,8 @@ def test_a_disk_without_room_is_said_before_anything_is_copied(
     with monkeypatch.context() as patch:
         patch.setattr(mixing.shutil, "disk_usage", lambda _: small)
         with pytest.raises(DataError, match=r"needs 0\.0 GB more.*free space, or choose"):
-            mix(chosen(made, "web", "code"), tmp_path / "m")
-    assert is_data_folder(mix(chosen(made, "web", "code"), tmp_path / "m").path)
+            mix(chosen(made, "web:1", "code:1"), tmp_path / "m")
+    assert is_data_folder(mix(chosen(made, "web:1", "code:1"), tmp_path / "m").path)
 
 
 def test_a_damaged_part_is_not_copied(made: Path, tmp_path: Path) -> None:
