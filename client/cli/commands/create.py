@@ -150,7 +150,7 @@ def _found(
     from client.cli.founding.manifest import found_swarm
 
     with tokenized(run, store.folder) as chosen:
-        founding = found_swarm(founder, chosen, model, optimizer, store, machine, strangers=True)
+        founding = found_swarm(founder, chosen, model, optimizer, store, machine)
         data, made = founding.manifest.data, Path(chosen.data).expanduser().absolute()
         problem = f"cannot keep the tokens in {store.folder}"
         next_step = "free space, or set data_dir to another disk"

@@ -103,8 +103,6 @@ def found_swarm(
     optimizer: OptimizerChoices,
     store: TextStore | None = None,
     machine: Callable[[], Machine] | None = None,
-    *,
-    strangers: bool = False,
 ) -> Founding:
     """Build the manifest of a new swarm.
 
@@ -116,7 +114,6 @@ def found_swarm(
         store: where to keep the weights of an imported model.
         machine: measures the founder's, by which the averaging is chosen where ``run`` does not
             say; None: then it is exact.
-        strangers: choose what they need where ``run`` does not say.
 
     Raises:
         UserError: the choices contradict each other (usage), or the data or the folder cannot be
@@ -126,7 +123,7 @@ def found_swarm(
     corpus = read_corpus(run.data)
     if corpus.spec.answers is not None:  # conversations were cut for a context
         model = replace(model, context=model.context or corpus.spec.answers.context)
-    founder_of = _Founder(founder, optimizer, corpus, machine if run.measure else None, strangers)
+    founder_of = _Founder(founder, optimizer, corpus, machine if run.measure else None)
     with imported_model(run, model) as imported:
         if imported is None or run.source is None:
             if model.lora is not None:
@@ -158,17 +155,16 @@ class _Founder:
     optimizer: OptimizerChoices
     corpus: Corpus
     machine: Callable[[], Machine] | None
-    strangers: bool
 
     def founding(self, run: RunChoices, spec: ModelSpec) -> Founding:
         """Return the manifest; it is checked before the machine is measured."""
-        provisional, _ = admitted(run, spec, strangers=self.strangers)
+        provisional, _ = admitted(run, spec)
         draft = self._draft(provisional, spec)
         machine = None if self.machine is None else self.machine()
-        local, _ = admitted(replace(run, averaging="local"), spec, strangers=self.strangers)
+        local, _ = admitted(replace(run, averaging="local"), spec)
         drafts = [draft, *(_resized(draft, n) for n in microbatch_sizes(local, draft.model)[1:])]
         run, averaging = averaging_chosen(run, local, drafts, machine)
-        run, notes = admitted(run, spec, strangers=self.strangers)
+        run, notes = admitted(run, spec)
         if run.averaging == "local":
             run, price = rounds_chosen(run, drafts, machine)
             averaging = (*averaging, *price)

@@ -317,12 +317,9 @@ def refusals(next_step: str = "see volunteer create --help") -> Iterator[None]:
         raise usage(str(error), next_step) from error
 
 
-def admitted(
-    run: Pipeline, spec: ModelSpec, *, strangers: bool = True
-) -> tuple[Pipeline, tuple[str, ...]]:
-    """Return the choices with what ``strangers`` need, as far as the model allows it."""
-    if strangers:
-        run = for_strangers(run)
+def admitted(run: Pipeline, spec: ModelSpec) -> tuple[Pipeline, tuple[str, ...]]:
+    """Return the choices with what strangers need, as far as the model allows it."""
+    run = for_strangers(run)
     if run.audit and spec.experts is not None:
         return replace(run, audit=None), (UNAUDITED,)
     return run, ()
