@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 from msgspec import Struct
@@ -57,30 +57,6 @@ class PartView(Struct, frozen=True):
     """Of the samples, from 0 to 1."""
     times: float
     """How often it is read while as many tokens are read as the mixture has."""
-
-
-class DataView(Struct, frozen=True, kw_only=True):
-    """A data folder; answer of ``volunteer data build --json`` and of ``mix``."""
-
-    folder: str
-    tokens: int
-    vocab: int
-    index: Any
-    """As its `index.json`."""
-    parts: list[PartView] = []
-    """Of a mixture."""
-
-
-class SampleView(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer data show --json``."""
-
-    id: int
-    tokens: list[list[int]]
-    texts: list[str]
-    learned: list[str] = []
-    """Of conversations: what of each text is learned."""
-    parts: list[str] = []
-    """Of a mixture: names of the parts that the samples are from."""
 
 
 @app.command
@@ -197,7 +173,7 @@ def show(
     parts = [part.name for part in found if part is not None]
     learned = [corpus.text_of(row[row < NOT_LEARNED]) for row in rows] if answers else []
     tokens = plain_tokens(rows).tolist()
-    document = SampleView(id=id, tokens=tokens, texts=texts, learned=learned, parts=parts)
+    document = {"id": id, "tokens": tokens, "texts": texts, "learned": learned, "parts": parts}
     if parts:
         texts = [f"from {part}:\n{text}" for part, text in zip(parts, texts, strict=True)]
     return Answer(document, texts)
@@ -205,13 +181,8 @@ def show(
 
 def _report(folder: Folder) -> Answer:
     index, parts = folder.index, _parts(folder.index)
-    document = DataView(
-        folder=str(folder.path),
-        tokens=index.tokens,
-        vocab=index.vocab,
-        index=index,
-        parts=parts,
-    )
+    sizes = {"tokens": index.tokens, "vocab": index.vocab}
+    document = {"folder": str(folder.path), **sizes, "index": index, "parts": parts}
     notes = [describe(index), *_described_parts(index, parts)]
     notes += skipped(index.tally.skipped, index.skipped_rows)
     return Answer(document, str(folder.path), notes)
