@@ -1,8 +1,8 @@
 """A trained model as Hugging Face files that `transformers` loads unchanged.
 
-Writes `model.safetensors` in fp32, bf16 or fp16, in several files with an index where it is large,
-`config.json` of the class that has the model's switches, and `generation_config.json`; with a
-tokenizer also `tokenizer.json` and `tokenizer_config.json`. No pickle anywhere.
+Writes `model.safetensors` in fp32, bf16 or fp16, `config.json` of the class that has the model's
+switches, and `generation_config.json`; with a tokenizer also `tokenizer.json` and
+`tokenizer_config.json`. No pickle anywhere.
 """
 
 import json
@@ -16,7 +16,7 @@ from torch import Tensor
 from model_zoo.huggingface.config import to_config
 from model_zoo.huggingface.dtypes import TORCH, DType
 from model_zoo.huggingface.filling import filling, save_tensors
-from model_zoo.huggingface.shards import INDEX, WEIGHTS
+from model_zoo.huggingface.shards import WEIGHTS
 from model_zoo.huggingface.stored import is_transposed, stored_shapes, zeros
 from model_zoo.huggingface.tokenizer import write_tokenizer
 from model_zoo.models.family import State
@@ -25,7 +25,6 @@ from model_zoo.tokenizers.bpe import Bpe, end_token
 from model_zoo.whole import load_whole
 
 GENERATION: Final = "generation_config.json"
-MAX_SHARD_BYTES: Final = 5_000_000_000
 
 
 def export_hf(
@@ -67,42 +66,8 @@ def export_hf(
             (made / name).write_text(json.dumps(values, indent=2) + "\n")
         if tokenizer is not None:
             write_tokenizer(tokenizer, made, spec.longest)
-        weights = _write_weights(tensors, made)
-    # what an older export had under other names would be loaded in their place
-    for old in [out_dir / INDEX, out_dir / WEIGHTS, *out_dir.glob("model-*-of-*.safetensors")]:
-        if old.name not in weights:
-            old.unlink(missing_ok=True)
+        save_tensors(tensors, made / WEIGHTS)
     return out_dir
-
-
-def _write_weights(tensors: State, out_dir: Path) -> list[str]:
-    """Write one file, or several with an index; return their names."""
-    shards = _shards(tensors)
-    count, placed = len(shards), dict[str, str]()
-    names = [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
-    if count == 1:
-        names = [WEIGHTS]
-    for file, shard in zip(names, shards, strict=True):
-        save_tensors(shard, out_dir / file)
-        placed |= dict.fromkeys(shard, file)
-    if count > 1:
-        total = sum(tensor.nbytes for tensor in tensors.values())
-        index = {"metadata": {"total_size": total}, "weight_map": placed}
-        (out_dir / INDEX).write_text(json.dumps(index, indent=2) + "\n")
-        names.append(INDEX)
-    return names
-
-
-def _shards(tensors: State) -> list[State]:
-    """Cut the tensors, in their order, into parts of at most a shard each."""
-    shards, filled = [State()], 0
-    for name, tensor in tensors.items():
-        if shards[-1] and filled + tensor.nbytes > MAX_SHARD_BYTES:
-            shards.append(State())
-            filled = 0
-        shards[-1][name] = tensor
-        filled += tensor.nbytes
-    return shards
 
 
 def _stored(spec: ModelSpec, state: State) -> State:

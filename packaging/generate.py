@@ -15,12 +15,11 @@ from man_page import man_page
 
 from client.cli.command_table import build_app
 from client.config import SETTINGS, Settings
-from client.packaging_data import FILES, Kind, text
 
 HERE = Path(__file__).parent
 README = HERE.parent / "client" / "README.md"
-UNITS = HERE.parent / "client" / "packaging_data"
-TEMPLATES: dict[Kind, tuple[tuple[str, str], ...]] = {
+UNITS = HERE / "systemd"
+TEMPLATES = {
     "system": (
         ("/etc/volunteer/swarm", "/etc/volunteer/%i.swarm"),
         ("/etc/volunteer/environment", "/etc/volunteer/%i.environment"),
@@ -59,10 +58,10 @@ def kept() -> dict[Path, str]:
     """Return every generated file of the repository with what should be in it."""
     files = {}
     for kind, changes in TEMPLATES.items():
-        unit = text(FILES[kind])
+        unit = (UNITS / kind / "volunteer.service").read_text(encoding="utf-8")
         for before, after in changes:
             unit = unit.replace(before, after)
-        files[UNITS / FILES[kind].replace(".service", "@.service")] = unit
+        files[UNITS / kind / "volunteer@.service"] = unit
     files[README] = with_settings(README.read_text(encoding="utf-8"))
     return files
 

@@ -169,9 +169,9 @@ class Manifest(Description, frozen=True):
 
     @property
     def tokens_everywhere(self) -> bool:
-        """Whether every stage needs a microbatch's tokens: for the borders of documents in them, or
-        for what is not sent of them over narrow boundaries."""
-        return self.data.packed or self.model.narrow is not None
+        """Whether every stage needs a microbatch's tokens: for the borders of conversations, or for
+        what is not sent of them over narrow boundaries."""
+        return self.data.masked or self.model.narrow is not None
 
     @property
     def tokens_per_microbatch(self) -> int:

@@ -5,25 +5,18 @@ from __future__ import annotations
 import platform
 from importlib import metadata
 
-from msgspec import Struct
-
 PACKAGES = ("libp2p", "torch", "trio", "msgspec", "pynacl", "safetensors", "psutil", "textual")
 """Packages whose versions matter in a report."""
 
 
-class Versions(Struct, frozen=True):
-    """What a report is about."""
-
-    volunteer: str
-    python: str
-    platform: str
-    packages: dict[str, str]
-
-
-def versions() -> Versions:
-    """Return the versions of this installation."""
-    found = {name: package_version(name) or "missing" for name in PACKAGES}
-    return Versions(software_version(), platform.python_version(), platform.platform(), found)
+def versions() -> dict[str, object]:
+    """Return the versions of this installation, for a report."""
+    return {
+        "volunteer": software_version(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: package_version(name) or "missing" for name in PACKAGES},
+    }
 
 
 def software_version() -> str:

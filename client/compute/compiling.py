@@ -88,8 +88,8 @@ def compile_blocks(
 
 def _hopeless(request: OpenStage, device: torch.device) -> str:
     """Return why nothing needs to be tried; empty: it may work."""
-    if request.manifest.data.packed:
-        return "documents have lengths that change"
+    if request.manifest.data.masked:
+        return "conversations have lengths that change"
     if isinstance(request.manifest.model.experts, msgspec.Struct):
         return "a mixture of experts sends tokens where their numbers say"
     if device.type == "mps":

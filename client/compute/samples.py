@@ -29,8 +29,8 @@ class Samples:
             raise WrongData(str(error)) from error
         self._sequences, self._tokens = run.sequences_per_microbatch, model.context
         self._seed, self._vocab = run.seed, model.vocab
-        self._bits = {"masked": data.masked, "packed": data.packed}
-        self._dtype = token_dtype(self._vocab, masked=data.masked)
+        self._masked = data.masked
+        self._dtype = token_dtype(self._vocab, masked=self._masked)
 
     def read(self, microbatch: int) -> bytes:
         """Tokens of a microbatch (B, T+1), as they are sent; held-out ones have negative numbers.
@@ -42,7 +42,7 @@ class Samples:
             batch = self._batch(microbatch)
         except (OSError, ValueError) as error:  # a leaf was removed, or has become shorter
             raise WrongData(f"microbatch {microbatch} cannot be read: {error}") from error
-        if int(token_values(batch, **self._bits).max()) >= self._vocab:
+        if int(token_values(batch, masked=self._masked).max()) >= self._vocab:
             raise WrongData(f"microbatch {microbatch} has tokens beyond the vocabulary")
         return batch.astype(self._dtype).tobytes()
 

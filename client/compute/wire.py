@@ -169,13 +169,13 @@ class Wire:
         return None if self.run.model.narrow is None else self.tokens_in(data)[0]
 
     def begins_in(self, data: Buffer) -> Tensor | None:
-        """With which inputs (B, T) documents begin, on the CPU, from tokens as `tokens_in` takes
-        them; None: the data is not packed, and nothing is read.
+        """With which inputs (B, T) conversations begin, on the CPU, from tokens as `tokens_in`
+        takes them; None: the data are texts, and nothing is read.
 
         Raises:
             ShapeError: as there.
         """
-        return torch.from_numpy(beginnings(self._tokens(data))) if self.run.data.packed else None
+        return torch.from_numpy(beginnings(self._tokens(data))) if self.run.data.masked else None
 
     def _tokens(self, data: Buffer) -> Tokens:
         """Tokens (B, T+1) that were sent, checked."""
@@ -184,7 +184,7 @@ class Wire:
         if len(data) != token_bytes(vocab, masked=bits.masked) * shape[0] * shape[1]:
             raise ShapeError(f"{len(data)} bytes are not {shape[0]} x {shape[1]} tokens")
         sent = np.frombuffer(data, dtype=token_dtype(vocab, masked=bits.masked))
-        largest = int(token_values(sent, masked=bits.masked, packed=bits.packed).max())
+        largest = int(token_values(sent, masked=bits.masked).max())
         if largest >= vocab:
             raise ShapeError(f"token {largest} is outside the vocabulary of {vocab}")
         return sent.reshape(shape)

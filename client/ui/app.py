@@ -78,7 +78,7 @@ class VolunteerApp(App[int]):
     .-narrow #stages-below, .-low #stages-below { display: block; }
     .-narrow #near, .-low #network { display: none; }
     .-narrow #machine { height: 1fr; }
-    .-low #events { height: 5; }
+    .-low #events { height: 4; }
     .-gone .-low #above { min-height: 5; }
     .-gone .-low #events { height: 3; }
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from client.control.snapshot import ReplicaView, Snapshot, StageMatch, StageView
-from client.quantities import plural
 from client.views import words
 from client.views.plot import bar
 from client.views.record import Record
@@ -14,6 +13,8 @@ from client.views.span import Box, Column, Line, Row, Span, Tone, cells_of, cut,
 from client.views.text import width
 
 SERVING = "serving"
+MOST_MARKS = 8
+"""Of holders on the line of a stage."""
 _MARKS: dict[str, tuple[str, Tone]] = {
     "serving": ("●", "good"),
     "fetching": ("◐", "accent"),
@@ -52,18 +53,16 @@ def stage_rows(record: Record) -> list[StageRow]:
 
 
 def stage_map(record: Record, box: Box) -> list[Line]:
-    """Return one line per stage; where room is short, those that lack replicas first."""
-    rows = stage_rows(record)
-    if not rows:
-        return [line(("the stages are not known yet", "muted"))]
-    top = max((row.level for row in rows), default=0.0)
-    shown, room = rows, box.height
+    """Return the head of the table and a line per stage; where room is short, those that lack
+    replicas first."""
+    rows, room = stage_rows(record), max(1, box.height - 1)
+    shown = rows
     if len(rows) > room:
         order = {"bad": 0, "warn": 1, "accent": 2}
         chosen = sorted(rows, key=lambda r: (order.get(r.tone, 4 - r.mine), r.view.stage))
         shown = sorted(chosen[: room - 1], key=lambda row: row.view.stage)
-    me = record.snapshot.peer if record.snapshot else ""
-    lines = [_map_line(row, me, top, box.width) for row in shown]
+    head, found = _table(record, shown, box)
+    lines = [*([head] if head else []), *(row.lines[0] for row in found)]
     if len(shown) < len(rows):
         lines.append(line((f"   and {len(rows) - len(shown)} more: press 2", "muted")))
     return lines
@@ -71,35 +70,39 @@ def stage_map(record: Record, box: Box) -> list[Line]:
 
 def stage_table(record: Record, box: Box) -> tuple[Line, list[Row]]:
     """Return head and rows of the Swarm tab: numbers, then holders and reason below them."""
-    wide = box.width >= 100
+    return _table(record, stage_rows(record), box)
+
+
+def _table(record: Record, rows: list[StageRow], box: Box) -> tuple[Line, list[Row]]:
+    now, wide = record.snapshot, box.width >= 100
+    if now is None or not now.stages:
+        return (), [Row("none", (line(("the stages are not known yet", "muted")),))]
     columns = [
         Column("stage", 5, right=True),
-        Column("layers", 6, right=True),
-        Column("version", 8, right=True),
-        Column("serve it", 9, right=True),
+        Column("", MOST_MARKS),
+        Column("layers", 6 if wide else 0, right=True),
+        Column("version", 7, right=True),
+        Column("serve it", 8, right=True),
         Column("wanted", 6, right=True),
-        Column("capacity/s", 10, right=True),
+        Column("rate/s", 6, right=True),
         Column("", 12 if wide else 0),
-        Column("why", max(10, box.width - (68 if wide else 55))),
     ]
-    rows = stage_rows(record)
+    taken = sum(column.width + 1 for column in columns if column.width)
+    columns.append(Column("why", max(10, box.width - taken)))
     top = max((row.level for row in rows), default=0.0)
-    me = record.snapshot.peer if record.snapshot else ""
-    if not rows:
-        return (), [Row("none", (line(("the stages are not known yet", "muted")),))]
-    names = record.snapshot.names if record.snapshot else {}
-    return head_of(columns), [_table_row(row, columns, me, names, top, box) for row in rows]
+    head = cut(head_of(columns), box.width)
+    return head, [_table_row(row, columns, now, top, box) for row in rows]
 
 
-def _table_row(
-    row: StageRow, columns: list[Column], me: str, names: Mapping[str, str], top: float, box: Box
-) -> Row:
-    view = row.view
+def _table_row(row: StageRow, columns: list[Column], now: Snapshot, top: float, box: Box) -> Row:
+    view, me, names = row.view, now.peer, now.names
+    replicas = sorted(view.replicas, key=lambda r: (r.peer != me, r.state != SERVING))
     short_of = row.serving < max(1, row.wanted)
     numbers = cells_of(
         columns,
         [
             Span(str(view.stage), "key" if row.mine else "strong"),
+            Span("".join(_mark(replica, me)[0] for replica in replicas[:MOST_MARKS]), row.tone),
             Span(str(view.layers)),
             Span(words.count(view.version)),
             Span(str(row.serving), "warn" if short_of else "good"),
@@ -129,32 +132,6 @@ def _holder(replica: ReplicaView, me: str, names: Mapping[str, str]) -> Line:
     rate = f" {words.rate(replica.rate)}/s" if replica.rate else ""
     state = "" if replica.state == SERVING else f" {replica.state}"
     return line((mark, tone), f" {name}", (f"{rate}{state}   ", "muted"))
-
-
-def _serve(number: int) -> str:
-    return f"{number} {'serves' if number == 1 else 'serve'} it"
-
-
-def _map_line(row: StageRow, me: str, top: float, cells: int) -> Line:
-    view = row.view
-    replicas = sorted(view.replicas, key=lambda r: (r.peer != me, r.state != SERVING))
-    marks = [_mark(replica, me) for replica in replicas[:8]]
-    wide = cells >= 90
-    parts: list[Span | str | tuple[str, Tone]] = [
-        (f"{view.stage:>3} ", "key" if row.mine else "strong"),
-        *((mark, tone) for mark, tone in marks),
-        " " * (9 - len(marks)),
-        (f"{_serve(row.serving):<12}", "plain" if row.serving else "bad"),
-        (f"v{words.count(view.version):<6}", "muted"),
-    ]
-    if wide:
-        parts.append((f"{plural(view.layers, 'layer'):<10}", "muted"))
-    if cells >= 60:
-        figure = f"{words.rate(row.level)}/s" if row.level else words.NONE
-        share = row.level / top if top else 0.0
-        parts += [(f"{figure:>7} ", "plain"), (bar(share, 14 if wide else 6), "accent"), " "]
-    parts.append((row.why, row.tone))
-    return cut(line(*parts), cells)
 
 
 def _mark(replica: ReplicaView, me: str) -> tuple[str, Tone]:

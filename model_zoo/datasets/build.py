@@ -44,7 +44,7 @@ from model_zoo.datasets.folder import (
     name_of,
     open_folder,
 )
-from model_zoo.datasets.sources import BadRow, Fragment, Piece, RowPlace, Source, refuse
+from model_zoo.datasets.sources import BadRow, Fragment, Piece, RowPlace, Source
 from model_zoo.specs.data import Answers
 from model_zoo.specs.merkle import root
 from model_zoo.specs.shards import INDEX, TOKENIZER
@@ -94,12 +94,12 @@ def build(
     tokenizer: Bpe | int | None = None,
     field: str = "text",
     context: int | None = None,
-    packed: bool = False,
-    skips: bool = False,
     tell: Callable[[Progress], None] = lambda _: None,
     left_out: Callable[[list[str]], None] = lambda _: None,
 ) -> Folder:
     """Make a data folder, or complete one that was interrupted or failed.
+
+    Rows that cannot be used are left out, counted and listed.
 
     Args:
         paths: files and folders of text.
@@ -107,9 +107,6 @@ def build(
         tokenizer: an int trains one of so many tokens on the text; None: tokens are bytes.
         field: of JSON lines and parquet, that has the text.
         context: of conversations, tokens of a window; None: the sources have texts.
-        packed: whether a window has as many conversations as fit.
-        skips: whether rows that cannot be used are left out and counted; otherwise one ends the
-            build, which then goes on from there where this is true.
         tell: called with the progress.
         left_out: called with words about files of folders that have no text.
 
@@ -121,7 +118,7 @@ def build(
     try:
         if context is not None:
             _check_conversations(files, tokenizer, context)
-        plan = _plan_words(files, field, tokenizer, context, packed)
+        plan = _plan_words(files, field, tokenizer, context)
     except (BadTokenizer, BadTemplate) as error:
         raise DataError(str(error)) from error
     with building(out):
@@ -129,12 +126,12 @@ def build(
             return open_folder(out)
         begin(out, plan)
         parts = _parts(files, field)
-        chosen = _chosen(out, parts, field, tokenizer, skips=skips)
-        reader = Reader(chosen, context, packed=packed) if context else None
-        talk_bytes = max(_TALK_BYTES, packed * _PACKED_WINDOWS * (context or 0))
+        chosen = _chosen(out, parts, field, tokenizer)
+        reader = Reader(chosen, context) if context else None
+        talk_bytes = max(_TALK_BYTES, _PACKED_WINDOWS * (context or 0))
         way = _Way(field, chosen, reader, talk_bytes)
-        note = _assemble(out, parts, way, tell, skips=skips)
-        answers = Answers(context, max(1, note.tally.learned), packed) if context else None
+        note = _assemble(out, parts, way, tell)
+        answers = Answers(context, max(1, note.tally.learned)) if context else None
         return _finish(out, paths, chosen, note, answers)
 
 
@@ -166,7 +163,6 @@ def _plan_words(
     field: str,
     tokenizer: Bpe | int | None,
     context: int | None,
-    packed: bool,
 ) -> str:
     """Return what decides the result, as text."""
     chosen = tokenizer.digest if isinstance(tokenizer, Bpe) else tokenizer
@@ -176,8 +172,6 @@ def _plan_words(
     words = {"files": found, "field": field, "tokenizer": chosen, "library": library}
     if chat is not None or context is not None:
         words |= {"chat": msgspec.to_builtins(chat), "context": context}
-    if packed:
-        words["packed"] = True
     return json.dumps(words)
 
 
@@ -203,7 +197,7 @@ def _size(piece: Piece) -> int:
 
 
 def _chosen(
-    out: Path, parts: Sequence[_Part], field: str, tokenizer: Bpe | int | None, *, skips: bool
+    out: Path, parts: Sequence[_Part], field: str, tokenizer: Bpe | int | None
 ) -> Bpe | None:
     """Return the tokenizer, trained now if it has to be, and keep it in the folder."""
     path = out / TOKENIZER
@@ -211,7 +205,7 @@ def _chosen(
         if isinstance(tokenizer, int):
             if path.exists():
                 return Bpe(path.read_bytes())
-            texts = _training_texts(parts, field, refuse if not skips else lambda _: None)
+            texts = _training_texts(parts, field)
             vocab = tokenizer
             tokenizer = interruptible(lambda: train(texts, vocab))
     except BadTokenizer as error:
@@ -235,14 +229,14 @@ def interruptible(call: Callable[[], Made]) -> Made:
     return made.result()
 
 
-def _training_texts(parts: Sequence[_Part], field: str, bad: BadRow) -> Iterator[str]:
+def _training_texts(parts: Sequence[_Part], field: str) -> Iterator[str]:
     """The beginning of every part, so much of each that it is `TRAINED_ON_BYTES` in all."""
     share = max(sources.FRAGMENT_BYTES, TRAINED_ON_BYTES // max(1, len(parts)))
     step = max(1, len(parts) * share // TRAINED_ON_BYTES)
     for part in parts[::step]:
         left = share
         for piece in part.pieces:
-            for fragment in sources.fragments(piece, field, bad):
+            for fragment in sources.fragments(piece, field, lambda _: None):
                 if left <= 0:
                     break
                 left -= len(fragment.text)
@@ -337,7 +331,7 @@ def _encoded(texts: Sequence[str], batch: Sequence[Fragment], tokenizer: Bpe | N
 
 
 def _assemble(
-    out: Path, parts: Sequence[_Part], way: _Way, tell: Callable[[Progress], None], *, skips: bool
+    out: Path, parts: Sequence[_Part], way: _Way, tell: Callable[[Progress], None]
 ) -> Note:
     """Make and append all parts that are not yet there; return the last note.
 
@@ -349,7 +343,7 @@ def _assemble(
     done = sum(part.size_bytes for part in parts[: note.parts])
     tell(Progress(done, total))
     for part in parts[note.parts :]:
-        tally = _append(part, way, shards, skips=skips)
+        tally = _append(part, way, shards)
         note = Note(part.number + 1, shards.size_bytes, note.tally.plus(tally))
         write(out / NOTE, msgspec.json.encode(note))
         done += part.size_bytes
@@ -361,7 +355,7 @@ def _assemble(
     return msgspec.structs.replace(note, size_bytes=shards.size_bytes)
 
 
-def _append(part: _Part, way: _Way, shards: Assembly, *, skips: bool) -> Tally:
+def _append(part: _Part, way: _Way, shards: Assembly) -> Tally:
     """Append the tokens of a part; those of a large file that is compressed piece by piece."""
     tally, tokens = Tally(), bytearray()
 
@@ -369,7 +363,7 @@ def _append(part: _Part, way: _Way, shards: Assembly, *, skips: bool) -> Tally:
         nonlocal tally
         tally = tally.plus(Tally(skipped=1, listed=(row,)))
 
-    for data, counted in _made(part, way, skip if skips else refuse):
+    for data, counted in _made(part, way, skip):
         tally = tally.plus(counted)
         tokens += data
         if len(tokens) >= COPY_BYTES:

@@ -1,10 +1,9 @@
 """Conversations as tokens, in windows: only their answers are learned.
 
 A window has as many tokens as the model's context, and is padded at its end. A longer conversation
-is cut. A window has one conversation, or, where they are packed, as many as fit. Then the first
-token of each says that it begins there, so that none sees another one. Conversations are packed by
-best fit, longest first: each comes into the window that has least room left for it, the earliest of
-several, or into a new one.
+is cut. A window has as many conversations as fit. The first token of each says that it begins
+there, so that none sees another one. They are packed by best fit, longest first: each comes into
+the window that has least room left for it, the earliest of several, or into a new one.
 
 Rows have `messages`, or `conversations` with ShareGPT's names, of which the assistant's are
 learned, or a `prompt` and a `completion`, texts or messages both, of which the completion is. Tool
@@ -71,14 +70,13 @@ class Reader:
     Args:
         tokenizer: None: tokens are bytes, and rows with messages are refused.
         context: tokens of a window.
-        packed: whether a window has several conversations.
 
     Raises:
         BadTemplate: the tokenizer's template cannot be used.
     """
 
-    def __init__(self, tokenizer: Bpe | None, context: int, *, packed: bool = False) -> None:
-        self._tokenizer, self._context, self._packed = tokenizer, context, packed
+    def __init__(self, tokenizer: Bpe | None, context: int) -> None:
+        self._tokenizer, self._context = tokenizer, context
         chat = tokenizer.chat if tokenizer else None
         self._template = ChatTemplate(chat) if chat else None
         self._special = tokenizer.special_words if tokenizer else frozenset()
@@ -125,8 +123,6 @@ class Reader:
 
     def windows(self, found: Sequence[Encoded]) -> list[Tokens]:
         """Return the windows of conversations."""
-        if not self._packed:
-            return [self._window([one]) for one in found]
         lengths = [len(one.tokens) for one in found]
         return [
             self._window([found[n] for n in inside]) for inside in fitted(lengths, self._context)
@@ -138,8 +134,7 @@ class Reader:
         counts[:1] = False  # the first token is the target of what lies before it
         made = tokens[:size].astype(_DTYPE)
         made[~counts] |= NOT_LEARNED
-        if self._packed:
-            made[:1] |= BEGINS
+        made[:1] |= BEGINS
         return Encoded(made, int(counts.sum()), len(tokens) > size)
 
     def _window(self, found: Sequence[Encoded]) -> Tokens:

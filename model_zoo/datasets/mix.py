@@ -49,8 +49,6 @@ from model_zoo.specs.merkle import LEAF_BYTES, leaf_count, leaf_digest, root
 from model_zoo.specs.mixture import MOST_PARTS, MOST_SHARES, Part
 from model_zoo.specs.shards import INDEX, SHARD_BYTES, TOKENIZER
 
-BY_SIZE = 60_000
-"""Sum of weights, more or less, that follow sizes which have no smaller whole numbers."""
 _AT_ONCE = COPY_BYTES // LEAF_BYTES
 _WEIGHT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
 
@@ -60,19 +58,18 @@ class Choice:
     """A folder for a mixture, as it was named."""
 
     folder: Path
-    weight: Fraction | None
-    """None: by its size."""
+    weight: Fraction
 
 
 def parse_choice(text: str) -> Choice:
-    """Return the choice of `DIR` or `DIR:WEIGHT`; a folder may have a colon in its name.
+    """Return the choice of `DIR:WEIGHT`; a folder may have a colon in its name.
 
     Raises:
-        DataError: the weight is no positive number.
+        DataError: there is no weight, or it is no positive number.
     """
-    name, colon, weight = text.rpartition(":")
-    if not colon or Path(text).expanduser().exists():
-        return Choice(Path(text).expanduser(), None)
+    name, _, weight = text.rpartition(":")
+    if not name or Path(text).expanduser().exists():
+        raise DataError(f"{text} has no weight, its share of what a run reads: such as {text}:3")
     if not _WEIGHT.fullmatch(weight) or not Fraction(weight):
         raise DataError(
             f"{weight[:40]!r} is no weight of {name}: take a number above 0, such as 3 or 0.25, of "
@@ -87,8 +84,7 @@ def mix(
     """Make a data folder of others, or complete one that was interrupted.
 
     Args:
-        choices: the folders, all with weights, or none: then each window comes as often as any
-            other, as far as `BY_SIZE` tells sizes apart.
+        choices: the folders, with their weights.
         out: the new folder.
         tell: called with the progress.
 
@@ -99,7 +95,7 @@ def mix(
         raise DataError(f"a mixture has 2 to {MOST_PARTS} folders, not {len(choices)}")
     folders = [open_folder(choice.folder) for choice in choices]
     _check(folders, out)
-    weights = whole_weights(choices, [folder.index.tokens for folder in folders])
+    weights = whole_weights([choice.weight for choice in choices])
     parts = tuple(map(_part, folders, weights))
     plan = json.dumps({"mixture": msgspec.to_builtins(parts)})
     with building(out):
@@ -110,39 +106,21 @@ def mix(
         return _finish(folders, parts, out)
 
 
-def whole_weights(choices: Sequence[Choice], tokens: Sequence[int]) -> list[int]:
+def whole_weights(given: Sequence[Fraction]) -> list[int]:
     """Return the smallest whole numbers with the ratios of the chosen weights.
 
-    Args:
-        choices: all with weights, or none.
-        tokens: of each folder; the weights where none are chosen.
-
     Raises:
-        DataError: some have weights and others none, or the numbers have too many digits.
+        DataError: the numbers have too many digits.
     """
-    given = [choice.weight for choice in choices if choice.weight is not None]
-    if given and len(given) != len(choices):
-        bare = next(choice.folder for choice in choices if choice.weight is None)
-        raise DataError(f"{bare} has no weight: give one to every folder, or to none")
-    if not given:
-        exact = _reduced([Fraction(count) for count in tokens])
-        if sum(exact) <= MOST_SHARES:
-            return exact
-        total = sum(tokens)
-        return _reduced([Fraction(max(1, round(Fraction(BY_SIZE * n, total)))) for n in tokens])
-    weights = _reduced(given)
+    times = lcm(*(weight.denominator for weight in given))
+    whole = [int(weight * times) for weight in given]
+    weights = [number // gcd(*whole) for number in whole]
     if sum(weights) > MOST_SHARES:
         raise DataError(
             f"the weights have too many digits: in whole numbers they add up to {sum(weights):,}, "
             f"and {MOST_SHARES:,} is the most; round them"
         )
     return weights
-
-
-def _reduced(weights: Sequence[Fraction]) -> list[int]:
-    times = lcm(*(weight.denominator for weight in weights))
-    whole = [int(weight * times) for weight in weights]
-    return [number // gcd(*whole) for number in whole]
 
 
 def _check(folders: Sequence[Folder], out: Path) -> None:
@@ -176,7 +154,6 @@ def _settings(index: Index) -> dict[str, object]:
         "tokenizers": tokenizer and tokenizer.digest,
         "settings of --chat": answers is not None,
         "settings of --context": answers and answers.context,
-        "settings of --no-pack": answers and answers.packed,
         "chat templates or libraries": tokenizer if answers else None,
     }
 
@@ -223,7 +200,7 @@ def _proven(folder: Folder, first: int) -> Iterator[bytes]:
         leaf = folder.shards[shard][place : place + LEAF_BYTES].tobytes()
         if leaf_digest(leaf) != digest:
             raise DataError(
-                f"{folder.path} is damaged: volunteer data verify says where; build it again"
+                f"{folder.path} is damaged in its part {number} of 256 KiB: build it again"
             )
         yield leaf
 

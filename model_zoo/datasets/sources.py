@@ -86,13 +86,7 @@ class RowPlace(msgspec.Struct, frozen=True):
 
 
 BadRow = Callable[[RowPlace], None]
-"""Is told of a row that cannot be used; the rows after it are read if it returns."""
-
-
-def refuse(row: RowPlace) -> None:
-    """Raise DataError about a row that cannot be used."""
-    (name,) = row_names([row])
-    raise DataError(f"{name}; volunteer data build --skip-bad-rows leaves such rows out")
+"""Is told of a row that cannot be used, and is left out."""
 
 
 def find_files(sources: Iterable[Path]) -> tuple[list[Source], list[str]]:
@@ -148,7 +142,7 @@ def pieces(source: Source, field: str) -> Iterator[Piece]:
         yield Piece(path, kind, start, end, end == source.size_bytes)
 
 
-def fragments(piece: Piece, field: str, bad: BadRow = refuse) -> Iterator[Fragment]:
+def fragments(piece: Piece, field: str, bad: BadRow) -> Iterator[Fragment]:
     """Read a piece of text.
 
     Args:
@@ -170,7 +164,7 @@ def fragments(piece: Piece, field: str, bad: BadRow = refuse) -> Iterator[Fragme
         raise DataError(f"cannot read {piece.path}: {error}") from error
 
 
-def rows(piece: Piece, bad: BadRow = refuse) -> Iterator[tuple[int, Any]]:
+def rows(piece: Piece, bad: BadRow) -> Iterator[tuple[int, Any]]:
     """Return the rows of a piece of JSON lines, each with the place of its first byte.
 
     Args:

@@ -1,7 +1,4 @@
-"""A model of a Hugging Face folder: its spec and its tensors.
-
-Only reading a tensor imports torch.
-"""
+"""A model of a Hugging Face folder: its spec and its tensors."""
 
 from __future__ import annotations
 
@@ -62,29 +59,17 @@ class Imported:
 
     def dtype(self, name: str) -> str:
         """Return the type of a parameter as it is stored; F32 if its parts differ."""
-        stored = {self.shards.entries[part][2].dtype for part in self._places[name]}
+        stored = {self.shards[part].dtype for part in self._places[name]}
         return stored.pop() if len(stored) == 1 else "F32"
 
     def tensor(self, name: str) -> Tensor:
-        """Read a parameter, in the type of ``dtype``.
-
-        Raises:
-            FolderError: a file has become shorter.
-            OSError: it cannot be read.
-        """
+        """Read a parameter, in the type of ``dtype``."""
         import torch
 
         dtype = torch_dtype(self.dtype(name))
-        parts = [self._part(part).to(dtype) for part in self._places[name]]
+        parts = [self.shards[part].read().to(dtype) for part in self._places[name]]
         found = torch.cat(parts).view(self._shapes[name]) if len(parts) > 1 else parts[0]
         return found.t().contiguous() if is_transposed(self.spec, name) else found
-
-    def _part(self, name: str) -> Tensor:
-        import torch
-
-        entry = self.shards.entries[name][2]
-        data = self.shards.read(name)
-        return torch.frombuffer(data, dtype=torch_dtype(entry.dtype)).view(entry.shape)
 
 
 @contextmanager
@@ -131,7 +116,7 @@ def _places(spec: ModelSpec, shards: Shards, *, tied: bool, folder: Path) -> dic
             places[name].append(stored)
     used = {part for parts in places.values() for part in parts}
     allowed = {output, f"{spec.facts.output}.weight"} if tied else set()
-    for name in sorted(shards.entries.keys() - used - allowed):
+    for name in sorted(shards.keys() - used - allowed):
         if not name.endswith(_BUFFERS):
             raise FolderError(f"{folder}: tensor {name} is not one of the model's")
     return places
@@ -139,13 +124,13 @@ def _places(spec: ModelSpec, shards: Shards, *, tied: bool, folder: Path) -> dic
 
 def _stored(name: str, prefix: str, shards: Shards) -> str:
     """The name that a tensor has in the files: those of the bare model leave the prefix out."""
-    return name if name in shards.entries else name.removeprefix(prefix)
+    return name if name in shards else name.removeprefix(prefix)
 
 
 def _problem(name: str, shape: tuple[int, ...], shards: Shards) -> str | None:
-    if name not in shards.entries:
+    if name not in shards:
         return "is missing"
-    entry = shards.entries[name][2]
+    entry = shards[name]
     if entry.shape != shape:
         return f"should have the shape {shape}, it has {entry.shape}"
     if entry.dtype not in DTYPES:

@@ -1,19 +1,21 @@
-"""The safetensors files of a folder, read one tensor at a time.
+"""The safetensors files of a folder, read one tensor at a time by their authors' library.
 
-The files may come from anybody. A tensor is read by its place, so that a stage's tensors are read
-without the others.
+The files may come from anybody.
 """
 
 import json
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
 
 from model_zoo.specs.lfs import MAX_POINTER_BYTES, POINTER, is_pointer
-from model_zoo.specs.tensor_headers import LENGTH_BYTES, Entry, header_length, parse_header
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -25,38 +27,24 @@ class FolderError(ValueError):
     """A folder that no model can be imported from, in words for its owner."""
 
 
-@dataclass(slots=True)
-class Shards:
-    """The tensors of a folder.
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor in its file: how it is called there, its shape, and its type as safetensors names
+    it."""
 
-    Fields:
-        entries: each tensor by name, with its file and where the file's data begins.
-        bytes_read: of tensors, so far.
-    """
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    file: Any
 
-    entries: dict[str, tuple[Path, int, Entry]]
-    bytes_read: int = 0
-    _open: dict[Path, int] = field(default_factory=dict)
-
-    def read(self, name: str) -> bytearray:
-        """Return a tensor's bytes, as they are in its file.
-
-        Raises:
-            FolderError: the file has become shorter.
-            OSError: it cannot be read.
-        """
-        path, start, entry = self.entries[name]
-        begin, end = entry.data_offsets
-        if path not in self._open:
-            self._open[path] = os.open(path, os.O_RDONLY)
-        found = _pread(self._open[path], start + begin, end - begin, path)
-        self.bytes_read += len(found)
+    def read(self) -> "Tensor":
+        """Return its numbers, in its own type."""
+        found: Tensor = self.file.get_tensor(self.name)
         return found
 
-    def close(self) -> None:
-        """Close the files."""
-        while self._open:
-            os.close(self._open.popitem()[1])
+
+Shards = dict[str, Stored]
+"""The tensors of a folder by name."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -88,21 +76,22 @@ def open_shards(folder: Path) -> Iterator[Shards]:
     Raises:
         FolderError: a file is missing or damaged, or a tensor is not where the index says.
     """
-    shards = Shards({})
-    placed = _index(folder)
-    for name in sorted(set(placed.values())) or [WEIGHTS]:
-        path = folder / name
-        for tensor, entry, start in _header(path):
-            if tensor in shards.entries:
-                raise FolderError(f"tensor {tensor} is in {path} and in another file")
-            shards.entries[tensor] = (path, start, entry)
-    for tensor, name in placed.items():
-        if tensor not in shards.entries or shards.entries[tensor][0].name != name:
-            raise FolderError(f"tensor {tensor} is not in {folder / name}, where {INDEX} says")
-    try:
+    placed, shards, files = _index(folder), Shards(), dict[str, str]()
+    with ExitStack() as opened:
+        for name in sorted(set(placed.values())) or [WEIGHTS]:
+            path = folder / name
+            file = opened.enter_context(_opened(path))
+            for tensor in file.keys():  # noqa: SIM118  (it is no dict)
+                if tensor in shards:
+                    raise FolderError(f"tensor {tensor} is in {path} and in another file")
+                part = file.get_slice(tensor)
+                shards[tensor] = Stored(tensor, tuple(part.get_shape()), part.get_dtype(), file)
+                files[tensor] = name
+        for tensor, name in placed.items():
+            if files.get(tensor) != name:
+                place = folder / name
+                raise FolderError(f"tensor {tensor} is not in {place}, where {INDEX} says")
         yield shards
-    finally:
-        shards.close()
 
 
 def _index(folder: Path) -> dict[str, str]:
@@ -134,35 +123,14 @@ def _nothing(folder: Path) -> str:
     return f"{folder} has neither {WEIGHTS} nor {INDEX}"
 
 
-def _header(path: Path) -> Iterator[tuple[str, Entry, int]]:
-    """Return the tensors of one file, with the place at which its data begins."""
+def _opened(path: Path) -> Any:
+    """Open one file; raises FolderError if it is missing or damaged."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            size = os.fstat(descriptor).st_size
-            first = os.pread(descriptor, MAX_POINTER_BYTES, 0)
-            if is_pointer(first):
+        with path.open("rb") as file:
+            if is_pointer(file.read(MAX_POINTER_BYTES)):
                 raise FolderError(f"{path} {POINTER}")
-            text = bytes(_pread(descriptor, LENGTH_BYTES, header_length(first, size), path))
-            start = LENGTH_BYTES + len(text)
-            entries = parse_header(text, size - start)
-        finally:
-            os.close(descriptor)
+        return safe_open(path, framework="pt")
     except OSError as error:
         raise FolderError(f"cannot read {path}: {error.strerror}") from error
-    except FolderError:
-        raise
-    except ValueError as error:
+    except SafetensorError as error:
         raise FolderError(f"{path} is damaged: {error}") from error
-    return ((name, entry, start) for name, entry in entries.items())
-
-
-def _pread(descriptor: int, offset: int, size: int, path: Path) -> bytearray:
-    found = bytearray(size)
-    view = memoryview(found)
-    while view:
-        count = os.preadv(descriptor, [view[: 1 << 30]], offset)
-        if not count:
-            raise FolderError(f"{path} has become shorter")
-        view, offset = view[count:], offset + count
-    return found

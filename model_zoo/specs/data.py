@@ -19,15 +19,13 @@ class Answers(Description, frozen=True):
     """Says that tokens are conversations of which only the answers are learned.
 
     Fields:
-        context: tokens of a window; each has one conversation, padded at its end.
+        context: tokens of a window; each has as many conversations as fit, whose first tokens say
+            so, and is padded at its end.
         learned: tokens of the whole data that are learned; of each window at least one.
-        packed: whether a window may have several conversations; its tokens then say where each
-            begins.
     """
 
     context: Annotated[int, Meta(ge=2, le=2**17)]
     learned: Annotated[int, Meta(ge=1, le=2**40)]
-    packed: bool = False
 
 
 class DataSpec(Description, frozen=True):
@@ -90,11 +88,6 @@ class DataSpec(Description, frozen=True):
     def masked(self) -> bool:
         """Whether only answers are learned."""
         return self.answers is not None
-
-    @property
-    def packed(self) -> bool:
-        """Whether a sample may have several conversations."""
-        return self.answers is not None and self.answers.packed
 
     @property
     def token_bytes(self) -> int:

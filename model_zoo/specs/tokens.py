@@ -15,8 +15,8 @@ NOT_LEARNED = 1 << 31
 """Bit of a token of masked data (`specs.data.Answers`): no loss is counted where it is the target.
 It travels with the token. Such tokens are kept and sent in four bytes."""
 BEGINS = 1 << 30
-"""Bit of a token of packed data: a document begins with it. Only one that is not learned has it, so
-that nothing is predicted across a border."""
+"""Bit of a token of masked data: a conversation begins with it. Only one that is not learned has
+it, so that nothing is predicted across a border."""
 MAX_TOKENIZER_BYTES = 64 << 20
 MAX_TEMPLATE_CHARS = 16 * 1024
 """It travels in the manifest."""
@@ -59,19 +59,17 @@ def token_bytes(vocab: int, *, masked: bool = False) -> int:
     return 2 if vocab <= _TWO_BYTES and not masked else 4
 
 
-def token_values(tokens: Any, *, masked: bool = False, packed: bool = False) -> Any:
+def token_values(tokens: Any, *, masked: bool = False) -> Any:
     """Return tokens from outside without the bits that they may have: one with another bit is
     beyond any vocabulary.
 
     Args:
         tokens: an integer, or an array of `token_dtype`.
-        masked: whether they say if they are learned.
-        packed: whether those that are not learned say if a document begins with them.
+        masked: whether they say if they are learned, and those that are not, if a conversation
+            begins with them.
     """
     if not masked:
         return tokens
-    if not packed:
-        return tokens & (NOT_LEARNED - 1)
     begins_and_learned = tokens & ~(tokens >> 1) & BEGINS  # one bit is right below the other
     return tokens & (BEGINS - 1) | begins_and_learned
 

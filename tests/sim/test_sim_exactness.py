@@ -105,15 +105,12 @@ def test_what_is_rounded_by_chance_is_rounded_alike(lab: Lab) -> None:
     assert largest_difference(lab.reference(plan), lab.reference(plan, "s4")) > 40 * CLOSE
 
 
-write_packed = partial(write_conversations, packed=True)
-
-
 @pytest.mark.parametrize(
     ("write", "model", "stages"),
     [
         *usual(1, [(write_conversations, model, 2) for model in ("gpt", "lora", "mixtral")]),
-        *usual(1, [(write_packed, model, 4) for model in ("gpt", "llama", "mixtral")]),
-        (write_packed, "narrow", 4),
+        *usual(1, [(write_conversations, model, 4) for model in ("gpt", "llama", "mixtral")]),
+        (write_conversations, "narrow", 4),
         (write_mixed_conversations, "gpt", 2),
     ],
 )
@@ -121,7 +118,7 @@ def test_conversations_are_learned_as_the_reference_learns_them(
     tmp_path: Path, write: Callable[[Path], DataSpec], model: str, stages: int
 ) -> None:
     """Microbatches have unlike numbers of answers, and it does not matter who computes them. Stages
-    between the first and the last see the borders of packed ones, over narrow boundaries the tokens
+    between the first and the last see their borders, over narrow boundaries the tokens
     as well, and after a death, too."""
     lab, plan = Lab(tmp_path, write(tmp_path)), plan_for(model, stages, STEPS)
     replicas = 3 if stages == 2 else 2

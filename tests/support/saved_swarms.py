@@ -11,6 +11,7 @@ from client.cli.commands.create import sign
 from client.cli.founding.manifest import Founding, found_swarm
 from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices
 from client.compute.checkpoint import CheckpointInfo, build_header
+from client.lab.founding import trusting
 from client.plan.model import Machine
 from client.store.checkpoints import CheckpointFolder
 from client.store.texts import TextStore
@@ -43,7 +44,8 @@ def founded(
     )
     assert not choices
     run = replace(run, name=run.swarm_name, data=str(folder_of(run.data)))
-    return found_swarm(SIGNER.peer, run, model, optimizer, store, machine, strangers=strangers)
+    run = run if strangers else trusting(run)
+    return found_swarm(SIGNER.peer, run, model, optimizer, store, machine)
 
 
 def names_of(kind: type[Any]) -> set[str]:

@@ -72,14 +72,14 @@ def write_text(folder: Path) -> DataSpec:
     return build([path], folder / "text").index.spec()
 
 
-def write_conversations(folder: Path, *, packed: bool = False) -> DataSpec:
+def write_conversations(folder: Path) -> DataSpec:
     """Small sums with their results, in windows of 16 bytes; some ask for longer answers."""
     rows = folder / "sums.jsonl"
     pairs = [(a, b) for a in range(20) for b in range(20)]
     lines = ({"prompt": f"{a}+{b}=", "completion": f"{a + b}" + "!" * (b % 5)} for a, b in pairs)
     rows.write_text("\n".join(map(json.dumps, lines)))
     out = folder / "text"
-    return build([rows], out, context=16, packed=packed).index.spec()
+    return build([rows], out, context=16).index.spec()
 
 
 def write_mixed_conversations(folder: Path) -> DataSpec:

@@ -24,6 +24,7 @@ from client.compute.process import Worker
 from client.config import Settings
 from client.control.snapshot import Snapshot
 from client.events import Event, EventLog, StepCommitted
+from client.lab.founding import trusting
 from client.lab.reference import train_reference, training_plan
 from client.net.network import Inbound, NetEvent
 from client.node.status import take_snapshot
@@ -175,7 +176,7 @@ class TestSwarm:
     ) -> None:
         torch.set_num_threads(1)
         self.data = Path(run.data) if run.data != BUILT_IN else _some_data(folder)
-        run, founder = replace(run, data=str(self.data)), FOUNDER
+        run, founder = replace(trusting(run), data=str(self.data)), FOUNDER
         model = ModelChoices(layers=run.stages, width=32, heads=heads, context=16)
         model = model if run.source is None else ModelChoices(lora=lora)
         self.starts, self._source = TextStore(folder / "starts"), run.source

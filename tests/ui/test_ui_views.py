@@ -52,7 +52,7 @@ def test_where_room_is_short_those_in_need_come_first() -> None:
     stages[31] = stage(31)
     text = plain(stage_map(recorded_from(update(1, stages=stages)), Box(80, 4)))
     assert " 31 " in text
-    assert "and 37 more: press 2" in text
+    assert "and 38 more: press 2" in text
 
 
 # --- matching --------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
-from msgspec import Struct
 
 from client.cli.command_table import nested_app
 from client.cli.reach.home import find_home
@@ -34,13 +33,6 @@ from client.store.paths import find_folders, make_own
 
 app = nested_app("config")
 _KEY = re.compile(r"^\s*(?P<key>[A-Za-z0-9_-]+)\s*=")
-
-
-class Shown(Struct, frozen=True):
-    """Answer of ``volunteer config show --json``."""
-
-    settings: dict[str, object]
-    origins: dict[str, str]
 
 
 @app.command
@@ -63,7 +55,7 @@ def show(
         notes = [setting.zero_words(values[name]), resolved.origins[name] if origin else ""]
         note = f"  # {'; '.join(filter(None, notes))}" if any(notes) else ""
         lines.append(f"{name} = {_with_unit(setting, values[name])}{note}")
-    return Answer(Shown(values, dict(resolved.origins)), lines)
+    return Answer({"settings": values, "origins": dict(resolved.origins)}, lines)
 
 
 def _with_unit(setting: Setting, value: object) -> str:

@@ -21,7 +21,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from msgspec import Struct
 
 from client.cli.founding.options import RUN, ModelChoices, OptimizerChoices, RunChoices
 from client.cli.founding.outlook import outlook
@@ -49,27 +48,6 @@ from protocol.wire.envelope import Signer
 if TYPE_CHECKING:
     from client.cli.founding.manifest import Founding  # which imports numpy
     from client.plan.model import Machine
-
-
-class Created(Struct, frozen=True):
-    """Answer of ``volunteer create --json``."""
-
-    swarm: str
-    name: str
-    invite: str
-    file: str
-    text: str
-    """The founder's copy of the training data."""
-    layers_per_stage: list[int]
-    parameters: int
-    warnings: list[str]
-    averaging: list[str]
-    """Why it averages as it does, and the price."""
-    epochs: float | None = None
-    """How often the run reads its data."""
-    seconds: float | None = None
-    """Of the run with the volunteers that the stages should have, each like this machine; None: it
-    was not measured."""
 
 
 @answered
@@ -113,8 +91,8 @@ def create(
     if swarm.manifest.policy.private:
         swarm = with_ticket(swarm, signer, home.folders.vouches(swarm.swarm))
     write_swarm_file(path, swarm)
-    created = _created(swarm, path, text, founding)
-    return Answer(created, created.invite, list(_notes(swarm, path, text, founding)))
+    notes = list(_notes(swarm, path, text, founding))
+    return Answer(_created(swarm, path, text, founding), str(swarm.invite), notes)
 
 
 def default_file(name: str) -> Path:
@@ -150,7 +128,7 @@ def _found(
     from client.cli.founding.manifest import found_swarm
 
     with tokenized(run, store.folder) as chosen:
-        founding = found_swarm(founder, chosen, model, optimizer, store, machine, strangers=True)
+        founding = found_swarm(founder, chosen, model, optimizer, store, machine)
         data, made = founding.manifest.data, Path(chosen.data).expanduser().absolute()
         problem = f"cannot keep the tokens in {store.folder}"
         next_step = "free space, or set data_dir to another disk"
@@ -213,21 +191,21 @@ def write_swarm_file(path: Path, swarm: SwarmFile) -> None:
         write_atomic(path, str(swarm).encode(), 0o600 if swarm.ticket else 0o644)
 
 
-def _created(swarm: SwarmFile, path: Path, text: Path, founding: Founding) -> Created:
+def _created(swarm: SwarmFile, path: Path, text: Path, founding: Founding) -> dict[str, object]:
     manifest = swarm.manifest
-    return Created(
-        swarm=swarm.swarm,
-        name=manifest.name,
-        invite=str(swarm.invite),
-        file=str(path),
-        text=str(text),
-        layers_per_stage=list(manifest.layers_per_stage),
-        parameters=sum(stage.parameters for stage in manifest.stages),
-        warnings=list(founding.warnings),
-        averaging=list(founding.averaging),
-        epochs=times_read(manifest, manifest.steps),
-        seconds=founding.seconds,
-    )
+    return {
+        "swarm": swarm.swarm,
+        "name": manifest.name,
+        "invite": str(swarm.invite),
+        "file": str(path),
+        "text": str(text),  # the founder's copy of the training data
+        "layers_per_stage": manifest.layers_per_stage,
+        "parameters": sum(stage.parameters for stage in manifest.stages),
+        "warnings": founding.warnings,
+        "averaging": founding.averaging,
+        "epochs": times_read(manifest, manifest.steps),  # how often the run reads its data
+        "seconds": founding.seconds,  # of the run with volunteers like this machine; None: unknown
+    }
 
 
 def _notes(swarm: SwarmFile, path: Path, text: Path, founding: Founding) -> Iterator[str]:

@@ -1,21 +1,20 @@
-"""Turn text into tokens to train on; verify and show them.
+"""Turn text into tokens to train on, and show them.
 
 Group: the model
 
 $ volunteer data build books/ --tokenizer train:16384 --out tokens  # on all cores; resumable
 $ volunteer create --data tokens  # a swarm that trains on them
-$ volunteer data verify tokens  # read everything and check it
 $ volunteer data show 0 tokens  # the text of the first sample
 
-A build reads text and .jsonl, both also as .gz or .zst, and .parquet. One that was interrupted goes
-on where it was.
+A build reads text and .jsonl, both also as .gz or .zst, and .parquet. Rows that cannot be used are
+left out, counted, and the first hundred listed. One that was interrupted goes on where it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 from msgspec import Struct
@@ -31,7 +30,7 @@ from client.cli.founding.tokenizing import (
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.mixture_text import repeats, shares, times
 from client.cli.terminal.table import aligned
-from client.errors import ExitCode, UsageError
+from client.errors import UsageError
 from client.views.words import size as human_bytes
 from model_zoo.specs.tokens import NOT_LEARNED
 
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 app = nested_app("data")
 Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 NotNegative = Annotated[int, Parameter(validator=validators.Number(gte=0))]
-SHOWN_DAMAGED = 8
 CHAT_CONTEXT = 1024
 USUAL_CONTEXT = 256
 
@@ -61,32 +59,6 @@ class PartView(Struct, frozen=True):
     """How often it is read while as many tokens are read as the mixture has."""
 
 
-class DataView(Struct, frozen=True, kw_only=True):
-    """A data folder; answer of ``volunteer data build --json``, of ``mix`` and ``verify``."""
-
-    folder: str
-    tokens: int
-    vocab: int
-    index: Any
-    """As its `index.json`."""
-    damaged: list[int] = []
-    """Damaged parts of 256 KiB, by number."""
-    parts: list[PartView] = []
-    """Of a mixture."""
-
-
-class SampleView(Struct, frozen=True, kw_only=True):
-    """Answer of ``volunteer data show --json``."""
-
-    id: int
-    tokens: list[list[int]]
-    texts: list[str]
-    learned: list[str] = []
-    """Of conversations: what of each text is learned."""
-    parts: list[str] = []
-    """Of a mixture: names of the parts that the samples are from."""
-
-
 @app.command
 @answered
 def build(
@@ -96,8 +68,6 @@ def build(
     field: str = "text",
     chat: Annotated[bool, Parameter(negative=())] = False,
     context: Positive | None = None,
-    no_pack: Annotated[bool, Parameter(negative=())] = False,
-    skip_bad_rows: Annotated[bool, Parameter(negative=())] = False,
 ) -> Answer:
     """Turn text into tokens; a build that was interrupted goes on where it was.
 
@@ -117,21 +87,14 @@ def build(
         with a prompt and a completion; only answers are learned. Messages need a tokenizer's folder
         with a chat template.
     context
-        With --chat, tokens of the swarm's context (default: 1024): a window. Longer conversations
-        are cut.
-    no_pack
-        With --chat, one conversation in a window, and padding, instead of as many as fit, none of
-        which sees another.
-    skip_bad_rows
-        Leave rows out that cannot be used, count them, and list the first hundred. Otherwise one
-        ends the build; the same command with this flag goes on from there.
+        With --chat, tokens of the swarm's context (default: 1024): a window, which has as many
+        conversations as fit, none of which sees another. Longer ones are cut.
     """
     if not sources:
         raise UsageError("there is nothing to read", "name files or folders")
-    for flag, given in (("--context", context is not None), ("--no-pack", no_pack)):
-        if given and not chat:
-            problem = f"{flag} is for conversations; texts are cut when they are trained on"
-            raise UsageError(problem, "leave it out, or add --chat")
+    if context is not None and not chat:
+        problem = "--context is for conversations; texts are cut when they are trained on"
+        raise UsageError(problem, "leave it out, or add --chat")
     from model_zoo.datasets.build import build as make
 
     with data_errors(), BuildLine() as line:
@@ -141,12 +104,10 @@ def build(
             tokenizer=chosen_tokenizer(tokenizer),
             field=field,
             context=(context or CHAT_CONTEXT) if chat else None,
-            packed=chat and not no_pack,
-            skips=skip_bad_rows,
             tell=line.show,
             left_out=say_left_out,
         )
-    return _report(folder, [])
+    return _report(folder)
 
 
 @app.command
@@ -158,7 +119,7 @@ def mix(*folders: str, out: Annotated[Path, Parameter(name=("--out", "-o"))]) ->
     ----------
     folders
         Data folders of one tokenizer, as web:7 code:2.5 with their shares of the tokens that a run
-        reads; without shares each counts by its size.
+        reads.
     out
         Folder for the mixture. The tokens are copied; what was interrupted goes on where it was.
     """
@@ -167,25 +128,7 @@ def mix(*folders: str, out: Annotated[Path, Parameter(name=("--out", "-o"))]) ->
 
     with data_errors(), BuildLine("mixing") as line:
         folder = join([parse_choice(text) for text in folders], out, tell=line.show)
-    return _report(folder, [])
-
-
-@app.command
-@answered
-def verify(folder: Path, /) -> Answer:
-    """Read a data folder and check every byte; returns 1 if it is damaged.
-
-    Parameters
-    ----------
-    folder
-        The folder.
-    """
-    from model_zoo.datasets.folder import damaged_leaves, open_folder
-
-    with data_errors():
-        opened = open_folder(folder)
-        damaged = list(damaged_leaves(opened))
-    return _report(opened, damaged)
+    return _report(folder)
 
 
 @app.command
@@ -230,30 +173,19 @@ def show(
     parts = [part.name for part in found if part is not None]
     learned = [corpus.text_of(row[row < NOT_LEARNED]) for row in rows] if answers else []
     tokens = plain_tokens(rows).tolist()
-    document = SampleView(id=id, tokens=tokens, texts=texts, learned=learned, parts=parts)
+    document = {"id": id, "tokens": tokens, "texts": texts, "learned": learned, "parts": parts}
     if parts:
         texts = [f"from {part}:\n{text}" for part, text in zip(parts, texts, strict=True)]
     return Answer(document, texts)
 
 
-def _report(folder: Folder, damaged: list[int]) -> Answer:
+def _report(folder: Folder) -> Answer:
     index, parts = folder.index, _parts(folder.index)
-    document = DataView(
-        folder=str(folder.path),
-        tokens=index.tokens,
-        vocab=index.vocab,
-        index=index,
-        damaged=damaged,
-        parts=parts,
-    )
+    sizes = {"tokens": index.tokens, "vocab": index.vocab}
+    document = {"folder": str(folder.path), **sizes, "index": index, "parts": parts}
     notes = [describe(index), *_described_parts(index, parts)]
     notes += skipped(index.tally.skipped, index.skipped_rows)
-    if damaged:
-        shown = ", ".join(map(str, damaged[:SHOWN_DAMAGED]))
-        more = f" and {len(damaged) - SHOWN_DAMAGED} more" if damaged[SHOWN_DAMAGED:] else ""
-        notes.append(f"damaged parts of 256 KiB: {shown}{more}; remove the folder, build it again")
-    code = ExitCode.RUNTIME if damaged else ExitCode.OK
-    return Answer(document, str(folder.path), notes, code)
+    return Answer(document, str(folder.path), notes)
 
 
 def _described_parts(index: Index, parts: list[PartView]) -> Iterator[str]:
@@ -286,9 +218,9 @@ def talk(index: Index, answers: Answers) -> str:
     tally = index.tally
     share = tally.padding / max(1, index.tokens)
     windows = max(1, index.tokens // answers.context)
-    to_one = f", {tally.texts / windows:.1f} to one" if answers.packed else ""
     words = (
-        f"conversations in {windows:,} windows of {answers.context} tokens{to_one}: "
+        f"conversations in {windows:,} windows of {answers.context} tokens, "
+        f"{tally.texts / windows:.1f} to one: "
         f"{answers.learned / index.tokens:.1%} are learned, {share:.1%} are padding"
     )
     if tally.cut:

@@ -15,8 +15,6 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
 from client.cli.diagnosis import checks
 from client.cli.diagnosis import checks_home as inside
 from client.cli.diagnosis import checks_outside as outside
@@ -33,13 +31,6 @@ from client.store.swarms import SwarmStore
 from client.train.transfer.state_size import data_bytes
 
 HEAVY = ("torch", "libp2p")
-
-
-class Diagnosis(Struct, frozen=True):
-    """Answer of ``volunteer doctor --json``."""
-
-    ok: bool
-    checks: list[Check]
 
 
 def doctor(*, bundle: Path | None = None, json: AsJson = False) -> int:
@@ -59,7 +50,7 @@ def doctor(*, bundle: Path | None = None, json: AsJson = False) -> int:
                 print(printable(f"     -> {check.next_step}"))
     well = all(check.status != "fail" for check in found)
     if json:
-        print_json(Diagnosis(well, found))
+        print_json({"ok": well, "checks": found})
     if bundle is not None:
         from client.cli.diagnosis.bundle import write_bundle
 

@@ -17,7 +17,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
-from msgspec import Struct
 
 from client.cli.models.card import CARD, Facts, Library, card, facts, held_out_words
 from client.cli.reach.home import find_home
@@ -25,7 +24,6 @@ from client.cli.reach.target import find_swarm
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.output import printable, say
 from client.cli.terminal.parameters import Checkpoints, KnownSwarm
-from client.control.updates import StepPoint
 from client.errors import UsageError, UserError, system_errors
 from client.store.atomic import write_atomic
 from client.store.texts import TextStore
@@ -47,17 +45,6 @@ FILES = (
 )
 GGUF = "model.gguf"
 MODELFILE = "Modelfile"
-
-
-class Exported(Struct, frozen=True):
-    """Answer of ``volunteer export --json``."""
-
-    swarm: str
-    version: int
-    folder: str
-    held_out: StepPoint | None
-    """The newest version, up to this one, of which members told the loss (nats per token); None:
-    it is not known here."""
 
 
 @answered
@@ -105,7 +92,8 @@ def export(
         folder = _save(trained, out, library, base, dtype)
     known = facts(home, trained, library)
     _write_card(out / CARD, card(known), force=force)
-    exported = Exported(trained.swarm, trained.version, str(folder), known.held_out)
+    where = {"swarm": trained.swarm, "version": trained.version, "folder": str(folder)}
+    exported = where | {"held_out": known.held_out}
     return Answer(exported, str(folder), list(_notes(known, out)))
 
 

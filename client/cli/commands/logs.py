@@ -2,7 +2,7 @@
 
 $ volunteer logs -n 50  # the last 50 lines
 $ volunteer logs -f --level warning  # follow warnings and errors
-$ volunteer logs --since 18:00  # the lines since then
+$ volunteer logs --since 2h  # the lines of the last two hours
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cyclopts import Parameter
 from client.cli.logging.log_file import NAME, Line, lines_of, log_files, read_lines
 from client.cli.reach.home import running_home
 from client.cli.terminal.output import json_line, versioned, with_level
-from client.cli.terminal.when import when
+from client.cli.terminal.when import duration_s
 from client.errors import ExitCode, UserError
 from client.events import at_least
 from protocol.effects import Level
@@ -40,7 +40,7 @@ def logs(
     follow
         Go on with what comes, until you interrupt.
     since
-        Only what was said since then: 10m (ago), 18:00, or "2026-11-22 08:00".
+        Only what was said in the last 10m, or another time of this form.
     level
         Least important lines to print.
     lines
@@ -52,7 +52,7 @@ def logs(
     if not log_files(folder) and not follow:
         words = f"no log in {folder}"
         raise UserError(words, "it is created by volunteer join", ExitCode.NOT_RUNNING)
-    earliest = when(since, "--since", past=True) if since is not None else 0.0
+    earliest = 0.0 if since is None else time.time() - duration_s(since, "--since")
 
     def wanted(line: Line) -> bool:
         return line.time >= earliest and at_least(line.level, level)

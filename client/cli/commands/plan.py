@@ -12,7 +12,7 @@ $ volunteer plan --json | jq .best  # for programs
 A table lists groups of equal machines, each under [[machine]], with any of count, gflops, memory,
 host_memory, up, down and rtt_ms: count = 3, gflops = 400.0, memory = "16GB", up = "20Mbit/s".
 Values that are left out are measured on this machine. One with several devices has the speed of all
-and the memory of one, or of all where they share a stage.
+and the memory of one, for each holds the stage.
 
 Averaging in every step and in local rounds stand side by side. "loss" is how much higher that on
 held-out text is expected to be after as many tokens: of small models with four replicas a stage.

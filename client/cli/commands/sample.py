@@ -6,8 +6,6 @@ $ volunteer sample --temperature 0  # the likeliest token each time
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say
@@ -15,15 +13,6 @@ from client.cli.terminal.parameters import AsJson, Checkpoints, KnownSwarm
 from client.errors import UsageError
 
 DEFAULT_PROMPT = "def "
-
-
-class Sample(Struct, frozen=True):
-    """Answer of ``volunteer sample --json``."""
-
-    swarm: str
-    version: int
-    prompt: str
-    text: str
 
 
 def sample(
@@ -71,7 +60,8 @@ def sample(
             tokenizer=tokenizer,
         )
         if json:
-            print_json(Sample(trained.swarm, trained.version, prompt, "".join(pieces)))
+            of = {"swarm": trained.swarm, "version": trained.version}
+            print_json({**of, "prompt": prompt, "text": "".join(pieces)})
             return
         say(f"{trained.manifest.name}, version {trained.version} of {trained.steps}")
         print(printable(prompt), end="", flush=True)

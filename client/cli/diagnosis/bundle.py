@@ -58,7 +58,7 @@ def _parts(home: Home, checks: list[Check]) -> Iterator[tuple[str, str]]:
     """Yield names and texts, not cleaned yet."""
     yield "doctor.json", json_document(checks)
     written = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    yield "versions.json", json_document({**structs.asdict(versions()), "written": written})
+    yield "versions.json", json_document(versions() | {"written": written})
     settings = msgspec.to_builtins(home.settings) | {"nickname": "[name]"}
     chosen = {"settings": settings, "origins": dict(home.resolved.origins)}
     yield "settings.json", json_document(chosen)

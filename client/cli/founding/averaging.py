@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from client.cli.founding.options import EVERY_STEP_CODEC, RunChoices
+from client.cli.founding.options import EVERY_STEP_CODEC, PipelineChoices, RunChoices
 from client.compute.memory import USUAL_GRAPHS, Holding, MemoryNeed
-from client.plan.model import Load, Machine, Placement, Run, predict
+from client.plan.cuts import Alternative, best_of
+from client.plan.model import Load, Machine, Prediction, Run, predict
 from client.plan.rounds import are_worth_it, gap_percent, paced
 from client.quantities import plural
 from client.train.machine.capacity import HOUSEHOLD_BYTES_PER_S
@@ -21,15 +22,19 @@ from client.train.workers.opening import PINNED
 from client.views.words import per_s as human_line
 from client.views.words import size as human_bytes
 from model_zoo.specs.codec import CODECS
+from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.operations import flops_per_token, forward_flops_per_token, update_flops
 from model_zoo.specs.optimizer import OPTIMIZERS
 from model_zoo.specs.slices import slices, whole_slice
-from protocol.manifest import Manifest, StageCost
+from protocol.manifest import Manifest, StageCost, fits_a_frame
 
 HANDLING_S: Final = 0.003
 """What a microbatch takes beside computing and sending, on two cores: most of a toy's time."""
 CHECKPOINT_EVERY: Final = 50
 """Steps of the exact run between checkpoints."""
+LARGER_MICROBATCHES: Final = (1, 2, 3, 4)
+"""Times as many sequences a microbatch that are tried in local rounds, for the protocol bounds the
+microbatches of a round."""
 UNMEASURED: Final = Machine(1e11, math.inf, HOUSEHOLD_BYTES_PER_S, HOUSEHOLD_BYTES_PER_S)
 """A volunteer where nothing was measured: a few cores on a household's line."""
 
@@ -69,17 +74,28 @@ def run_s(manifest: Manifest, machine: Machine) -> float:
     return manifest.steps * predict(founded_run(manifest), placement).step_s
 
 
+def microbatch_sizes(run: PipelineChoices, spec: ModelSpec) -> list[int]:
+    """Return the sequences of a microbatch that are tried in local rounds: those chosen, or some
+    times the preset's, as far as they can be sent."""
+    usual = run.sequences_per_microbatch
+    if run.sequences is not None:
+        return [usual]
+    return [n for each in LARGER_MICROBATCHES if fits_a_frame(spec, n := each * usual)] or [usual]
+
+
 def averaging_chosen(
-    run: RunChoices, local: RunChoices, draft: Manifest, machine: Machine | None
+    run: RunChoices, local: RunChoices, drafts: Sequence[Manifest], machine: Machine | None
 ) -> tuple[RunChoices, tuple[str, ...]]:
     """Return the choices with a way to average that suits the machine and its line, and say why.
 
     Args:
         run: the founder's choices.
         local: the same in local rounds.
-        draft: of the run with exact averaging, or with what is chosen already.
+        drafts: of the run with exact averaging, or with what is chosen already, the first one; and
+            with larger microbatches, for local rounds.
         machine: the founder's; None: it was not measured.
     """
+    draft = drafts[0]
     if run.averaging is not None:
         return run, ()
     every_step = replace(run, averaging="every-step")
@@ -99,7 +115,7 @@ def averaging_chosen(
         f"{exact.averaging_share:.0%} of the time with {replicas} volunteers a stage like this "
         f"machine, on its line of {line}"
     )
-    if are_worth_it(exact, predict(_rounds(local, draft, placement), placement)):
+    if are_worth_it(exact, _rounds(local, drafts, machine)[1]):
         return local, (
             "averaging: in local rounds, each of several steps that a volunteer takes alone; "
             f"averaging every step would take {takes}",
@@ -108,32 +124,34 @@ def averaging_chosen(
 
 
 def rounds_chosen(
-    run: RunChoices, draft: Manifest, machine: Machine | None
+    run: RunChoices, drafts: Sequence[Manifest], machine: Machine | None
 ) -> tuple[RunChoices, tuple[str, ...]]:
     """Return the choices of local rounds with what follows from the machine and its line, and say
     what rounds spare and cost.
 
     Args:
         run: the founder's choices, with what strangers need.
-        draft: of the run with exact averaging.
+        drafts: as `averaging_chosen` takes them.
         machine: the founder's; None: it was not measured.
     """
-    usual, bytes_per_number = draft.microbatches_per_step, CODECS[run.sent_codec].bytes_per_number
-    rounds = _rounds(run, draft, _placement(run.replicas, draft.stages, machine or UNMEASURED))
-    in_a_round = rounds.microbatches / usual
+    draft, bytes_per_number = drafts[0], CODECS[run.sent_codec].bytes_per_number
+    rounds, _ = _rounds(run, drafts, machine)
+    sequences = rounds.tokens_per_microbatch // draft.model.context
+    in_a_round = rounds.microbatches * rounds.tokens_per_microbatch / _step_tokens(draft)
     steps = run.steps or max(1, round(draft.steps / in_a_round))
     most = max(cost.parameters for cost in draft.stages)
     exact = in_a_round * most * CODECS[EVERY_STEP_CODEC].bytes_per_number
     gap = gap_percent(steps, run.replicas, muon=OPTIMIZERS[run.update_rule].by_matrix)
     price = (
-        f"  a volunteer's contribution to a round of {rounds.microbatches} microbatches is "
-        f"{human_bytes(most * bytes_per_number)}, where steps of {usual} would take "
-        f"{human_bytes(exact)}",
+        f"  a volunteer's contribution to a round of {rounds.microbatches} microbatches, each of "
+        f"{plural(sequences, 'sequence')}, is {human_bytes(most * bytes_per_number)}, where steps "
+        f"of as many tokens would take {human_bytes(exact)}",
         f"  the price: no audits, and a loss about {gap:.1f} % higher after as "
         f"many tokens, in {plural(steps, 'round')}; it falls with the number of rounds",
     )
     run = replace(
         run,
+        sequences=sequences,
         microbatches=rounds.microbatches,
         inner_microbatches=rounds.inner_microbatches,
         steps=steps,
@@ -142,17 +160,36 @@ def rounds_chosen(
     return run, price
 
 
-def _rounds(run: RunChoices, draft: Manifest, placement: Placement) -> Run:
-    """Return the run in local rounds of a length that suits these machines."""
-    usual = draft.microbatches_per_step
-    local = replace(
-        founded_run(draft),
-        averaging_bytes_per_parameter=CODECS[run.sent_codec].bytes_per_number,
-        inner_microbatches=run.inner_microbatches or 0,
-    )
-    all_of_it = usual * draft.steps
-    whole = all_of_it if run.steps is None else 100 * all_of_it  # it has as many rounds as chosen
-    return paced(local, placement, usual, whole, run.microbatches)
+def _rounds(
+    run: RunChoices, drafts: Sequence[Manifest], machine: Machine | None
+) -> tuple[Run, Prediction]:
+    """Return the run in local rounds of a length and with microbatches that suit the machine, as
+    `plan` chooses them; with those of the first draft where nothing was measured."""
+    if machine is None:
+        drafts, machine = drafts[:1], UNMEASURED
+    placement = _placement(run.replicas, drafts[0].stages, machine)
+    found = list[Alternative]()
+    for draft in drafts:
+        if found and max(cost.memory_bytes for cost in draft.stages) > machine.memory_bytes:
+            break
+        local = replace(
+            founded_run(draft),
+            averaging_bytes_per_parameter=CODECS[run.sent_codec].bytes_per_number,
+            inner_microbatches=run.inner_microbatches or 0,
+        )
+        usual = max(1, _step_tokens(drafts[0]) // local.tokens_per_microbatch)
+        all_of_it = usual * draft.steps
+        whole = all_of_it if run.steps is None else 100 * all_of_it  # so many rounds are chosen
+        rounds = paced(local, placement, usual, whole, run.microbatches)
+        found.append(Alternative(rounds, predict(rounds, placement), placement))
+    best = best_of(found, run.replicas)
+    assert best is not None
+    assert best.prediction is not None
+    return best.run, best.prediction
+
+
+def _step_tokens(draft: Manifest) -> int:
+    return draft.microbatches_per_step * draft.tokens_per_microbatch
 
 
 def _placement(replicas: int, costs: Sequence[StageCost], machine: Machine) -> list[list[Machine]]:

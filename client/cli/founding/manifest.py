@@ -22,13 +22,13 @@ from client.cli.founding.averaging import (
     CHECKPOINT_EVERY,
     averaging_chosen,
     least_need,
+    microbatch_sizes,
     rounds_chosen,
     run_s,
 )
 from client.cli.founding.evaluating import evaluation
 from client.cli.founding.fitting import (
     check_stages,
-    devices_that_cut,
     fewest_stages,
     what_is_smaller,
 )
@@ -48,7 +48,7 @@ from client.cli.founding.options import (
     usage,
 )
 from client.cli.founding.outlook import warn_of_few, warn_of_time
-from client.cli.founding.presets import PRESETS, Preset, PresetName
+from client.cli.founding.presets import PRESETS, Preset
 from client.cli.founding.tokenizing import READABLE, data_errors
 from client.cli.terminal.mixture_text import warn_of_repeats
 from client.compute.payload import largest_payload_bytes
@@ -103,8 +103,6 @@ def found_swarm(
     optimizer: OptimizerChoices,
     store: TextStore | None = None,
     machine: Callable[[], Machine] | None = None,
-    *,
-    strangers: bool = False,
 ) -> Founding:
     """Build the manifest of a new swarm.
 
@@ -116,7 +114,6 @@ def found_swarm(
         store: where to keep the weights of an imported model.
         machine: measures the founder's, by which the averaging is chosen where ``run`` does not
             say; None: then it is exact.
-        strangers: choose what they need where ``run`` does not say.
 
     Raises:
         UserError: the choices contradict each other (usage), or the data or the folder cannot be
@@ -126,7 +123,7 @@ def found_swarm(
     corpus = read_corpus(run.data)
     if corpus.spec.answers is not None:  # conversations were cut for a context
         model = replace(model, context=model.context or corpus.spec.answers.context)
-    founder_of = _Founder(founder, optimizer, corpus, machine if run.measure else None, strangers)
+    founder_of = _Founder(founder, optimizer, corpus, machine if run.measure else None)
     with imported_model(run, model) as imported:
         if imported is None or run.source is None:
             if model.lora is not None:
@@ -136,9 +133,7 @@ def found_swarm(
                 )
             preset = PRESETS[run.preset]
             spec = choose_model(preset, model, corpus.spec.vocab, run.stages)
-            founding = founder_of.founding(run, spec)
-            notes = other_vocabulary(run.preset, spec)
-            return replace(founding, warnings=(*notes, *founding.warnings))
+            return founder_of.founding(run, spec)
         if store is None:
             raise ValueError("an imported model needs a store for its weights")
         check_vocabulary(imported, corpus.spec.vocab, brought=corpus.tokenizer is not None)
@@ -160,18 +155,18 @@ class _Founder:
     optimizer: OptimizerChoices
     corpus: Corpus
     machine: Callable[[], Machine] | None
-    strangers: bool
 
     def founding(self, run: RunChoices, spec: ModelSpec) -> Founding:
         """Return the manifest; it is checked before the machine is measured."""
-        provisional, _ = admitted(run, spec, strangers=self.strangers)
+        provisional, _ = admitted(run, spec)
         draft = self._draft(provisional, spec)
         machine = None if self.machine is None else self.machine()
-        local, _ = admitted(replace(run, averaging="local"), spec, strangers=self.strangers)
-        run, averaging = averaging_chosen(run, local, draft, machine)
-        run, notes = admitted(run, spec, strangers=self.strangers)
+        local, _ = admitted(replace(run, averaging="local"), spec)
+        drafts = [draft, *(_resized(draft, n) for n in microbatch_sizes(local, draft.model)[1:])]
+        run, averaging = averaging_chosen(run, local, drafts, machine)
+        run, notes = admitted(run, spec)
         if run.averaging == "local":
-            run, price = rounds_chosen(run, draft, machine)
+            run, price = rounds_chosen(run, drafts, machine)
             averaging = (*averaging, *price)
         manifest = self._draft(run, spec)
         if machine is not None and run.averaging == "local":
@@ -263,35 +258,20 @@ def recut(draft: Manifest, layers: Sequence[int], width: int | None) -> Manifest
     return msgspec.structs.replace(draft, stages=tuple(costs))
 
 
-def other_vocabulary(preset: PresetName, spec: ModelSpec) -> tuple[str, ...]:
-    """Say that a model of a published shape has another vocabulary, if it has."""
-    own = PRESETS[preset].model.vocab
-    if own == BYTE_VOCAB or own == spec.vocab:
-        return ()
-    return (
-        f"{preset} was published with {own:,} tokens; this model has the {spec.vocab:,} of its "
-        "text's tokenizer",
-    )
+def _resized(draft: Manifest, sequences: int) -> Manifest:
+    """Return a draft with microbatches of so many sequences, and what its stages cost then."""
+    narrow = draft.model.narrow
+    draft = msgspec.structs.replace(draft, sequences_per_microbatch=sequences)
+    return recut(draft, draft.layers_per_stage, None if narrow is None else narrow.width)
 
 
 def _check_boundaries(run: RunChoices) -> None:
-    """Refuse narrow boundaries where there can be none.
-
-    Raises:
-        UserError: an imported model was to have them, or a single stage.
-    """
-    if run.boundary_width is None:
-        return
-    if run.source is not None:
+    """Refuse narrow boundaries where there can be none; raises ``UserError``."""
+    if run.boundary_width is not None and (run.source is not None or run.stages == 1):
         raise usage(
-            "--boundary-width is for models that learn from the first step: what an imported "
-            "model's tokens are at a boundary would have to be measured first",
-            "leave out --boundary-width, or --from",
-        )
-    if run.stages == 1:
-        raise usage(
-            "one stage has no boundary that could be narrow",
-            "leave out --boundary-width, or take --stages 2 or more",
+            "--boundary-width is for new models in several stages: one stage has no boundary, and "
+            "what an imported model's tokens are at one would have to be measured first",
+            "leave it out",
         )
 
 
@@ -439,8 +419,8 @@ def read_corpus(source: str) -> Corpus:
     """
     with data_errors(READABLE):
         folder = open_folder(Path(source).expanduser())
-        if next(damaged_leaves(folder), None) is not None:
-            raise DataError(f"{source} is damaged; volunteer data verify says where")
+        if (part := next(damaged_leaves(folder), None)) is not None:
+            raise DataError(f"{source} is damaged in its part {part} of 256 KiB: build it again")
         return Corpus.from_folder(folder)
 
 
@@ -494,7 +474,6 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
         advice = "with more --stages each needs less"
         if largest.layers == 1:
             advice = what_is_smaller(manifest.model)
-        advice += devices_that_cut(manifest.model)
         found.append(
             f"a stage needs {human_bytes(largest.memory_bytes)} of memory, and this machine has "
             f"{human_bytes(here)}: {advice}"

@@ -86,7 +86,7 @@ class PipelineChoices:
     preset: PresetName = "tiny"
     """Ready-made shape and settings to start from."""
     sequences: Annotated[int | None, Parameter(name="--microbatch", validator=POSITIVE)] = None
-    """Sequences per microbatch."""
+    """Sequences per microbatch (default: the preset's; with local rounds up to four times it)."""
     microbatches: Annotated[
         int | None, Parameter(validator=validators.Number(gte=1, lte=MAX_MICROBATCHES_PER_STEP))
     ] = None
@@ -317,12 +317,9 @@ def refusals(next_step: str = "see volunteer create --help") -> Iterator[None]:
         raise usage(str(error), next_step) from error
 
 
-def admitted(
-    run: Pipeline, spec: ModelSpec, *, strangers: bool = True
-) -> tuple[Pipeline, tuple[str, ...]]:
-    """Return the choices with what ``strangers`` need, as far as the model allows it."""
-    if strangers:
-        run = for_strangers(run)
+def admitted(run: Pipeline, spec: ModelSpec) -> tuple[Pipeline, tuple[str, ...]]:
+    """Return the choices with what strangers need, as far as the model allows it."""
+    run = for_strangers(run)
     if run.audit and spec.experts is not None:
         return replace(run, audit=None), (UNAUDITED,)
     return run, ()

@@ -58,8 +58,7 @@ def published(architecture: str, size: Size) -> Preset:
     return Preset(model, size.sequences, size.microbatches, LONG_RUN, _long(size.lr), size.tied)
 
 
-def _short(steps: int, lr: float) -> OptimizerSpec:
-    return OptimizerSpec(lr=lr, min_lr=lr / 10, warmup_steps=steps // 10, decay_steps=steps)
+_SHORT = OptimizerSpec(lr=2e-3, min_lr=2e-4, warmup_steps=20, decay_steps=200)
 
 
 def _long(lr: float) -> OptimizerSpec:
@@ -68,7 +67,7 @@ def _long(lr: float) -> OptimizerSpec:
 
 _TO_LEARN = {
     # Learns visibly in a few minutes on two CPU cores.
-    "tiny": Preset(gpt(4, 128, 4, 128), 4, 16, 200, _short(200, 2e-3)),
+    "tiny": Preset(gpt(4, 128, 4, 128), 4, 16, 200, _SHORT),
     # nanoGPT's recipe for CPUs (12 sequences of 64 per update), whose losses are published.
     "nanogpt": Preset(
         gpt(4, 128, 4, 64),
@@ -79,7 +78,7 @@ _TO_LEARN = {
     ),
     # GPT-2 small's shape: 12 layers, width 768.
     "small": Preset(gpt(12, 768, 12, 1024), 4, 64, LONG_RUN, _long(6e-4)),
-    "llama-tiny": Preset(llama(4, 128, 4, 2, 352, 128), 4, 16, 200, _short(200, 2e-3)),
+    "llama-tiny": Preset(llama(4, 128, 4, 2, 352, 128), 4, 16, 200, _SHORT),
     # A mixture of 8 experts, of which each token passes 2.
     "mixture-tiny": Preset(
         replace(
@@ -90,7 +89,7 @@ _TO_LEARN = {
         4,
         16,
         200,
-        _short(200, 2e-3),
+        _SHORT,
     ),
     "llama-small": Preset(llama(12, 768, 12, 4, 2048, 1024), 4, 64, LONG_RUN, _long(6e-4)),
 }

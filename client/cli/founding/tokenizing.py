@@ -69,7 +69,9 @@ def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
             path = _built_in_text(folder)
         made = folder / f".tokens-{_named(path, choice)}"
         with data_errors(READABLE):
-            build([path], made, tokenizer=tokenizer, tell=line.show, left_out=say_left_out)
+            found = build([path], made, tokenizer=tokenizer, tell=line.show, left_out=say_left_out)
+    for words in skipped(found.index.tally.skipped, found.index.skipped_rows):
+        say(words)
     yield replace(run, data=str(made), name=run.swarm_name, tokenizer=None)
     shutil.rmtree(made)
     if run.data == BUILT_IN:

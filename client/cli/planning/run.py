@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
-from client.cli.founding.averaging import founded_run
+from client.cli.founding.averaging import founded_run, microbatch_sizes
 from client.cli.founding.options import (
     ModelChoices,
     PipelineChoices,
@@ -27,9 +27,6 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT
 from protocol.manifest import Manifest, fits_a_frame
 
-LARGER_MICROBATCHES = (1, 2, 3, 4)
-"""Times as many sequences a microbatch that are tried in local rounds, for the protocol bounds the
-microbatches of a round."""
 EXACT: Final = "every-step"
 LOCAL: Final = "local"
 """Ways to average, as --averaging names them."""
@@ -103,7 +100,7 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     if model.lora is not None:
         run = replace(run, optimizer=run.optimizer or DEFAULT)
     models = {count: choose_model(preset, model, vocab, count) for count in counts}
-    methods = tuple(_methods(run, models, sequences))
+    methods = tuple(_methods(run, models))
     return PlannedRun(
         manifest=methods[0].manifest,
         methods=methods,
@@ -113,21 +110,18 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
     )
 
 
-def _methods(run: PlanChoices, models: dict[int, ModelSpec], sequences: int) -> Iterator[Method]:
+def _methods(run: PlanChoices, models: dict[int, ModelSpec]) -> Iterator[Method]:
     """Yield the ways to average: exact, in local rounds, and those with narrower boundaries."""
     spec = models[max(models)]
     exact, _ = admitted(replace(run, averaging=EXACT, inner_microbatches=None), spec)
-    yield _method(EXACT, exact, models, [sequences])
+    yield _method(EXACT, exact, models, [run.sequences_per_microbatch])
     ways: list[tuple[str, BoundaryCodec]] = [(LOCAL, run.boundary_codec)]
     if run.boundary_codec != NARROW:
         ways.append((f"local, {NARROW}", NARROW))
     for name, codec in ways:
         local = replace(run, averaging=LOCAL, boundary_codec=codec, audit=None)
         local, _ = admitted(local, spec)
-        sizes = [sequences]
-        if run.sequences is None:
-            sizes = [n for each in LARGER_MICROBATCHES if fits_a_frame(spec, n := each * sequences)]
-        yield _method(name, local, models, sizes)
+        yield _method(name, local, models, microbatch_sizes(local, spec))
 
 
 def _method(

@@ -117,8 +117,8 @@ class SeatDriver:
         self.saver = StateSaver(worker, seat.place.stage, terms, nursery)
         batch, context = manifest.sequences_per_microbatch, manifest.model.context
         self._vocab, data = manifest.model.vocab, manifest.data
-        self._token_bits = {"masked": data.masked, "packed": data.packed}
-        self._token_type = np.dtype(token_dtype(self._vocab, masked=data.masked))
+        self._masked = data.masked
+        self._token_type = np.dtype(token_dtype(self._vocab, masked=self._masked))
         self._tokens_bytes = self._token_type.itemsize * batch * (context + 1)
         elements = batch * context * (-(-manifest.model.boundary_width // 128) * 128)
         self._largest_tensor = 4 * elements + SLACK_BYTES
@@ -231,7 +231,7 @@ class SeatDriver:
             return False
         count = self._tokens_bytes // self._token_type.itemsize
         tokens = np.frombuffer(payload, self._token_type, count)
-        return int(token_values(tokens, **self._token_bits).max()) < self._vocab
+        return int(token_values(tokens, masked=self._masked).max()) < self._vocab
 
     # --- effects ---------------------------------------------------------------------------
 

@@ -39,10 +39,10 @@ class DashboardPane(Pane):
         yield Panel("Events", partial(dashboard.events, record), id="events")
 
     def show(self) -> None:
-        """Give the stage map as many lines as it has stages, within reason."""
-        number = len(self.record.snapshot.stages) if self.record.snapshot else 1
+        """Give the stage map a line for its head and for each stage, within reason."""
+        number = len(self.record.snapshot.stages) if self.record.snapshot else 0
         roomy = self.app.size.height >= 36
-        lines = min(max(number, 1), 16 if roomy else 4) + 2
+        lines = min(number + 1, 16 if roomy else 4) + 2
         for panel in ("#stages-left", "#stages-below"):
             self.query_one(panel).styles.height = lines
         self.query_one("#machine").styles.height = 12 if roomy else "1fr"

@@ -3,7 +3,7 @@ windows."""
 
 from typing import Any, ClassVar
 
-from model_zoo.specs.architecture import Rope, Scales, Shape
+from model_zoo.specs.architecture import Scales, Shape
 from model_zoo.specs.families.gemma2 import Gemma2
 from model_zoo.specs.family import Size
 from model_zoo.specs.settings import Config, count, number, rope_settings
@@ -12,16 +12,15 @@ _LOCAL_THETA = 10_000.0
 _EVERY = 6
 
 
-def _switches(window: int, *, rope: Rope = Rope()) -> dict[str, Any]:  # noqa: B008  (frozen)
-    return {
-        "norm_eps": 1e-6,
-        "head_dim": 256,
-        "rope": rope,
-        "window": window,
-        "full_every": _EVERY,
-        "local_theta": _LOCAL_THETA,
-        "scales": Scales(attention=256**-0.5),
-    }
+_SMALL: dict[str, Any] = {
+    "norm_eps": 1e-6,
+    "head_dim": 256,
+    "window": 512,
+    "full_every": _EVERY,
+    "local_theta": _LOCAL_THETA,
+    "scales": Scales(attention=256**-0.5),
+}
+"""Switches of the small ones."""
 
 
 class Gemma3(Gemma2):
@@ -31,10 +30,8 @@ class Gemma3(Gemma2):
     model_type, class_name = "gemma3_text", "Gemma3ForCausalLM"
     switches = Gemma2.switches | {"local_theta"}
     sizes: ClassVar = {
-        "gemma-3-270m": Size(
-            *(18, 640, 4, 1, 2048, 262_144, 1e6), lr=1e-3, switches=_switches(512)
-        ),
-        "gemma-3-1b": Size(*(26, 1152, 4, 1, 6912, 262_144, 1e6), lr=4e-4, switches=_switches(512)),
+        "gemma-3-270m": Size(*(18, 640, 4, 1, 2048, 262_144, 1e6), lr=1e-3, switches=_SMALL),
+        "gemma-3-1b": Size(*(26, 1152, 4, 1, 6912, 262_144, 1e6), lr=4e-4, switches=_SMALL),
     }
     always_tied = always_capped = False
     layers_of_largest = 62

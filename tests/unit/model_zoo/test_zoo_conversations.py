@@ -85,12 +85,26 @@ def written(path: Path, *rows: Any) -> Path:
 
 
 def learned_texts(folder: Folder) -> list[str]:
-    """What is learned of each conversation, in the order of the rows."""
+    """What is learned of each conversation, the longest conversations of a window first."""
     corpus = Corpus.from_folder(folder)
+    return [_words(corpus, one[one < NOT_LEARNED]) for one in conversations(folder)]
+
+
+def conversations(folder: Folder) -> list[np.ndarray[Any, Any]]:
+    """The tokens of each, and behind those of a window's last one its padding."""
+    found = []
+    for row in rows_of(folder):
+        begins = np.flatnonzero(row & BEGINS)
+        assert begins[0] == 0
+        found += np.split(row, begins)[1:]
+    return found
+
+
+def rows_of(folder: Folder) -> np.ndarray[Any, Any]:
+    """The windows, (W, T)."""
     assert folder.index.answers
-    context = folder.index.answers.context
     tokens = np.frombuffer(b"".join(s.tobytes() for s in folder.shards), "<u4")[:-1]
-    return [_words(corpus, row[row < NOT_LEARNED]) for row in tokens.reshape(-1, context)]
+    return tokens.reshape(-1, folder.index.answers.context)
 
 
 def _words(corpus: Corpus, tokens: np.ndarray[Any, Any]) -> str:
@@ -111,13 +125,13 @@ def test_answers_and_their_ends_are_learned_and_nothing_else(model: Path, tmp_pa
         {"prompt": "2+2=", "completion": "four"},
     )
     folder = build([rows], tmp_path / "out", tokenizer=chosen(model), context=64)
-    said = ["sehr gut, «danke»<E>\n", "it is four<E>\n", "it is four<E>\n", "four"]
-    assert learned_texts(folder) == said
+    said = ["four", "it is four<E>\n", "it is four<E>\n", "sehr gut, «danke»<E>\n"]
+    assert sorted(learned_texts(folder)) == said
     assert folder.index.tally.texts == 4
     last = Corpus.from_folder(folder)
-    tokens = np.frombuffer(folder.shards[0].tobytes(), "<u4")
-    ends = plain_tokens(tokens[tokens < NOT_LEARNED])
-    assert ends[-1] == last.tokenizer.end_of_text  # a completion's end is learned
+    learned = [plain_tokens(one[one < NOT_LEARNED]) for one in conversations(folder)]
+    # a completion's end is learned
+    assert [one[-1] for one in learned if last.tokenizer.end_of_text in one[-1:]]
 
 
 @pytest.mark.parametrize("template", [CHATML, THINKING])
@@ -142,7 +156,7 @@ def test_bytes_need_no_template(tmp_path: Path) -> None:
     assert spec.loss_weight == 32 / 7
 
 
-def test_a_window_has_one_conversation_and_its_first_token_is_no_target(tmp_path: Path) -> None:
+def test_a_conversations_first_token_is_no_target(tmp_path: Path) -> None:
     rows = [{"prompt": "", "completion": letter * 9} for letter in "abcdefgh"]
     path = written(tmp_path / "a.jsonl", *rows)
     folder = build([path], tmp_path / "out", context=16)
@@ -167,21 +181,13 @@ def test_where_a_file_is_cut_does_not_matter(
     path = written(tmp_path / "a.jsonl", *rows)
     packed = tmp_path / "a.jsonl.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    made = {
-        (fits, source): build(
-            [source],
-            tmp_path / f"{fits} {source.name}",
-            tokenizer=chosen(model),
-            context=80,
-            packed=fits,
-        )
-        for fits in (False, True)
+    one, other = (
+        build([source], tmp_path / f"of {source.name}", tokenizer=chosen(model), context=80)
         for source in (path, packed)
-    }
-    roots = {(fits, folder.index.root) for (fits, _), folder in made.items()}
-    assert len(roots) == 2
-    assert made[False, path].index.tally.texts == 40
-    assert open_folder(tmp_path / "False a.jsonl").index == made[False, path].index
+    )
+    assert one.index.root == other.index.root
+    assert one.index.tally.texts == 40
+    assert open_folder(tmp_path / "of a.jsonl").index == one.index
 
 
 def test_what_is_cut_is_counted_and_what_has_no_answer_left_is_left_out(tmp_path: Path) -> None:
@@ -243,34 +249,29 @@ def test_content_in_parts_tool_calls_and_share_gpt_are_read_as_templates_do(
     )
     tokenizer = Bpe(chosen(model).data, ChatFormat(CALLING))
     folder = build([path], tmp_path / "out", tokenizer=tokenizer, context=400)
-    assert learned_texts(folder) == [
-        f"{json.dumps(CALL['function'])}<E>\nja<E>\n",
+    assert sorted(learned_texts(folder)) == [
         "ja<E>\n",
         "two<E>\n",
+        f"{json.dumps(CALL['function'])}<E>\nja<E>\n",
     ]
-    tokens = np.frombuffer(folder.shards[0].tobytes(), "<u4")[:-1].reshape(3, 400)
-    texts = [Corpus.from_folder(folder).text_of(row) for row in tokens]
-    assert all(text.startswith('[{"name": "add"}]\nuser\n1+1?\n') for text in texts[:2])
-    assert texts[2].startswith("user\n1+1?\n")
+    texts = [Corpus.from_folder(folder).text_of(one) for one in conversations(folder)]
+    begins = '[{"name": "add"}]\nuser\n1+1?\n'
+    assert [text.startswith(begins) for text in sorted(texts)] == [True, True, False]
+    assert sorted(texts)[2].startswith("user\n1+1?\n")
 
 
-def test_rows_that_are_no_conversations_can_be_left_out(model: Path, tmp_path: Path) -> None:
+def test_rows_that_are_no_conversations_are_left_out(model: Path, tmp_path: Path) -> None:
     rows = [row for row, _ in BAD_ROWS]
     path = written(tmp_path / "a.jsonl", {"messages": TALK}, *rows, {"messages": TALK[1:3]})
-    folder = build([path], tmp_path / "out", tokenizer=chosen(model), context=160, skips=True)
-    assert learned_texts(folder) == ["sehr gut, «danke»<E>\nja<E>\n", "sehr gut, «danke»<E>\n"]
+    folder = build([path], tmp_path / "out", tokenizer=chosen(model), context=160)
+    said = ["sehr gut, «danke»<E>\n", "sehr gut, «danke»<E>\nja<E>\n"]
+    assert sorted(learned_texts(folder)) == said
     assert folder.index.tally.skipped == len(BAD_ROWS)
     for number, (name, (_, words)) in enumerate(
         zip(folder.index.skipped_rows, BAD_ROWS, strict=True), start=2
     ):
         assert name.startswith(f"{path}, line {number}, ")
         assert words in name
-
-
-def test_a_bad_row_is_refused_by_its_number(model: Path, tmp_path: Path) -> None:
-    path = written(tmp_path / "a.jsonl", {"messages": TALK}, "", {"messages": []})
-    with pytest.raises(DataError, match=r"a\.jsonl, line 3, has no messages"):
-        build([path], tmp_path / "out", tokenizer=chosen(model), context=64)
 
 
 def test_what_no_conversations_can_be_made_of(model: Path, tmp_path: Path) -> None:
@@ -348,7 +349,7 @@ def test_an_exported_tokenizer_talks_as_it_was_learned(model: Path, tmp_path: Pa
 
 
 def test_the_gradient_is_that_of_the_mean_over_answers_however_they_fall(tmp_path: Path) -> None:
-    rows = [{"prompt": "p", "completion": "c" * (1 + n % 9)} for n in range(40)]
+    rows = [{"prompt": "p" * (14 - n % 9), "completion": "c" * (1 + n % 9)} for n in range(40)]
     folder = build([written(tmp_path / "a.jsonl", *rows)], tmp_path / "out", context=16)
     corpus = Corpus.from_folder(folder)
     model = build_whole(ModelSpec("gpt", 1, 16, 2, 2, 32, context=16), seed=1)
@@ -367,7 +368,7 @@ def test_the_gradient_is_that_of_the_mean_over_answers_however_they_fall(tmp_pat
 
 
 def test_losses_and_bytes_count_answers_alone(tmp_path: Path) -> None:
-    rows = [{"prompt": "prompt" * n, "completion": "é" * 4} for n in range(1, 5)]
+    rows = [{"prompt": "prompt" * n, "completion": "é" * 4} for n in range(6, 10)]
     folder = build([written(tmp_path / "a.jsonl", *rows)], tmp_path / "out", context=64)
     corpus = Corpus.from_folder(folder)
     batch = corpus.held_out_batch(0, 1, 64)
@@ -382,43 +383,25 @@ def test_losses_and_bytes_count_answers_alone(tmp_path: Path) -> None:
     assert summed_loss(logits, targets).item() * shown_share(targets) / 64 == pytest.approx(mean)
 
 
-# --- packed --------------------------------------------------------------------------------------
-
-
-def rows_of(folder: Folder) -> np.ndarray[Any, Any]:
-    """The windows, (W, T)."""
-    assert folder.index.answers
-    tokens = np.frombuffer(b"".join(s.tobytes() for s in folder.shards), "<u4")[:-1]
-    return tokens.reshape(-1, folder.index.answers.context)
+# --- several in a window -------------------------------------------------------------------------
 
 
 SHORT = [{"prompt": f"{n}+{n}=", "completion": str(2 * n)} for n in range(200)]
 
 
-def test_packed_windows_have_every_conversation_once(tmp_path: Path) -> None:
-    rows = written(tmp_path / "a.jsonl", *SHORT)
-    alone = build([rows], tmp_path / "alone", context=64)
-    packed = build([rows], tmp_path / "packed", context=64, packed=True)
-    found = []
-    for row in rows_of(packed):
-        begins = np.flatnonzero(row & BEGINS)
-        assert begins[0] == 0
-        found += [bytes(each.astype(np.uint8)) for each in np.split(row, begins)[1:]]
-    assert sorted(one.rstrip(b"\n") for one in found) == sorted(
-        bytes(row.astype(np.uint8)).rstrip(b"\n") for row in rows_of(alone)
-    )
-    assert [folder.index.spec().packed for folder in (alone, packed)] == [False, True]
-    one, other = alone.index.tally, packed.index.tally
-    assert other.learned == one.learned
-    assert other.texts == one.texts == len(SHORT)
-    assert packed.index.tokens < alone.index.tokens / 5
-    assert other.padding < 0.1 * packed.index.tokens
-    assert one.padding > 0.8 * alone.index.tokens
+def test_windows_have_every_conversation_once(tmp_path: Path) -> None:
+    folder = build([written(tmp_path / "a.jsonl", *SHORT)], tmp_path / "out", context=64)
+    found = [bytes(one.astype(np.uint8)).rstrip(b"\n") for one in conversations(folder)]
+    assert sorted(found) == sorted(f"{row['prompt']}{row['completion']}".encode() for row in SHORT)
+    tally = folder.index.tally
+    assert tally.texts == len(SHORT)
+    assert tally.learned == sum(len(row["completion"]) + 1 for row in SHORT)
+    assert tally.padding < 0.1 * folder.index.tokens
 
 
 def test_nothing_is_predicted_across_a_border(tmp_path: Path) -> None:
     rows = written(tmp_path / "a.jsonl", *SHORT)
-    folder = build([rows], tmp_path / "packed", context=64, packed=True)
+    folder = build([rows], tmp_path / "out", context=64)
     corpus = Corpus.from_folder(folder)
     samples = corpus.sample(0, 4, 64, seed=1)
     _, targets = inputs_and_targets(samples)
@@ -428,15 +411,14 @@ def test_nothing_is_predicted_across_a_border(tmp_path: Path) -> None:
     assert (targets[:, -1] == NO_TARGET).all()  # the next window's
 
 
-def test_a_packed_model_is_evaluated_as_on_conversations_alone(tmp_path: Path) -> None:
-    """The loss of a conversation does not depend on what is packed with it."""
+def test_a_model_is_evaluated_as_on_conversations_alone(tmp_path: Path) -> None:
+    """The loss of a conversation does not depend on what is in a window with it."""
     rows = written(tmp_path / "a.jsonl", *SHORT)
     model = build_whole(ModelSpec("llama", 2, 16, 2, 1, 32, context=64), seed=1)
-    losses = []
-    for packed in (False, True):
-        folder = build([rows], tmp_path / f"out {packed}", context=64, packed=packed)
+    folder, losses = build([rows], tmp_path / "out", context=64), []
+    for found in (conversations(folder), rows_of(folder)):
         nats, learned = 0.0, 0
-        for row in rows_of(folder):
+        for row in found:
             inputs, targets = inputs_and_targets(row[None])
             begins = torch.from_numpy(beginnings(row[None]))
             with torch.no_grad():

@@ -21,9 +21,17 @@ from client.cli.founding.manifest import (
     drafted,
     narrowed,
 )
-from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoices, for_strangers
+from client.cli.founding.options import (
+    ModelChoices,
+    OptimizerChoices,
+    PlanChoices,
+    RunChoices,
+    for_strangers,
+)
 from client.cli.founding.presets import PRESETS, PresetName
+from client.cli.planning.answer import answer
 from client.cli.planning.machines import this_machine
+from client.cli.planning.run import chosen as chosen_run
 from client.cli.reach.home import find_home
 from client.cli.terminal.swarm_text import introduction
 from client.compute.memory import USUAL_GRAPHS, Holding
@@ -107,22 +115,35 @@ def test_rounds_are_reckoned_with_the_bytes_that_are_sent(aggregation: str | Non
     found = settled_on(SLOW, averaging="local", aggregation=aggregation)
     sent = CODECS[found.manifest.averaging_codec].bytes_per_number
     contribution = human_bytes(sent * found.manifest.stages[0].parameters)
-    assert any(f"microbatches is {contribution}, " in line for line in found.averaging)
+    assert any(f", is {contribution}, where" in line for line in found.averaging)
 
 
 def test_a_run_of_rounds_has_the_tokens_warm_up_and_checkpoints_of_its_steps() -> None:
     preset = PRESETS["tiny"]
     manifest = settled_on(SLOW, averaging="local").manifest
-    usual = preset.steps * preset.microbatches_per_step
-    assert manifest.steps * manifest.microbatches_per_step == pytest.approx(usual, rel=0.05)
+    context = manifest.model.context
+    a_step = preset.microbatches_per_step * preset.sequences_per_microbatch * context
+    a_round = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    assert manifest.steps * a_round == pytest.approx(preset.steps * a_step, rel=0.05)
     assert 1 <= manifest.optimizer.warmup_steps <= manifest.steps // 5
     assert manifest.optimizer.decay_steps <= manifest.steps + 1
-    tokens = manifest.policy.checkpoint_every * manifest.microbatches_per_step
-    assert tokens <= 50 * preset.microbatches_per_step
+    assert manifest.policy.checkpoint_every * a_round <= 50 * a_step
     chosen = settled_on(SLOW, averaging="local", microbatches=64, inner_microbatches=2).manifest
     assert chosen.microbatches_per_step == 64
     assert chosen.local_rounds == LocalRounds(inner_microbatches=2)
     assert chosen.state == StateSpec("sgd")
+
+
+@pytest.mark.parametrize("sequences", [None, 5])
+def test_rounds_are_of_the_microbatches_that_plan_finds_best(sequences: int | None) -> None:
+    manifest = settled_on(SLOW, averaging="local", sequences=sequences).manifest
+    run = PlanChoices(averaging="local", stages=1, sequences=sequences)
+    planned = chosen_run(run, ModelChoices(layers=2, width=32), machines=2)
+    best = answer(planned, [SLOW] * 2, tokens=None).best
+    assert manifest.sequences_per_microbatch == best.sequences
+    assert best.sequences == (sequences or 16)
+    assert manifest.microbatches_per_step == best.microbatches
+    assert manifest.local_rounds == LocalRounds(best.inner_microbatches)
 
 
 @pytest.mark.parametrize("averaging", ["local", "every-step"])
@@ -249,8 +270,8 @@ def test_a_public_swarm_is_founded_with_what_strangers_need(within: Within, tmp_
             "centred-clipping compares 3 .* 2 microbatches",
             "--aggregation sum",
         ),
-        ({"boundary_width": 64, "stages": 1}, "one stage has no boundary", "--boundary-width"),
-        ({"boundary_width": 64, "source": Path("x")}, "from the first step", "--boundary-width"),
+        ({"boundary_width": 64, "stages": 1}, "one stage has no boundary", "leave it out"),
+        ({"boundary_width": 64, "source": Path("x")}, "measured first", "leave it out"),
         ({"boundary_width": 4096}, "not below the width", "--boundary-width"),
         ({"boundary_width": 48}, "neither divides 128", "--boundary-width"),
         ({"decay_from": 100}, "--decay-from belongs to the schedule wsd", ""),

@@ -21,8 +21,9 @@ def test_from_text_to_tokens_and_back(within: Within, book: Path, tmp_path: Path
     done = within.ends(0, "data", "build", str(book), "--tokenizer", "train:300", "--out", str(out))
     assert done.stdout.strip() == str(out)
     assert "made of one text" in done.stderr
-    verified = json.loads(within("data", "verify", str(out), "--json").stdout)
-    assert (verified["index"]["tally"]["text_bytes"], verified["damaged"]) == (len(WORDS), [])
+    build = ("data", "build", str(book), "--tokenizer", "train:300", "--out", str(out))
+    again = json.loads(within(*build, "--json").stdout)
+    assert again["index"]["tally"]["text_bytes"] == len(WORDS)
     shown = within("data", "show", "2", str(out), "--context", "8", "--json")
     (text,) = json.loads(shown.stdout)["texts"]
     assert text in WORDS * 2
@@ -34,13 +35,13 @@ def test_conversations_are_built_shown_and_founded(within: Within, tmp_path: Pat
     rows = [{"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(60)]
     talk, out = tmp_path / "talk.jsonl", tmp_path / "tokens"
     talk.write_text("\n".join(map(json.dumps, rows)))
-    build = ("data", "build", str(talk), "--chat", "--context", "16", "--no-pack")
+    build = ("data", "build", str(talk), "--chat", "--context", "16")
     done = within.ends(0, *build, "--out", str(out))
     assert "are learned" in done.stderr
     assert "are padding" in done.stderr
     shown = json.loads(within("data", "show", "0", str(out), "--json").stdout)
-    number = int(shown["learned"][0])
-    assert shown["texts"][0].startswith(f"{number - 1}+1={number}\n")
+    numbers = [int(each) for each in shown["learned"][0].split()]
+    assert all(f"{number - 1}+1={number}\n" in shown["texts"][0] for number in numbers)
     assert max(shown["tokens"][0]) < 256
     swarm = ("--data", str(out), "--stages", "2", "--no-measure")
     within.ends(0, "create", *swarm, "--out", str(tmp_path / "s.swarm"))
@@ -53,17 +54,17 @@ def test_conversations_are_built_shown_and_founded(within: Within, tmp_path: Pat
 def test_rows_that_cannot_be_used_are_counted_and_listed(within: Within, tmp_path: Path) -> None:
     rows, out = tmp_path / "rows.jsonl", str(tmp_path / "tokens")
     rows.write_text('{"text": "good"}\n{"text": 5}\n' + '{"text": "good"}\n' * 9)
-    failed = within.ends(ExitCode.CONFIG, "data", "build", str(rows), "--out", out)
-    assert 'rows.jsonl, line 2, has no string field "text"' in failed.stderr
-    assert "--skip-bad-rows leaves such rows out" in failed.stderr
-    done = within.ends(0, "data", "build", str(rows), "--skip-bad-rows", "--out", out)
+    done = within.ends(0, "data", "build", str(rows), "--out", out)
     assert "note: one unusable row is left out:" in done.stderr
     assert 'rows.jsonl, line 2, has no string field "text"' in done.stderr
-    verified = json.loads(within("data", "verify", out, "--json").stdout)
-    tally = verified["index"]["tally"]
+    again = json.loads(within("data", "build", str(rows), "--out", out, "--json").stdout)
+    tally = again["index"]["tally"]
     assert (tally["texts"], tally["skipped"]) == (10, 1)
-    (name,) = verified["index"]["skipped_rows"]
+    (name,) = again["index"]["skipped_rows"]
     assert name.startswith(f"{rows}, line 2, ")
+    swarm = ("--context", "8", "--no-measure", "--out", str(tmp_path / "s.swarm"))
+    founded = within.ends(0, "create", "--data", str(rows), *swarm)
+    assert "note: one unusable row is left out:" in founded.stderr
 
 
 def test_a_build_that_failed_for_want_of_chat_is_corrected_by_adding_it(
@@ -110,7 +111,6 @@ def test_folders_are_mixed_shown_founded_and_planned(within: Within, tmp_path: P
         ("web", 3, 0.75),
         ("code", 1, 0.25),
     ]
-    assert json.loads(within("data", "verify", out, "--json").stdout)["parts"] == found
     show = ("data", "show", "0", out, "--context", "64", "--microbatch", "4")
     shown = json.loads(within(*show, "--json").stdout)
     assert sorted(shown["parts"]) == ["code", "web", "web", "web"]
@@ -131,15 +131,6 @@ def test_folders_are_mixed_shown_founded_and_planned(within: Within, tmp_path: P
     assert "has 2190 tokens, and a sample needs 4097" in short.stderr
 
 
-def test_damage_is_said_and_counts_as_failure(within: Within, book: Path, tmp_path: Path) -> None:
-    out = tmp_path / "tokens"
-    within("data", "build", str(book), "--out", str(out))
-    shard = out / "shard-00000.bin"
-    shard.write_bytes(b"x" + shard.read_bytes()[1:])
-    done = within.ends(1, "data", "verify", str(out))
-    assert "damaged parts of 256 KiB: 0; remove the folder" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "words", "code"),
     [
@@ -150,7 +141,7 @@ def test_damage_is_said_and_counts_as_failure(within: Within, book: Path, tmp_pa
         (("mix", "a:0", "b:1", "--out", "x"), "'0' is no weight of a", ExitCode.CONFIG),
         (("mix", "a:1", "--out", "x"), "2 to 64 folders, not 1", ExitCode.CONFIG),
         (("mix", "a:1", "b:2", "--out", "x"), "a has no index.json", ExitCode.CONFIG),
-        (("verify", "."), "no data folder, or one not completed", ExitCode.CONFIG),
+        (("show", "0", "."), "no data folder, or one not completed", ExitCode.CONFIG),
     ],
 )
 def test_bad_input_has_words(

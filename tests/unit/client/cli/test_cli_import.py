@@ -1,7 +1,6 @@
 """``create --from``: what begins with the weights of a folder, and what is refused."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -57,28 +56,16 @@ def test_the_manifest_has_the_model_and_what_its_stages_begin_with(
     assert store.origin(starts[0].digest) == folder
 
 
-def test_a_stage_takes_no_more_than_its_own_tensors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the founder reads for all stages, and what a volunteer is sent for its own."""
+def test_a_stage_takes_no_more_than_its_own_tensors(tmp_path: Path) -> None:
+    """What a volunteer is sent for its stage."""
     spec = ModelSpec("llama", 3, 128, 4, 4, 512, context=64)
     source = export_hf(spec, build_whole(spec, seed=5).state_dict(), tmp_path / "llama")
-    read = list[int]()
-    preadv = os.preadv
-
-    def counted(descriptor: int, buffers: list[Any], offset: int) -> int:
-        count = preadv(descriptor, buffers, offset)
-        read.append(count)
-        return count
-
-    monkeypatch.setattr(os, "preadv", counted)
     manifest = found(source, tmp_path / "store", stages=3).manifest
     own = [stage.parameters * 4 for stage in manifest.stages]
     starts = list(manifest.start)  # type: ignore[arg-type]
     assert all(
         size <= start.size_bytes <= 1.1 * size for start, size in zip(starts, own, strict=True)
     )
-    assert sum(own) <= sum(read) <= 1.1 * sum(own)
 
 
 def test_a_mixture_of_experts_is_not_audited(folder: Path, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_folder_of_tokens_is_taken_as_it_is(within: Within, book: Path, tmp_pa
     done = within.ends(
         ExitCode.CONFIG, "create", "--data", str(copy), "--no-measure", "--out", "y.swarm"
     )
-    assert "volunteer data verify says where" in done.stderr
+    assert "is damaged in its part 0 of 256 KiB: build it again" in done.stderr
     again = ("create", "--data", str(copy), "--tokenizer", "train:300", "--out", "y.swarm")
     done = within.ends(ExitCode.USAGE, *again)
     assert "leave --tokenizer out" in done.stderr

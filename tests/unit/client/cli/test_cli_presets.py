@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from client.cli.founding.fitting import check_stages, fewest_stages
-from client.cli.founding.manifest import choose_model, other_vocabulary
+from client.cli.founding.manifest import choose_model
 from client.cli.founding.options import ModelChoices
 from client.cli.founding.presets import PRESETS, PresetName
 from client.errors import ExitCode, UserError
@@ -86,11 +86,3 @@ def test_a_model_that_fits_no_stages_says_so() -> None:
     with pytest.raises(UserError, match="no number of stages suffices") as caught:
         check_stages(replace(LARGE, width=8192, vocab=1_000_000), 16)
     assert "smaller vocabulary" in caught.value.next_step
-
-
-def test_a_model_with_the_tokens_of_another_tokenizer_says_so() -> None:
-    preset = PRESETS["smollm2-135m"]
-    (words,) = other_vocabulary("smollm2-135m", choose_model(preset, ModelChoices()))
-    assert "49,152" in words
-    assert not other_vocabulary("smollm2-135m", preset.model)
-    assert not other_vocabulary("tiny", choose_model(PRESETS["tiny"], ModelChoices(), 512))

@@ -54,14 +54,10 @@ def test_no_weights_are_drawn_for_a_stage_that_is_imported(
     assert worker.replica.state_hash() == drawn.replica.state_hash()
 
 
-def test_it_reads_and_writes_no_more_than_the_stages_own_tensors(
-    imported: Imported, tmp_path: Path
-) -> None:
+def test_it_writes_no_more_than_the_stages_own_tensors(imported: Imported, tmp_path: Path) -> None:
     for stage in range(len(CUT)):
-        before = imported.shards.bytes_read
         start = written(imported, tmp_path, stage)
         parameters = opened(stage, CUT, model="llama").replica.size
-        assert imported.shards.bytes_read - before == 2 * parameters
         assert start.size_bytes == start.path.stat().st_size
         assert start.size_bytes < 2 * parameters + 4096
 
