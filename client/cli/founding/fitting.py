@@ -57,14 +57,6 @@ def what_is_smaller(spec: ModelSpec) -> str:
     return f"{experts}: choose a model with fewer or narrower ones, or adapters (--lora)"
 
 
-def devices_that_cut(spec: ModelSpec) -> str:
-    """Say, after other advice, that several devices of one machine may hold a stage together; empty
-    where a model's stages are not cut."""
-    if spec.lora is not None:
-        return ""
-    return "; or volunteers cut it over several devices (volunteer join --devices)"
-
-
 def _problem(spec: ModelSpec, stages: int) -> str | None:
     """Say in words why members could not exchange what a stage has, or None."""
     for part in slices(cut(spec, stages)):

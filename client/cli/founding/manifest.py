@@ -28,7 +28,6 @@ from client.cli.founding.averaging import (
 from client.cli.founding.evaluating import evaluation
 from client.cli.founding.fitting import (
     check_stages,
-    devices_that_cut,
     fewest_stages,
     what_is_smaller,
 )
@@ -494,7 +493,6 @@ def _warnings(manifest: Manifest) -> Sequence[str]:
         advice = "with more --stages each needs less"
         if largest.layers == 1:
             advice = what_is_smaller(manifest.model)
-        advice += devices_that_cut(manifest.model)
         found.append(
             f"a stage needs {human_bytes(largest.memory_bytes)} of memory, and this machine has "
             f"{human_bytes(here)}: {advice}"
