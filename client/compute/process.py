@@ -134,7 +134,6 @@ class Worker:
         self._unsent, self._to_send = trio.open_memory_channel[Call[Any]](math.inf)
         self._next_id = 0
         self._death: WorkerDied | None = None
-        self._dead = trio.Event()
         self._talking = trio.CancelScope()
         with ExitStack() as on_failure, ExitStack() as child_ends:
             ours, theirs = socket.socketpair()
@@ -197,11 +196,6 @@ class Worker:
         self._unsent.send_nowait(call)
         return call
 
-    async def wait_death(self) -> WorkerDied:
-        """Wait until the worker is gone."""
-        await self._dead.wait()
-        return self._death or WorkerDied(0, ())
-
     def close(self) -> None:
         """Close the connection to the worker; it is then ended, and waiting calls raise
         `WorkerDied`."""
@@ -233,7 +227,6 @@ class Worker:
 
     def _die(self, death: WorkerDied) -> None:
         self._death = death
-        self._dead.set()
         for call in self._waiting.values():
             call.death = death
             call.done.set()
