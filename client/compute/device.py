@@ -27,7 +27,6 @@ from model_zoo.threads import limited_threads
 
 _DRIVERS = Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version")
 _PROCESSORS = Path("/proc/cpuinfo")
-_COPY_ELEMENTS = 16 << 20  # 64 MiB: larger than most caches
 _GPU_SIZES = (4096, 8192)  # smaller ones do not fill all its units
 _REPEATS = 5
 _LONG_S = 1.0
@@ -121,7 +120,7 @@ def _train_a_little(device: torch.device) -> None:
 
 
 def probe(request: Probe) -> Probed:
-    """Measure matrix multiplication in each type of numbers, and copying.
+    """Measure matrix multiplication in each type of numbers.
 
     Several devices are one: its speed is that of all, its memory what a stage may take in each.
     """
@@ -140,27 +139,23 @@ def probe(request: Probe) -> Probed:
         rates=rates,
         memory_total_bytes=min(each.memory_total_bytes for each in probed) // shared_by,
         memory_available_bytes=min(each.memory_available_bytes for each in probed) // shared_by,
-        copy_bytes_per_s=min(each.copy_bytes_per_s for each in probed),
     )
 
 
 def _probe(device: torch.device, wanted: list[int], threads: int) -> Probed:
     total, available = memory_bytes(device)
     rates: list[MatmulRate] = []
-    copy_rate = 0.0
     if wanted:
         dtypes = [torch.float32] + [torch.bfloat16] * _knows_bf16(device)
         sizes = wanted + _large_sizes(device, available)
         with limited_threads(threads):
             rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in sizes]
-            copy_rate = _copy_rate(device)
     return Probed(
         device=str(device),
         identity=f"{_name(device)}, {total} bytes, torch {torch.__version__}",
         rates=rates,
         memory_total_bytes=total,
         memory_available_bytes=available,
-        copy_bytes_per_s=copy_rate,
         platform=platform_of(device),
         unused={kind: why for kind in _gpus() if (why := why_not(kind))},
     )
@@ -281,12 +276,6 @@ def _matmul_rate(size: int, dtype: torch.dtype, device: torch.device) -> MatmulR
     seconds = _least_seconds(lambda: torch.mm(left, left, out=product), device)
     name = str(dtype).removeprefix("torch.")
     return MatmulRate(size=size, dtype=name, flop_per_s=2 * size**3 / seconds)
-
-
-def _copy_rate(device: torch.device) -> float:
-    source = torch.zeros(_COPY_ELEMENTS, device=device)
-    target = torch.empty_like(source)
-    return source.nbytes / _least_seconds(lambda: target.copy_(source), device)
 
 
 def _least_seconds(run: Callable[[], object], device: torch.device) -> float:

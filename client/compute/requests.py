@@ -87,8 +87,6 @@ class Probed(Reply, frozen=True, kw_only=True):
     rates: list[MatmulRate]
     memory_total_bytes: int
     memory_available_bytes: int
-    copy_bytes_per_s: float
-    """Within the device's memory."""
     platform: str = "cpu"
     """`cuda`, `rocm` or `mps`; or `cpu`."""
     unused: dict[str, str] = {}
