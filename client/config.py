@@ -324,11 +324,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The devices to compute on; several are one volunteer."""
         return tuple(self.device.split(","))
 
-    @property
-    def ranks(self) -> int:
-        """Number of devices."""
-        return len(self.devices)
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:

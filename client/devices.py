@@ -13,7 +13,7 @@ _NUMBERED: Final = re.compile(r"(cpu:|cuda:|)([0-9]{1,3})")
 def devices_of(text: str) -> tuple[str, ...]:
     """Return the devices that a text names, in its order.
 
-    `0,1` is `cuda:0,cuda:1`; `cpu:0,cpu:1` are two processes on the processor.
+    `0,1` is `cuda:0,cuda:1`; `cpu:0,cpu:1` are two halves of the processor.
 
     Raises:
         ValueError: it names none, one of them twice, too many, or some of different kinds.
@@ -32,7 +32,7 @@ def devices_of(text: str) -> tuple[str, ...]:
 
 
 def torch_name(device: str) -> str:
-    """Return torch's name: processes on the processor have numbers, processors have not."""
+    """Return torch's name: parts of the processor have numbers, processors have not."""
     return "cpu" if device.startswith("cpu") else device
 
 

@@ -67,10 +67,9 @@ class Averager:
 
     Args:
         replica: whose gradients are averaged.
-        follows: whether another rank takes part in rounds, so that there is no residual.
     """
 
-    def __init__(self, replica: Replica, *, follows: bool = False) -> None:
+    def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._rule = replica.wire.run.aggregation
         self._attempt: _Attempt | None = None
@@ -79,7 +78,7 @@ class Averager:
         self.last_norm: float | None = None
         """L2 norm of the sum that made this version; None where it was not applied here."""
         lossy = not CODECS[replica.wire.run.averaging_codec].lossless
-        self._residual = replica.away.zeros(replica.size) if lossy and not follows else None
+        self._residual = replica.away.zeros(replica.size) if lossy else None
 
     def forget(self) -> None:
         """Start without residual and attempt, as after loading another version."""

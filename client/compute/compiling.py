@@ -21,6 +21,7 @@ from client.compute.errors import ComputeError
 from client.compute.replica import Replica
 from client.compute.requests import OpenStage
 from client.compute.slicing import is_out_of_memory
+from client.devices import MOST_DEVICES
 from model_zoo.models.documents import Documents
 from model_zoo.specs.precision import Precision
 from model_zoo.stages import Runner, Stage, run_block
@@ -105,8 +106,10 @@ def _prepare(folder: str, threads: int) -> None:
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(folder) / "inductor")
     os.environ["TRITON_CACHE_DIR"] = str(Path(folder) / "triton")
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(threads)
+    from torch._dynamo import config as dynamo
     from torch._inductor import config
 
+    dynamo.recompile_limit = 8 * MOST_DEVICES  # the usual number, for each card
     config.compile_threads = threads
     config.fx_graph_cache = True
     config.cpp.dynamic_threads = True  # the owner may change their number later

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from msgspec.structs import replace
 from torch.nn import functional as F
 
 from client.compute import passes
@@ -21,11 +22,11 @@ from client.compute.readings import Readings
 from client.compute.replica import Replica
 from client.compute.requests import MatmulRate, Probe, Probed
 from client.compute.slicing import is_out_of_memory
+from client.devices import devices_of, torch_name
 from model_zoo.threads import limited_threads
 
 _DRIVERS = Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version")
 _PROCESSORS = Path("/proc/cpuinfo")
-_COPY_ELEMENTS = 16 << 20  # 64 MiB: larger than most caches
 _GPU_SIZES = (4096, 8192)  # smaller ones do not fill all its units
 _REPEATS = 5
 _LONG_S = 1.0
@@ -57,6 +58,15 @@ def select_device(name: str) -> torch.device:
     if problem := why_not(name):
         raise ShapeError(f"{name} cannot train here: {problem}")
     return _numbered(name)
+
+
+def select_devices(text: str) -> list[torch.device]:
+    """The devices that a text names, the first of which leads; see `select_device`."""
+    try:
+        names = devices_of(text)
+    except ValueError as error:
+        raise ShapeError(str(error)) from error
+    return [select_device(torch_name(name)) for name in names]
 
 
 def _numbered(name: str) -> torch.device:
@@ -110,24 +120,42 @@ def _train_a_little(device: torch.device) -> None:
 
 
 def probe(request: Probe) -> Probed:
-    """Measure matrix multiplication in each type of numbers, and copying."""
-    device = select_device(request.device)
+    """Measure matrix multiplication in each type of numbers.
+
+    Several devices are one: its speed is that of all, its memory what a stage may take in each.
+    """
+    devices = select_devices(request.device)
+    threads = max(1, request.threads // len(devices))
+    probed = [_probe(each, request.sizes, threads) for each in devices]
+    first = probed[0]
+    shared_by = len(probed) if devices[0].type == "cpu" else 1  # graphics cards have their own
+    rates = [
+        MatmulRate(of.size, of.dtype, math.fsum(each.rates[place].flop_per_s for each in probed))
+        for place, of in enumerate(first.rates)
+    ]
+    return replace(
+        first,
+        identity="; ".join(each.identity for each in probed),
+        rates=rates,
+        memory_total_bytes=min(each.memory_total_bytes for each in probed) // shared_by,
+        memory_available_bytes=min(each.memory_available_bytes for each in probed) // shared_by,
+    )
+
+
+def _probe(device: torch.device, wanted: list[int], threads: int) -> Probed:
     total, available = memory_bytes(device)
     rates: list[MatmulRate] = []
-    copy_rate = 0.0
-    if request.sizes:
+    if wanted:
         dtypes = [torch.float32] + [torch.bfloat16] * _knows_bf16(device)
-        sizes = request.sizes + _large_sizes(device, available)
-        with limited_threads(request.threads):
+        sizes = wanted + _large_sizes(device, available)
+        with limited_threads(threads):
             rates = [_matmul_rate(size, dtype, device) for dtype in dtypes for size in sizes]
-            copy_rate = _copy_rate(device)
     return Probed(
         device=str(device),
         identity=f"{_name(device)}, {total} bytes, torch {torch.__version__}",
         rates=rates,
         memory_total_bytes=total,
         memory_available_bytes=available,
-        copy_bytes_per_s=copy_rate,
         platform=platform_of(device),
         unused={kind: why for kind in _gpus() if (why := why_not(kind))},
     )
@@ -248,12 +276,6 @@ def _matmul_rate(size: int, dtype: torch.dtype, device: torch.device) -> MatmulR
     seconds = _least_seconds(lambda: torch.mm(left, left, out=product), device)
     name = str(dtype).removeprefix("torch.")
     return MatmulRate(size=size, dtype=name, flop_per_s=2 * size**3 / seconds)
-
-
-def _copy_rate(device: torch.device) -> float:
-    source = torch.zeros(_COPY_ELEMENTS, device=device)
-    target = torch.empty_like(source)
-    return source.nbytes / _least_seconds(lambda: target.copy_(source), device)
 
 
 def _least_seconds(run: Callable[[], object], device: torch.device) -> float:

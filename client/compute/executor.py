@@ -1,10 +1,10 @@
-"""Requests in, replies out: the worker without its process, one request at a time.
+"""Requests in, replies out: the worker without its process, one request at a time on each card.
 
 State: the opened stage, if any, the owner's limit on computing, and what is not answered yet. Every
-request is answered exactly once, `Save` and `HashTask` from threads of their own, all else from one
-thread in the order of the requests: copying a boundary to the host, sealing and sending it takes as
-long as a small pass, and the next task is computed meanwhile. No exception leaves `execute`: an
-error becomes a `Failed` reply and the stage stays unchanged.
+request is answered exactly once, `Save` and `HashTask` from threads of their own, all else from a
+thread of each card in the order of its requests: copying a boundary to the host, sealing and
+sending it takes as long as a small pass, and the next task is computed meanwhile. No exception
+leaves `execute`: an error becomes a `Failed` reply and the stage stays unchanged.
 """
 
 import sys
@@ -21,19 +21,17 @@ import torch
 from client.compute import allowance, device, passes, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
-from client.compute.compiling import CompiledBlocks, compile_blocks
+from client.compute.cards import Card, Cards
+from client.compute.compiling import compile_blocks
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.hashing import begin_hash
 from client.compute.payload import Buffer
-from client.compute.ranks import Ranks
 from client.compute.replica import Replica, open_replica
 from client.compute.requests import (
     Answer,
     AnyRequest,
     Done,
     Failed,
-    GatherSum,
-    JoinGroup,
     Load,
     Loaded,
     LoadStart,
@@ -41,7 +39,6 @@ from client.compute.requests import (
     Ping,
     Probe,
     Save,
-    ShareVersion,
     StageOpened,
 )
 from client.compute.slicing import halve, is_out_of_memory
@@ -67,7 +64,7 @@ _Result = tuple[Answer, Sequence[Buffer | Boundary]]
 
 _PASSES = ForwardTask | LossTask | BackwardTask | PassTask
 _ROUND = ContributeTask | ReduceTask | DecodeTask | ApplyTask
-_CHANGES = ApplyTask | Load | LoadStart | OpenStage | ShareVersion
+_CHANGES = ApplyTask | Load | LoadStart | OpenStage
 """Requests that change the tensors of the version."""
 _NO_GRADIENTS = _ROUND | CompareTask | ForwardTask | Probe | Ping
 """Requests that leave the gradients' scratch to the averager; so does a pass for the loss."""
@@ -78,7 +75,6 @@ class _Opened:
     replica: Replica
     averager: Averager
     auditor: Auditor
-    blocks: CompiledBlocks | None
 
 
 class Executor:
@@ -91,82 +87,99 @@ class Executor:
     def __init__(self, *, owns_process: bool = False) -> None:
         self._owns_process = owns_process
         self._opened: _Opened | None = None
-        self._ranks: Ranks | None = None
+        self._cards = Cards()
         self._saver = saving.Saver()
         self._hashes, self._hashing = ThreadPoolExecutor(1, "hashing"), Future[None]()
-        self._answers, self._answered = ThreadPoolExecutor(1, "answers"), Future[None]()
         self._hashing.set_result(None)
-        self._answered.set_result(None)
         self._throttle = allowance.Throttle()
 
     def execute(self, request: AnyRequest, payloads: Sequence[Buffer], send: Send) -> None:
-        """Execute one request, and have it answered by ``send`` in a thread; payloads are not used
-        after the return."""
+        """Execute one request, or have one of several cards do it, and have it answered by ``send``
+        in a thread; payloads may be used until then."""
         if isinstance(request, Save | HashTask):
             self._begin(request, send)
             return
+        card, beside_others = self._cards.begin(request)
+        if beside_others:
+            card.computing.submit(self._compute, card, request, payloads, send)
+        else:
+            self._compute(card, request, payloads, send)
+
+    def _compute(
+        self, card: Card, request: AnyRequest, payloads: Sequence[Buffer], send: Send
+    ) -> None:
         start = time.perf_counter()
         try:
-            self._make_way(request)
+            if card is self._cards.leader:
+                self._make_way(request)
             moment = self._throttle.begin()
             result = None
             while result is None:  # a pass that fails has changed nothing
                 try:
-                    result = self._run(request, payloads)
+                    result = self._run(card, request, payloads)
                 except Exception as error:
-                    lack = self._lack(request, error)
+                    lack = self._lack(card, request, error)
                 if result is None:
-                    self._run_otherwise(lack)
+                    _run_otherwise(card, lack)
+            if isinstance(request, _CHANGES):
+                self._cards.share(base=isinstance(request, LoadStart))
             if isinstance(request, Task):
                 self._throttle.rest(moment)
         except Exception as error:
-            result = self._failure(error), ()
-        reply = msgspec.structs.replace(result[0], seconds=time.perf_counter() - start)
-        self._answered = self._answers.submit(self._answer, reply, result[1], send)
+            result = self._failure(error, card), ()
+        seconds = time.perf_counter() - start
+        if isinstance(request, _PASSES):  # other cards compute meanwhile
+            seconds /= len(self._cards.all)
+        reply = msgspec.structs.replace(result[0], seconds=seconds)
+        card.answers.submit(self._answer, card, reply, result[1], send)
 
     def close(self) -> None:
         """Wait until all requests are answered."""
+        self._cards.wait()
         self._saver.wait()
         self._hashing.result()
-        self._answered.result()
 
-    def _answer(self, reply: Answer, payloads: Sequence[Buffer | Boundary], send: Send) -> None:
+    def _answer(
+        self, card: Card, reply: Answer, payloads: Sequence[Buffer | Boundary], send: Send
+    ) -> None:
         try:
             sent = [each.ready() if isinstance(each, Boundary) else each for each in payloads]
         except Exception as error:
-            reply, sent = self._failure(error), []
-        send(reply, sent)
+            reply, sent = self._failure(error, card), []
+        try:
+            send(reply, sent)
+        finally:
+            self._cards.answered(card)
 
     def _make_way(self, request: AnyRequest) -> None:
-        """Have threads be done with tensors that change, and the averager with the scratch."""
+        """Have threads be done with tensors that change, the averager with the scratch, and other
+        cards with the sum."""
         if isinstance(request, _CHANGES):
             self._saver.release()
             self._hashing.result()
+        if self._opened is None:
+            return
+        alone = isinstance(request, ApplyTask) and not request.bounds
+        moved = (alone or isinstance(request, ContributeTask)) and self._cards.gather()
         leaves = isinstance(request, _NO_GRADIENTS) or _is_for_loss(request)
-        if self._opened is not None and not leaves:
+        if moved or not leaves:
             self._opened.averager.forget_sums()
 
-    def _lack(self, request: AnyRequest, error: Exception) -> str:
+    def _lack(self, card: Card, request: AnyRequest, error: Exception) -> str:
         """Return what memory lacks for a request, in words; empty: compiled blocks have failed.
         Raises the error if running it otherwise is no use."""
         opened, lacks = self._opened, is_out_of_memory(error)
         if opened is not None and isinstance(request, _PASSES):
             if lacks:
                 return str(error).partition("\n")[0] or "it says no more"
-            if opened.blocks is not None and opened.blocks.gives_up(error):
+            if card.blocks is not None and card.blocks.gives_up(error):
                 traceback.print_exception(error, file=sys.stderr)
                 return ""
         if opened is not None and lacks:
-            opened.replica.drop_graphs()
+            card.replica.drop_graphs()
         raise error
 
-    def _run_otherwise(self, lack: str) -> None:
-        """Have the next pass run fewer sequences at once, or without graphs of compiled blocks."""
-        self._stage.replica.drop_graphs()  # all of them can be recomputed
-        if lack:
-            halve(self._stage.replica, lack)
-
-    def _run(self, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
+    def _run(self, card: Card, request: AnyRequest, payloads: Sequence[Buffer]) -> _Result:
         match request:
             case OpenStage():
                 return self._open(request), ()
@@ -175,15 +188,15 @@ class Executor:
             case Load() | LoadStart():
                 return self._load(request), ()
             case ForwardTask():
-                return passes.forward(self._stage.replica, request, payloads)
+                return passes.forward(card.replica, request, payloads)
             case LossTask():
-                return passes.forward_backward(self._stage.replica, request, payloads)
+                return passes.forward_backward(card.replica, request, payloads)
             case BackwardTask():
-                return passes.backward(self._stage.replica, request, payloads)
+                return passes.backward(card.replica, request, payloads)
             case PassTask(into="loss"):
-                return passes.evaluate(self._stage.replica, request, payloads)
+                return passes.evaluate(card.replica, request, payloads)
             case PassTask(into="less"):
-                return passes.subtract(self._stage.replica, request, payloads), ()
+                return passes.subtract(card.replica, request, payloads), ()
             case PassTask():
                 return self._stage.auditor.recompute(request, payloads), ()
             case ContributeTask():
@@ -204,15 +217,6 @@ class Executor:
                 return self._stage.auditor.compare(request, payloads), ()
             case Ping():
                 return Done(), ()
-            case JoinGroup():
-                self._ranks = Ranks(request)
-                return Done(), ()
-            case GatherSum():
-                return self._group.gather(self._stage.replica.at(request.step), request), ()
-            case ShareVersion():
-                if not request.advanced:
-                    self._stage.auditor.forget()
-                return self._group.share(self._stage.replica, request), ()
             case Save() | HashTask():
                 raise AssertionError("these are answered from threads of their own")
             case _:
@@ -224,28 +228,30 @@ class Executor:
             raise StageNotOpened("no stage is open")
         return self._opened
 
-    @property
-    def _group(self) -> Ranks:
-        if self._ranks is None:
-            raise StageNotOpened("this process has joined no group")
-        return self._ranks
-
     def _open(self, request: OpenStage) -> StageOpened:
-        chosen = device.select_device(request.device)
+        devices = device.select_devices(request.device)
         self._opened = None  # first free the memory of the previous stage
-        if self._owns_process:
-            allowance.enforce(request, chosen)
-        torch.set_num_threads(request.threads)
-        self._throttle = allowance.Throttle(request.compute_share, on_cpu=chosen.type == "cpu")
-        replica = open_replica(request, chosen)
-        device.warm_up(replica)
-        if request.choose_threads:
-            torch.set_num_threads(device.useful_threads(replica, request.threads))
-        averager = Averager(replica, follows=request.follows)
-        blocks, compiled = compile_blocks(request, replica, chosen)
-        auditor = Auditor(replica, averager)
-        self._opened = _Opened(replica, averager, auditor, blocks)
-        return StageOpened(parameters=replica.size, compiled=compiled)
+        cards = self._cards.emptied(devices)
+        threads = max(1, request.threads // len(devices))
+        torch.set_num_threads(threads)
+        self._throttle = allowance.Throttle(request.compute_share, on_cpu=devices[0].type == "cpu")
+        for each in devices if self._owns_process else ():
+            allowance.enforce(request, each)
+        said: list[str] = []
+        leader: Replica | None = None
+        for card, chosen in zip(cards, devices, strict=True):
+            replica = open_replica(request, chosen, leader)
+            device.warm_up(replica)
+            if leader is None and request.choose_threads:
+                torch.set_num_threads(device.useful_threads(replica, threads))
+            blocks, compiled = compile_blocks(request, replica, chosen)
+            card.hold(replica, blocks)
+            leader = leader or replica
+            said += [compiled] * (compiled not in said)
+        leader = cards[0].replica
+        averager = Averager(leader)
+        self._opened = _Opened(leader, averager, Auditor(leader, averager))
+        return StageOpened(parameters=leader.size, compiled="; ".join(said))
 
     def _load(self, request: Load | LoadStart) -> Loaded:
         replica = self._stage.replica
@@ -280,14 +286,22 @@ class Executor:
         except Exception as error:
             send(self._failure(error), ())
 
-    def _failure(self, error: Exception) -> Failed:
+    def _failure(self, error: Exception, card: Card | None = None) -> Failed:
         if is_out_of_memory(error):
             error = OutOfMemory(str(error).partition("\n")[0])
+        place = "" if card is None else card.place
         if isinstance(error, ComputeError):
-            said = str(error)
+            said = f"{place}{error}"
             return Failed(kind=error.kind, message=said, part=error.part, parts=error.parts)
         traceback.print_exception(error, file=sys.stderr)
-        return Failed(kind="internal", message=f"{type(error).__name__}: {error}")
+        return Failed(kind="internal", message=f"{place}{type(error).__name__}: {error}")
+
+
+def _run_otherwise(card: Card, lack: str) -> None:
+    """Have the next pass run fewer sequences at once, or without graphs of compiled blocks."""
+    card.replica.drop_graphs()  # all of them can be recomputed
+    if lack:
+        halve(card.replica, lack)
 
 
 def _is_for_loss(request: AnyRequest) -> bool:

@@ -12,12 +12,11 @@ import signal
 import socket
 import subprocess
 import sys
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar, cast, overload
+from typing import Any, Generic, TypeVar, cast, overload
 
 import msgspec
 import trio
@@ -114,38 +113,46 @@ class Call(Generic[AnswerT]):
         return cast(AnswerT, reply), payloads
 
 
-class Rank(NamedTuple):
-    """A process of a group, its device, and the passes that it has done."""
+class Worker:
+    """A worker process. Starting it takes the seconds that importing torch takes; calls
+    made meanwhile wait.
 
-    device: str
-    pid: int
-    passes: int
+    Make it in the thread that lives as long as the node. The kernel's parent-death signal follows
+    the thread that forked, not the process: a child started from a pool thread would be killed as
+    soon as that thread is retired.
 
+    Args:
+        command: starts the worker, ``WORKER_COMMAND`` if empty; gets `--fd` and `--parent`
+            appended.
 
-class Worker(ABC):
-    """A running worker as its owner sees it: one process, or a group of them (`group`)."""
+    Raises:
+        OSError: the process cannot be started.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, command: Sequence[str] = ()) -> None:
         self._waiting: dict[int, Call[Any]] = {}
         self._unsent, self._to_send = trio.open_memory_channel[Call[Any]](math.inf)
         self._next_id = 0
         self._death: WorkerDied | None = None
-        self._dead = trio.Event()
-
-    @property
-    @abstractmethod
-    def pids(self) -> tuple[int, ...]:
-        """Process ids of the worker, the one that leads first."""
+        self._talking = trio.CancelScope()
+        with ExitStack() as on_failure, ExitStack() as child_ends:
+            ours, theirs = socket.socketpair()
+            on_failure.callback(ours.close)
+            child_ends.callback(theirs.close)
+            stderr, stderr_end = os.pipe()
+            on_failure.callback(os.close, stderr)
+            child_ends.callback(os.close, stderr_end)
+            self._process = _spawn(command or WORKER_COMMAND, theirs.fileno(), stderr_end)
+            on_failure.pop_all()
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        self._output = trio.lowlevel.FdStream(stderr)
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._stderr_rest = b""
 
     @property
     def pid(self) -> int:
-        """Process id of the worker, or of the process that leads it."""
-        return self.pids[0]
-
-    @property
-    def ranks(self) -> tuple[Rank, ...]:
-        """The processes of a group; empty: the worker is no group."""
-        return ()
+        """Process id of the worker."""
+        return self._process.pid
 
     @overload
     async def call(
@@ -189,66 +196,6 @@ class Worker(ABC):
         self._unsent.send_nowait(call)
         return call
 
-    async def wait_death(self) -> WorkerDied:
-        """Wait until the worker is gone."""
-        await self._dead.wait()
-        return self._death or WorkerDied(0, ())
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the worker; waiting calls raise `WorkerDied`."""
-
-    @abstractmethod
-    async def run(self) -> None:
-        """Pass calls on until the worker dies or `close` is called; then no process is left."""
-
-    def _die(self, death: WorkerDied) -> None:
-        self._death = death
-        self._dead.set()
-        for call in self._waiting.values():
-            call.death = death
-            call.done.set()
-        self._waiting.clear()
-
-
-class WorkerProcess(Worker):
-    """A worker that is one process. Starting it takes the seconds that importing torch takes; calls
-    made meanwhile wait.
-
-    Make it in the thread that lives as long as the node. The kernel's parent-death signal follows
-    the thread that forked, not the process: a child started from a pool thread would be killed as
-    soon as that thread is retired.
-
-    Args:
-        command: starts the worker, ``WORKER_COMMAND`` if empty; gets `--fd` and `--parent`
-            appended.
-
-    Raises:
-        OSError: the process cannot be started.
-    """
-
-    def __init__(self, *, command: Sequence[str] = ()) -> None:
-        super().__init__()
-        self._talking = trio.CancelScope()
-        with ExitStack() as on_failure, ExitStack() as child_ends:
-            ours, theirs = socket.socketpair()
-            on_failure.callback(ours.close)
-            child_ends.callback(theirs.close)
-            stderr, stderr_end = os.pipe()
-            on_failure.callback(os.close, stderr)
-            child_ends.callback(os.close, stderr_end)
-            self._process = _spawn(command or WORKER_COMMAND, theirs.fileno(), stderr_end)
-            on_failure.pop_all()
-        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-        self._output = trio.lowlevel.FdStream(stderr)
-        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
-        self._stderr_rest = b""
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The process."""
-        return (self._process.pid,)
-
     def close(self) -> None:
         """Close the connection to the worker; it is then ended, and waiting calls raise
         `WorkerDied`."""
@@ -277,6 +224,13 @@ class WorkerProcess(Worker):
                     await self._read_stderr()
                 await self._output.aclose()
             self._die(WorkerDied(exit_code, self._stderr))
+
+    def _die(self, death: WorkerDied) -> None:
+        self._death = death
+        for call in self._waiting.values():
+            call.death = death
+            call.done.set()
+        self._waiting.clear()
 
     async def _until_broken(self, talk: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from client.compute.errors import ShapeError, StaleRequest
-from client.compute.followed import Followed
 from client.compute.inner_steps import InnerSteps
 from client.compute.offload import host_vectors, vectors_for
 from client.compute.outliers import OutlierFilter
@@ -281,12 +280,15 @@ def _is_fast(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def open_replica(request: OpenStage, device: torch.device) -> Replica:
+def open_replica(
+    request: OpenStage, device: torch.device, leader: Replica | None = None
+) -> Replica:
     """A replica at version 0.
 
     Args:
         request: describes it.
         device: where it is.
+        leader: a replica on another device that makes the versions for this one, too.
 
     Raises:
         ShapeError: the request contradicts itself; says how.
@@ -296,7 +298,7 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     except ValueError as error:
         raise ShapeError(str(error)) from error
     run, spec = request.manifest, request.manifest.model
-    if run.local_rounds is not None and request.follows:
+    if run.local_rounds is not None and leader is not None:
         raise ShapeError("in local rounds each device trains alone: start a volunteer for each")
     slot, home = _new_slot(request, part, device)
     slot.module.precision = precision_on(run.compute, fast_in_bf16=_is_fast(device))
@@ -306,10 +308,12 @@ def open_replica(request: OpenStage, device: torch.device) -> Replica:
     wire = Wire(run, request.swarm, request.stage, device)
     matrices = hidden_matrices(spec, part)
     inner = None
-    if run.local_rounds is not None:
+    if leader is not None:
+        optimizer = leader.optimizer
+    elif run.local_rounds is not None:
         optimizer, inner = _local(run.optimizer, run.local_rounds, flat, matrices, device)
     else:
-        make_optimizer = Followed if request.follows else flat_optimizer(run.optimizer)
+        make_optimizer = flat_optimizer(run.optimizer)
         optimizer = make_optimizer(flat.values, flat.decay_size, run.optimizer, matrices, home)
     samples = Samples(request) if request.corpus else None
     behind = run.stage_count - 1 - request.stage

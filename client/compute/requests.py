@@ -52,12 +52,6 @@ class StageOpened(Reply, frozen=True, kw_only=True):
     compiled: str = ""
 
 
-class VersionShared(Reply, frozen=True, kw_only=True):
-    """This rank has the first one's version; `digest` is the hex BLAKE2b-256 of its parameters."""
-
-    digest: str
-
-
 class Saved(Reply, frozen=True, kw_only=True):
     """The checkpoint is complete on disk. Its data begin at ``data_start`` of the file, and their
     leaves have these digests."""
@@ -93,8 +87,6 @@ class Probed(Reply, frozen=True, kw_only=True):
     rates: list[MatmulRate]
     memory_total_bytes: int
     memory_available_bytes: int
-    copy_bytes_per_s: float
-    """Within the device's memory."""
     platform: str = "cpu"
     """`cuda`, `rocm` or `mps`; or `cpu`."""
     unused: dict[str, str] = {}
@@ -129,10 +121,10 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
             come from `LoadStart`; until then they are zero.
         graphs_kept: most forward graphs held for their backward.
         threads: CPU threads; choose_threads: use fewer where that is as fast; device: `cpu`,
-            `cuda`, `cuda:1`, or `auto`.
+            `cuda`, `cuda:1`, or `auto`; or several, each with the whole stage: `cuda:0,cuda:1`.
         compute_share: percentage of the time that tasks may compute.
-        memory_bytes: limit of the stage's memory on the CPU, 0 for none; vram_share: percentage
-            of the GPU's memory.
+        memory_bytes: limit of the worker's memory on the CPU, 0 for none; vram_share: percentage
+            of each GPU's memory.
         offload: whether all vectors as long as the parameters, but these, lie in a GPU's host
             memory.
     """
@@ -161,47 +153,6 @@ class OpenStage(Request[StageOpened], frozen=True, kw_only=True):
     """How many kernels are compiled at once, where nobody else needs the cores."""
     corpus: str = ""
     """Folder of the training data, or of leaves of them, for the first stage."""
-    follows: bool = False
-    """Whether another rank of the group makes the versions and takes part in rounds: then nothing
-    is kept for them."""
-
-
-class JoinGroup(Request[Done], frozen=True, kw_only=True):
-    """Become one of the ranks that are one worker; the answer comes when all have joined.
-
-    Fields:
-        rank: from 0, which makes the versions; size: number of ranks.
-        device: of this rank; all are of one kind.
-        meet: path of a file in a private folder, by which they find each other.
-        timeout_s: seconds after which a rank that does not take part is given up.
-    """
-
-    rank: Count
-    size: Annotated[int, Meta(ge=2)]
-    device: str
-    meet: str
-    timeout_s: Positive
-
-
-class GatherSum(Request[Done], frozen=True, kw_only=True):
-    """Move the gradient sums of a step to the first rank, which adds them in the order of ranks.
-
-    Fields:
-        counted: the microbatches in the sum of each rank; those with none need not be asked.
-    """
-
-    step: Count
-    counted: list[list[Count]]
-
-
-class ShareVersion(Request[VersionShared], frozen=True, kw_only=True):
-    """Give all ranks the parameters of `version`, at which the first one is.
-
-    `advanced`: by an update, so that an audit goes on; otherwise it is given up.
-    """
-
-    version: Count
-    advanced: bool
 
 
 class Save(Request[Saved], frozen=True, kw_only=True):
@@ -241,7 +192,7 @@ class LoadStart(Request[Loaded], frozen=True, kw_only=True):
 
 
 class Probe(Request[Probed], frozen=True, kw_only=True):
-    """Measure a device; no stage needs to be open."""
+    """Measure a device, or several as one; no stage needs to be open."""
 
     sizes: list[Annotated[int, Meta(ge=1, le=16_384)]]
     """Of the matrices to multiply; empty: say what the device is, and measure nothing."""
@@ -253,10 +204,8 @@ class Ping(Request[Done], frozen=True):
     """Answer when everything before is done; no stage needs to be open."""
 
 
-AnyRequest = (
-    Task | OpenStage | Save | Load | LoadStart | Probe | Ping | JoinGroup | GatherSum | ShareVersion
-)
-AnyAnswer = Outcome | Done | StageOpened | VersionShared | Saved | Loaded | Probed | Failed
+AnyRequest = Task | OpenStage | Save | Load | LoadStart | Probe | Ping
+AnyAnswer = Outcome | Done | StageOpened | Saved | Loaded | Probed | Failed
 
 _REPLY_TYPES: dict[type, type[Answer]] = {
     request: get_args(vars(request)["__orig_bases__"][0])[0] for request in Request.__subclasses__()

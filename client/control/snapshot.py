@@ -191,16 +191,6 @@ class NetworkView(Struct, frozen=True, kw_only=True):
     links: int = 0
 
 
-class RankView(Struct, frozen=True, kw_only=True):
-    """A process of a compute worker that has several devices."""
-
-    device: str
-    pid: int
-    rss_bytes: int = 0
-    passes: int = 0
-    """Forward and backward passes done."""
-
-
 class TimeView(Struct, frozen=True, kw_only=True):
     """Shares of the time of the last steps; together 1."""
 
@@ -214,7 +204,7 @@ class TimeView(Struct, frozen=True, kw_only=True):
 
 
 class WorkerView(Struct, frozen=True, kw_only=True):
-    """A compute worker: a process, or one for each of several devices."""
+    """A compute worker, a process."""
 
     state: WorkerState = "absent"
     pid: int | None = None
@@ -222,9 +212,6 @@ class WorkerView(Struct, frozen=True, kw_only=True):
     rss_bytes: int = 0
     stage: int | None = None
     """The stage it computes; None: it stands by for the next one."""
-    ranks: list[RankView] = field(default_factory=list)
-    """Its processes, the one that leads first; ``pid`` is that one's, ``rss_bytes`` of all. Empty
-    where there is one."""
 
 
 class Counters(Struct, frozen=True, kw_only=True):

@@ -29,7 +29,6 @@ from client.control.snapshot import (
     NodeState,
     PauseView,
     PeerView,
-    RankView,
     ReplicaView,
     SeatView,
     Snapshot,
@@ -361,10 +360,12 @@ def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerVi
     if worker is None:
         state: WorkerState = "restarting" if restarts else "starting"
         return WorkerView(state=state, restarts=restarts, stage=stage)
-    ranks = [RankView(**rank._asdict(), rss_bytes=_rss(rank.pid)) for rank in worker.ranks]
-    rss = sum(rank.rss_bytes for rank in ranks) if ranks else _rss(worker.pid)
     return WorkerView(
-        state="running", pid=worker.pid, restarts=restarts, rss_bytes=rss, stage=stage, ranks=ranks
+        state="running",
+        pid=worker.pid,
+        restarts=restarts,
+        rss_bytes=_rss(worker.pid),
+        stage=stage,
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 from msgspec.structs import replace
 
-from client.compute.process import RequestFailed, WorkerDied
+from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.limits.cores import find_cores
@@ -35,7 +35,7 @@ from client.train.swarm.views import hosts
 from client.train.transfer.inventory import offer_stored
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.opening import advertised_bytes, check_fits
-from client.train.workers.pool import NewWorker, starter
+from client.train.workers.pool import NewWorker
 from protocol.effects import Explain
 
 USUAL_SEATS = 2
@@ -67,7 +67,7 @@ class Training:
         history: History,
         site: Site,
         pauses: Pauses,
-        new_worker: NewWorker | None = None,
+        new_worker: NewWorker = Worker,
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
         self._pauses = pauses
@@ -238,10 +238,9 @@ class Training:
 
     # --- parts -------------------------------------------------------------------------------
 
-    def _stages_of(self, new_worker: NewWorker | None) -> HeldStages:
+    def _stages_of(self, new_worker: NewWorker) -> HeldStages:
         """Return our stages, attached to the engine and the history."""
-        engine, devices = self._engine, self._site.settings.devices
-        new_worker = new_worker or starter(devices)
+        engine = self._engine
         held_stages = HeldStages(self._terms, new_worker)
         held_stages.pause = self._pause
         held_stages.buddies = Buddies(
@@ -272,14 +271,14 @@ class Training:
 
 
 def check_threads(settings: Settings) -> None:
-    """Check that every process on the processor gets one of the threads that the owner allows.
+    """Check that every part of the processor gets one of the threads that the owner allows.
 
     Raises:
-        UserError: there are more processes.
+        UserError: there are more parts.
     """
-    processes = len(settings.devices)
-    if settings.device.startswith("cpu") and 0 < settings.threads < processes:
-        words = f"{settings.device} are {processes} processes, and --threads is {settings.threads}"
+    parts = len(settings.devices)
+    if settings.device.startswith("cpu") and 0 < settings.threads < parts:
+        words = f"{settings.device} are {parts} devices, and --threads is {settings.threads}"
         raise UserError(words, "raise --threads, or name fewer devices", ExitCode.CONFIG)
 
 

@@ -286,7 +286,6 @@ def machine(now: Snapshot) -> Iterator[Fact]:
     yield "worker", _workers(workers, now.limits)
     yield _fact("limits", limits(now.limits))
     yield _fact("running", words.duration(now.uptime_s))
-    yield from _devices(now)
 
 
 def _workers(workers: Sequence[WorkerView], found: LimitsView) -> Line:
@@ -316,13 +315,6 @@ def limits(found: LimitsView) -> str:
         *(clean(word, 40) for word in found.when[:4]),
     ]
     return ", ".join(filter(None, told)) or f"none; {used} sent and received today"
-
-
-def _devices(now: Snapshot) -> Iterator[Fact]:
-    for worker in now.workers:
-        if worker.ranks and worker.stage is not None:
-            ranks = ", ".join(f"{rank.device} {rank.passes:,} passes" for rank in worker.ranks)
-            yield _fact("devices", ranks)
 
 
 # --- the network -----------------------------------------------------------------------------

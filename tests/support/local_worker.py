@@ -30,7 +30,6 @@ class LocalWorker:
         self._some = trio.Event()
         self._dead = self._hung = False
         self.pid = os.getpid()
-        self.ranks = ()
 
     async def run(self) -> None:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_context import Folders, Terms
 from client.train.transfer.leaf_supply import LeafSupply
-from client.train.workers.pool import NewWorker, starter
+from client.train.workers.pool import NewWorker
 from model_zoo.data import BUILT_IN
 from model_zoo.datasets.build import build
 from model_zoo.huggingface.imports import open_folder
@@ -170,7 +170,6 @@ class TestSwarm:
         nursery: trio.Nursery,
         run: RunChoices,
         *,
-        groups: bool = False,
         lora: int | None = None,
         heads: int = 2,
     ) -> None:
@@ -186,7 +185,6 @@ class TestSwarm:
         self.dead: list[Volunteer] = []
         self.cache_bytes = 2**30
         self.folder, self.hub, self._nursery = folder, hub, nursery
-        self._groups = groups
 
     async def add(
         self,
@@ -202,8 +200,8 @@ class TestSwarm:
     ) -> Volunteer:
         """Start a volunteer, link it to the others, assign it a stage; ``copies``: checkpoints that
         lie on its disk; ``text``: it has the training text; ``founder``: it has made the manifest;
-        ``starts``: it has what every stage of an imported model begins with; ``device``: where its
-        processes compute, if they are real ones; ``ahead_s``: its clock goes with the virtual time,
+        ``starts``: it has what every stage of an imported model begins with; ``device``: where it
+        computes; ``ahead_s``: its clock goes with the virtual time,
         and is ahead by so much.
         """
         number = len(self.volunteers) + len(self.dead)
@@ -233,9 +231,7 @@ class TestSwarm:
             memory_limit_bytes=memory_bytes,
         )
         terms = self._terms(engine, folder, number, own, self.data if text else None)
-        real = self._groups and "," in device
-        new_worker = starter(own.devices) if real else _local(workers)
-        held_stages = HeldStages(terms, new_worker)
+        held_stages = HeldStages(terms, _local(workers))
         engine.held_stages = history.seats = held_stages
         life = trio.CancelScope()
         self._nursery.start_soon(_within, life, engine.run, history.run, held_stages.run)
@@ -411,15 +407,13 @@ async def _within(scope: trio.CancelScope, *tasks: Callable[[], Awaitable[None]]
 async def open_swarm(
     folder: Path,
     *,
-    groups: bool = False,
     lora: int | None = None,
     heads: int = 2,
     **choices: Any,
 ) -> AsyncIterator[TestSwarm]:
     """A swarm without volunteers; ``choices`` are those of a founder.
 
-    With ``lora`` adapters of that rank are trained; ``heads`` are those of attention. With
-    ``groups`` workers of several devices are processes, for tests on the real clock.
+    With ``lora`` adapters of that rank are trained; ``heads`` are those of attention.
     """
     fields: dict[str, Any] = {
         "name": "test",
@@ -432,11 +426,10 @@ async def open_swarm(
         "boundary_codec": "fp32",
         "averaging_codec": "fp32",
     }
-    threads = nullcontext() if groups else threads_at_once()
-    with threads:
+    with threads_at_once():
         async with open_memory_hub() as hub, trio.open_nursery() as nursery:
             run = RunChoices(**{**fields, **choices})
-            yield TestSwarm(folder, hub, nursery, run, groups=groups, lora=lora, heads=heads)
+            yield TestSwarm(folder, hub, nursery, run, lora=lora, heads=heads)
             nursery.cancel_scope.cancel()
 
 

@@ -7,28 +7,13 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from client.compute.group import new_group
-from client.compute.process import Worker, WorkerProcess
+from client.compute.process import Worker
 
 
 @asynccontextmanager
 async def open_worker(*, command: Sequence[str] = ()) -> AsyncIterator[Worker]:
-    """A worker that is one process; as ``WorkerProcess``."""
-    async with running(WorkerProcess(command=command)) as worker:
-        yield worker
-
-
-@asynccontextmanager
-async def open_group(devices: Sequence[str], timeout_s: int = 60) -> AsyncIterator[Worker]:
-    """A worker of one process per device; as ``new_group``."""
-    async with running(new_group(devices, timeout_s)) as worker:
-        yield worker
-
-
-@asynccontextmanager
-async def running(worker: Worker) -> AsyncIterator[Worker]:
-    """Run a worker, and close it."""
-    failure: Exception | None = None
+    """A running worker; as ``Worker``."""
+    worker, failure = Worker(command=command), None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(worker.run)
         try:

@@ -104,9 +104,7 @@ def this_machine(home: Home, compute: Compute) -> Machine:
     """Return what this machine would offer to a swarm that computes so: measured now, its line as
     measured so far or a household's."""
     from client.compute.device import probe
-    from client.compute.group import together
     from client.compute.requests import Probe
-    from client.devices import torch_name
     from client.limits.cores import find_cores
     from client.train.machine.capacity import (
         MEMORY_SHARE,
@@ -119,9 +117,8 @@ def this_machine(home: Home, compute: Compute) -> Machine:
 
     settings = home.settings
     own = settings.threads or find_cores().usable
-    devices, threads = settings.devices, max(1, own // len(settings.devices))
-    probes = [Probe(sizes=PROBE_SIZES, device=torch_name(d), threads=threads) for d in devices]
-    capacity = capacity_of(together(list(map(probe, probes))), settings.device, own)
+    found = probe(Probe(sizes=PROBE_SIZES, device=settings.device, threads=own))
+    capacity = capacity_of(found, settings.device, own)
     up, down = line_rates(kept_line(home.folders.data), settings)
     memory = usable_memory_bytes(capacity, settings)
     speed = capacity.peak_flops(compute) * settings.compute_share / 100

@@ -29,7 +29,6 @@ class DeviceFigures(Struct, frozen=True):
     device: str
     flop_per_s: dict[str, float]
     """By dtype, the best of the matrix sizes."""
-    copy_bytes_per_s: float
     memory_total_bytes: int
     memory_available_bytes: int
 
@@ -89,7 +88,7 @@ def bench(*, device: str = "auto", threads: int = 1) -> None:
 
 
 def measure_device(device: str, threads: int) -> DeviceFigures:
-    """Return multiply-add and copy rates and the memory of a device."""
+    """Return multiply-add rates and the memory of a device."""
     from client.compute.device import probe
     from client.compute.errors import ShapeError
     from client.compute.requests import Probe
@@ -105,7 +104,6 @@ def measure_device(device: str, threads: int) -> DeviceFigures:
     return DeviceFigures(
         device=found.device,
         flop_per_s=best,
-        copy_bytes_per_s=found.copy_bytes_per_s,
         memory_total_bytes=found.memory_total_bytes,
         memory_available_bytes=found.memory_available_bytes,
     )

@@ -394,7 +394,7 @@ class HeldStageDriver:
             audits=self._context.audits,
             evaluation=manifest.evaluation,
             amendments=terms.amendments(),
-            at_once=terms.settings.ranks,
+            at_once=len(terms.settings.devices),
             number_bytes=CODECS[manifest.averaging_codec].bytes_per_number,
         )
 

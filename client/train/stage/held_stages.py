@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from client.compute.process import WorkerProcess
+from client.compute.process import Worker
 from client.errors import UserError
 from client.train.machine.disk_room import NoRoom
 from client.train.ports import Take
@@ -44,7 +44,7 @@ COPY_S = 60.0
 class HeldStages(StageContext):
     """See the module's docstring; it is what its stages share."""
 
-    def __init__(self, terms: Terms, new_worker: NewWorker = WorkerProcess) -> None:
+    def __init__(self, terms: Terms, new_worker: NewWorker = Worker) -> None:
         super().__init__(terms, new_worker)
         self.newest = [0] * terms.manifest.stage_count
         """Newest version ever seen served, by stage."""

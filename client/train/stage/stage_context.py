@@ -111,7 +111,7 @@ class StageContext(StageHolder):
         """Whether the view is one of our lineage."""
         self.owner, self.terms = terms.ports, terms
         self.workers = WorkerPool(new_worker)
-        self.scheduler = TaskScheduler(terms.settings.ranks)
+        self.scheduler = TaskScheduler(len(terms.settings.devices))
         self.time_spent = TimeSpent(terms.settings.compute_share)
         self.memory_budget = MemoryBudget(terms.manifest, terms.usable_bytes, terms.devices)
         self.counters = Counters(terms.ports, terms.event_sink)

@@ -28,18 +28,18 @@ class Devices:
     """The devices of one worker.
 
     Fields:
-        ranks: their number; 1: there is no group.
+        count: their number.
         host_bytes: memory beside theirs, for vectors that are offloaded; 0: there is no other.
         offload: whether vectors lie there: always, never, or where a stage does not fit otherwise.
     """
 
-    ranks: int = 1
+    count: int = 1
     host_bytes: int = 0
     offload: Literal["auto", "on", "off"] = "off"
 
     def can_offload(self, size_bytes: int) -> bool:
-        """Whether vectors of so many bytes may lie with the host; those of a group do not."""
-        allowed = self.offload != "off" and self.ranks == 1 and self.host_bytes > 0
+        """Whether vectors of so many bytes may lie with the host; not those of several devices."""
+        allowed = self.offload != "off" and self.count == 1 and self.host_bytes > 0
         return allowed and self.can_hold(size_bytes)
 
     def can_hold(self, size_bytes: int) -> bool:
@@ -58,7 +58,7 @@ def devices_now(settings: Settings, *, has_host: bool) -> Devices:
         has_host: whether GPUs compute, and their host has memory of its own.
     """
     free_bytes = int(_HOST_SHARE * psutil.virtual_memory().available) if has_host else 0
-    return Devices(settings.ranks, free_bytes, settings.offload)
+    return Devices(len(settings.devices), free_bytes, settings.offload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def fit_stage(
         return fit
     offload = devices.can_offload(0)
     least = Holding(manifest, stage, reruns_blocks=True, offload=offload).need
-    each = " of each device" if devices.ranks > 1 else ""
+    each = " of each device" if devices.count > 1 else ""
     host_bytes = least.offloaded_bytes
     elsewhere = f" and {_mib(host_bytes)} of the host's memory" if host_bytes else ""
     raise UserError(
@@ -154,9 +154,9 @@ def check_fits(manifest: Manifest, available_bytes: int, devices: Devices = ONE)
         UserError: for none; says what the last one tried needs. Or the devices are several, and
             rounds are local.
     """
-    if manifest.local_rounds is not None and devices.ranks > 1:
+    if manifest.local_rounds is not None and devices.count > 1:
         raise UserError(
-            f"this swarm's rounds are local, and {devices.ranks} devices cannot share one",
+            f"this swarm's rounds are local, and {devices.count} devices cannot share one",
             "start a volunteer for each device: with its own VOLUNTEER_HOME and --devices N",
             ExitCode.CONFIG,
         )

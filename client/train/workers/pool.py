@@ -6,30 +6,21 @@ processes; their tasks and the consequences of a death concern their borrower.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 
 import trio
 
-from client.compute.group import new_group
-from client.compute.process import Worker, WorkerProcess
+from client.compute.process import Worker
 
 NewWorker = Callable[[], Worker]
 """Starts a worker, which the pool runs; raises ``OSError`` if no process can be started."""
 
 
-def starter(devices: Sequence[str]) -> NewWorker:
-    """Return what starts a worker on devices: a process, or a group of one for each."""
-    if len(devices) > 1:
-        return partial(new_group, tuple(devices))
-    return WorkerProcess
-
-
 class WorkerPool:
     """Provides worker processes, which run in the pool's own tasks."""
 
-    def __init__(self, new_worker: NewWorker = WorkerProcess) -> None:
+    def __init__(self, new_worker: NewWorker = Worker) -> None:
         self._new_worker = new_worker
         self._nursery: trio.Nursery | None = None
         self.idle: Worker | None = None

@@ -47,6 +47,5 @@ def rates(asked: argparse.Namespace) -> Found:
     return {
         "device": reply.identity,
         "tflops": {dtype: rate / 1e12 for dtype, rate in best.items()},
-        "copy_gb_s": reply.copy_bytes_per_s / 1e9,
         "peak_flop_per_s": best["float32" if asked.device == "cpu" else "bfloat16"],
     }

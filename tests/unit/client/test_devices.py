@@ -53,7 +53,7 @@ def test_a_stage_may_take_what_each_device_has() -> None:
     assert usable_memory_bytes(card, Settings(device="cuda:0,cuda:1", vram_share=50)) == 500
 
 
-def test_every_process_needs_a_thread() -> None:
+def test_every_device_of_the_processor_needs_a_thread() -> None:
     for fine in (
         Settings(device="cpu:0,cpu:1", threads=2),
         Settings(device="cpu:0,cpu:1"),
@@ -61,5 +61,5 @@ def test_every_process_needs_a_thread() -> None:
         Settings(device="cpu", threads=1),
     ):
         check_threads(fine)
-    with pytest.raises(UserError, match="2 processes, and --threads is 1"):
+    with pytest.raises(UserError, match="2 devices, and --threads is 1"):
         check_threads(Settings(device="cpu:0,cpu:1", threads=1))

@@ -369,7 +369,7 @@ def test_a_card_is_as_fast_as_it_is_in_the_runs_type_of_numbers(
 ) -> None:
     rates = [MatmulRate(768, "float32", 1e12), MatmulRate(768, "bfloat16", 9e12)]
     size = {"memory_total_bytes": 10**10, "memory_available_bytes": 10**10}
-    card = Probed(seconds=1.0, device="cuda:0", rates=rates, copy_bytes_per_s=1e9, **size)
+    card = Probed(seconds=1.0, device="cuda:0", rates=rates, **size)
     monkeypatch.setattr("client.compute.device.probe", lambda request: card)
     assert this_machine(find_home(), compute).flop_per_s == speed
 

@@ -25,7 +25,7 @@ from client.compute.frames import (
     unpack_body,
     unpack_header,
 )
-from client.compute.process import Call, WorkerProcess
+from client.compute.process import Call, Worker
 from client.compute.requests import Done, Failed, Ping
 from client.compute.worker import _answer, serve
 from protocol.pipeline.effects import BackwardTask, ForwardTask, Outcome
@@ -185,7 +185,7 @@ def test_the_way_from_a_frame_to_the_device_is_short(connected, monkeypatch) -> 
 
     monkeypatch.setattr(torch.autograd, "backward", traced)
     serve(channel)
-    assert ways[-1] == ["serve", "execute", "_run", "backward", "run_back"]
+    assert ways[-1] == ["serve", "execute", "_compute", "_run", "backward", "run_back"]
 
 
 def test_a_frame_cut_short_means_that_the_node_is_gone(connected) -> None:
@@ -229,9 +229,9 @@ async def test_answers_are_read_from_a_stream_however_it_is_cut(size: int) -> No
         assert call.answer == ((Done(), payloads) if given_bytes is data else None)
 
 
-def waiting() -> tuple[WorkerProcess, Call[Any]]:
+def waiting() -> tuple[Worker, Call[Any]]:
     """What talks to a worker, without one; it waits for the answer to request 7."""
-    made = WorkerProcess.__new__(WorkerProcess)
+    made = Worker.__new__(Worker)
     call = Call[Any](7, MESSAGE, ())
     made._waiting = {7: call}
     return made, call

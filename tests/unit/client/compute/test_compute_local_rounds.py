@@ -216,8 +216,8 @@ def test_of_two_neither_goes_further_than_the_other_or_a_usual_round(lie: float)
         assert float(went @ honest) > 0.2 * float(honest @ honest)
 
 
-def test_each_device_of_a_group_would_train_alone() -> None:
+def test_each_of_several_devices_would_train_alone() -> None:
     worker = LocalWorker()
-    failed = worker.fails(open_request(0, [4], local_rounds=LOCAL, follows=True))
+    failed = worker.fails(open_request(0, [4], local_rounds=LOCAL, device="cpu:0,cpu:1"))
     assert failed.kind == "shape"
     assert "a volunteer for each" in failed.message

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from client.compute.process import RequestFailed, WorkerDied, WorkerProcess
+from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.compute.requests import Ping
 from protocol.pipeline.effects import ContributeTask, ForwardTask, LossTask
 from tests.support.compute_stages import open_request, tokens_of
@@ -68,7 +68,7 @@ NOTHING = Ping()
 
 
 @asynccontextmanager
-async def echoing() -> AsyncIterator[WorkerProcess]:
+async def echoing() -> AsyncIterator[Worker]:
     """A worker that sends back what it gets, and has got something."""
     with trio.fail_after(TIMEOUT_S):
         async with open_worker(command=ECHO_WORKER) as worker:

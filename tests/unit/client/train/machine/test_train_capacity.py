@@ -29,7 +29,6 @@ class Measures:
             ],
             memory_total_bytes=1,
             memory_available_bytes=1,
-            copy_bytes_per_s=7.0,
         )
 
     async def call(self, request: Any) -> tuple[Probed, list[bytes]]:

@@ -46,6 +46,7 @@ class Held:
         self.around.owner.notary.promised.return_value = (0, 0)
         self.around.terms.me = ME
         self.around.terms.manifest = manifest(peer(1))
+        self.around.terms.settings.devices = ("cpu",)
         self.around.terms.history.is_kept.return_value = False
         self.around.terms.history.lineage = SimpleNamespace(version=5, era=9, electors=(OTHER,))
         self.around.terms.amendments.return_value = SimpleNamespace(steps=1000)

@@ -1,0 +1,206 @@
+"""The devices of a worker, each with the whole stage: one volunteer, all of its cards.
+
+Microbatches are dealt out: a microbatch belongs to one card from its first request on, because its
+graph and its gradient are there. Each card computes in a thread of its own.
+
+The first card leads. It makes the versions, takes part in rounds, audits and saves; before a
+contribution the gradient sums are moved to it, and after an update it gives the parameters to the
+others. So all have the same bits, and the node sees one worker with one ledger.
+
+Passes of different microbatches overlap and may be answered in another order; everything that moves
+a sum or makes a version waits until all before it are answered, and what comes after waits for it.
+A single card computes in the thread that asks, one request at a time.
+
+State: the cards; which microbatch belongs to which.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from client.compute.compiling import CompiledBlocks
+from client.compute.errors import StageNotOpened
+from client.compute.replica import Replica
+from client.compute.requests import AnyRequest
+from protocol.pipeline.effects import (
+    BackwardTask,
+    CompareTask,
+    DecodeTask,
+    ForwardTask,
+    KeepVersionTask,
+    LossTask,
+    PassTask,
+    ReduceTask,
+)
+
+MOST_ASKED: Final = 4
+"""Requests that a card has at a time, with all that they carry: one is computed, others wait."""
+
+_DEALT = ForwardTask | LossTask | BackwardTask | PassTask
+_LED = ReduceTask | DecodeTask | KeepVersionTask | CompareTask
+"""Requests that the first card executes beside passes of the others."""
+
+
+class Card:
+    """A device with a replica, once a stage is opened.
+
+    Args:
+        place: its device, for the owner, where there are several.
+    """
+
+    def __init__(self, place: str = "") -> None:
+        self.place = place
+        self._replica: Replica | None = None
+        self.blocks: CompiledBlocks | None = None
+        """What runs the blocks compiled, if something does."""
+        self.computing = self.answers = ThreadPoolExecutor(1, "answers")
+        self.asked = 0
+        """Requests that are not answered."""
+
+    @property
+    def replica(self) -> Replica:
+        """The stage.
+
+        Raises:
+            StageNotOpened: there is none.
+        """
+        if self._replica is None:
+            raise StageNotOpened("no stage is open")
+        return self._replica
+
+    def hold(self, replica: Replica, blocks: CompiledBlocks | None) -> None:
+        """Compute with a replica from now on, with as many threads as the caller's."""
+        self._replica, self.blocks = replica, blocks
+        prepare = partial(_prepare, replica.wire.device, torch.get_num_threads())
+        self.computing = ThreadPoolExecutor(1, "computing", prepare)
+
+
+def _prepare(device: torch.device, threads: int) -> None:
+    """Prepare a card's thread."""
+    torch.set_num_threads(threads)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
+class Cards:
+    """See the module's docstring."""
+
+    def __init__(self) -> None:
+        self.leader, self.others = Card(), list[Card]()
+        self._homes: dict[int, Card] = {}
+        self._changed = threading.Condition()
+
+    @property
+    def all(self) -> list[Card]:
+        """The cards, the one that leads first."""
+        return [self.leader, *self.others]
+
+    def emptied(self, devices: Sequence[torch.device]) -> list[Card]:
+        """Give up all replicas; return a card for each of these devices."""
+        self.leader._replica = self.leader.blocks = None
+        self.leader.place = f"{devices[0]}: " if len(devices) > 1 else ""
+        self.others = [Card(f"{device}: ") for device in devices[1:]]
+        return self.all
+
+    def begin(self, request: AnyRequest) -> tuple[Card, bool]:
+        """Wait until a request may begin; return its card, and whether this one computes it in its
+        own thread, beside others."""
+        beside = bool(self.others) and isinstance(request, _DEALT | _LED)
+        with self._changed:
+            if beside:
+                self._changed.wait_for(lambda: self._card_of(request).asked < MOST_ASKED)
+            elif self.others:
+                self._changed.wait_for(self._is_quiet)
+            card = self._card_of(request)
+            card.asked += 1
+            if isinstance(request, _DEALT):
+                self._homes.setdefault(request.microbatch, card)
+        return card, beside
+
+    def answered(self, card: Card) -> None:
+        """A request of a card is answered."""
+        with self._changed:
+            card.asked -= 1
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Return when all requests are answered."""
+        with self._changed:
+            self._changed.wait_for(self._is_quiet)
+
+    def _is_quiet(self) -> bool:
+        return not any(card.asked for card in self.all)
+
+    def _card_of(self, request: AnyRequest) -> Card:
+        if not isinstance(request, _DEALT):
+            return self.leader
+        if isinstance(request, PassTask) and request.into == "audit":
+            return self.leader
+        held = Counter(self._homes.values())
+        least_busy = min(self.all, key=lambda card: (card.asked, held[card]))
+        return self._homes.get(request.microbatch, least_busy)
+
+    def gather(self) -> bool:
+        """Move what the other cards have counted to the first one, in their order, by its scratch;
+        return whether there was anything.
+
+        Raises:
+            SystemExit: a card has failed: what is counted is not known any more.
+        """
+        slot = self.leader.replica.slot
+        having = [card for card in self.others if card.replica.counted]
+        for card in having:
+            theirs = card.replica.slot
+            with _all_or_none(card):
+                slot.gradient_sum.add_(slot.flat.gradients.copy_(theirs.gradient_sum))
+                theirs.gradient_sum.zero_()
+            slot.counted.update(theirs.counted)
+            self._homes.update(dict.fromkeys(theirs.counted, self.leader))
+            theirs.counted.clear()
+        return bool(having)
+
+    def share(self, *, base: bool = False) -> None:
+        """Give all cards the first one's version.
+
+        Args:
+            base: with what is frozen beside adapters.
+
+        Raises:
+            SystemExit: a card has failed, or got other numbers.
+        """
+        self._homes.clear()
+        leader = self.leader.replica
+        for card in self.others:
+            own = card.replica
+            with _all_or_none(card):
+                own.begin(leader.version)
+                own.parameters.copy_(leader.parameters)
+                if _checksum(own.parameters) != _checksum(leader.parameters):
+                    raise ArithmeticError("its parameters are not the first card's")
+                if base:
+                    named = leader.module.named_parameters()
+                    frozen = {name: each.data for name, each in named if not each.requires_grad}
+                    own.load_base({name: each.to(own.wire.device) for name, each in frozen.items()})
+
+
+@contextmanager
+def _all_or_none(card: Card) -> Iterator[None]:
+    """End the process where an exchange with a card fails halfway."""
+    try:
+        yield
+    except Exception as error:
+        raise SystemExit(f"{card.place}it failed beside other cards: {error}") from error
+
+
+def _checksum(values: Tensor) -> int:
+    """Sum of the bits of numbers in fp32."""
+    return int(values.view(torch.int32).sum(dtype=torch.int64))
