@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from protocol.manifest import StageCost
-from protocol.rounds.shards import heeded, round_s, segments, shares
+from protocol.rounds.shards import owning, round_s, segments, shares
 
 AVERAGING_TRIPS = 2.5
 """Round trips in a round: plan, contributions, sums, hashes and commit are five messages in a row
@@ -249,7 +249,7 @@ def _lines(members: Sequence[Machine]) -> list[tuple[float, float]]:
 
 def _owned(members: Sequence[Machine], elements: float) -> list[float]:
     """Return the share of the gradient that each replica owns."""
-    return shares(heeded(_lines(members), segments(int(elements), len(members))))
+    return shares(owning(_lines(members), segments(int(elements), len(members))))
 
 
 def _stage_terms(

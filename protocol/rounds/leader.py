@@ -43,7 +43,7 @@ from protocol.rounds.plans import REFUSED, most_common, split
 from protocol.rounds.proposer import Proposer, State
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import Report, vouched_sum
-from protocol.rounds.shards import segmented, shard_bounds, uplinks
+from protocol.rounds.shards import owners, segmented, shard_bounds
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, Commit, LedgerReport, Plan, Ready, Vote
 from protocol.wire.parts import Decree
@@ -420,13 +420,13 @@ class RoundLeader:
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
         arriving |= {peer for peer in self._serving_step() if peer not in members}
         observers = self._admissions.observers(arriving, members, now)
-        lines = uplinks(stage, members, self._size)
+        owns = owners(stage, members, self._size)
         self._plan = Plan(
             stage=self._place.stage,
             step=self.step,
             attempt=self.proposer.attempt,
             members=split(self.reports, members, self.step, self._place.per_step),
-            bounds=segmented(shard_bounds(self._size, lines)),
+            bounds=segmented(shard_bounds(self._size, owns)),
             observers=list[str](observers),
             state=most_common(
                 [self.reports[peer].said.state for peer in members], self._member.state
