@@ -6,15 +6,12 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import ANSWER_S, LOST_S
-from protocol.pipeline.timing import Timing
-from protocol.seat import leases as leases_module
 from protocol.seat.leases import Leases
 from protocol.wire.messages import Lease, LeaseRequest
 from tests.support.effects import sent
@@ -182,87 +179,3 @@ class TestTakingOver:
         desk.reports[A] = report()
         desk.ask(A, 1)
         assert desk.granted(1.0) == [(A, True, [16])]
-
-
-class TestSecondLeases:
-    """B has nothing to do, nothing is free, and A has had its two for long."""
-
-    def led(self) -> tuple[Desk, float]:
-        """A step whose first six microbatches were done, three by each, in a second each."""
-        desk, now = Desk(), 0.0
-        desk.reports = {A: report(), B: report()}
-        for _ in range(3):
-            for peer in (A, B):
-                desk.ask(peer, 1)
-            for peer, _, ids in desk.granted(now):
-                desk.reports[peer] = report({*desk.reports[peer].done, *ids})
-            now += 1.0
-            desk.grant(now)
-        desk.ask(A, 2)
-        assert desk.granted(now) == [(A, False, [22, 23])]
-        desk.reports[A] = report(desk.reports[A].done, {22, 23})
-        desk.ask(B, 4)
-        assert desk.grant(now) == []
-        return desk, now
-
-    def second(self, desk: Desk, now: float) -> list[int]:
-        """Ids that B gets as well now."""
-        found = desk.granted(now)
-        assert all(peer == B and again for peer, again, _ in found)
-        return [m for _, _, ids in found for m in ids]
-
-    def finishes(self, desk: Desk, peer: PeerId, *ids: int) -> None:
-        said = desk.reports[peer]
-        desk.reports[peer] = report({*said.done, *ids}, said.in_flight - {*ids})
-
-    def test_the_last_of_two_once_the_first_is_late_and_why(self) -> None:
-        desk, now = self.led()
-        assert desk.grant(now + 1.4) == [], "B needs a second for one itself"
-        effects = desk.grant(now + 1.5)
-        assert leases_of(effects) == [(B, True, [23])]
-        assert "nothing left" in next(e.words for e in effects if isinstance(e, Explain))
-
-    def test_a_single_one_when_it_is_late(self) -> None:
-        desk, now = self.led()
-        self.finishes(desk, A, 23)
-        assert desk.grant(now) == []
-        due = desk.leases.next_deadline()
-        assert 1 < due - now < 4
-        assert self.second(desk, due) == [22]
-
-    def test_one_at_a_time_and_each_once(self) -> None:
-        desk, now = self.led()
-        assert self.second(desk, now + 9) == [23]
-        assert self.second(desk, now + 90) == [], "B is busy with it"
-        self.finishes(desk, B, 23)
-        desk.ask(B, 4)
-        assert self.second(desk, now + 91) == [22]
-        self.finishes(desk, B, 22)
-        assert self.second(desk, now + 920) == []
-
-    def test_a_quarter_of_the_step_at_most(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(leases_module, "SHARE", PER_STEP)
-        desk, now = self.led()
-        assert self.second(desk, now + 9) == [23]
-        self.finishes(desk, B, 23)
-        desk.ask(B, 4)
-        assert self.second(desk, now + 90) == []
-
-    def test_not_to_one_that_is_busy_or_unknown(self) -> None:
-        desk, now = self.led()
-        desk.reports[B] = report(desk.reports[B].done, {21})
-        assert self.second(desk, now + 9) == []
-        desk.reports[B] = report(desk.reports[B].done)
-        desk.leases._timings[B] = Timing()
-        assert self.second(desk, now + 9) == []
-
-    def test_a_dead_first_holder_leaves_it_to_the_second(self) -> None:
-        desk, now = self.led()
-        assert self.second(desk, now + 9) == [23]
-        desk.reports[B] = report(desk.reports[B].done, {23})
-        desk.grant(now + 9.5)
-        desk.lose(A)
-        desk.ask(B, PER_STEP)
-        got = self.second(desk, now + 10)
-        assert 22 in got
-        assert 23 not in got
