@@ -260,10 +260,6 @@ class Deliveries:
             self._clear(delivery)
             self._given_away[microbatch] = delivery
 
-    def was_rerouted(self, microbatch: int) -> bool:
-        """Return whether a microbatch has been sent more than once."""
-        return (delivery := self._open.get(microbatch)) is not None and delivery.again
-
     # --- time ------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[PipelineEffect]:

@@ -22,7 +22,6 @@ from protocol.pipeline.effects import (
     DropStep,
     Fault,
     ForwardTask,
-    GradientAccepted,
     Keep,
     LossTask,
     Outcome,
@@ -296,11 +295,8 @@ class Pipeline:
             return []
         state.giver, state.came_back = sender, digest
         self._microbatches.move(state, Phase.RETURNED)
-        accepted = GradientAccepted(
-            state.step, state.microbatch, self._deliveries.was_rerouted(state.microbatch)
-        )
         keep = Keep((PayloadKey(state.step, "grad_in", state.microbatch),))
-        return [keep, accepted, *self._schedule(now)]
+        return [keep, *self._schedule(now)]
 
     # --- the worker's outcomes -------------------------------------------------------------
 
