@@ -104,7 +104,8 @@ class Delivery:
 
 
 class Deliveries:
-    """All deliveries of one replica, of the current step and of steps the next stage lacks.
+    """All deliveries of one replica, of the current step and of steps the next stage lacks. ``now``
+    is monotonic seconds.
 
     Args:
         next_stage: where they go.
@@ -115,8 +116,6 @@ class Deliveries:
         self._open: dict[int, Delivery] = {}
         self._awake: dict[int, Delivery] = {}
         """Deliveries that may need action, few of a large step; touching another one wakes it."""
-        self._given_away: dict[int, Delivery] = {}
-        """Discarded while replicas may still send their gradients: they are not to blame."""
         self.next_hop = NextHop()
         self._rates: Rates = {}
         self._live: set[PeerId] = set()
@@ -130,18 +129,11 @@ class Deliveries:
     def start(self, step: int, microbatch: int, *, again: bool, now: float) -> list[PipelineEffect]:
         """Deliver a boundary whose bytes the driver now holds.
 
-        Args:
-            step: the step.
-            microbatch: its id.
-            again: a replica sent it before us, so the next stage may hold it.
-            now: monotonic seconds.
+        ``again``: a replica sent it before us, so the next stage may hold it.
         """
-        old = self._given_away.pop(microbatch, None)
         if microbatch in self._open:
             return []
         delivery = self._open[microbatch] = Delivery(step, microbatch, again=again)
-        if old is not None and old.step == step:
-            delivery.attempt, delivery.sent_to, delivery.again = old.attempt, old.sent_to, True
         return self._route(delivery, now)
 
     def update(
@@ -177,13 +169,8 @@ class Deliveries:
         return effects
 
     def receipt(self, sender: PeerId, receipt: Receipt, now: float) -> list[PipelineEffect]:
-        """Take ``sender``'s answer to a Forward or a Have; an unexpected one is ignored.
-
-        Args:
-            sender: a replica of the next stage.
-            receipt: its answer.
-            now: monotonic seconds.
-        """
+        """Take the answer of a replica of the next stage to a Forward or a Have; an unexpected one
+        is ignored."""
         delivery = self._open.get(receipt.microbatch)
         if delivery is None or delivery.step != receipt.step:
             return []
@@ -204,13 +191,11 @@ class Deliveries:
         return []
 
     def gradient(self, sender: PeerId, step: int, microbatch: int, now: float) -> bool:
-        """Note at ``now`` the gradient of ``microbatch`` in ``step``; False if we never sent it to
-        ``sender``."""
-        delivery = self._open.get(microbatch) or self._given_away.get(microbatch)
+        """Note at ``now`` the gradient of ``microbatch`` in ``step``; False if ``sender`` was not
+        sent it, or another replica of our stage answers for it."""
+        delivery = self._open.get(microbatch)
         if delivery is None or delivery.step != step or sender not in delivery.sent_to:
             return False
-        if microbatch not in self._open:
-            return True
         self._awake[microbatch] = delivery
         if account := self.next_hop.get(sender):
             account.brought(now)
@@ -250,7 +235,6 @@ class Deliveries:
         """Drop the deliveries of a step that the next stage has committed."""
         for delivery in [d for d in self._open.values() if d.step == step]:
             self.discard(delivery.microbatch)
-        self._given_away = {m: d for m, d in self._given_away.items() if d.step > step}
 
     def discard(self, microbatch: int) -> None:
         """Drop one delivery: another replica of our stage answers for the microbatch."""
@@ -258,7 +242,6 @@ class Deliveries:
         self._awake.pop(microbatch, None)
         if delivery is not None:
             self._clear(delivery)
-            self._given_away[microbatch] = delivery
 
     # --- time ------------------------------------------------------------------------------
 

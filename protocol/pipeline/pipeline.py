@@ -289,7 +289,7 @@ class Pipeline:
         """Take ``sender``'s boundary gradient (``message``) of this ``digest`` at ``now``; a
         repetition is ignored."""
         if not self._deliveries.gradient(sender, message.step, message.microbatch, now):
-            return [Penalise(sender, "gradient-not-asked-for", points=2)]
+            return []
         state = self._microbatches.get(message.microbatch)
         if state is None or state.phase is not Phase.SENT or state.step != self.step:
             return []

@@ -405,14 +405,8 @@ class Seat:
     def receive(
         self, sender: PeerId, message: Message, now: float, digest: bytes = b""
     ) -> list[SeatEffect]:
-        """Take a message.
-
-        Args:
-            sender: the peer at the other end of the link.
-            message: the message.
-            now: monotonic seconds.
-            digest: of its payload, which the task checks; of an audit's list, the list itself.
-        """
+        """Take a message of the peer at the other end of a link; ``digest`` is of its payload,
+        which the task checks, or of an audit's list the list itself."""
         route, stage = message.route, self.place.stage
         if not may_send(route, self.standing.seen if route.aside else self._view, stage, sender):
             refused = turned_away(stage, sender, message, "busy")
@@ -713,8 +707,6 @@ class Seat:
             electors=tuple(map(PeerId, plan.electors)) if plan else (),
             with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
         )
-        if commit is not None:
-            self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
         self.standing.closed_with(committed.with_whom)
         if self.auditing.active:
             self.givers.closed(self.step, self.pipeline.given())

@@ -676,11 +676,3 @@ class TestTwoHolders:
         line.brings(other, m)
         assert line.made.next_hop[slow].gradient.mean_s > before
         assert line.made.next_hop[other].gradient.samples == samples, "Karn: it was sent before"
-
-    def test_a_gradient_for_what_was_left_to_another_is_no_offence(self) -> None:
-        line = Line()
-        m, peer = line.send()
-        line.made.discard(m)
-        line.brings(peer, m)
-        line.made.forget(STEP)
-        assert not line.made.gradient(peer, STEP, m, line.now)
