@@ -142,7 +142,6 @@ class Deliveries:
         Args:
             rates: its live replicas with their rates, microbatches per second.
             committed: its newest version.
-            now: monotonic seconds.
             slowest: newest version that it and all stages behind it have; None: ``committed``.
         """
         before, self._slowest = self._slowest, committed if slowest is None else slowest
@@ -212,7 +211,6 @@ class Deliveries:
         Args:
             microbatch: its id.
             cause: why, in words.
-            now: monotonic seconds.
             malformed_by: the replica that gave a malformed one, if any.
         """
         if (delivery := self._open.get(microbatch)) is None:

@@ -163,7 +163,6 @@ class Pipeline:
 
         Args:
             view: the live replicas.
-            now: monotonic seconds.
             bound: what newcomers of the next stage may have.
         """
         place, self._divergence.view = self._place, view
@@ -205,7 +204,6 @@ class Pipeline:
         Args:
             ids: the leased microbatches.
             again: they were leased to another replica before.
-            now: monotonic seconds.
         """
         for microbatch in ids:
             if (step := microbatch // self._place.per_step) == self.step:

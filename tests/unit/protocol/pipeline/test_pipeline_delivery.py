@@ -420,7 +420,7 @@ class TestBlame:
         assert made.done() == {0}
 
     def test_the_same_bytes_again_and_again_cost_their_giver_the_link(self) -> None:
-        """An honest one sends a gradient again after a second, and each time after twice as long."""
+        """An honest one gives it again after a second, and each time after twice as long."""
         made, points = self.pipeline(B), list[int]()
         giver = self.sent(made)
         for time in range(5):
