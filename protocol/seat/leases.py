@@ -3,8 +3,8 @@
 Work pulling: a fast replica asks more often, so speed decides the share. The replicas' ledger
 reports say who has what. An id is free if no live replica reports it and no lease of it is on its
 way. A replica that dies, gives an id up or loses a lease therefore needs no rule of its own. Nor
-does a leader that takes over in mid-step: it waits a moment for the reports, and what it then
-leases a second time is subtracted like any double.
+does a leader that takes over in mid-step: what it leases a second time, before a report has come,
+is subtracted like any double.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from protocol.effects import Send
 from protocol.ids import PeerId
-from protocol.pace import ANSWER_S, LOST_S
+from protocol.pace import LOST_S
 from protocol.pipeline.newcomers import NOBODY
 from protocol.pipeline.timing import UNMEASURED_S
 from protocol.rounds.reports import Report
@@ -48,21 +48,20 @@ class Leases:
         self._early: dict[PeerId, int] = {}
         self.bound = NOBODY
         """What newcomers of the stage may have."""
-        self.start_step(step, leads=False)
+        self.start_step(step)
 
-    def start_step(self, step: int, *, leads: bool) -> None:
-        """Begin a step; whether we lead it from the start, so that nothing is leased yet."""
+    def start_step(self, step: int) -> None:
+        """Begin a step of which nothing is leased yet."""
         self.step = step
         self._wants, self._early = self._early, {}
         self._clear()
-        self._whole = leads
         self._active_at: float | None = None
         """When one that is no newcomer took or did something last; None: nobody has asked yet."""
 
     def take_over(self) -> None:
         """We lead the step from now on: rely on what is reported."""
         self._clear()
-        self._whole = False
+        self._again.update(self._free)
 
     def _clear(self) -> None:
         first = self.step * self._per_step
@@ -73,8 +72,6 @@ class Leases:
         self._has = Counter[PeerId]()
         """How many of them each has."""
         self._heard: dict[PeerId, Report] = {}
-        self._waits_until: float | None = None
-        """For reports."""
         self._look_at: float | None = None
         """For strays."""
 
@@ -91,20 +88,15 @@ class Leases:
                 self._wants[peer] = left
         return []
 
-    def grant(
-        self, reports: Reports, live: Collection[PeerId], here: Collection[PeerId], now: float
-    ) -> list[Send]:
+    def grant(self, reports: Reports, live: Collection[PeerId], now: float) -> list[Send]:
         """Lease what is free to replicas that asked, in turn.
 
         Args:
             reports: newest ledger report of each replica.
             live: replicas of the stage.
-            here: those that are at this step.
             now: monotonic seconds.
         """
         self._hear({peer: report for peer, report in reports.items() if peer in live}, live, now)
-        if not self._whole and not self._has_heard(here, now):
-            return []
         if self._look_at is None or now >= self._look_at:
             self._look_at = now + LOST_S
             for m, held in list(self._held.items()):
@@ -116,23 +108,10 @@ class Leases:
         """Return when ``grant`` has something to do though nothing is heard."""
         held_back = bool(self.bound.named and self._free and self._wants)
         due = [
-            None if self._whole else self._waits_until,
             self._look_at,
             self._active_at + UNMEASURED_S if held_back and self._active_at is not None else None,
         ]
         return min((at for at in due if at is not None), default=None)
-
-    def _has_heard(self, here: Collection[PeerId], now: float) -> bool:
-        """Whether we know enough to lease in the place of a leader before us."""
-        if not here:
-            return False
-        if self._waits_until is None:
-            self._waits_until = now + ANSWER_S
-        if now < self._waits_until and not self._heard.keys() >= set(here):
-            return False
-        self._whole = True
-        self._again.update(self._free)
-        return True
 
     def _hand_out(self, now: float) -> list[Send]:
         """Lease what is free, one id per asker in turn. Newcomers get what they may have, and the

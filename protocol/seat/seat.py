@@ -722,7 +722,7 @@ class Seat:
         begun = self._begin_round(committed, outcome.hash, now)
         effects: list[SeatEffect] = [*agreed, *begun, *self.charging.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
-        self.leases.start_step(self.step, leads=self.current_leader() == self.place.me)
+        self.leases.start_step(self.step)
         self.leasing.start_step()
         for sender, message, digest in self._early.take(self.step):
             replayed = self._take(sender, message, now, digest)
@@ -840,9 +840,8 @@ class Seat:
         idle = self.pipeline.idle and self.member.plan_followed is None
         effects += self.auditing.work(idle=idle, now=now)
         effects += self._evaluate()
-        if self.place.first:
-            effects += self._lease(now)
-        return [*effects, *self._report(now)]
+        effects += self._report(now)  # before we ask for more: who leads goes by it
+        return [*effects, *self._lease(now)] if self.place.first else effects
 
     def _evaluate(self) -> list[Compute]:
         """Run held-out microbatches, unless the step is being closed."""
@@ -887,8 +886,7 @@ class Seat:
         self.leasing.observe(now)
         if self.leader.leading and self.may_train():
             live = {replica.peer for replica in serving}
-            here = {replica.peer for replica in serving if replica.version == self.step}
-            effects += self.leases.grant(self.leader.reports, live, here, now)
+            effects += self.leases.grant(self.leader.reports, live, now)
         wants = not self._is_over and self.draining.wants_work
         if wants and (led_by := self.current_leader()) is not None:
             effects += self.leasing.ask(led_by, self._view, now)
