@@ -9,7 +9,7 @@ one rule covers all cases in which a replica dies before its stage has committed
 Each replica has an expected time, by what was measured and what it has of us (``next_hop``). A
 microbatch that is late also goes to another replica that is idle, or, if its holder brings nothing
 at all, to one that brings results meanwhile: where nobody brings any, the stages behind are slow.
-Of a step that these have not begun nothing is late.
+Of a step that these have not begun only a receipt can be late.
 The first gradient counts. A holder that brings nothing is struck: it gets nothing more for a while,
 twice as long each time in a row. A late holder is also asked whether it has the microbatch, so that
 what was lost on the way is sent again.
@@ -178,6 +178,7 @@ class Deliveries:
         absent = receipt.verdict == "absent"
         if not absent and receipt.attempt != holder.attempt:
             return []
+        holder.account.heard_at = now
         if absent:
             return self._absent(delivery, holder, now)
         if receipt.verdict not in ("accepted", "known"):
@@ -269,11 +270,9 @@ class Deliveries:
         newest = delivery.holders[-1]
         late_s = self.next_hop.late_s(newest.peer, newest.queue)
         late_s = late_s if newest.accepted else min(late_s, LOST_S)  # however slow the line
-        since = max(newest.sent_at, self._fair_since)
-        if delivery.step > self._slowest:
-            since = now  # the stages behind have not begun it
-        if now < since + late_s:
-            delivery.at = since + late_s
+        since, early = max(newest.sent_at, self._fair_since), delivery.step > self._slowest
+        if now < since + late_s or (early and newest.accepted):
+            delivery.at = max(now, since) + late_s if early else since + late_s
             return []
         if delivery.step < self._committed:
             return self._route(delivery, now)  # whoever counts it still has its gradient
@@ -288,13 +287,14 @@ class Deliveries:
     def _help(self, late: Holder, step: int, since: float, now: float) -> list[PipelineEffect]:
         """Give to a spare replica as well what another one is late with: the last that it was sent,
         because it has already begun the first."""
-        slow, nothing = late.peer, late.account.brought_at <= since
-        spare = self.next_hop.spare(since if nothing else math.inf, now)
+        early, slow = step > self._slowest, late.peer
+        nothing = late.account.shown_at(early=early) <= since
+        spare = self.next_hop.spare(since if nothing else math.inf, now, early=early)
         out = [
             delivery
             for delivery in self._wakeful()
             if delivery.step == step and not delivery.returned and delivery.holders
-            if delivery.holders[-1].peer == slow
+            if delivery.holders[-1].peer == slow and not (early and delivery.holders[-1].accepted)
             if spare - delivery.sent_to - delivery.unfit
         ]
         if not out:

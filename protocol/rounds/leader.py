@@ -43,7 +43,7 @@ from protocol.rounds.plans import REFUSED, most_common, split
 from protocol.rounds.proposer import Proposer, State
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import Report, vouched_sum
-from protocol.rounds.shards import owners, segmented, shard_bounds
+from protocol.rounds.shards import owning, segmented, shard_bounds
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, Commit, LedgerReport, Plan, Ready, Vote
 from protocol.wire.parts import Decree
@@ -408,7 +408,8 @@ class RoundLeader:
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
         arriving |= {peer for peer in self._serving_step() if peer not in members}
         observers = self._admissions.observers(arriving, members, now)
-        owns = owners(stage, members, self._size)
+        lines = {r.peer: (r.uplink_bytes_per_s, r.downlink_bytes_per_s) for r in stage}
+        owns = owning([lines.get(peer, (0.0, 0.0)) for peer in members])
         self._plan = Plan(
             stage=self._place.stage,
             step=self.step,

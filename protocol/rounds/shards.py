@@ -15,8 +15,6 @@ import statistics
 from collections.abc import Sequence
 
 from protocol import limits
-from protocol.ids import PeerId
-from protocol.view import Replica
 
 ALIGN = 128
 """Shards start at multiples of a codec block, so that blocks never straddle owners."""
@@ -34,56 +32,17 @@ SLOW = 0.5
 claim."""
 
 
-def owners(replicas: Sequence[Replica], members: Sequence[PeerId], size: int) -> list[bool]:
-    """Return which members of a plan own a shard.
+def owning(lines: Sequence[tuple[float, float]]) -> list[bool]:
+    """Return which members of a plan own a shard: of three or more all but those whose line is much
+    slower than the (upper) median. Two send the same, whoever owns what. So no claim makes a member
+    own more than its equals.
 
     Args:
-        replicas: the stage's replicas with their bandwidths.
-        members: the plan's members, in order.
-        size: elements of the gradient.
-    """
-    known = {r.peer: (r.uplink_bytes_per_s, r.downlink_bytes_per_s) for r in replicas}
-    return owning([known.get(peer, (0.0, 0.0)) for peer in members], segments(size, len(members)))
-
-
-def owning(lines: Sequence[tuple[float, float]], count: int) -> list[bool]:
-    """Return which members own a shard; only who has a much slower line than the (upper) median
-    owns none, where that makes the round faster: others have to sum and send what it does not own.
-
-    ``lines`` are uplinks and downlinks (0: unknown). So no claim makes a member own more than its
-    equals.
+        lines: uplink and downlink of each, bytes per second; 0: unknown.
     """
     narrow = [min(line) for line in lines]
-    known = [rate for rate in narrow if rate > 0]
-    usual, members = statistics.median_high(known) if known else 1.0, len(lines)
-    fast = [not 0 < least < SLOW * usual for least in narrow]
-    slow = [(min(line), max(line)) if 0 < min(line) < usual else (usual, usual) for line in lines]
-
-    def slowest_s(owns: Sequence[bool]) -> float:
-        lines = zip(shares(owns), slow, strict=True)
-        return max(round_s(share, line, members, count) for share, line in lines)
-
-    everybody = [True] * members
-    return fast if slowest_s(fast) < slowest_s(everybody) else everybody
-
-
-def round_s(share: float, line: tuple[float, float], members: int, segments: int) -> float:
-    """Return how long a round of one unit of gradient occupies a member.
-
-    While gathering it sends (1 - share) and gets (N - 1) share; then it broadcasts as much as it
-    got and gets the rest. All but one segment of these halves may overlap.
-
-    Args:
-        share: the part of the gradient that it owns.
-        line: its uplink and downlink, units per second.
-        members: N.
-        segments: segments per shard.
-    """
-    up, down = line
-    others, own = 1 - share, (members - 1) * share
-    apart = max(others / up, own / down) + max(own / up, others / down)
-    together = (others + own) / min(up, down)
-    return together + (apart - together) / segments
+    usual = statistics.median_high([rate for rate in narrow if rate > 0] or [0.0])
+    return [len(lines) < 3 or not 0 < least < SLOW * usual for least in narrow]
 
 
 def longest_s(size: int, number_bytes: float) -> float:

@@ -568,6 +568,14 @@ class TestWhoElseGetsIt:
         line.made.receipt(peer, answer(m, "accepted", 1, STEP + 1), line.now)
         assert offers(line.tick(100.0)) == []
 
+    def test_but_a_receipt_can_be_late(self) -> None:
+        line = Line()
+        _, peer = self.early(line)
+        [(other, attempt)] = offers(line.tick(LATE_S))
+        assert attempt == 2
+        assert struck(line) == [peer]
+        assert other != peer
+
 
 class TestStrikes:
     def strike(self, line: Line, slow: PeerId) -> list[object]:

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol import limits
-from protocol.ids import PeerId, peer_id_from_key
 from protocol.rounds.shards import (
     ALIGN,
     ENOUGH,
@@ -22,8 +21,6 @@ from protocol.rounds.shards import (
     shard_bounds,
     shares,
 )
-from protocol.rounds.shards import owners as owners_of
-from protocol.view import Replica
 
 OWNS = st.lists(st.booleans(), min_size=1, max_size=12).filter(any)
 SIZES = st.integers(1, 10**7)
@@ -49,7 +46,7 @@ def grid(count: int, steps: int) -> list[tuple[float, ...]]:
 def test_no_split_on_a_grid_is_much_better(slow: float, fast: int) -> None:
     lines = [1.0] * fast + [slow]
     best = min(slowest(split, lines) for split in grid(len(lines), 12))
-    owns = owning([(line, line) for line in lines], ENOUGH)
+    owns = owning([(line, line) for line in lines])
     assert slowest(shares(owns), lines) <= best * 1.07
 
 
@@ -149,36 +146,15 @@ def test_the_largest_stages_are_cut_whoever_owns_a_shard(size: int, owns: list[b
     assert own <= most_segments(size)
 
 
-PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(4)]
-OF_ALL = st.lists(st.floats(0.01, 1e12), min_size=4, max_size=4)
+@pytest.mark.parametrize("up", [0.05, 0.45])
+@pytest.mark.parametrize("count", [2, 3, 16])
+def test_who_has_a_much_slower_line_owns_nothing_of_three_or_more(count: int, up: float) -> None:
+    for line in ((up, 9.0), (9.0, up), (up, up)):
+        assert owning([(1.0, 1.0)] * (count - 1) + [line])[-1] == (count == 2)
+    assert all(owning([(1.0, 1.0)] * count + [(0.0, up)])), "its line is unknown"
 
 
-def owners(*lines: float) -> list[bool]:
-    return owners_of([replica(*pair) for pair in zip(PEERS, lines, strict=True)], PEERS, SEGMENT)
-
-
-def replica(peer: PeerId, up: float, down: float = 1e13) -> Replica:
-    return Replica(peer, 0, True, uplink_bytes_per_s=up, downlink_bytes_per_s=down)
-
-
-@given(st.integers(3, 16), st.floats(0.05, 0.45), st.floats(0.1, 50.0), st.integers(1, 8))
-def test_it_owns_nothing_where_the_round_is_faster(
-    count: int, up: float, ratio: float, segments: int
-) -> None:
-    down = up * ratio
-    equal = 2 * (count - 1) / count / min(up, down)
-    nothing = 1 / min(up, down) + 1 / max(up, down) / segments
-    owns = owning([(1.0, 1.0)] * (count - 1) + [(up, down)], segments)[-1]
-    if abs(nothing / equal - 1) > 1e-6:
-        assert owns != (nothing < equal and min(up, down) < 0.5)
-
-
-def test_who_is_no_member_is_not_the_measure() -> None:
-    replicas = [replica(peer, line) for peer, line in zip(PEERS, (10, 10, 90, 90), strict=True)]
-    assert owners_of(replicas, PEERS[:2], SEGMENT) == [True, True]
-
-
-@given(OF_ALL)
+@given(st.lists(st.floats(0.01, 1e12), min_size=4, max_size=4))
 def test_nobody_owns_more_than_its_equals_for_its_word(lines: list[float]) -> None:
-    fast = sorted(lines)[-2:]
-    assert all(owns for owns, line in zip(owners(*lines), lines, strict=True) if line in fast)
+    fast, owns = sorted(lines)[-2:], owning([(line, 1e13) for line in lines])
+    assert all(one for one, line in zip(owns, lines, strict=True) if line in fast)
