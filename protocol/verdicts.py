@@ -43,7 +43,6 @@ class Verdicts:
 
     def __init__(self) -> None:
         self._verdicts: dict[PeerId, Verdict] = {}
-        self._voted: dict[PeerId, Verdict] = {}
 
     def of(self, peer: PeerId) -> Verdict | None:
         """Return the verdict on a peer; None: it is not out."""
@@ -61,7 +60,7 @@ class Verdicts:
     @property
     def voted(self) -> Collection[Verdict]:
         """The verdicts of stages."""
-        return self._voted.values()
+        return [verdict for verdict in self if verdict.stage is not None]
 
     @property
     def proofs(self) -> tuple[Proof, ...]:
@@ -80,12 +79,8 @@ class Verdicts:
         if verdict.culprit in self._verdicts:
             return False
         if len(self._verdicts) >= MAX_VERDICTS:
-            oldest = min(self, key=lambda one: one.member).culprit
-            del self._verdicts[oldest]
-            self._voted.pop(oldest, None)
+            del self._verdicts[min(self, key=lambda one: one.member).culprit]
         self._verdicts[verdict.culprit] = verdict
-        if verdict.stage is not None:
-            self._voted[verdict.culprit] = verdict
         kind = type(verdict.certificate)
         kept = [one for one in self if isinstance(one.certificate, kind)]
         if len(kept) > MAX_CERTIFICATES:

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from protocol.manifest import StageCost
-from protocol.rounds.shards import heeded, round_s, segments, shares
+from protocol.rounds.shards import owning, segments, shares
 
 AVERAGING_TRIPS = 2.5
 """Round trips in a round: plan, contributions, sums, hashes and commit are five messages in a row
@@ -237,8 +237,8 @@ def averaging_s(members: Sequence[Machine], elements: float, bytes_per_element: 
     if (count := len(members)) == 1:
         return 0.0
     cut = segments(int(elements), count)
-    split = zip(_owned(members, elements), _lines(members), strict=True)
-    slowest = max(round_s(share, line, count, cut) for share, line in split)
+    split = zip(_owned(members), _lines(members), strict=True)
+    slowest = max(_round_s(share, line, count, cut) for share, line in split)
     trips = AVERAGING_TRIPS * max(m.rtt_s for m in members)
     return elements * bytes_per_element * slowest + trips
 
@@ -247,9 +247,28 @@ def _lines(members: Sequence[Machine]) -> list[tuple[float, float]]:
     return [(member.upload_bytes_per_s, member.download_bytes_per_s) for member in members]
 
 
-def _owned(members: Sequence[Machine], elements: float) -> list[float]:
+def _owned(members: Sequence[Machine]) -> list[float]:
     """Return the share of the gradient that each replica owns."""
-    return shares(heeded(_lines(members), segments(int(elements), len(members))))
+    return shares(owning(_lines(members)))
+
+
+def _round_s(share: float, line: tuple[float, float], members: int, segments: int) -> float:
+    """Return how long a round of one unit of gradient occupies a member.
+
+    While gathering it sends (1 - share) and gets (N - 1) share; then it broadcasts as much as it
+    got and gets the rest. All but one segment of these halves may overlap.
+
+    Args:
+        share: the part of the gradient that it owns.
+        line: its uplink and downlink, units per second.
+        members: N.
+        segments: segments per shard.
+    """
+    up, down = line
+    others, own = 1 - share, (members - 1) * share
+    apart = max(others / up, own / down) + max(own / up, others / down)
+    together = (others + own) / min(up, down)
+    return together + (apart - together) / segments
 
 
 def _stage_terms(
@@ -322,7 +341,7 @@ def _sent(
     it receives: V (1 + (N - 2) w), ``protocol.rounds.shards``.
     """
     size = cost.parameters * run.averaging_bytes_per_parameter
-    for own, owned in zip(rates, _owned(members, cost.parameters), strict=True):
+    for own, owned in zip(rates, _owned(members), strict=True):
         averaged = size * (1 + (len(members) - 2) * owned)
         yield run.microbatches * own / sum(rates) * cost.uplink_bytes + averaged
 

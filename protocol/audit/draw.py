@@ -4,7 +4,8 @@ By then the member has committed to its contribution. The draw is keyed with the
 so no other peer can foresee or steer it. A draw that all could compute from the digest alone could
 be steered by the owner of the last sum: it could change a bit of that sum until the draw suits it.
 Each of the other replicas of a stage draws with an equal share of the rate, so a contribution is
-audited as often as the budget says, however many they are.
+audited as often as the budget says, however many they are. Who is doubted is looked at by several
+of them in every step.
 """
 
 from __future__ import annotations
@@ -22,17 +23,19 @@ PROVEN = 16
 """And from which it is audited less."""
 NEW_TIMES = 4.0
 PROVEN_TIMES = 0.5
+LOOKED_AT = 3.0
+"""Audits of a member that is doubted in each step, by all others together."""
 
 
 def rate(budget: float, record: Record) -> float:
-    """Return the share of a member's contributions that is audited, from 0 to 1.
+    """Return how often a contribution of a member is audited, by all others together.
 
     Args:
         budget: share of all contributions that the run wants to be audited; 0: none ever is.
         record: what our audits of the member came to.
     """
     if budget > 0 and record.doubted:
-        return 1.0
+        return LOOKED_AT
     if record.agreed < UNPROVEN:
         return min(1.0, NEW_TIMES * budget)
     return budget * (PROVEN_TIMES if record.agreed >= PROVEN else 1.0)

@@ -23,6 +23,9 @@ SURELY_TIMES = 10.0
 """A distance of so many times the tolerance is no accident."""
 WINDOW = 50
 """Newest audits of a member that count."""
+CLEARED = 32
+"""Audits in agreement after which a member is not suspected any more whom another one has charged:
+one that lies in a fifth of its steps does not stand so many."""
 STRIKES = 3
 """Of them, so many without agreement are too many."""
 
@@ -73,8 +76,8 @@ class Record:
         self._newest: deque[Grade] = deque(maxlen=WINDOW)
         self.agreed = 0
         """Audits of contributions in a row, up to now: a sum alone is no work."""
-        self.suspected = False
-        """Whether another member has charged it since our last audit of a contribution of it."""
+        self._suspected = 0
+        """Since another member has charged it last: audits of contributions that have to agree."""
         self.results = Counter[Grade | None]()
         """Of all audits since we started; None: the contribution could not be checked."""
         self.fault = ""
@@ -89,13 +92,20 @@ class Record:
         if result is not Grade.AGREES:
             self.fault = words
         self._newest.append(result)
-        self.suspected = self.suspected and not contributed
-        self.agreed = self.agreed + contributed if result is Grade.AGREES else 0
+        if result is Grade.AGREES:
+            self.agreed += contributed
+            self._suspected = max(0, self._suspected - contributed)
+        else:
+            self.agreed = 0
+
+    def suspect(self) -> None:
+        """Another member has charged it: it is looked at until it was found in agreement often."""
+        self._suspected = CLEARED
 
     @property
     def doubted(self) -> bool:
         """Whether the newest audit did not agree, or others doubt it: it is looked at soon."""
-        return self.suspected or (bool(self._newest) and self._newest[-1] is not Grade.AGREES)
+        return bool(self._suspected or (self._newest and self._newest[-1] is not Grade.AGREES))
 
     def charge(self) -> Literal["lies", "sums", "fails"] | None:
         """Return what to charge the member with; None: nothing."""

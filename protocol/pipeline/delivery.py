@@ -78,8 +78,6 @@ class Delivery:
     """When to ask or send, in monotonic seconds; None: only on an event."""
     ask_at: float = 0.0
     """When to ask its holders next whether they have it."""
-    not_before: float = 0.0
-    """Until then it is neither asked for nor sent, in monotonic seconds."""
 
     @property
     def rests(self) -> bool:
@@ -104,7 +102,8 @@ class Delivery:
 
 
 class Deliveries:
-    """All deliveries of one replica, of the current step and of steps the next stage lacks.
+    """All deliveries of one replica, of the current step and of steps the next stage lacks. ``now``
+    is monotonic seconds.
 
     Args:
         next_stage: where they go.
@@ -115,8 +114,6 @@ class Deliveries:
         self._open: dict[int, Delivery] = {}
         self._awake: dict[int, Delivery] = {}
         """Deliveries that may need action, few of a large step; touching another one wakes it."""
-        self._given_away: dict[int, Delivery] = {}
-        """Discarded while replicas may still send their gradients: they are not to blame."""
         self.next_hop = NextHop()
         self._rates: Rates = {}
         self._live: set[PeerId] = set()
@@ -130,18 +127,11 @@ class Deliveries:
     def start(self, step: int, microbatch: int, *, again: bool, now: float) -> list[PipelineEffect]:
         """Deliver a boundary whose bytes the driver now holds.
 
-        Args:
-            step: the step.
-            microbatch: its id.
-            again: a replica sent it before us, so the next stage may hold it.
-            now: monotonic seconds.
+        ``again``: a replica sent it before us, so the next stage may hold it.
         """
-        old = self._given_away.pop(microbatch, None)
         if microbatch in self._open:
             return []
         delivery = self._open[microbatch] = Delivery(step, microbatch, again=again)
-        if old is not None and old.step == step:
-            delivery.attempt, delivery.sent_to, delivery.again = old.attempt, old.sent_to, True
         return self._route(delivery, now)
 
     def update(
@@ -152,7 +142,6 @@ class Deliveries:
         Args:
             rates: its live replicas with their rates, microbatches per second.
             committed: its newest version.
-            now: monotonic seconds.
             slowest: newest version that it and all stages behind it have; None: ``committed``.
         """
         before, self._slowest = self._slowest, committed if slowest is None else slowest
@@ -177,13 +166,8 @@ class Deliveries:
         return effects
 
     def receipt(self, sender: PeerId, receipt: Receipt, now: float) -> list[PipelineEffect]:
-        """Take ``sender``'s answer to a Forward or a Have; an unexpected one is ignored.
-
-        Args:
-            sender: a replica of the next stage.
-            receipt: its answer.
-            now: monotonic seconds.
-        """
+        """Take the answer of a replica of the next stage to a Forward or a Have; an unexpected one
+        is ignored."""
         delivery = self._open.get(receipt.microbatch)
         if delivery is None or delivery.step != receipt.step:
             return []
@@ -204,13 +188,11 @@ class Deliveries:
         return []
 
     def gradient(self, sender: PeerId, step: int, microbatch: int, now: float) -> bool:
-        """Note at ``now`` the gradient of ``microbatch`` in ``step``; False if we never sent it to
-        ``sender``."""
-        delivery = self._open.get(microbatch) or self._given_away.get(microbatch)
+        """Note at ``now`` the gradient of ``microbatch`` in ``step``; False if ``sender`` was not
+        sent it, or another replica of our stage answers for it."""
+        delivery = self._open.get(microbatch)
         if delivery is None or delivery.step != step or sender not in delivery.sent_to:
             return False
-        if microbatch not in self._open:
-            return True
         self._awake[microbatch] = delivery
         if account := self.next_hop.get(sender):
             account.brought(now)
@@ -225,12 +207,11 @@ class Deliveries:
         """Fetch a gradient again, because the received one was corrupt.
 
         A replica that gave a malformed gradient would give the same again, so another one must
-        compute it; if no other can, the same replica is asked again after a pause.
+        compute it; if no other can, the same replica is asked again.
 
         Args:
             microbatch: its id.
             cause: why, in words.
-            now: monotonic seconds.
             malformed_by: the replica that gave a malformed one, if any.
         """
         if (delivery := self._open.get(microbatch)) is None:
@@ -239,8 +220,6 @@ class Deliveries:
         delivery.returned = False
         if malformed_by:
             delivery.unfit.add(malformed_by)
-            if malformed_by in delivery.helpful(self._live, self._committed):
-                delivery.not_before = now + ANSWER_S
         if delivery.holders:
             return self._without(delivery, delivery.holders[0], now, cause)
         delivery.again = True
@@ -250,7 +229,6 @@ class Deliveries:
         """Drop the deliveries of a step that the next stage has committed."""
         for delivery in [d for d in self._open.values() if d.step == step]:
             self.discard(delivery.microbatch)
-        self._given_away = {m: d for m, d in self._given_away.items() if d.step > step}
 
     def discard(self, microbatch: int) -> None:
         """Drop one delivery: another replica of our stage answers for the microbatch."""
@@ -258,11 +236,6 @@ class Deliveries:
         self._awake.pop(microbatch, None)
         if delivery is not None:
             self._clear(delivery)
-            self._given_away[microbatch] = delivery
-
-    def was_rerouted(self, microbatch: int) -> bool:
-        """Return whether a microbatch has been sent more than once."""
-        return (delivery := self._open.get(microbatch)) is not None and delivery.again
 
     # --- time ------------------------------------------------------------------------------
 
@@ -350,9 +323,6 @@ class Deliveries:
         closed = delivery.step < self._committed
         if not self._live or (closed and delivery.returned):
             return []  # nobody to ask, or nothing missing there
-        if now < delivery.not_before:
-            delivery.at = delivery.not_before
-            return []
         return self._ask(delivery, now) if delivery.again or closed else self._offer(delivery, now)
 
     def _nobody_has(self, delivery: Delivery, now: float) -> list[PipelineEffect]:

@@ -283,15 +283,4 @@ class Rerouted:
     """Its gradient had come back already; it is run again for the count alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class GradientAccepted:
-    """First gradient of a microbatch taken; ``rerouted`` if it had been sent more than once."""
-
-    step: int
-    microbatch: int
-    rerouted: bool
-
-
-PipelineEffect = (
-    Effect | Keep | SendPayload | DropStep | Compute | Fault | Rerouted | GradientAccepted
-)
+PipelineEffect = Effect | Keep | SendPayload | DropStep | Compute | Fault | Rerouted

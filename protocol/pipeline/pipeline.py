@@ -22,7 +22,6 @@ from protocol.pipeline.effects import (
     DropStep,
     Fault,
     ForwardTask,
-    GradientAccepted,
     Keep,
     LossTask,
     Outcome,
@@ -164,7 +163,6 @@ class Pipeline:
 
         Args:
             view: the live replicas.
-            now: monotonic seconds.
             bound: what newcomers of the next stage may have.
         """
         place, self._divergence.view = self._place, view
@@ -206,7 +204,6 @@ class Pipeline:
         Args:
             ids: the leased microbatches.
             again: they were leased to another replica before.
-            now: monotonic seconds.
         """
         for microbatch in ids:
             if (step := microbatch // self._place.per_step) == self.step:
@@ -290,17 +287,14 @@ class Pipeline:
         """Take ``sender``'s boundary gradient (``message``) of this ``digest`` at ``now``; a
         repetition is ignored."""
         if not self._deliveries.gradient(sender, message.step, message.microbatch, now):
-            return [Penalise(sender, "gradient-not-asked-for", points=2)]
+            return []
         state = self._microbatches.get(message.microbatch)
         if state is None or state.phase is not Phase.SENT or state.step != self.step:
             return []
         state.giver, state.came_back = sender, digest
         self._microbatches.move(state, Phase.RETURNED)
-        accepted = GradientAccepted(
-            state.step, state.microbatch, self._deliveries.was_rerouted(state.microbatch)
-        )
         keep = Keep((PayloadKey(state.step, "grad_in", state.microbatch),))
-        return [keep, accepted, *self._schedule(now)]
+        return [keep, *self._schedule(now)]
 
     # --- the worker's outcomes -------------------------------------------------------------
 

@@ -64,7 +64,6 @@ class Admissions:
         Args:
             arriving: peers that report themselves as arriving.
             members: the round's members, left out.
-            now: monotonic seconds.
         """
         let_in = self.observing(now)
         found = sorted({*let_in, *arriving}.difference(members))
@@ -80,7 +79,6 @@ class Admissions:
         Args:
             serving: those that need no admission any more.
             held: all holders of the stage, including fetching ones.
-            now: monotonic seconds.
         """
         self._asking = {p: until for p, until in self._asking.items() if until > now}
         found = list[PeerId]()

@@ -47,7 +47,7 @@ class RoundAudits(Protocol):
     def contributed(self, plan: Plan, counted: frozenset[int]) -> Sequence[RoundEffect]:
         """Our contribution is encoded, and no part of it is sent yet."""
 
-    def ready(self, plan: Plan, digest: bytes) -> Sequence[RoundEffect]:
+    def ready(self, plan: Plan, digest: bytes) -> None:
         """We are about to be Ready for a digest."""
 
     def closing(self, plan: Plan) -> Sequence[RoundEffect]:

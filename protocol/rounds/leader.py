@@ -43,7 +43,7 @@ from protocol.rounds.plans import REFUSED, most_common, split
 from protocol.rounds.proposer import Proposer, State
 from protocol.rounds.quorum import Quorum
 from protocol.rounds.reports import Report, vouched_sum
-from protocol.rounds.shards import segmented, shard_bounds, uplinks
+from protocol.rounds.shards import owning, segmented, shard_bounds
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, Commit, LedgerReport, Plan, Ready, Vote
 from protocol.wire.parts import Decree
@@ -69,7 +69,9 @@ Restart = Literal[
 
 
 class RoundLeader:
-    """Runs at every replica all the time; acts only while ``leading``.
+    """Runs at every replica all the time; acts only while ``leading``. Methods return effects; they
+    take a ``sender``, a replica of our stage or an elector, its ``message``, and ``now`` (monotonic
+    seconds).
 
     Args:
         place: where this replica stands.
@@ -113,8 +115,6 @@ class RoundLeader:
         self.restarts: Counter[Restart] = Counter()
         """Rounds of all steps that we have planned again, by reason."""
         self._reset(step)
-        self.usual_loss: float | None = None
-        """Sum of a microbatch's losses, the mean of the last step; None: not known."""
         self.leading = False
         self.may_plan = YES
         """The last answer to whether we, who lead, may plan the step now."""
@@ -158,13 +158,7 @@ class RoundLeader:
         return effects
 
     def update_view(self, view: SwarmView, leading: bool, now: float) -> list[Effect]:
-        """Take a new view and whether we lead this step.
-
-        Args:
-            view: the live replicas.
-            leading: whether we lead the step.
-            now: monotonic seconds.
-        """
+        """Take a new view of the live replicas, and whether we lead this step."""
         lost = {r.peer for r in self._view.serving(self._place.stage)}
         self._view, self.leading = view, leading
         live = {r.peer for r in view.serving(self._place.stage)}
@@ -189,13 +183,7 @@ class RoundLeader:
     # --- ledgers ---------------------------------------------------------------------------
 
     def report(self, sender: PeerId, message: LedgerReport, now: float) -> list[Effect]:
-        """Take a replica's ledger.
-
-        Args:
-            sender: a replica of our stage.
-            message: its ledger.
-            now: monotonic seconds.
-        """
+        """Take a replica's ledger."""
         if message.step == self.step + 1:
             self._next[sender] = message
             return []
@@ -420,13 +408,14 @@ class RoundLeader:
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
         arriving |= {peer for peer in self._serving_step() if peer not in members}
         observers = self._admissions.observers(arriving, members, now)
-        lines = uplinks(stage, members, self._size)
+        lines = {r.peer: (r.uplink_bytes_per_s, r.downlink_bytes_per_s) for r in stage}
+        owns = owning([lines.get(peer, (0.0, 0.0)) for peer in members])
         self._plan = Plan(
             stage=self._place.stage,
             step=self.step,
             attempt=self.proposer.attempt,
             members=split(self.reports, members, self.step, self._place.per_step),
-            bounds=segmented(shard_bounds(self._size, lines)),
+            bounds=segmented(shard_bounds(self._size, owns)),
             observers=list[str](observers),
             state=most_common(
                 [self.reports[peer].said.state for peer in members], self._member.state
@@ -445,13 +434,7 @@ class RoundLeader:
         return self._quorum.choose(members, set(map(PeerId, known)), self._view)
 
     def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
-        """Take a member's Ready; commit when all agree.
-
-        Args:
-            sender: a replica of our stage.
-            message: attempt and digest for which it is Ready.
-            now: monotonic seconds.
-        """
+        """Take a member's Ready; propose the decree when all agree."""
         plan = self._plan
         if plan is None or message.step != self.step or message.attempt != plan.attempt:
             return []
@@ -493,7 +476,7 @@ class RoundLeader:
         said = [(self._answers[PeerId(m.peer)], count_of(m.counted)) for m in plan.members]
         mine = members.index(self._place.me) if self._place.me in members else None
         shares = [(message.loss_sum, count) for message, count in said]
-        vouched = vouched_sum(shares, mine, self.usual_loss)
+        vouched = vouched_sum(shares, mine)
         loss_sum = min(max(vouched, -limits.MAX_NUMBER), limits.MAX_NUMBER)
         signed = tuple(message.signature for message, _ in said)
         return [*self.proposer.propose(replace(decree, loss_sum=loss_sum, ready=signed), now)]
@@ -522,13 +505,7 @@ class RoundLeader:
         return [said, *self._act(now)]
 
     def vote(self, sender: PeerId, message: Vote, now: float) -> list[Effect]:
-        """Take an elector's answer; say the commit once a majority has voted.
-
-        Args:
-            sender: the elector.
-            message: its answer.
-            now: monotonic seconds.
-        """
+        """Take an elector's answer; say the commit once a majority has voted."""
         before = self.proposer.state
         self.proposer.vote(sender, message)
         self._give_way(before, now)
@@ -555,12 +532,7 @@ class RoundLeader:
 
     def join(self, joiner: PeerId, now: float) -> list[Effect]:
         """Note a newcomer that asks for admission; the leader at the next time without a plan
-        admits it.
-
-        Args:
-            joiner: the newcomer.
-            now: monotonic seconds.
-        """
+        admits it."""
         self._admissions.ask(joiner, now)
         return self._act(now)
 

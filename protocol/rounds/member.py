@@ -455,8 +455,8 @@ class RoundMember:
         ready = self._sign(Ready(plan.stage, plan.step, plan.attempt, agreed(decree), loss_sum))
         if ready is None:
             return self.try_apply()
-        told = self._audits.ready(plan, ready.digest)
-        return [*told, Send(self._leader, ready), *self.try_apply()]
+        self._audits.ready(plan, ready.digest)
+        return [Send(self._leader, ready), *self.try_apply()]
 
     # --- commit ----------------------------------------------------------------------------
 

@@ -157,7 +157,6 @@ class Obstruction:
             waits: the present waits: for what, and for which peer.
             excused: peers that wait for another one, by their own claim.
             task_s: how long a microbatch takes here, 0 where not known.
-            now: monotonic seconds.
         """
         self.look_at = now + LOOK_S
         shared_from = max(now, self._not_before)

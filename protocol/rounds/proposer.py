@@ -100,7 +100,6 @@ class Proposer:
         """Begin a new attempt with a question. The first one needs none if it is ours.
 
         Args:
-            now: monotonic seconds.
             after: the last attempt in which our replica takes part, maybe that of a seat before.
         """
         self.attempt = min(max(self.attempt, self._known, after) + 1, limits.MAX_ATTEMPT)

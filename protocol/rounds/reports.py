@@ -58,16 +58,13 @@ USUAL_RATIO: Final = 4.0
 """Means of different microbatches of one step differ by less."""
 
 
-def vouched_sum(
-    shares: Sequence[tuple[float, int]], own: int | None = None, before: float | None = None
-) -> float:
+def vouched_sum(shares: Sequence[tuple[float, int]], own: int | None = None) -> float:
     """Return the sum of the members' losses; a member whose mean is far from what most say counts
     with that.
 
     Args:
         shares: of every member, its sum and how many microbatches it is of.
-        own: which of them is ours: of two that do not agree we go by our own.
-        before: mean of the last step: if we have no own, we go by the one that is nearer to it.
+        own: which of them is ours: of two that do not agree we go by our own, if it is of any.
     """
     means = sorted(total / count for total, count in shares if count)
     if not means:
@@ -75,8 +72,6 @@ def vouched_sum(
     middle = means[(len(means) - 1) // 2]
     if len(means) <= 2 and own is not None and shares[own][1]:
         middle = shares[own][0] / shares[own][1]
-    elif len(means) == 2 and before is not None:
-        middle = min(means, key=lambda mean: abs(mean - before))
     usual = [
         total if _is_usual(total, count, middle) else middle * count for total, count in shares
     ]

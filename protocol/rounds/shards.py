@@ -2,9 +2,9 @@
 
 Butterfly all-reduce of V bytes among N members, member i owning the share w_i: it uploads its
 contribution to the others, (1 - w_i) V, and broadcasts its reduced shard, (N - 1) w_i V; together
-V (1 + (N - 2) w_i). The slowest uplink decides, so minimise max_i (1 + (N - 2) w_i) / U_i
-(hivemind's load balancing, arXiv 2106.10207). Solved here in closed form by water filling instead
-of by a linear program.
+V (1 + (N - 2) w_i). The slowest uplink decides, so the optimum minimises max_i (1 + (N - 2) w_i) /
+U_i (hivemind's load balancing, arXiv 2106.10207). A member whose line is below half of the usual
+one owns nothing there, or next to nothing, and the others own equal shares: so it is here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import statistics
 from collections.abc import Sequence
 
 from protocol import limits
-from protocol.ids import PeerId
-from protocol.view import Replica
 
 ALIGN = 128
 """Shards start at multiples of a codec block, so that blocks never straddle owners."""
@@ -34,58 +32,17 @@ SLOW = 0.5
 claim."""
 
 
-def uplinks(replicas: Sequence[Replica], members: Sequence[PeerId], size: int) -> list[float]:
-    """Return the weights of the members' uplinks in a plan, in a common unit.
+def owning(lines: Sequence[tuple[float, float]]) -> list[bool]:
+    """Return which members of a plan own a shard: of three or more all but those whose line is much
+    slower than the (upper) median. Two send the same, whoever owns what. So no claim makes a member
+    own more than its equals.
 
     Args:
-        replicas: the stage's replicas with their bandwidths.
-        members: the plan's members, in order.
-        size: elements of the gradient.
-    """
-    known = {r.peer: (r.uplink_bytes_per_s, r.downlink_bytes_per_s) for r in replicas}
-    return heeded([known.get(peer, (0.0, 0.0)) for peer in members], segments(size, len(members)))
-
-
-def heeded(lines: Sequence[tuple[float, float]], count: int) -> list[float]:
-    """Return the uplink weights; only much slower links deviate from the median.
-
-    ``lines`` are uplinks and downlinks (0: unknown). Slow links count only where that makes the
-    round faster: others have to sum and send what they do not own.
-
-    Any other line, and an unknown one, counts as the (upper) median. So no claim makes a member own
-    more than its equals, and similar lines get equal shards although measurements differ.
+        lines: uplink and downlink of each, bytes per second; 0: unknown.
     """
     narrow = [min(line) for line in lines]
-    known = [rate for rate in narrow if rate > 0]
-    usual, members = statistics.median_high(known) if known else 1.0, len(lines)
-    found = [least if 0 < least < SLOW * usual else usual for least in narrow]
-    slow = [(min(line), max(line)) if 0 < min(line) < usual else (usual, usual) for line in lines]
-
-    def slowest_s(uplinks: list[float]) -> float:
-        lines = zip(shares(uplinks), slow, strict=True)
-        return max(round_s(share, line, members, count) for share, line in lines)
-
-    equal = [usual] * members
-    return found if slowest_s(found) < slowest_s(equal) else equal
-
-
-def round_s(share: float, line: tuple[float, float], members: int, segments: int) -> float:
-    """Return how long a round of one unit of gradient occupies a member.
-
-    While gathering it sends (1 - share) and gets (N - 1) share; then it broadcasts as much as it
-    got and gets the rest. All but one segment of these halves may overlap.
-
-    Args:
-        share: the part of the gradient that it owns.
-        line: its uplink and downlink, units per second.
-        members: N.
-        segments: segments per shard.
-    """
-    up, down = line
-    others, own = 1 - share, (members - 1) * share
-    apart = max(others / up, own / down) + max(own / up, others / down)
-    together = (others + own) / min(up, down)
-    return together + (apart - together) / segments
+    usual = statistics.median_high([rate for rate in narrow if rate > 0] or [0.0])
+    return [len(lines) < 3 or not 0 < least < SLOW * usual for least in narrow]
 
 
 def longest_s(size: int, number_bytes: float) -> float:
@@ -111,38 +68,19 @@ def largest_segment(size: int) -> int:
     return min(size, max(-(-size // ENOUGH) + ALIGN, 2 * SEGMENT), limits.MAX_SEGMENT_ELEMENTS)
 
 
-def shares(uplinks: Sequence[float]) -> list[float]:
-    """Return the optimal shares w_i (sum 1) for uplinks U_i in any common unit.
-
-    A member whose uplink is too slow to own anything gets 0. With two members every split costs
-    the same, so shares follow the uplinks.
-    """
-    count = len(uplinks)
-    usable = [max(u, 1e-9) for u in uplinks]
-    if count <= 2:
-        return [u / sum(usable) for u in usable]
-    owners = list(range(count))
-    while True:
-        total = sum(usable[i] for i in owners)
-        level = (count - 2 + len(owners)) / total
-        below = [i for i in owners if level * usable[i] < 1.0]
-        if not below:
-            break
-        owners = [i for i in owners if i not in below]
-    result = [0.0] * count
-    for i in owners:
-        result[i] = (level * usable[i] - 1.0) / (count - 2)
-    return result
+def shares(owns: Sequence[bool]) -> list[float]:
+    """Return the shares w_i (sum 1) of members that own one or none."""
+    return [own / sum(owns) for own in owns]
 
 
-def shard_bounds(size: int, uplinks: Sequence[float]) -> list[int]:
-    """Cut ``size`` elements into len(uplinks) consecutive shards; into equal ones where all would
-    have too many segments because one is large.
+def shard_bounds(size: int, owns: Sequence[bool]) -> list[int]:
+    """Cut ``size`` elements into len(owns) consecutive shards, equal ones for those that own one;
+    for everybody where all would have too many segments because one is large.
 
     Returns:
-        len(uplinks) + 1 offsets from 0 to ``size``; inner ones are multiples of ``ALIGN``.
+        len(owns) + 1 offsets from 0 to ``size``; inner ones are multiples of ``ALIGN``.
     """
-    parts, members = shares(uplinks), len(uplinks)
+    parts, members = shares(owns), len(owns)
     largest = math.ceil(max(parts) * size) + ALIGN
     if members * segments(largest, 1) > limits.MAX_SEGMENTS:
         parts = [1 / members] * members

@@ -90,8 +90,7 @@ class Charging:
         if charges.take(message.charge, now) is None:
             return []
         if known is None and body.stage == self._place.stage:
-            # looked at soon: audits last long, we would seldom be free when called to judge
-            self._terms.record(body.stage, PeerId(body.member)).suspected = True
+            self._terms.record(body.stage, PeerId(body.member)).suspect()
         return self.verdicts(now)
 
     def verdicts(self, now: float) -> list[SeatEffect]:

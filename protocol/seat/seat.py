@@ -402,14 +402,8 @@ class Seat:
     def receive(
         self, sender: PeerId, message: Message, now: float, digest: bytes = b""
     ) -> list[SeatEffect]:
-        """Take a message.
-
-        Args:
-            sender: the peer at the other end of the link.
-            message: the message.
-            now: monotonic seconds.
-            digest: of its payload, which the task checks; of an audit's list, the list itself.
-        """
+        """Take a message of the peer at the other end of a link; ``digest`` is of its payload,
+        which the task checks, or of an audit's list the list itself."""
         route, stage = message.route, self.place.stage
         if not may_send(route, self.standing.seen if route.aside else self._view, stage, sender):
             refused = turned_away(stage, sender, message, "busy")
@@ -710,8 +704,6 @@ class Seat:
             electors=tuple(map(PeerId, plan.electors)) if plan else (),
             with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
         )
-        if commit is not None:
-            self.leader.usual_loss = commit.decree.loss_sum / self.place.per_step
         self.standing.closed_with(committed.with_whom)
         if self.auditing.active:
             self.givers.closed(self.step, self.pipeline.given())
@@ -726,7 +718,7 @@ class Seat:
         begun = self._begin_round(committed, outcome.hash, now)
         effects: list[SeatEffect] = [*begun, *self.charging.verdicts(now)]
         effects += [*self._lead(now), *self.pipeline.start_step(self.step, now)]
-        self.leases.start_step(self.step, leads=self.current_leader() == self.place.me)
+        self.leases.start_step(self.step)
         self.leasing.start_step()
         for sender, message, digest in self._early.take(self.step):
             replayed = self._take(sender, message, now, digest)
@@ -840,9 +832,8 @@ class Seat:
         idle = self.pipeline.idle and self.member.plan_followed is None
         effects += self.auditing.work(idle=idle, now=now)
         effects += self._evaluate()
-        if self.place.first:
-            effects += self._lease(now)
-        return [*effects, *self._report(now)]
+        effects += self._report(now)  # before we ask for more: who leads goes by it
+        return [*effects, *self._lease(now)] if self.place.first else effects
 
     def _evaluate(self) -> list[Compute]:
         """Run held-out microbatches, unless the step is being closed."""
@@ -887,8 +878,7 @@ class Seat:
         self.leasing.observe(now)
         if self.leader.leading and self.may_train():
             live = {replica.peer for replica in serving}
-            here = {replica.peer for replica in serving if replica.version == self.step}
-            effects += self.leases.grant(self.leader.reports, live, here, now)
+            effects += self.leases.grant(self.leader.reports, live, now)
         wants = not self._is_over and self.draining.wants_work
         if wants and (led_by := self.current_leader()) is not None:
             effects += self.leasing.ask(led_by, self._view, now)

@@ -261,7 +261,6 @@ class Standing:
 
         Args:
             claims: peers that our stage waits for, as we say.
-            now: monotonic seconds.
             last: the run's last version: who serves it waits for nobody.
         """
         me, claimed = self._place.me, dict[Pair, int]()

@@ -429,20 +429,6 @@ class Commitment(RoundMessage, frozen=True):
     signature: Signature = b""
 
 
-class AuditNotice(RoundMessage, frozen=True):
-    """The sender audits this contribution of ``member``, and a sum of it; sent to the other members
-    of the plan before the sender is Ready, so that they keep the version, too; and again with the
-    result: they audit the same contribution if it does not agree."""
-
-    route = Route("seat", "auditing.on_notice", sender="stage")
-
-    member: PeerText
-    segment: SegmentIndex | None = None
-    """Whose sum is made again; None: the member owns none."""
-    agrees: bool | None = None
-    """None: the audit is not over."""
-
-
 class AuditRequest(RoundMessage, frozen=True):
     """An auditor asks a member of its stage to show what it has committed to: the list, then what
     that names (``item``: the microbatch or the segment). A replica of the stage ``beside`` asks for

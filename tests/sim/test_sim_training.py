@@ -11,7 +11,7 @@ from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.training import TrainingWorld, WorldConfig
 from protocol.pipeline.effects import Committed
 
-MOST = 158
+MOST = 159
 """Messages a step of three stages of three replicas and eight microbatches. Heartbeats are not
 counted, nor are segments and their sums, which are as many as the bytes of a stage need."""
 WAY_S, TASK_S, EACH = 0.5, 0.05, 120

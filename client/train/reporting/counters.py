@@ -9,7 +9,7 @@ from client.events import RecoveryEvent
 from client.train.ports import Ports
 from client.train.reporting.event_sink import EventSink
 from protocol.ids import PeerId
-from protocol.pipeline.effects import Committed, GradientAccepted, Rerouted
+from protocol.pipeline.effects import Committed, Rerouted
 
 
 class Counters:
@@ -19,6 +19,8 @@ class Counters:
         self._ports, self._event_sink = ports, event_sink
         self._detected_at: float | None = None
         self._detected_step = 0
+        self._rerouted = set[tuple[int, int]]()
+        """Stage and microbatch of what was re-routed since then."""
         self.rerouted = 0
         self.replayed = 0
         self.rounds = 0
@@ -38,22 +40,24 @@ class Counters:
         if committed.version > self._detected_step:  # the loss is recovered: no gradient will come
             self._detected_at = None
 
-    def note_rerouted(self, rerouted: Rerouted) -> None:
-        """A microbatch goes to another replica, because one was lost or was late."""
+    def note_rerouted(self, stage: int, rerouted: Rerouted) -> None:
+        """A microbatch of a stage goes to another replica, because one was lost or was late."""
         self.rerouted += 1
         self.replayed += rerouted.replayed
         if self._detected_at is None:
             self._detected_at, self._detected_step = self._ports.now(), rerouted.step
+            self._rerouted.clear()
             words = f"{rerouted.cause}: its microbatches go to other replicas"
             self._tell(words, "detected", rerouted.step, rerouted.lost_peer)
+        self._rerouted.add((stage, rerouted.microbatch))
 
-    def note_accepted(self, accepted: GradientAccepted) -> None:
+    def note_gradient(self, stage: int, step: int, microbatch: int) -> None:
         """A gradient came; the first of a re-routed microbatch ends the recovery."""
-        if accepted.rerouted and self._detected_at is not None:
+        if (stage, microbatch) in self._rerouted and self._detected_at is not None:
             taken_s = self._ports.now() - self._detected_at
             self._detected_at = None
             words = f"first gradient of a re-routed microbatch {taken_s:.2f} s after detection"
-            self._tell(words, "recovered", accepted.step)
+            self._tell(words, "recovered", step)
 
     def _tell(
         self,

@@ -39,7 +39,6 @@ from protocol.pipeline.effects import (
     DropStep,
     Fault,
     ForwardTask,
-    GradientAccepted,
     HashTask,
     Keep,
     LossTask,
@@ -296,9 +295,7 @@ class SeatDriver:
         around = self._around
         match effect:
             case Rerouted():
-                around.counters.note_rerouted(effect)
-            case GradientAccepted():
-                around.counters.note_accepted(effect)
+                around.counters.note_rerouted(self.seat.place.stage, effect)
             case Committed():
                 self._committed(effect)
             case Snapshot():
@@ -339,6 +336,8 @@ class SeatDriver:
         try:
             for key, part in zip(keep.keys, parts, strict=True):
                 self._payloads.put(key, part)
+                if key.name == "grad_in":
+                    self._around.counters.note_gradient(self.seat.place.stage, key.step, key.item)
         except StoreFull as error:
             self._owner.fault(Fault("internal", f"no room for boundary tensors: {error}"))
 

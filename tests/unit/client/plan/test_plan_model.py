@@ -86,8 +86,8 @@ def test_the_averaging_of_the_last_stage_has_the_time_of_the_way_back() -> None:
 @pytest.mark.parametrize(
     ("elements", "bytes_per_element", "expected"),
     [
-        (MEGA / 4, 40.0, 2 * 3 / 4 * 10 / 0.1),  # one segment: equal shards, both halves
-        (16 * MEGA, 10 / 16, 10 / 0.1 * (1 + 1 / 8)),  # eight: it owns nothing
+        (MEGA / 4, 40.0, 10 / 0.1 * (1 + 1)),  # one segment; it owns nothing
+        (16 * MEGA, 10 / 16, 10 / 0.1 * (1 + 1 / 8)),  # eight
     ],
 )
 def test_a_line_slow_both_ways(elements: float, bytes_per_element: float, expected: float) -> None:

@@ -152,7 +152,6 @@ class TestLosses:
         assert reroutes(effects) == [(lost, None)]
         answer = made.receipt(other, receipt("absent", 2), 1.1)
         assert offers(answer) == [(other, 3)]
-        assert made.was_rerouted(M)
 
     def test_whoever_knows_it_already_is_not_sent_it_again(self) -> None:
         made = deliveries(A, B, C)
@@ -421,14 +420,15 @@ class TestBlame:
         assert made.done() == {0}
 
     def test_the_same_bytes_again_and_again_cost_their_giver_the_link(self) -> None:
-        made, now, points = self.pipeline(B), 0.2, 0
+        """An honest one gives it again after a second, and each time after twice as long."""
+        made, points = self.pipeline(B), list[int]()
         giver = self.sent(made)
-        while points < 100 and now < 10.0:
-            points += sum(cost for _, cost in blamed(self.failed(made, giver, now)))
-            now += ANSWER_S
-            [(_, attempt)] = questions(made.tick(now))
-            made.receipt(giver, Receipt(2, 0, 0, attempt, "known"), now)
-        assert now == pytest.approx(0.2 + 5 * ANSWER_S)
+        for time in range(5):
+            effects = self.failed(made, giver, float(time))
+            points += [cost for _, cost in blamed(effects)]
+            [(_, attempt)] = questions(effects)
+            made.receipt(giver, Receipt(2, 0, 0, attempt, "known"), float(time))
+        assert points == [20] * 5
 
     def test_our_own_input_gone_bad_is_nobodys_fault(self) -> None:
         made = self.pipeline(B)
@@ -506,7 +506,6 @@ class TestWhoElseGetsIt:
         assert f"microbatch {m}" in words
         assert "gets it too" in words
         assert reroutes(effects) == []
-        assert not line.made.was_rerouted(m)
 
     def test_each_replica_once(self) -> None:
         line = Line()
@@ -678,11 +677,3 @@ class TestTwoHolders:
         line.brings(other, m)
         assert line.made.next_hop[slow].gradient.mean_s > before
         assert line.made.next_hop[other].gradient.samples == samples, "Karn: it was sent before"
-
-    def test_a_gradient_for_what_was_left_to_another_is_no_offence(self) -> None:
-        line = Line()
-        m, peer = line.send()
-        line.made.discard(m)
-        line.brings(peer, m)
-        line.made.forget(STEP)
-        assert not line.made.gradient(peer, STEP, m, line.now)

@@ -116,7 +116,7 @@ class Step:
         """Return the seconds until all is done; who is ``greedy`` asks for the whole step."""
         leases = Leases(0, self.per_step)
         leases.bound = self.bound
-        leases.start_step(0, leads=True)
+        leases.start_step(0)
         now, done = 0.0, 0
         ends: list[tuple[float, PeerId]] = []
         free_at = dict.fromkeys(self.takes, 0.0)
@@ -124,7 +124,7 @@ class Step:
             leases.ask(peer, LeaseRequest(0, self.per_step if peer in greedy else 2, 0), 0.0)
         while done < self.per_step:
             reports = {peer: Report(frozenset(ids)) for peer, ids in self.got.items()}
-            for peer, ids in leased(leases.grant(reports, self.takes, self.takes, now)):
+            for peer, ids in leased(leases.grant(reports, self.takes, now)):
                 self.got[peer] += ids
                 for _ in ids:
                     free_at[peer] = max(now, free_at[peer]) + self.takes[peer]
@@ -179,14 +179,14 @@ class TestLeases:
     def test_work_does_not_wait_for_others_that_take_none(self) -> None:
         leases, here = Leases(0, PER_STEP), {NEW[0]}
         leases.bound = Bound({NEW[0]: 0}, 3)
-        leases.start_step(0, leads=True)
+        leases.start_step(0)
         leases.ask(NEW[0], LeaseRequest(0, PER_STEP, 0), 0.0)
-        [(_, got)] = leased(leases.grant({}, here, here, 0.0))
+        [(_, got)] = leased(leases.grant({}, here, 0.0))
         assert len(got) == PER_STEP // 4
         reports = {NEW[0]: Report(frozenset(got))}
-        assert leases.grant(reports, here, here, UNMEASURED_S - 0.1) == []
+        assert leases.grant(reports, here, UNMEASURED_S - 0.1) == []
         assert leases.next_deadline() <= UNMEASURED_S
-        [(_, rest)] = leased(leases.grant(reports, here, here, UNMEASURED_S))
+        [(_, rest)] = leased(leases.grant(reports, here, UNMEASURED_S))
         assert len(got) + len(rest) == PER_STEP
 
 

@@ -12,12 +12,12 @@ from protocol.audit.audit import PATIENCE_S
 from protocol.audit.charges import CHARGE, KIND, Charge, Charges, verdict_of
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.commitment import SIGNED, contents, envelope_of_piece, root_of, tensors_of
-from protocol.audit.draw import NEW_TIMES, drawn
-from protocol.audit.record import Grade, Record
+from protocol.audit.draw import drawn
+from protocol.audit.record import CLEARED, Grade, Record
 from protocol.audit.terms import AuditTerms
 from protocol.effects import Explain, Send
 from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
-from protocol.pace import ANSWER_S, ASIDE_S, HEARD_S, LOST_S
+from protocol.pace import ANSWER_S, HEARD_S, LOST_S
 from protocol.pipeline.effects import (
     Compute,
     DropStep,
@@ -28,7 +28,7 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
-from protocol.seat.auditing import HEEDED, Auditing
+from protocol.seat.auditing import Auditing
 from protocol.seat.charging import TELL_TIMES, Charging
 from protocol.seat.effects import SeatEffect
 from protocol.seat.showing import KEPT_STEPS, Showing
@@ -37,7 +37,6 @@ from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
-    AuditNotice,
     AuditReply,
     AuditRequest,
     Charged,
@@ -56,7 +55,7 @@ SEGMENTS = (b"s" * 32,) * 3
 
 
 def keeps(
-    step: int = STEP, bounds: tuple[int, ...] = (0, 64, 128, 192), segment: int | None = None
+    step: int = STEP, bounds: tuple[int, ...] = (0, 64, 128, 192), segment: int | None = 2
 ) -> KeepVersionTask:
     return KeepVersionTask(step, bounds, segment)
 
@@ -182,11 +181,12 @@ class TestWhoIsSuspected:
             body = CHARGE.encode(Charge(stage, THIRD, step, 1, reason))
             said = Charged(STAGE, signer(2).sign(KIND, body, SWARM))
             parts.charging.on_charged(SIBLING, said, 2.0 * step)
-        return any(record.suspected for record in terms.records.values())
+        return any(record.doubted for record in terms.records.values())
 
     def test_once_for_each_that_charges_it(self, parts: Parts) -> None:
         assert self.suspected(parts, "fails")
-        parts.terms.record(STAGE, THIRD).note(Grade.AGREES)
+        for _ in range(CLEARED):
+            parts.terms.record(STAGE, THIRD).note(Grade.AGREES)
         assert not self.suspected(parts, "lies", "other")
 
     def test_nobody_in_another_stage(self, parts: Parts) -> None:
@@ -210,21 +210,23 @@ MEMBERS = [PlanMember(ME, b"\x01"), PlanMember(SIBLING, b"\x02"), PlanMember(THI
 PLAN = Plan(STAGE, STEP, ATTEMPT, MEMBERS, [0, 64, 128, 192], [])
 
 
-def judging(parts: Parts) -> tuple[bytes, list[object]]:
-    """SIBLING audits THIRD and has found fault, so we audit it, too; return THIRD's list and what
-    we do at first."""
-    parts.auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
+def draw_third(parts: Parts, plan: Plan) -> None:
+    """We are Ready for a plan with a digest for which we draw THIRD."""
+    others = {SIBLING: Record(), THIRD: Record()}
+    digests = (bytes([n]) * 32 for n in range(256))
+    whom = partial(drawn, bytes(32), stage=STAGE, step=plan.step, others=others, budget=0.2)
+    parts.auditing.ready(plan, next(d for d in digests if whom(d) == THIRD))
+
+
+def auditing(parts: Parts) -> tuple[bytes, list[object]]:
+    """We audit THIRD; return its list and what we do at first."""
     digests = tuple(bytes([n]) * 32 for n in range(len(tensors_of(first=False, last=False))))
     shown = contents({30: digests, 31: digests})
     committed(parts, shown)
+    draw_third(parts, PLAN)
     [keep] = parts.auditing.closing(PLAN)
     assert keep == Compute(KEEP)
-    assert parts.auditing.computed(KEEP, Outcome(), 0.2) == []
-    return shown, list(
-        parts.auditing.on_notice(
-            SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False), 0.3
-        )
-    )
+    return shown, list(parts.auditing.computed(KEEP, Outcome(), 0.3))
 
 
 def committed(parts: Parts, shown: bytes) -> None:
@@ -240,8 +242,8 @@ def asked(effects: list[object]) -> list[tuple[str, int]]:
     return [(request.name, request.item) for _, request in sent(effects, AuditRequest)]
 
 
-def test_a_judge_asks_for_the_list_and_then_for_what_it_names(parts: Parts) -> None:
-    shown, effects = judging(parts)
+def test_an_auditor_asks_for_the_list_and_then_for_what_it_names(parts: Parts) -> None:
+    shown, effects = auditing(parts)
     assert asked(effects) == [("list", 0)]
     tensor = AuditReply(STAGE, STEP, ATTEMPT, "boundary", 30)
     assert parts.auditing.on_reply(THIRD, tensor, bytes(32), 0.4) == [], "not asked for yet"
@@ -253,7 +255,7 @@ def test_a_judge_asks_for_the_list_and_then_for_what_it_names(parts: Parts) -> N
 
 
 def test_a_member_that_shows_nothing_has_refused_and_people_read_so(parts: Parts) -> None:
-    judging(parts)
+    auditing(parts)
     effects = parts.tick(0.3 + PATIENCE_S)
     assert results(parts) == {Grade.REFUSED: 1}
     assert f"stage {STAGE}, step {STEP}" in parts.terms.record(STAGE, THIRD).fault
@@ -272,7 +274,7 @@ def test_of_two_replicas_nobody_can_decide_and_people_read_so() -> None:
         for member in (ME, SIBLING):
             said_of = Commitment(STAGE, step, ATTEMPT, b"r" * 32, SEGMENTS[:2])
             parts.auditing.on_commitment(member, said_of)
-        assert parts.auditing.ready(plan, bytes(32)) == [], "there are no judges"
+        parts.auditing.ready(plan, bytes(32))
         [keep] = parts.auditing.closing(plan)
         assert keep == Compute(keeps(step, (0, 64, 128), 1))
         parts.auditing.computed(keeps(step), Outcome(), 20.0 * step)
@@ -316,14 +318,12 @@ OWNER_ONLY = Plan(
 
 
 def checking(parts: Parts) -> list[object]:
-    """SIBLING finds fault with the sum of THIRD's segment, so we make it again, too."""
+    """We make the sum of THIRD's segment again; it has contributed nothing."""
     commit_all(parts)
-    parts.auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD, 2), 0.0)
+    draw_third(parts, OWNER_ONLY)
     [keep] = parts.auditing.closing(OWNER_ONLY)
-    assert keep == Compute(keeps(segment=2))
-    assert parts.auditing.computed(keeps(segment=2), Outcome(), 0.2) == []
-    result = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
-    return list(parts.auditing.on_notice(SIBLING, result, 0.3))
+    assert keep == Compute(KEEP)
+    return list(parts.auditing.computed(KEEP, Outcome(), 0.2))
 
 
 def shown_by(parts: Parts, sender: int, whose: int | None) -> list[object]:
@@ -365,67 +365,12 @@ def test_an_owner_is_charged_for_a_false_sum_alone() -> None:
         assert charged(parts, THIRD) == reason
 
 
-@pytest.mark.parametrize(
-    ("sender", "member", "segment"),
-    [
-        (SIBLING, ME, None),
-        (SIBLING, SIBLING, None),
-        (peer(9), THIRD, None),
-        (SIBLING, peer(9), None),
-        *((SIBLING, THIRD, of_another) for of_another in (0, 1, 99)),
-    ],
-)
-def test_announcements_that_nobody_can_judge_are_ignored(
-    parts: Parts, sender: PeerId, member: PeerId, segment: int | None
-) -> None:
+@pytest.mark.parametrize("attempt", [ATTEMPT, ATTEMPT + 1])
+def test_what_was_drawn_for_another_attempt_is_not_audited(parts: Parts, attempt: int) -> None:
     commit_all(parts)
-    parts.auditing.on_notice(sender, AuditNotice(STAGE, STEP, ATTEMPT, member, segment), 0.0)
-    assert not [e for e in parts.auditing.closing(PLAN) if isinstance(e, Compute)]
-
-
-class TestAnAuditorThatCovers:
-    """SIBLING announces an audit in every step, so that nobody looks at what it wants hidden."""
-
-    def step(self, parts: Parts, step: int, *, draws: bool) -> list[object]:
-        """Close a step that it has announced an audit in; return what we do for audits."""
-        plan = Plan(STAGE, step, ATTEMPT, MEMBERS, [0, 64, 128, 192], [])
-        for member in (ME, SIBLING, THIRD):
-            said = Commitment(STAGE, step, ATTEMPT, b"r" * 32, SEGMENTS)
-            parts.auditing.on_commitment(member, said)
-        parts.auditing.on_notice(SIBLING, AuditNotice(STAGE, step, ATTEMPT, THIRD), 0.0)
-        others = {SIBLING: Record(), THIRD: Record()}
-        digests = (bytes([n]) * 32 for n in range(256))
-        fits = (d for d in digests if bool(self.whom(d, step, others)) == draws)
-        parts.auditing.ready(plan, next(fits))
-        tasks = [e for e in parts.auditing.closing(plan) if isinstance(e, Compute)]
-        return [e.task.step for e in tasks if isinstance(e.task, KeepVersionTask)]
-
-    def whom(self, digest: bytes, step: int, others: dict[PeerId, Record]) -> PeerId | None:
-        return drawn(bytes(32), digest, STAGE, step, others, 0.2)
-
-    def test_who_has_called_on_us_less_often_is_judged(self, parts: Parts) -> None:
-        """SIBLING is audited itself, by THIRD."""
-        found = AuditNotice(STAGE, STEP + 1, ATTEMPT, SIBLING)
-        assert self.step(parts, STEP, draws=False) == [STEP]
-        parts.auditing.computed(KEEP, Outcome(), 0.2)
-        parts.auditing.on_notice(THIRD, found, 0.3)
-        assert self.step(parts, STEP + 1, draws=False) == [STEP + 1]
-        assert self.step(parts, STEP + 2, draws=False) == []
-        parts.auditing.computed(keeps(STEP + 1), Outcome(), 0.4)
-        asked = parts.auditing.on_notice(THIRD, replace(found, agrees=False), 0.5)
-        assert [effect.peer for effect in asked] == [SIBLING]
-        assert self.step(parts, STEP + 3, draws=False) == [], "we are called"
-
-    def test_announcements_without_end_are_not_heeded(self, parts: Parts) -> None:
-        parts.terms.budget = 0.03
-        kept = 0
-        for step in range(STEP, STEP + 100):
-            tasks = self.step(parts, step, draws=False)
-            kept += len(tasks)
-            agrees = AuditNotice(STAGE, step, ATTEMPT, THIRD, agrees=True)
-            parts.auditing.computed(keeps(step), Outcome(), 0.2)
-            parts.auditing.on_notice(SIBLING, agrees, 0.3)
-        assert HEEDED <= kept <= HEEDED + 100 * NEW_TIMES * 0.03
+    draw_third(parts, replace(PLAN, attempt=attempt))
+    kept = [e for e in parts.auditing.closing(PLAN) if isinstance(e, Compute)]
+    assert bool(kept) == (attempt == ATTEMPT)
 
 
 SIGNATURE = b"g" * 64
@@ -498,30 +443,23 @@ def test_a_charge_of_ours_is_told_a_few_times(parts: Parts) -> None:
     assert parts.terms.open_charges() == {(STAGE, THIRD): [ME]}
 
 
-def test_the_step_of_an_audit_is_kept_and_a_judge_that_nobody_calls_gives_it_up(
-    parts: Parts,
-) -> None:
-    commit_all(parts)
-    parts.auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
-    parts.auditing.closing(PLAN)
-    parts.auditing.computed(KEEP, Outcome(), 0.0)
-    assert parts.next_deadline() == ASIDE_S
+def test_the_step_of_an_audit_is_kept(parts: Parts) -> None:
+    auditing(parts)
     parts.dropped(STEP, 0.0)
-    assert parts.tick(LOST_S) == [], "we may be called for it"
+    assert DropStep(STEP) not in parts.tick(LOST_S)
     for step in range(STEP + 1, STEP + 2 + KEPT_STEPS):
         gone = parts.dropped(step, LOST_S)
     assert gone == [DropStep(STEP + 1)], "others make room"
-    assert DropStep(STEP) in parts.tick(ASIDE_S)
-    late = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
-    assert parts.auditing.on_notice(SIBLING, late, ASIDE_S) == []
+    parts.tick(0.3 + PATIENCE_S)
+    assert DropStep(STEP) in parts.tick(0.3 + PATIENCE_S + LOST_S)
 
 
 def test_without_audits_nobody_is_audited_or_charged() -> None:
     none = Parts(0.0)
     commit_all(none)
     assert not none.auditing.active
-    none.auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
-    assert none.auditing.ready(PLAN, bytes(32)) == none.auditing.closing(PLAN) == []
+    none.auditing.ready(PLAN, bytes(32))
+    assert none.auditing.closing(PLAN) == []
     for author in (1, 2):
         said = Charged(STAGE, charge_of_third(author))
         assert none.charging.on_charged(peer(author), said, 1.0) == []
@@ -589,48 +527,39 @@ def test_the_seat_says_with_whom_its_audits_agree(parts: Parts) -> None:
 
 
 class TestTheStage:
-    """SIBLING audits THIRD, and we have kept the version to judge it."""
+    """We audit THIRD."""
 
     @pytest.fixture
-    def judge(self, parts: Parts) -> Parts:
+    def auditor(self, parts: Parts) -> Parts:
         commit_all(parts)
-        parts.auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
-        assert len(parts.auditing.closing(PLAN)) == 1
+        draw_third(parts, PLAN)
+        assert parts.auditing.closing(PLAN) == [Compute(KEEP)]
         return parts
 
-    def kept(self, judge: Parts) -> bool:
-        """Whether there still is something to judge."""
-        said = AuditNotice(STAGE, STEP, ATTEMPT, THIRD, agrees=False)
-        judge.auditing.on_notice(SIBLING, said, 1.0)
-        return judge.auditing.step is not None
-
     @pytest.mark.parametrize("version_kept", [False, True])
-    @pytest.mark.parametrize(
-        ("there", "kept"), [((SIBLING, THIRD), True), ((SIBLING,), False), ((THIRD,), False)]
-    )
-    def test_without_its_member_or_auditor_it_is_given_up(
-        self, judge: Parts, there: tuple[PeerId, ...], *, kept: bool, version_kept: bool
+    @pytest.mark.parametrize(("there", "kept"), [((SIBLING, THIRD), True), ((SIBLING,), False)])
+    def test_without_its_member_it_is_given_up(
+        self, auditor: Parts, there: tuple[PeerId, ...], *, kept: bool, version_kept: bool
     ) -> None:
         if version_kept:
-            judge.auditing.computed(KEEP, Outcome(), 0.2)
-        assert judge.update_view(seen(*there), seen(*there), seen(*there), 0.5) == []
-        assert self.kept(judge) is kept
+            auditor.auditing.computed(KEEP, Outcome(), 0.2)
+        auditor.update_view(seen(*there), seen(*there), seen(*there), 0.5)
+        assert (auditor.auditing.step is not None) is kept
 
-    def test_it_may_be_called_before_the_version_is_kept(self, judge: Parts) -> None:
-        assert self.kept(judge)
-        assert asked(judge.auditing.computed(KEEP, Outcome(), 1.2)) == [("list", 0)]
-        assert judge.auditing.computed(KEEP, Outcome(), 1.3) == [], "once"
+    def test_it_begins_once_the_version_is_kept(self, auditor: Parts) -> None:
+        assert asked(auditor.auditing.computed(KEEP, Outcome(), 1.2)) == [("list", 0)]
+        assert auditor.auditing.computed(KEEP, Outcome(), 1.3) == [], "once"
 
-    def test_a_version_that_cannot_be_kept_is_not_judged(self, judge: Parts) -> None:
-        judge.auditing.computed(keeps(STEP + 1), Outcome(error="oom"), 0.2)
-        assert judge.auditing.computed(KEEP, Outcome(error="oom"), 0.2) == []
-        assert not self.kept(judge)
+    def test_a_version_that_cannot_be_kept_is_not_judged(self, auditor: Parts) -> None:
+        auditor.auditing.computed(keeps(STEP + 1), Outcome(error="oom"), 0.2)
+        assert auditor.auditing.computed(KEEP, Outcome(error="oom"), 0.2) == []
+        assert auditor.auditing.step is None
 
 
 def test_without_all_commitments_nothing_is_audited(parts: Parts) -> None:
     for member in (ME, THIRD):
         parts.auditing.on_commitment(member, Commitment(STAGE, STEP, ATTEMPT, b"r" * 32, SEGMENTS))
-    parts.auditing.on_notice(SIBLING, AuditNotice(STAGE, STEP, ATTEMPT, THIRD), 0.0)
+    draw_third(parts, PLAN)
     assert not [e for e in parts.auditing.closing(PLAN) if isinstance(e, Compute)]
 
 

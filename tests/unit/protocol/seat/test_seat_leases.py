@@ -6,15 +6,12 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.pace import ANSWER_S, LOST_S
-from protocol.pipeline.timing import Timing
-from protocol.seat import leases as leases_module
+from protocol.pace import LOST_S
 from protocol.seat.leases import Leases
 from protocol.wire.messages import Lease, LeaseRequest
 from tests.support.effects import sent
@@ -45,9 +42,9 @@ def leases_of(effects: Iterable[Send | Explain]) -> list[tuple[PeerId, bool, lis
 class Desk:
     """The leader of step 2, the replicas of its stage, and what they have reported."""
 
-    def __init__(self, *, leads: bool = True, live: Iterable[PeerId] = (A, B)) -> None:
+    def __init__(self, *, live: Iterable[PeerId] = (A, B)) -> None:
         self.leases = Leases(STEP - 1, PER_STEP)
-        self.leases.start_step(STEP, leads=leads)
+        self.leases.start_step(STEP)
         self.live = set(live)
         self.reports: dict[PeerId, Report] = {}
 
@@ -57,7 +54,7 @@ class Desk:
         self.leases.ask(peer, LeaseRequest(STEP, want, have), 0.0)
 
     def grant(self, now: float) -> list[Send | Explain]:
-        return self.leases.grant(self.reports, self.live, self.live, now)
+        return self.leases.grant(self.reports, self.live, now)
 
     def granted(self, now: float) -> list[tuple[PeerId, bool, list[int]]]:
         return leases_of(self.grant(now))
@@ -90,16 +87,16 @@ class TestWhoGetsWhat:
         leases = Leases(STEP, PER_STEP)
         for peer in (A, B):
             leases.ask(peer, LeaseRequest(STEP + 1, 2, 0), 0.0)
-        assert leases.grant({}, {A}, {A}, 0.0) == []
-        leases.start_step(STEP + 1, leads=True)
-        assert leases_of(leases.grant({}, {A}, {A}, 1.0)) == [(A, False, [24, 25])], "B is dead"
+        assert leases.grant({}, {A}, 0.0) == []
+        leases.start_step(STEP + 1)
+        assert leases_of(leases.grant({}, {A}, 1.0)) == [(A, False, [24, 25])], "B is dead"
 
     def test_requests_for_other_steps_are_dropped(self) -> None:
         desk = Desk()
         for step in (0, 1, 4, 2**40):
             desk.leases.ask(A, LeaseRequest(step, 2, 0), 0.0)
         assert desk.grant(0.0) == []
-        desk.leases.start_step(STEP + 1, leads=True)
+        desk.leases.start_step(STEP + 1)
         assert desk.grant(0.0) == []
 
 
@@ -164,15 +161,12 @@ class TestLosses:
 
 
 class TestTakingOver:
-    def test_not_for_long(self) -> None:
-        """One that serves and says nothing must not stop the step."""
+    def test_what_nobody_has_reported_is_free_and_may_have_been_leased(self) -> None:
         desk = Desk(live=[A, B, C])
         desk.leases.take_over()
         desk.ask(A, PER_STEP)
         desk.reports = {A: report(done={16}), B: report(held={17, 18})}
-        assert desk.grant(5.0) == []
-        assert desk.leases.next_deadline() == 5.0 + ANSWER_S
-        assert desk.granted(5.0 + ANSWER_S) == [(A, True, list(range(19, 24)))]
+        assert desk.granted(5.0) == [(A, True, list(range(19, 24)))]
 
     def test_who_leads_again_relies_on_reports_alone(self) -> None:
         desk = Desk(live=[A])
@@ -182,87 +176,3 @@ class TestTakingOver:
         desk.reports[A] = report()
         desk.ask(A, 1)
         assert desk.granted(1.0) == [(A, True, [16])]
-
-
-class TestSecondLeases:
-    """B has nothing to do, nothing is free, and A has had its two for long."""
-
-    def led(self) -> tuple[Desk, float]:
-        """A step whose first six microbatches were done, three by each, in a second each."""
-        desk, now = Desk(), 0.0
-        desk.reports = {A: report(), B: report()}
-        for _ in range(3):
-            for peer in (A, B):
-                desk.ask(peer, 1)
-            for peer, _, ids in desk.granted(now):
-                desk.reports[peer] = report({*desk.reports[peer].done, *ids})
-            now += 1.0
-            desk.grant(now)
-        desk.ask(A, 2)
-        assert desk.granted(now) == [(A, False, [22, 23])]
-        desk.reports[A] = report(desk.reports[A].done, {22, 23})
-        desk.ask(B, 4)
-        assert desk.grant(now) == []
-        return desk, now
-
-    def second(self, desk: Desk, now: float) -> list[int]:
-        """Ids that B gets as well now."""
-        found = desk.granted(now)
-        assert all(peer == B and again for peer, again, _ in found)
-        return [m for _, _, ids in found for m in ids]
-
-    def finishes(self, desk: Desk, peer: PeerId, *ids: int) -> None:
-        said = desk.reports[peer]
-        desk.reports[peer] = report({*said.done, *ids}, said.in_flight - {*ids})
-
-    def test_the_last_of_two_once_the_first_is_late_and_why(self) -> None:
-        desk, now = self.led()
-        assert desk.grant(now + 1.4) == [], "B needs a second for one itself"
-        effects = desk.grant(now + 1.5)
-        assert leases_of(effects) == [(B, True, [23])]
-        assert "nothing left" in next(e.words for e in effects if isinstance(e, Explain))
-
-    def test_a_single_one_when_it_is_late(self) -> None:
-        desk, now = self.led()
-        self.finishes(desk, A, 23)
-        assert desk.grant(now) == []
-        due = desk.leases.next_deadline()
-        assert 1 < due - now < 4
-        assert self.second(desk, due) == [22]
-
-    def test_one_at_a_time_and_each_once(self) -> None:
-        desk, now = self.led()
-        assert self.second(desk, now + 9) == [23]
-        assert self.second(desk, now + 90) == [], "B is busy with it"
-        self.finishes(desk, B, 23)
-        desk.ask(B, 4)
-        assert self.second(desk, now + 91) == [22]
-        self.finishes(desk, B, 22)
-        assert self.second(desk, now + 920) == []
-
-    def test_a_quarter_of_the_step_at_most(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(leases_module, "SHARE", PER_STEP)
-        desk, now = self.led()
-        assert self.second(desk, now + 9) == [23]
-        self.finishes(desk, B, 23)
-        desk.ask(B, 4)
-        assert self.second(desk, now + 90) == []
-
-    def test_not_to_one_that_is_busy_or_unknown(self) -> None:
-        desk, now = self.led()
-        desk.reports[B] = report(desk.reports[B].done, {21})
-        assert self.second(desk, now + 9) == []
-        desk.reports[B] = report(desk.reports[B].done)
-        desk.leases._timings[B] = Timing()
-        assert self.second(desk, now + 9) == []
-
-    def test_a_dead_first_holder_leaves_it_to_the_second(self) -> None:
-        desk, now = self.led()
-        assert self.second(desk, now + 9) == [23]
-        desk.reports[B] = report(desk.reports[B].done, {23})
-        desk.grant(now + 9.5)
-        desk.lose(A)
-        desk.ask(B, PER_STEP)
-        got = self.second(desk, now + 10)
-        assert 22 in got
-        assert 23 not in got

@@ -227,7 +227,7 @@ def plan(*, members: Collection[PeerId], observers: Collection[PeerId] = ()) -> 
     split = [
         PlanMember(peer, to_bitmap(range(40, 48) if peer == ME else (), 5, 8)) for peer in members
     ]
-    bounds = segmented(shard_bounds(64, [0.0] * len(members)))
+    bounds = segmented(shard_bounds(64, [True] * len(members)))
     return Plan(0, 5, 1, split, bounds, list[str](observers))
 
 

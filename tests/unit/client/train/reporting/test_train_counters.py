@@ -8,7 +8,7 @@ from client.events import RecoveryEvent
 from client.train.ports import Ports
 from client.train.reporting.counters import Counters
 from client.train.reporting.event_sink import EventSink
-from protocol.pipeline.effects import Committed, GradientAccepted, Rerouted
+from protocol.pipeline.effects import Committed, Rerouted
 from tests.support.protocol_examples import peer
 
 
@@ -53,31 +53,32 @@ def test_steps_are_added_up() -> None:
 def test_a_recovery_lasts_from_the_first_rerouted_microbatch_to_its_gradient() -> None:
     made, said = counters()
     said.time = 10.0
-    made.note_rerouted(rerouted(5))
+    made.note_rerouted(1, rerouted(5))
     said.time = 11.0
-    made.note_rerouted(rerouted(6, replayed=True))
+    made.note_rerouted(1, rerouted(6, replayed=True))
     assert (made.rerouted, made.replayed) == (2, 1)
     words = "a replica is lost: its microbatches go to other replicas"
     assert said.reports == [(words, "peer", "detected", 5, peer(1))], "it is said once"
     said.time = 12.5
-    made.note_accepted(GradientAccepted(5, 39, rerouted=False))
+    made.note_gradient(1, 5, 39)
+    made.note_gradient(2, 5, 40)
     assert len(said.reports) == 1
-    made.note_accepted(GradientAccepted(5, 40, rerouted=True))
+    made.note_gradient(1, 5, 40)
     words = "first gradient of a re-routed microbatch 2.50 s after detection"
     assert said.reports[1:] == [(words, "peer", "recovered", 5, None)]
-    made.note_accepted(GradientAccepted(5, 41, rerouted=True))
+    made.note_gradient(1, 5, 40)
     assert len(said.reports) == 2, "that is said once, too"
 
 
 def test_a_step_that_is_closed_without_the_gradient_ends_the_recovery_in_silence() -> None:
     made, said = counters()
-    made.note_rerouted(rerouted(5))
+    made.note_rerouted(1, rerouted(5))
     made.note_committed(committed(5))
-    made.note_accepted(GradientAccepted(5, 40, rerouted=True))
+    made.note_gradient(1, 5, 40)
     assert len(said.reports) == 2, "version 5 is what step 5 begins with"
-    made.note_rerouted(rerouted(5))
+    made.note_rerouted(1, rerouted(5))
     made.note_committed(committed(6))
-    made.note_accepted(GradientAccepted(5, 40, rerouted=True))
+    made.note_gradient(1, 5, 40)
     assert len(said.reports) == 3
-    made.note_rerouted(rerouted(6))
+    made.note_rerouted(1, rerouted(6))
     assert len(said.reports) == 4, "the next loss is another recovery"

@@ -9,7 +9,7 @@ from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock, Mock, call
 
 import pytest
 import trio
@@ -35,7 +35,6 @@ from protocol.pipeline.effects import (
     DropStep,
     Fault,
     ForwardTask,
-    GradientAccepted,
     Keep,
     LossTask,
     Outcome,
@@ -60,8 +59,6 @@ KEY = PayloadKey(STEP, "input", 12)
 
 
 EVENTS = (
-    (Rerouted(STEP, 12, OTHER, None, "it is lost", False), "counters.note_rerouted"),
-    (GradientAccepted(STEP, 12, True), "counters.note_accepted"),
     (Verdict(OTHER, "it lies", None), "owner.seat_tells"),
     (HeldOutLoss(4, 2.0), "owner.seat_tells"),
 )
@@ -114,6 +111,17 @@ def test_what_happens_in_a_seat_is_told_to_whom_it_concerns(event: object, part:
     assert not any(other.called for other in others)
     assert not driven.owner.fault.called
     assert not driven.ports.perform.called
+
+
+def test_what_is_sent_elsewhere_is_counted_until_its_gradient_comes() -> None:
+    driven = Driven()
+    lost = Rerouted(STEP, 12, OTHER, None, "it is lost", False)
+    keys = PayloadKey(STEP, "input", 11), PayloadKey(STEP, "grad_in", 12)
+    for key in keys:
+        driven.of._perform([lost, Keep((key,))], (b"tensor",))
+    counters = driven.around.counters
+    assert counters.note_rerouted.mock_calls == [call(1, lost)] * 2
+    assert counters.note_gradient.mock_calls == [call(1, STEP, 12)]
 
 
 @pytest.mark.parametrize(

@@ -67,14 +67,6 @@ class TestRound:
     def test_of_two_the_leader_goes_by_its_own(self, lie: float) -> None:
         assert vouched_sum([(lie, 2), (64.0, 2)], own=1) == 128.0
 
-    @pytest.mark.parametrize("lie", [0.0, 5e26])
-    @pytest.mark.parametrize("own", [0, None])
-    def test_a_leader_without_microbatches_goes_by_the_last_step(
-        self, lie: float, own: int | None
-    ) -> None:
-        shares = [(0.0, 0), (lie, 2), (64.0, 2)]
-        assert vouched_sum(shares, own, before=33.0) == 128.0
-
     @given(st.lists(st.tuples(st.floats(1.0, 3.9), st.integers(1, 9)), min_size=1, max_size=8))
     def test_the_sum_of_the_honest_is_exact(self, means: list[tuple[float, int]]) -> None:
         shares = [(mean * count, count) for mean, count in means]

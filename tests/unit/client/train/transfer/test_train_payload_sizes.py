@@ -39,8 +39,8 @@ def test_everything_honest_fits(width: int, sequences: int) -> None:
     for stage in range(2):
         size = stage_parameters(ours.model, ours.layers_per_stage, stage)
         assert largest_payload_bytes((size,), "fp32") <= largest_payload(ours)
-        for lines in ([1.0] * 2, [1.0] * 5, [1.0, 9.0], [1e-9, 1.0]):
-            bounds = segmented(shard_bounds(size, lines))
+        for owns in ([True] * 2, [True] * 5, [False, True]):
+            bounds = segmented(shard_bounds(size, owns))
             most = max(b - a for a, b in itertools.pairwise(bounds))
             assert largest_payload_bytes((most,), "fp32") <= usual_payload(ours)
     assert usual_payload(ours) <= largest_payload(ours)
