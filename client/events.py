@@ -13,6 +13,8 @@ from typing import ClassVar, Final, Literal, get_args
 from protocol.effects import Decision, Level, Topic
 
 LEVELS: Final[tuple[str, ...]] = get_args(Level)
+MAX_PAGE: Final = 256
+"""Entries of one read."""
 
 
 def at_least(level: str, least: str) -> bool:
@@ -200,9 +202,9 @@ class EventLog:
         self._ring.append(entry)
         return entry
 
-    def since(self, seq: int, limit: int = 256) -> Page:
-        """Return up to ``limit`` entries after ``seq``, oldest first."""
+    def since(self, seq: int) -> Page:
+        """Return up to ``MAX_PAGE`` entries after ``seq``, oldest first."""
         first = self._ring[0].seq if self._ring else self._seq + 1
         start = max(seq + 1, first)
-        entries = tuple(self._ring[i] for i in range(start - first, len(self._ring)))[:limit]
+        entries = tuple(self._ring[i] for i in range(start - first, len(self._ring)))[:MAX_PAGE]
         return Page(entries, missed=start - (seq + 1))

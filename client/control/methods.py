@@ -20,17 +20,15 @@ from client.control import rpc
 from client.control.snapshot import (
     Amended,
     DrainCostView,
-    EventView,
     InvitedMember,
     InviteView,
     PauseView,
     Snapshot,
 )
-from client.control.updates import MAX_POINTS, Curve, Subscribe, Subscribed
+from client.control.updates import MAX_POINTS, Curve, Update
 from protocol.amendments.changes import Changes
 from protocol.vouching.ticket import TICKET_LIFE_S
 
-MAX_EVENTS_PER_ANSWER: Final = 256
 MAX_REASON_CHARS: Final = 200
 
 Reason = Annotated[str, Meta(max_length=MAX_REASON_CHARS)]
@@ -38,19 +36,6 @@ Reason = Annotated[str, Meta(max_length=MAX_REASON_CHARS)]
 
 class Impossible(Exception):
     """The node cannot do what it is asked; the message says why, for people."""
-
-
-class EventBatch(Struct, frozen=True):
-    """Answer to ``events``; ask again with ``since=last``."""
-
-    events: list[EventView]
-    last: int
-
-    @staticmethod
-    def of(events: list[EventView], since: int) -> EventBatch:
-        """Return the first of the events after a number."""
-        batch = events[:MAX_EVENTS_PER_ANSWER]
-        return EventBatch(batch, batch[-1].seq if batch else since)
 
 
 class ControlApi:
@@ -63,9 +48,9 @@ class ControlApi:
         """Describe the node now."""
         raise NotImplementedError
 
-    def events(self, since: Annotated[int, Meta(ge=0, le=2**62)] = 0) -> EventBatch:
-        """Return the remembered events whose ``seq`` is above ``since``, oldest first, at most
-        ``MAX_EVENTS_PER_ANSWER``."""
+    def update(self, since: Annotated[int, Meta(ge=0, le=2**62)] = 0) -> Update:
+        """Describe the node now, with the remembered events whose ``seq`` is above ``since``,
+        oldest first, at most ``client.events.MAX_PAGE``."""
         raise NotImplementedError
 
     def history(self, points: Annotated[int, Meta(ge=1, le=MAX_POINTS)] = MAX_POINTS) -> Curve:
@@ -202,18 +187,8 @@ OF_NODE: Final = {
 }
 METHODS: Final = {
     "hello": Method(_Hello, Greeting, _hello),
-    "subscribe": Method(Subscribe, Subscribed, lambda _node, _asked: Subscribed()),
     **OF_NODE,
 }
-
-
-def subscription(line: bytes) -> Subscribe | None:
-    """Return what a request line subscribes to; None: it is another, or refused."""
-    try:
-        request = rpc.parse_request(line)
-        return rpc.parse_params(request, Subscribe) if request.method == "subscribe" else None
-    except rpc.RpcError:
-        return None
 
 
 def answer(line: bytes, node: ControlApi) -> bytes:

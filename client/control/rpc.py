@@ -102,11 +102,6 @@ def encode_result(result: object, request_id: RequestId) -> bytes:
     return msgspec.json.encode({"jsonrpc": "2.0", "result": result, "id": request_id}) + b"\n"
 
 
-def encode_notification(method: str, params: object) -> bytes:
-    """Return a notification line, newline included."""
-    return msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n"
-
-
 def encode_error(error: RpcError) -> bytes:
     """Return an error line, newline included."""
     body = {"code": error.code, "message": error.message}

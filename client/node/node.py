@@ -22,7 +22,7 @@ from msgspec import structs
 from client.config import LIVE, SETTINGS, Settings
 from client.control.amended import ONLY_THE_FOUNDER, amended
 from client.control.invites import described
-from client.control.methods import ControlApi, EventBatch, Impossible
+from client.control.methods import ControlApi, Impossible
 from client.control.server import serve_control
 from client.control.snapshot import (
     WHEN_DONE,
@@ -36,7 +36,7 @@ from client.control.snapshot import (
     Snapshot,
 )
 from client.control.sockets import listening_sockets, socket_path
-from client.control.updates import MAX_POINTS
+from client.control.updates import MAX_POINTS, Update
 from client.control.updates import Curve as RunCurve
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
@@ -306,10 +306,11 @@ class Node(ControlApi):
             self._matches = describe_matching(self._engine, statuses)
         return self._matches
 
-    def events(self, since: int = 0) -> EventBatch:
-        """Return the remembered events after ``since``."""
-        found = self._event_sink.log.since(since).entries
-        return EventBatch.of([EventView.of(entry) for entry in found], since)
+    def update(self, since: int = 0) -> Update:
+        """Describe the node now, with the remembered events after ``since``."""
+        page = self._event_sink.log.since(since)
+        events = [EventView.of(entry) for entry in page.entries]
+        return Update(time=time.time(), snapshot=self.status(), events=events, missed=page.missed)
 
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:
         """Begin to drain; return the consequences for our stages."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.control.methods import EventBatch, Impossible
+from client.control.methods import Impossible
 from client.control.snapshot import (
     Amended,
     Counters,
@@ -22,8 +22,8 @@ from client.control.snapshot import (
     StageView,
     WorkerView,
 )
-from client.control.updates import Curve, StepPoint
-from client.events import Entry, LogLine
+from client.control.updates import Curve, StepPoint, Update
+from client.events import MAX_PAGE, Entry, LogLine
 from protocol.amendments.changes import Changes
 
 
@@ -125,8 +125,9 @@ class FakeProvider:
         usual = {"paused": self.paused, "matches": example_matches()}
         return example_snapshot(**{**usual, **self._changes})
 
-    def events(self, since: int = 0) -> EventBatch:
-        return EventBatch.of([event for event in self._events if event.seq > since], since)
+    def update(self, since: int = 0) -> Update:
+        events = [event for event in self._events if event.seq > since][:MAX_PAGE]
+        return Update(time=1.0, snapshot=self.status(), events=events)
 
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:
         self.stops += 1
