@@ -41,7 +41,7 @@ from client.net.strangers import Strangers
 from client.net.tcp import TCP
 from client.net.transport import ByteStream
 from client.net.unfinished import UnfinishedFrames
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, is_global, kind_of

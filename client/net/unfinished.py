@@ -22,7 +22,7 @@ from contextlib import contextmanager
 
 import trio
 
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.wire.framing import Buffer

@@ -23,7 +23,7 @@ from client.net.errors import ConnectionLost, HandshakeFailed, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
 from client.net.relay.exchange import negotiable
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from tests.support.loopback import Hosts
 
 HERE = Path(__file__).with_name("interop")
