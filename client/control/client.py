@@ -18,12 +18,14 @@ import msgspec
 from msgspec import Struct
 
 from client.control import rpc
-from client.control.methods import METHODS, OF_NODE, ControlApi, Greeting
+from client.control.methods import METHODS, ControlApi
+from client.control.snapshot import Snapshot
 from client.control.sockets import live_sockets
 from client.decoding import json_decoder
 from client.errors import ExitCode, UserError
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+RESTART: Final = "it may be another version: restart it with volunteer finish, then volunteer join"
 Answered = TypeVar("Answered")
 
 
@@ -65,6 +67,9 @@ _lines = msgspec.json.Decoder(_Line)
 class ControlClient(ControlApi):
     """One connection to one node, whose methods it calls; use it as a context manager.
 
+    Attributes:
+        greeting: the node's status when we connected.
+
     Raises:
         NotRunning: nobody listens on ``path``.
         ControlError: the node speaks another version, or does not answer within ``timeout_s``.
@@ -81,7 +86,7 @@ class ControlClient(ControlApi):
             self._socket.close()
             raise NotRunning(f"no volunteer listens on {path}") from error
         try:
-            self.greeting = self.call("hello", Greeting, version=rpc.API_VERSION)
+            self.greeting = self.call("status", Snapshot)
         except ControlError:
             self.close()
             raise
@@ -165,7 +170,7 @@ def _asking(name: str, declared: Callable[..., Any]) -> Callable[..., Any]:
     return ask
 
 
-for _name in OF_NODE:
+for _name in METHODS:
     setattr(ControlClient, _name, _asking(_name, getattr(ControlApi, _name)))
 
 
@@ -173,22 +178,19 @@ def _decoded(kind: type[Answered], raw: msgspec.Raw) -> Answered:
     try:
         return json_decoder(kind).decode(raw)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise ControlError(f"the volunteer's answer is malformed: {error}") from error
+        raise ControlError(f"the volunteer's answer is malformed: {error}", RESTART) from error
 
 
 def _refused(error: _Refusal) -> ControlError:
-    if error.code in (rpc.METHOD_NOT_FOUND, rpc.WRONG_VERSION):
-        return ControlError(
-            error.message,
-            "it runs another version: restart it with volunteer finish, then volunteer join",
-        )
+    if error.code == rpc.METHOD_NOT_FOUND:
+        return ControlError(error.message, RESTART)
     if error.code == rpc.IMPOSSIBLE:
         return ControlError(error.message, "")
     return ControlError(error.message)
 
 
-def running_nodes(folder: Path) -> list[tuple[Path, Greeting]]:
-    """Return the sockets of nodes that answer, with their greetings."""
+def running_nodes(folder: Path) -> list[tuple[Path, Snapshot]]:
+    """Return the sockets of nodes that answer, each with its status."""
     found = []
     for path in live_sockets(folder):
         try:

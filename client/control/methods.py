@@ -8,7 +8,6 @@ the node does the rest. No method blocks, none returns more than a bounded answe
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_type_hints
@@ -131,17 +130,6 @@ class ControlApi:
 # --- what is derived --------------------------------------------------------------------------
 
 
-class Greeting(Struct, frozen=True):
-    """Answer to ``hello``."""
-
-    version: int
-    client: str
-    peer: str
-    swarm: str
-    swarm_name: str
-    pid: int
-
-
 @dataclass(frozen=True, slots=True)
 class Method:
     """One method as it is served."""
@@ -149,7 +137,6 @@ class Method:
     params: type[Struct]
     answer: Any
     """Type of its answer."""
-    perform: Callable[[ControlApi, Any], object]
 
 
 def _derived(name: str, declared: Callable[..., Any]) -> Method:
@@ -161,33 +148,13 @@ def _derived(name: str, declared: Callable[..., Any]) -> Method:
             default = () if parameter.default is parameter.empty else (parameter.default,)
             fields.append((parameter.name, hints[parameter.name], *default))
     params = msgspec.defstruct(name, fields, frozen=True, forbid_unknown_fields=True)
-
-    def perform(node: ControlApi, asked: Struct) -> object:
-        return getattr(node, name)(**msgspec.structs.asdict(asked))
-
-    return Method(params, answer, perform)
+    return Method(params, answer)
 
 
-class _Hello(Struct, frozen=True, forbid_unknown_fields=True):
-    version: int
-
-
-def _hello(node: ControlApi, asked: _Hello) -> Greeting:
-    if asked.version != rpc.API_VERSION:
-        words = f"this node speaks version {rpc.API_VERSION} of the control interface"
-        raise rpc.RpcError(rpc.WRONG_VERSION, f"{words}, not {asked.version}")
-    now = node.status()
-    return Greeting(rpc.API_VERSION, now.version, now.peer, now.swarm, now.swarm_name, os.getpid())
-
-
-OF_NODE: Final = {
+METHODS: Final = {
     name: _derived(name, declared)
     for name, declared in vars(ControlApi).items()
     if not name.startswith("_")
-}
-METHODS: Final = {
-    "hello": Method(_Hello, Greeting, _hello),
-    **OF_NODE,
 }
 
 
@@ -221,4 +188,5 @@ def _performed(request: rpc.Request, node: ControlApi) -> object:
     if method is None:
         words = f"no method {request.method[:64]!r}; known: {', '.join(sorted(METHODS))}"
         raise rpc.RpcError(rpc.METHOD_NOT_FOUND, words)
-    return method.perform(node, rpc.parse_params(request, method.params))
+    params = msgspec.structs.asdict(rpc.parse_params(request, method.params))
+    return getattr(node, request.method)(**params)

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-API_VERSION = 1
 MAX_REQUEST_BYTES = 64 * 1024
 """Requests carry names and numbers only, so this is enough."""
 
@@ -20,7 +19,6 @@ INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
-WRONG_VERSION = -32001
 TOO_LARGE = -32002
 IMPOSSIBLE = -32004
 

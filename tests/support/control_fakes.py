@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from client.control.methods import Impossible
 from client.control.snapshot import (
     Amended,
@@ -122,7 +124,7 @@ class FakeProvider:
     def status(self) -> Snapshot:
         if self.failure is not None:
             raise self.failure
-        usual = {"paused": self.paused, "matches": example_matches()}
+        usual = {"pid": os.getpid(), "paused": self.paused, "matches": example_matches()}
         return example_snapshot(**{**usual, **self._changes})
 
     def update(self, since: int = 0) -> Update:

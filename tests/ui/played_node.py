@@ -10,13 +10,12 @@ from pathlib import Path
 import msgspec
 
 from client.control import rpc
-from client.control.methods import Greeting
 from client.control.updates import Update
-from tests.ui.examples import update
+from tests.ui.examples import snapshot, update
 
-HELLO = Greeting(1, "0.1.0", "peer", "ab" * 32, "demo", 7)
+HELLO = snapshot(pid=7)
 MODERN: dict[str, object] = {
-    "hello": HELLO,
+    "status": HELLO,
     "update": update(0),
     "history": {"points": [{"step": 1, "time": 1.0, "loss": 3.0, "tokens_per_s": 1.0}]},
     "pause": {},

@@ -136,7 +136,7 @@ def test_a_node_that_was_started_again_is_heard_from_its_beginning(path: Path) -
     with live(path) as (node, source):
         node.update(update(1, event(41)))
         assert updated(source).events[-1].seq == 41
-        node.methods["hello"] = msgspec.structs.replace(HELLO, pid=8)
+        node.methods["status"] = msgspec.structs.replace(HELLO, pid=8)
         node.asked.clear()
         node.drop()
         until(lambda: any(method == "update" for method, _ in node.asked))
@@ -147,9 +147,9 @@ def test_a_node_that_was_started_again_is_heard_from_its_beginning(path: Path) -
                                       b'{"method":"update","params":{"time":"x"}}\n'])  # fmt: skip
 def test_nonsense_from_the_socket_only_costs_the_connection(path: Path, nonsense: bytes) -> None:
     with live(path) as (node, source):
-        hellos = [method for method, _ in node.asked].count("hello")
+        hellos = [method for method, _ in node.asked].count("status")
         node.send(nonsense)
-        until(lambda: [method for method, _ in node.asked].count("hello") > hellos)
+        until(lambda: [method for method, _ in node.asked].count("status") > hellos)
         until(lambda: source.link.state == "live")
 
 
@@ -180,7 +180,7 @@ def test_what_is_asked_of_a_dead_node_is_refused_and_not_kept_for_the_next(path:
         source.command("pause", reason="you paused it")
         found = taken(source, Answer)
         assert found == Answer("pause", False, NOT_DONE)
-        again = Node(path, {**MODERN, "hello": msgspec.structs.replace(HELLO, pid=8)})
+        again = Node(path, {**MODERN, "status": msgspec.structs.replace(HELLO, pid=8)})
         until(lambda: source.link.state == "live")
         source.command("finish")
         until(lambda: any(method == "finish" for method, _ in again.asked))
@@ -208,7 +208,7 @@ def test_a_node_that_died_is_said_to_have_ended_until_another_answers(path: Path
         until(lambda: source.link.state == "ended")
         assert source.link.ending == KILLED
         assert set(asked) == {7}
-        again = Node(path, {**MODERN, "hello": msgspec.structs.replace(HELLO, pid=8)})
+        again = Node(path, {**MODERN, "status": msgspec.structs.replace(HELLO, pid=8)})
         until(lambda: source.link.state == "live")
         again.close()
 

@@ -92,7 +92,7 @@ async def test_requests_in_pieces_and_in_one_piece(path: Path) -> None:
         for byte in STATUS:
             await stream.send_all(bytes([byte]))
         assert (await _read_line(stream))["id"] == 1
-        await stream.send_all(STATUS + rpc.encode_request("hello", {"version": 1}, 2))
+        await stream.send_all(STATUS + rpc.encode_request("history", {}, 2))
         with trio.fail_after(10):
             answers = b""
             while answers.count(b"\n") < 2:
