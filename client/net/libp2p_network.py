@@ -25,7 +25,7 @@ from client.net.calling import MAX_ADDRESSES, Calls
 from client.net.carrier import Carrier, CarrierHooks, outgoing
 from client.net.connection_limiter import HostLimits
 from client.net.connectivity import Connectivity, Line
-from client.net.errors import AddressError, DialError, NetworkError, PeerUnreachable, TurnedAway
+from client.net.errors import AddressError, DialError, NetworkError, TurnedAway
 from client.net.host import Connection, Host, open_host
 from client.net.links import Link
 from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
@@ -217,10 +217,10 @@ class Libp2pNetwork:
             LocalProtocolError: no peer would accept it.
         """
         frame, lane = outgoing(message, payload), message.route.lane
-        try:
-            at_once = self._link(peer).post(message, frame)
-        except PeerUnreachable:
+        link = self._links.get(peer)
+        if link is None or not link.works:
             return False
+        at_once = link.queues[lane].append(frame)
         if not at_once:
             waiting = {link.peer: link.queues[lane].size_bytes for link in self._links.values()}
             if (slow := self._backlog.slow_reader(peer, lane, waiting)) is not None:
@@ -544,12 +544,6 @@ class Libp2pNetwork:
     def _is_sure(self, peer: PeerId) -> bool:
         """Whether a link is up and, as far as we know, works."""
         return self._is_up(peer) and not self._links[peer].in_doubt
-
-    def _link(self, peer: PeerId) -> Link:
-        link = self._links.get(peer)
-        if link is None or not link.works:
-            raise PeerUnreachable(f"no link to {peer}")
-        return link
 
     async def _serve(self, connection: Connection) -> None:
         """Carry a link by this connection until it ends: the handler of the host."""

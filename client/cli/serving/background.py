@@ -26,7 +26,7 @@ from client.cli.logging.log_file import ERRORS_NAME, open_errors
 from client.cli.reach.home import Home
 from client.cli.terminal.output import say
 from client.config import Resolved
-from client.control.client import ControlClient, ControlError, running_nodes
+from client.control.client import running_nodes
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode, UsageError, UserError
 from client.store.paths import make_private
@@ -142,9 +142,9 @@ def _wait_until_it_takes_part(
     while time.monotonic() < deadline:
         if (code := process.poll()) is not None:
             raise _ended(code, errors)
-        answers = answers or _answering(process.pid, home.folders.runtime)
-        now = _status(answers[0]) if answers is not None else None
-        if answers is not None and now is not None:
+        answers = _answering(process.pid, home.folders.runtime) or answers
+        if answers is not None:
+            _, now = answers
             if now.started:
                 return answers
             if now.reason != said:
@@ -165,15 +165,6 @@ def _answering(pid: int, folder: Path) -> tuple[Path, Snapshot] | None:
     """Return the node of this process if it answers."""
     nodes = running_nodes(folder)
     return next((found for found in nodes if found[1].pid == pid), None)
-
-
-def _status(socket: Path) -> Snapshot | None:
-    """Return the node's status; None: it does not answer, because it ends or is busy."""
-    try:
-        with ControlClient(socket) as node:
-            return node.status()
-    except ControlError:
-        return None
 
 
 def _is_full(folder: Path) -> bool:
