@@ -32,8 +32,9 @@ class Event:
 
     @property
     def about_members(self) -> tuple[str, ...]:
-        """The members that the words name by the ends of their ids."""
-        return ()
+        """The members that the words name by the ends of their ids: its ``members`` or ``peer``."""
+        peer = getattr(self, "peer", None)
+        return getattr(self, "members", (peer,) if peer else ())
 
     def data(self) -> dict[str, object]:
         """Return the fields beside words and level."""
@@ -98,11 +99,6 @@ class PeerChanged(Event):
     state: Literal["up", "down"]
     reason: str = ""
 
-    @property
-    def about_members(self) -> tuple[str, ...]:
-        """It alone."""
-        return (self.peer,)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageAssigned(Event):
@@ -123,11 +119,6 @@ class RecoveryEvent(Event):
     step: int | None = None
     peer: str | None = None
 
-    @property
-    def about_members(self) -> tuple[str, ...]:
-        """The peer concerned, if any."""
-        return (self.peer,) if self.peer else ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineGivenUp(Event):
@@ -142,11 +133,6 @@ class LineGivenUp(Event):
     members: tuple[str, ...]
     """Those whose line of the run stands."""
 
-    @property
-    def about_members(self) -> tuple[str, ...]:
-        """Those others."""
-        return self.members
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine(Event):
@@ -157,11 +143,6 @@ class LogLine(Event):
     """Those that the words name by the ends of their ids."""
     decision: Decision = ""
     """Of the matching, where the event tells one."""
-
-    @property
-    def about_members(self) -> tuple[str, ...]:
-        """Those that it was given."""
-        return self.members
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class CarrierHooks:
     refused: Callable[[RemoteProtocolError], None]
     up: Callable[[], None]
     admitted: Callable[[], Awaitable[None]]
-    sent: Callable[[], None]
+    sent: Callable[[], object]
     relay: Callable[[Connection, YamuxStream], Awaitable[None]]
 
 

@@ -577,7 +577,7 @@ class Libp2pNetwork:
             refused=partial(self._on_refused, link.peer),
             up=partial(self._settle, link),
             admitted=link.admitted.wait,
-            sent=link.frames_sent,
+            sent=link.sent.unpark_all,
             relay=self._on_request,
         )
         if self._hello_s is None:

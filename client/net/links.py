@@ -186,10 +186,6 @@ class Link:
             carrier.retire(reason)
         await self.gone.wait()
 
-    def frames_sent(self) -> None:
-        """Note that frames have been handed to a connection."""
-        self.sent.unpark_all()
-
     def unsent_bytes(self, name: str) -> int:
         """Return the bytes of a lane not yet handed to a connection."""
         writing = sum(carrier.unsent_bytes(name) for carrier in self._carriers)
