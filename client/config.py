@@ -286,12 +286,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schedule: Annotated[
         Hours, About('Hours to compute in, such as "22:00-07:00 mon-fri; 00:00-24:00 sat,sun".')
     ] = ""
-    boundary_memory_bytes: Annotated[
-        int,
-        Meta(ge=MIB, le=2**50),
-        SIZE,
-        About("Memory for tensors in transit, such as 512MiB; more go to disk."),
-    ] = 512 * MIB
     data_cache_bytes: Annotated[
         int,
         Meta(ge=64 * MIB, le=2**50),

@@ -13,6 +13,8 @@ from typing import ClassVar, Final, Literal, get_args
 from protocol.effects import Decision, Level, Topic
 
 LEVELS: Final[tuple[str, ...]] = get_args(Level)
+MAX_PAGE: Final = 256
+"""Entries of one read."""
 
 
 def at_least(level: str, least: str) -> bool:
@@ -30,8 +32,9 @@ class Event:
 
     @property
     def about_members(self) -> tuple[str, ...]:
-        """The members that the words name by the ends of their ids."""
-        return ()
+        """The members that the words name by the ends of their ids: its ``members`` or ``peer``."""
+        peer = getattr(self, "peer", None)
+        return getattr(self, "members", (peer,) if peer else ())
 
     def data(self) -> dict[str, object]:
         """Return the fields beside words and level."""
@@ -96,11 +99,6 @@ class PeerChanged(Event):
     state: Literal["up", "down"]
     reason: str = ""
 
-    @property
-    def about_members(self) -> tuple[str, ...]:
-        """It alone."""
-        return (self.peer,)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageAssigned(Event):
@@ -121,11 +119,6 @@ class RecoveryEvent(Event):
     step: int | None = None
     peer: str | None = None
 
-    @property
-    def about_members(self) -> tuple[str, ...]:
-        """The peer concerned, if any."""
-        return (self.peer,) if self.peer else ()
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineGivenUp(Event):
@@ -140,11 +133,6 @@ class LineGivenUp(Event):
     members: tuple[str, ...]
     """Those whose line of the run stands."""
 
-    @property
-    def about_members(self) -> tuple[str, ...]:
-        """Those others."""
-        return self.members
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine(Event):
@@ -155,11 +143,6 @@ class LogLine(Event):
     """Those that the words name by the ends of their ids."""
     decision: Decision = ""
     """Of the matching, where the event tells one."""
-
-    @property
-    def about_members(self) -> tuple[str, ...]:
-        """Those that it was given."""
-        return self.members
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +183,9 @@ class EventLog:
         self._ring.append(entry)
         return entry
 
-    def since(self, seq: int, limit: int = 256) -> Page:
-        """Return up to ``limit`` entries after ``seq``, oldest first."""
+    def since(self, seq: int) -> Page:
+        """Return up to ``MAX_PAGE`` entries after ``seq``, oldest first."""
         first = self._ring[0].seq if self._ring else self._seq + 1
         start = max(seq + 1, first)
-        entries = tuple(self._ring[i] for i in range(start - first, len(self._ring)))[:limit]
+        entries = tuple(self._ring[i] for i in range(start - first, len(self._ring)))[:MAX_PAGE]
         return Page(entries, missed=start - (seq + 1))

@@ -18,13 +18,14 @@ import msgspec
 from msgspec import Struct
 
 from client.control import rpc
-from client.control.methods import METHODS, OF_NODE, ControlApi, Greeting
+from client.control.methods import METHODS, ControlApi
+from client.control.snapshot import Snapshot
 from client.control.sockets import live_sockets
-from client.control.updates import Subscribed, Update
 from client.decoding import json_decoder
 from client.errors import ExitCode, UserError
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
+RESTART: Final = "it may be another version: restart it with volunteer finish, then volunteer join"
 Answered = TypeVar("Answered")
 
 
@@ -53,10 +54,9 @@ class _Refusal(Struct, frozen=True):
 
 
 class _Line(Struct, frozen=True):
-    """A line from the node: an answer if it has an ``id``, else an update."""
+    """A line from the node."""
 
     id: int | None = None
-    params: msgspec.Raw = msgspec.Raw(b"null")
     result: msgspec.Raw = msgspec.Raw(b"null")
     error: _Refusal | None = None
 
@@ -65,8 +65,10 @@ _lines = msgspec.json.Decoder(_Line)
 
 
 class ControlClient(ControlApi):
-    """One connection to one node; use it as a context manager. It calls the methods of the node, or
-    listens to its updates.
+    """One connection to one node, whose methods it calls; use it as a context manager.
+
+    Attributes:
+        greeting: the node's status when we connected.
 
     Raises:
         NotRunning: nobody listens on ``path``.
@@ -84,7 +86,7 @@ class ControlClient(ControlApi):
             self._socket.close()
             raise NotRunning(f"no volunteer listens on {path}") from error
         try:
-            self.greeting = self.call("hello", Greeting, version=rpc.API_VERSION)
+            self.greeting = self.call("status", Snapshot)
         except ControlError:
             self.close()
             raise
@@ -99,24 +101,6 @@ class ControlClient(ControlApi):
         """Close the connection; the node goes on."""
         self._socket.close()
 
-    def subscribe(self, events_since: int = 0) -> None:
-        """Have the node send updates, which ``next_update`` returns; it answers nothing else then.
-
-        Args:
-            events_since: send events after this number; 0: all remembered ones.
-        """
-        self.call("subscribe", Subscribed, events_since=events_since)
-
-    def next_update(self, timeout_s: float) -> Update | None:
-        """Return the next update; None: none came in time.
-
-        Raises:
-            NotRunning: the node is gone.
-            ControlError: it could not describe itself.
-        """
-        line = self._receive(max(timeout_s, 1e-3))
-        return None if line is None else _decoded(Update, line.params)
-
     def call(self, method: str, kind: type[Answered], **params: Any) -> Answered:
         """Call a method and return its typed result.
 
@@ -130,26 +114,25 @@ class ControlClient(ControlApi):
             raise self._no_answer() from error
         except OSError as error:
             raise self._ended() from error
-        line = self._receive(self._timeout_s)
-        if line is None:
-            raise self._no_answer()
+        line = self._receive()
         if line.id != self._number:
             raise ControlError("the volunteer answered another request")
         return _decoded(kind, line.result)
 
-    def _receive(self, timeout_s: float) -> _Line | None:
-        """Return the next line, None if none comes in time.
+    def _receive(self) -> _Line:
+        """Return the next line.
 
         Raises:
-            ControlError: the connection ended, the line is malformed, or it is a refusal.
+            ControlError: none comes in time, the connection ended, the line is malformed, or it is
+                a refusal.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + self._timeout_s
         while b"\n" not in self._buffer:
             left_s = max(0.0, deadline - time.monotonic())  # else a slow line could last for ever
             try:
                 ready, _, _ = select.select([self._socket], [], [], left_s)
                 if self._socket not in ready:
-                    return None
+                    raise self._no_answer()
                 chunk = self._socket.recv(256 * 1024)
             except (OSError, ValueError) as error:
                 raise self._ended() from error
@@ -187,7 +170,7 @@ def _asking(name: str, declared: Callable[..., Any]) -> Callable[..., Any]:
     return ask
 
 
-for _name in OF_NODE:
+for _name in METHODS:
     setattr(ControlClient, _name, _asking(_name, getattr(ControlApi, _name)))
 
 
@@ -195,22 +178,19 @@ def _decoded(kind: type[Answered], raw: msgspec.Raw) -> Answered:
     try:
         return json_decoder(kind).decode(raw)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise ControlError(f"the volunteer's answer is malformed: {error}") from error
+        raise ControlError(f"the volunteer's answer is malformed: {error}", RESTART) from error
 
 
 def _refused(error: _Refusal) -> ControlError:
-    if error.code in (rpc.METHOD_NOT_FOUND, rpc.WRONG_VERSION):
-        return ControlError(
-            error.message,
-            "it runs another version: restart it with volunteer finish, then volunteer join",
-        )
+    if error.code == rpc.METHOD_NOT_FOUND:
+        return ControlError(error.message, RESTART)
     if error.code == rpc.IMPOSSIBLE:
         return ControlError(error.message, "")
     return ControlError(error.message)
 
 
-def running_nodes(folder: Path) -> list[tuple[Path, Greeting]]:
-    """Return the sockets of nodes that answer, with their greetings."""
+def running_nodes(folder: Path) -> list[tuple[Path, Snapshot]]:
+    """Return the sockets of nodes that answer, each with its status."""
     found = []
     for path in live_sockets(folder):
         try:

@@ -8,7 +8,6 @@ the node does the rest. No method blocks, none returns more than a bounded answe
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, get_type_hints
@@ -20,17 +19,15 @@ from client.control import rpc
 from client.control.snapshot import (
     Amended,
     DrainCostView,
-    EventView,
     InvitedMember,
     InviteView,
     PauseView,
     Snapshot,
 )
-from client.control.updates import MAX_POINTS, Curve, Subscribe, Subscribed
+from client.control.updates import MAX_POINTS, Curve, Update
 from protocol.amendments.draft import Changes
 from protocol.vouching.ticket import TICKET_LIFE_S
 
-MAX_EVENTS_PER_ANSWER: Final = 256
 MAX_REASON_CHARS: Final = 200
 
 Reason = Annotated[str, Meta(max_length=MAX_REASON_CHARS)]
@@ -38,19 +35,6 @@ Reason = Annotated[str, Meta(max_length=MAX_REASON_CHARS)]
 
 class Impossible(Exception):
     """The node cannot do what it is asked; the message says why, for people."""
-
-
-class EventBatch(Struct, frozen=True):
-    """Answer to ``events``; ask again with ``since=last``."""
-
-    events: list[EventView]
-    last: int
-
-    @staticmethod
-    def of(events: list[EventView], since: int) -> EventBatch:
-        """Return the first of the events after a number."""
-        batch = events[:MAX_EVENTS_PER_ANSWER]
-        return EventBatch(batch, batch[-1].seq if batch else since)
 
 
 class ControlApi:
@@ -63,9 +47,9 @@ class ControlApi:
         """Describe the node now."""
         raise NotImplementedError
 
-    def events(self, since: Annotated[int, Meta(ge=0, le=2**62)] = 0) -> EventBatch:
-        """Return the remembered events whose ``seq`` is above ``since``, oldest first, at most
-        ``MAX_EVENTS_PER_ANSWER``."""
+    def update(self, since: Annotated[int, Meta(ge=0, le=2**62)] = 0) -> Update:
+        """Describe the node now, with the remembered events whose ``seq`` is above ``since``,
+        oldest first, at most ``client.events.MAX_PAGE``."""
         raise NotImplementedError
 
     def history(self, points: Annotated[int, Meta(ge=1, le=MAX_POINTS)] = MAX_POINTS) -> Curve:
@@ -146,17 +130,6 @@ class ControlApi:
 # --- what is derived --------------------------------------------------------------------------
 
 
-class Greeting(Struct, frozen=True):
-    """Answer to ``hello``."""
-
-    version: int
-    client: str
-    peer: str
-    swarm: str
-    swarm_name: str
-    pid: int
-
-
 @dataclass(frozen=True, slots=True)
 class Method:
     """One method as it is served."""
@@ -164,7 +137,6 @@ class Method:
     params: type[Struct]
     answer: Any
     """Type of its answer."""
-    perform: Callable[[ControlApi, Any], object]
 
 
 def _derived(name: str, declared: Callable[..., Any]) -> Method:
@@ -176,44 +148,14 @@ def _derived(name: str, declared: Callable[..., Any]) -> Method:
             default = () if parameter.default is parameter.empty else (parameter.default,)
             fields.append((parameter.name, hints[parameter.name], *default))
     params = msgspec.defstruct(name, fields, frozen=True, forbid_unknown_fields=True)
-
-    def perform(node: ControlApi, asked: Struct) -> object:
-        return getattr(node, name)(**msgspec.structs.asdict(asked))
-
-    return Method(params, answer, perform)
+    return Method(params, answer)
 
 
-class _Hello(Struct, frozen=True, forbid_unknown_fields=True):
-    version: int
-
-
-def _hello(node: ControlApi, asked: _Hello) -> Greeting:
-    if asked.version != rpc.API_VERSION:
-        words = f"this node speaks version {rpc.API_VERSION} of the control interface"
-        raise rpc.RpcError(rpc.WRONG_VERSION, f"{words}, not {asked.version}")
-    now = node.status()
-    return Greeting(rpc.API_VERSION, now.version, now.peer, now.swarm, now.swarm_name, os.getpid())
-
-
-OF_NODE: Final = {
+METHODS: Final = {
     name: _derived(name, declared)
     for name, declared in vars(ControlApi).items()
     if not name.startswith("_")
 }
-METHODS: Final = {
-    "hello": Method(_Hello, Greeting, _hello),
-    "subscribe": Method(Subscribe, Subscribed, lambda _node, _asked: Subscribed()),
-    **OF_NODE,
-}
-
-
-def subscription(line: bytes) -> Subscribe | None:
-    """Return what a request line subscribes to; None: it is another, or refused."""
-    try:
-        request = rpc.parse_request(line)
-        return rpc.parse_params(request, Subscribe) if request.method == "subscribe" else None
-    except rpc.RpcError:
-        return None
 
 
 def answer(line: bytes, node: ControlApi) -> bytes:
@@ -246,4 +188,5 @@ def _performed(request: rpc.Request, node: ControlApi) -> object:
     if method is None:
         words = f"no method {request.method[:64]!r}; known: {', '.join(sorted(METHODS))}"
         raise rpc.RpcError(rpc.METHOD_NOT_FOUND, words)
-    return method.perform(node, rpc.parse_params(request, method.params))
+    params = msgspec.structs.asdict(rpc.parse_params(request, method.params))
+    return getattr(node, request.method)(**params)

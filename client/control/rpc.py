@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-API_VERSION = 1
 MAX_REQUEST_BYTES = 64 * 1024
 """Requests carry names and numbers only, so this is enough."""
 
@@ -20,7 +19,6 @@ INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
-WRONG_VERSION = -32001
 TOO_LARGE = -32002
 IMPOSSIBLE = -32004
 
@@ -100,11 +98,6 @@ def encode_request(method: str, params: object, request_id: int) -> bytes:
 def encode_result(result: object, request_id: RequestId) -> bytes:
     """Return an answer line, newline included."""
     return msgspec.json.encode({"jsonrpc": "2.0", "result": result, "id": request_id}) + b"\n"
-
-
-def encode_notification(method: str, params: object) -> bytes:
-    """Return a notification line, newline included."""
-    return msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n"
 
 
 def encode_error(error: RpcError) -> bytes:

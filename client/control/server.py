@@ -1,16 +1,15 @@
 """The control server: a Unix socket on which local programs query a node.
 
-It holds the listening socket and no state of the node. A connection asks, or it has subscribed and
-is told. Bounds: connections, bytes per request, seconds per request and per answer; so a stuck
-local program costs a slot and never time of the node. A connection beyond the bound takes the place
-of the one that has been quiet for longest, so forgotten ones never keep the owner out. Who can open
-the socket may do everything: its permissions (0600 in a 0700 folder) let in the owner and root.
+It holds the listening socket and no state of the node. Bounds: connections, bytes per request,
+seconds per request and per answer; so a stuck local program costs a slot and never time of the
+node. A connection beyond the bound takes the place of the one that has been quiet for longest, so
+forgotten ones never keep the owner out. Who can open the socket may do everything: its permissions
+(0600 in a 0700 folder) let in the owner and root.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ import trio
 from client.control import methods, rpc
 from client.control.methods import ControlApi
 from client.control.sockets import remove_stale
-from client.control.updates import EVERY_S, UPDATE_METHOD, Update
 
 LOOK_S = 5.0
 """Time between looks whether somebody has removed the socket's file or folder; both are made
@@ -35,7 +33,7 @@ class ServerLimits:
     connections: int = 16
     request_bytes: int = rpc.MAX_REQUEST_BYTES
     patience_s: float = 300.0
-    """Seconds for the next whole request, and for taking an answer or an update."""
+    """Seconds for the next whole request, and for taking an answer."""
 
 
 @asynccontextmanager
@@ -127,14 +125,14 @@ class _Server:
 
 
 class _Conversation:
-    """One connection: requests are answered in order, until it subscribes."""
+    """One connection: requests are answered in order."""
 
     def __init__(self, stream: trio.SocketStream, node: ControlApi, limits: ServerLimits) -> None:
         self.stream, self._node, self._limits = stream, node, limits
         self._buffer = bytearray()
         self.life = trio.CancelScope()
         self.heard = trio.current_time()
-        """When the client last asked something, or took an update."""
+        """When the client last asked something."""
 
     async def run(self) -> None:
         """Converse until the client leaves or breaks a bound."""
@@ -149,23 +147,6 @@ class _Conversation:
             self.heard = trio.current_time()
             if line.strip():
                 await self._write(methods.answer(line, self._node))
-            if (asked := methods.subscription(line)) is not None:
-                await self._send_updates(Subscriber(self._node, asked.events_since))
-
-    async def _send_updates(self, subscriber: Subscriber) -> None:
-        while True:
-            with trio.fail_after(self._limits.patience_s):
-                await self.stream.wait_send_all_might_not_block()
-            await self._write(self._made(subscriber))
-            self.heard = trio.current_time()
-            await trio.sleep(EVERY_S)
-
-    def _made(self, subscriber: Subscriber) -> bytes:
-        try:
-            return subscriber.encode()
-        except Exception as error:  # a fault in describing the node must not end the node
-            words = f"{type(error).__name__}: {error}"
-            return rpc.encode_error(rpc.RpcError(rpc.INTERNAL_ERROR, words))
 
     async def _write(self, answer: bytes) -> None:
         with trio.fail_after(self._limits.patience_s):
@@ -190,24 +171,3 @@ class _Conversation:
         line, _, rest = bytes(self._buffer).partition(b"\n")
         self._buffer[:] = rest
         return line
-
-
-class Subscriber:
-    """The updates of one front end, made when one can be taken and never queued: a slow or stopped
-    one costs the node one encoded update at most. ``since``: the last event that it knows."""
-
-    def __init__(self, node: ControlApi, since: int) -> None:
-        self._node, self._since = node, since
-
-    def encode(self) -> bytes:
-        """Return the update for this moment; it counts as delivered."""
-        events = self._node.events(self._since).events
-        missed = events[0].seq - self._since - 1 if events else 0
-        update = Update(
-            time=time.time(),
-            snapshot=self._node.status(),
-            events=events,
-            missed=missed,
-        )
-        self._since = events[-1].seq if events else self._since
-        return rpc.encode_notification(UPDATE_METHOD, update)

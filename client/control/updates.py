@@ -1,36 +1,19 @@
-"""The typed ``update`` notification, which subscribed front ends receive.
+"""The typed answers to ``update`` and ``history``.
 
 Plain data, no behaviour. A recorded run is a file of updates, one per line.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from client.control.snapshot import EventView, Snapshot
 
-UPDATE_METHOD = "update"
-EVERY_S = 0.5
 MAX_POINTS = 500
 
 
-class Subscribe(Struct, frozen=True, forbid_unknown_fields=True):
-    """Parameters of ``subscribe``."""
-
-    events_since: Annotated[int, Meta(ge=0, le=2**62)] = 0
-    """Events after this number; 0: all that are remembered."""
-
-
-class Subscribed(Struct, frozen=True):
-    """Answer to ``subscribe``; updates follow on the same connection, and nothing else."""
-
-    subscribed: bool = True
-
-
 class Update(Struct, frozen=True, kw_only=True):
-    """One moment of a node, and the events since the previous update."""
+    """Answer to ``update``: one moment of a node, and the events since another one."""
 
     time: float
     """Unix seconds."""

@@ -73,11 +73,11 @@ class Member:
 
     def new_events(self) -> list[EventView]:
         """Return the events since the last call."""
-        batch = self._answer(lambda control: control.events(self._last_event))
-        if batch is None:
+        update = self._answer(lambda control: control.update(self._last_event))
+        if update is None or not update.events:
             return []
-        self._last_event = batch.last
-        return batch.events
+        self._last_event = update.events[-1].seq
+        return update.events
 
     def kill(self) -> float:
         """Send SIGKILL to the volunteer and its worker; return the moment in Unix seconds."""

@@ -25,7 +25,7 @@ from client.net.pacing import Pacing
 from client.net.queues import BoundedQueue
 from client.net.relay.exchange import RELAY_PROTOCOL, negotiable
 from client.net.unfinished import UnfinishedFrames
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from protocol.errors import LocalProtocolError, RemoteProtocolError
 from protocol.wire.framing import Buffer, Frame, FrameDecoder, encode_frame
 from protocol.wire.messages import Message, decode_message, encode_message
@@ -98,7 +98,7 @@ class CarrierHooks:
     refused: Callable[[RemoteProtocolError], None]
     up: Callable[[], None]
     admitted: Callable[[], Awaitable[None]]
-    sent: Callable[[], None]
+    sent: Callable[[], object]
     relay: Callable[[Connection, YamuxStream], Awaitable[None]]
 
 

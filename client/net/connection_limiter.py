@@ -149,11 +149,6 @@ class ConnectionLimiter:
         self._arrivals = TokenBucket(limits.arrivals_per_s, limits.arrivals_burst, self.now)
         self._links = TokenBucket(limits.links_per_s, limits.links_burst, self.now)
 
-    @property
-    def connections(self) -> int:
-        """Connections alive, those that we dialled included."""
-        return self.dialled + len(self._inbound)
-
     def arrive(self, inbound: InboundConnection, now: float) -> float:
         """Let a connection in, perhaps in place of another; return the seconds it must wait first.
 

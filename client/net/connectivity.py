@@ -1,9 +1,10 @@
 """Connectivity: notices that our way to the others has changed, and sees to it.
 
-TCP notices a dead connection after minutes. So this compares, every second, how many bytes
-each link has received. A link that has received nothing for 4 s is *asked* by a ping; one that has
-not answered 1 s and four round trips later is *doubted*, and its peer is dialled beside it. The new
-connection takes its place; if the old one is heard again first, nothing was lost.
+TCP notices a dead connection after minutes. So this looks, every second, at the addresses and
+routers of this machine, and at how many bytes each link has received. A link that has received
+nothing for 4 s is *asked* by a ping; one that has not answered 1 s and four round trips later is
+*doubted*, and its peer is dialled beside it. The new connection takes its place; if the old one is
+heard again first, nothing was lost.
 
 | a change | is noticed by |
 | --- | --- |
@@ -16,9 +17,6 @@ s while nobody answers. What the world knows of us is renewed at the first answe
 a move: our addresses, the router's mappings, the reservations at relays. The change is over when
 everybody is heard who was before, or 30 s after the first one.
 
-Linux says at once when an address or a route changes (netlink, rtnetlink(7)); everywhere, all of
-them are looked at every two seconds.
-
 State: what each link has received and when, our surroundings, the change under way, who is told.
 The clock is passed to all that decides.
 """
@@ -26,10 +24,7 @@ The clock is passed to all that decides.
 from __future__ import annotations
 
 import math
-import socket
-import sys
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -42,12 +37,6 @@ from protocol.hosts import number_of
 from protocol.ids import PeerId
 from protocol.pace import ANSWER_S, ASIDE_S, FORGET_S, HEARD_S, LONG_S, LOOK_S, LOST_S, TICK_S
 
-SETTLED_S: Final = 0.2
-"""A change comes as several messages: an address goes, another one comes, then a route."""
-SURROUNDINGS_S: Final = 2.0
-_GROUPS: Final = 0x1 | 0x10 | 0x40 | 0x100 | 0x400
-"""Of devices, addresses and routes, IPv4 and IPv6 (RTMGRP in linux/rtnetlink.h)."""
-_MOST_BYTES: Final = 65_536
 ANSWER_TRIPS: Final = 4.0
 SEVERAL: Final = 2
 """One link that ends tells of its peer; more may tell of us."""
@@ -158,7 +147,6 @@ class Connectivity:
         self._links = links
         self.renew: Callable[[], None] = lambda: None
         self.explain: Callable[[Explain], None] = lambda _: None
-        self._look_now = trio.Event()
         self._surroundings: Surroundings | None = None
         self._known: dict[PeerId, _Known] = {}
         self._lost: dict[PeerId, tuple[float, int]] = {}
@@ -170,32 +158,10 @@ class Connectivity:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tick)
-            nursery.start_soon(self._look)
-            nursery.start_soon(self._hear_of_changes)
-
-    async def _tick(self) -> None:
         while True:
             self.tick(trio.current_time())
-            await trio.sleep_until(self.next_deadline())
-
-    async def _look(self) -> None:
-        while True:
             self.looked(surroundings(), trio.current_time())
-            with trio.move_on_after(SURROUNDINGS_S):
-                await self._look_now.wait()
-                await trio.sleep(SETTLED_S)
-            self._look_now = trio.Event()
-
-    async def _hear_of_changes(self) -> None:
-        """Look whenever the system says that something has changed."""
-        if sys.platform != "linux":
-            return
-        with suppress(OSError), _announcements() as announced:  # then there are the looks
-            while True:
-                await announced.recv(_MOST_BYTES)
-                self._look_now.set()
+            await trio.sleep_until(self.next_deadline())
 
     # --- events ------------------------------------------------------------------------------
 
@@ -402,15 +368,3 @@ def surroundings() -> Surroundings:
 def _is_host(text: str) -> bool:
     number = number_of(text.partition("%")[0])
     return number is not None and not (number.is_loopback or number.is_link_local)
-
-
-def _announcements() -> trio.socket.SocketType:
-    """Return a socket that is told of every change; raises OSError."""
-    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-    try:
-        opened.bind((0, _GROUPS))
-        opened.setblocking(False)
-        return trio.socket.from_stdlib_socket(opened)
-    except BaseException:
-        opened.close()
-        raise

@@ -41,10 +41,6 @@ class TurnedAway(DialError):
     """Somebody is there and has closed the connection before it was a link: too many come now."""
 
 
-class PeerUnreachable(NetworkError):
-    """There is no link to this peer and none could be made."""
-
-
 class ConnectionLost(NetworkError):
     """The connection under a stream ended."""
 

@@ -203,7 +203,7 @@ class Host:
         self._limits = limits
         self.bound = bound
         """Where we listen."""
-        self.is_member: Callable[[PeerId], bool] = _everybody
+        self.is_member: Callable[[PeerId], bool] = lambda _peer: True
         """Tells which peers are members; their connections have places apart from strangers'."""
         self.circuits: Dialler
         """Dials the addresses that name a relay; set by the network."""
@@ -232,11 +232,6 @@ class Host:
         """Our peer id."""
         return self._identity.peer
 
-    @property
-    def connections(self) -> int:
-        """Connections alive now, strangers included."""
-        return self.limiter.connections
-
     async def connect(self, address: str) -> Connection:
         """Dial a full multiaddr and authenticate the peer; the handler then runs in the host.
 
@@ -264,14 +259,14 @@ class Host:
             raise DialError(f"{words} is this very peer")
         try:
             with trio.fail_after(self._limits.dial_s):
-                return await self._nursery.start(self._dial, targets, may_call or _anywhere)
+                return await self._nursery.start(self._dial, targets, may_call)
         except trio.TooSlowError:
             raise DialError(f"{words}: no answer within {self._limits.dial_s:.0f} s") from None
 
     async def _dial(
         self,
         targets: Sequence[Destination],
-        may_call: Callable[[Destination], bool],
+        may_call: Callable[[Destination], bool] | None,
         task_status: Any = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Run a race, and then the connection of its winner."""
@@ -285,12 +280,12 @@ class Host:
         self,
         target: Destination,
         claim: Callable[[], None],
-        may_call: Callable[[Destination], bool],
+        may_call: Callable[[Destination], bool] | None,
         task_status: Any,
     ) -> None:
         """Dial one address; if that wins the race, run the connection to its end."""
         numeric = await numeric_host(target)
-        if not may_call(numeric):
+        if may_call is not None and not may_call(numeric):
             raise NotCalled(f"{target} is not called now")
         dialler: Dialler = TCP if numeric.relay is None else self.circuits
         async with dialler.dial(numeric) as stream:
@@ -477,14 +472,6 @@ async def open_host(
                 yield host
             finally:
                 nursery.cancel_scope.cancel()
-
-
-def _everybody(peer: PeerId) -> bool:
-    return True
-
-
-def _anywhere(address: Destination) -> bool:
-    return True
 
 
 async def _listen(stack: AsyncExitStack, wanted: Sequence[Address]) -> list[TcpListener]:

@@ -1,4 +1,7 @@
-"""The network on real sockets: links over libp2p connections, kept up as long as they are wanted.
+"""The network: links over libp2p connections, kept up as long as they are wanted.
+
+A link delivers in order within a lane while it is up. When it goes down, messages in flight are
+lost, and a few may be lost when two simultaneous connections are merged.
 
 State: the links by peer, the wanted peers with their addresses, scores of misbehaviour, and the
 queue of events. Nobody outside `client/net` sees a connection or a stream.
@@ -22,7 +25,7 @@ from client.net.calling import MAX_ADDRESSES, Calls
 from client.net.carrier import Carrier, CarrierHooks, outgoing
 from client.net.connection_limiter import HostLimits
 from client.net.connectivity import Connectivity, Line
-from client.net.errors import AddressError, DialError, NetworkError, PeerUnreachable, TurnedAway
+from client.net.errors import AddressError, DialError, NetworkError, TurnedAway
 from client.net.host import Connection, Host, open_host
 from client.net.links import Link
 from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
@@ -38,7 +41,7 @@ from client.net.strangers import Strangers
 from client.net.tcp import TCP
 from client.net.transport import ByteStream
 from client.net.unfinished import UnfinishedFrames
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, is_global, kind_of
@@ -95,7 +98,7 @@ RELAY_ASK_S = 10.0
 
 
 class Libp2pNetwork:
-    """Made by `open_network`; implements `Network`."""
+    """Made by `open_network`. All methods are to be called from one trio thread."""
 
     def __init__(
         self, nursery: trio.Nursery, rng: random.Random, rates: Rates, hello_s: float | None
@@ -152,7 +155,8 @@ class Libp2pNetwork:
 
     @property
     def events(self) -> BoundedQueue[NetEvent]:
-        """Network events, in order for each peer and lane."""
+        """Network events, in order for each peer and lane; a bounded queue, which applies
+        backpressure to peers while it is full."""
         return self._events
 
     @property
@@ -201,12 +205,21 @@ class Libp2pNetwork:
         self.reaching.renew()
 
     def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
-        """Queue a message at once. See `Network.post`."""
+        """Queue ``message`` with its ``payload`` for ``peer`` without blocking; without a link it
+        is dropped. A peer for which too much waits, or most where too much waits for all, loses its
+        link.
+
+        Returns:
+            whether nothing has to make room first.
+
+        Raises:
+            LocalProtocolError: no peer would accept it.
+        """
         frame, lane = outgoing(message, payload), message.route.lane
-        try:
-            at_once = self._link(peer).post(message, frame)
-        except PeerUnreachable:
+        link = self._links.get(peer)
+        if link is None or not link.works:
             return False
+        at_once = link.queues[lane].append(frame)
         if not at_once:
             waiting = {link.peer: link.queues[lane].size_bytes for link in self._links.values()}
             if (slow := self._backlog.slow_reader(peer, lane, waiting)) is not None:
@@ -215,18 +228,22 @@ class Libp2pNetwork:
         return at_once
 
     def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
-        """Return the queued bytes; 0 without a link. See `Network.unsent_bytes`."""
+        """Return the bytes of a lane not yet taken by the connection; 0 without a link."""
         link = self._links.get(peer)
         return 0 if link is None else link.unsent_bytes(lane)
 
     async def wait_sent(self, peer: PeerId, lane: Lane) -> None:
-        """Wait until the queue is empty. See `Network.wait_sent`."""
+        """Wait until a lane is empty, or the link has ended."""
         link = self._links.get(peer)
         while link is not None and not link.gone.is_set() and link.unsent_bytes(lane):
             await link.sent.park()
 
     async def connect(self, *addresses: str) -> PeerId:
-        """Dial a peer at any of its addresses. See `Network.connect`."""
+        """Dial a peer at any of its multiaddrs, and wait until its link is up.
+
+        Raises:
+            AddressError, DialError: names the attempts and their results.
+        """
         targets = [parse_destination(address) for address in addresses]
         peers = {target.peer for target in targets}
         if len(peers) != 1:
@@ -324,21 +341,23 @@ class Libp2pNetwork:
         self._named = frozenset(addresses)
 
     def expect_payloads(self, largest_bytes: int, usual_bytes: int, round_bytes: int) -> None:
-        """Take and keep payloads only as the run needs them. See `Network.expect_payloads`."""
+        """Set the largest and the usual payload sizes of this run in bytes, and the size of a
+        stage's gradient as it is averaged: all of a round are queued at once."""
         self._unfinished.expect(largest_bytes, usual_bytes)
         self._backlog = Backlog(round_bytes)
 
     async def in_reach(self, addresses: Sequence[str]) -> list[str]:
-        """Return a member's addresses that we would dial. See `Network.in_reach`."""
+        """Return the addresses of a member's advert that we would dial."""
         return list(await self._resolved(addresses))[:MAX_ADDRESSES]
 
     @property
     def listening(self) -> Sequence[Address]:
-        """Where we listen."""
+        """Where we listen; hosts may stand for all addresses of this machine."""
         return self._host.bound
 
     def ends(self, peer: PeerId) -> Ends | None:
-        """Return the ends of a link. See `Network.ends`."""
+        """Return the ends of the link to a peer; None: there is none, or it goes through another
+        peer."""
         link = self._links.get(peer)
         connection = link.connection if link is not None and link.works else None
         if connection is None or not connection.ip or not connection.ports[1]:
@@ -349,7 +368,9 @@ class Libp2pNetwork:
         return Ends(connection.ip, own, connection.dialled, other)
 
     def seen_at(self, hosts: Sequence[str], outers: Sequence[Outer]) -> None:
-        """Note where others see us. See `Network.seen_at`."""
+        """Note the hosts at which members of other networks see us, numbers: a peer with one of
+        them is in our own home; and a port of ours for each kind of host that everybody sees at
+        one place."""
         self._outer_hosts = tuple(hosts)
         self.punching.own = tuple(outers)
 
@@ -377,7 +398,11 @@ class Libp2pNetwork:
             link.moving()
 
     async def probe(self, peer: PeerId, port: int) -> bool | None:
-        """Ask a linked peer to dial us. See `Network.probe`."""
+        """Ask a linked peer to dial us at the address at which it sees us, from a fresh port.
+
+        Returns whether we have proved our identity there. None: it would not dial, or does not
+        answer, or there is no such link.
+        """
         connection = self.direct(peer)
         if connection is None:
             return None
@@ -414,20 +439,22 @@ class Libp2pNetwork:
             self._keepers.pop(peer).cancel()
 
     def admit(self, peer: PeerId) -> None:
-        """Accept a peer's messages from now on, as long as its link lasts."""
+        """Accept a peer's messages from now on, as long as its link lasts: its Hello was
+        accepted."""
         if link := self._links.get(peer):
             link.admitted.set()
             for carrier in link.carriers:
                 self._admitted(carrier.connection)
 
     def members(self, peers: Collection[PeerId]) -> None:
-        """Replace the set of known members."""
+        """Replace the set of known members; all others share the small budget of strangers."""
         before, self._members = self._members, frozenset(peers)
         for peer in self._members - before:
             self.passing.admitted(peer)
 
     def trust(self, proven: Collection[PeerId] | None, guests: int) -> None:
-        """Replace the set of proven peers. See `Network.trust`."""
+        """Replace the set of peers that work has proven. All others, members or not, share so many
+        places among the links that come to us; None: all are alike."""
         links = [link for peer in proven or () if (link := self._links.get(peer)) is not None]
         ips = [c.connection.ip for link in links for c in link.carriers if c.connection.ip]
         self._host.limiter.trust(proven, guests, ips, trio.current_time())
@@ -447,7 +474,7 @@ class Libp2pNetwork:
         return None if connection is None or connection.relay is not None else connection
 
     def relayed(self) -> frozenset[PeerId]:
-        """Return the peers whose link goes through a relay. See `Network.relayed`."""
+        """Return the peers whose link goes through a relay."""
         working = (link for link in self._links.values() if link.works)
         return frozenset(link.peer for link in working if self.direct(link.peer) is None)
 
@@ -470,7 +497,8 @@ class Libp2pNetwork:
             link.close(f"banned: {reason}")
 
     def expel(self, peer: PeerId, reason: str) -> None:
-        """Cut a peer off for good. See `Network.expel`."""
+        """Cut a peer's link and refuse its connections, however long we run, as long as there are
+        not too many such peers: its Hello has to be refused as well."""
         self._penalties.expel(peer)
         if link := self._links.get(peer):
             link.close(f"expelled: {reason}")
@@ -516,12 +544,6 @@ class Libp2pNetwork:
         """Whether a link is up and, as far as we know, works."""
         return self._is_up(peer) and not self._links[peer].in_doubt
 
-    def _link(self, peer: PeerId) -> Link:
-        link = self._links.get(peer)
-        if link is None or not link.works:
-            raise PeerUnreachable(f"no link to {peer}")
-        return link
-
     async def _serve(self, connection: Connection) -> None:
         """Carry a link by this connection until it ends: the handler of the host."""
         peer = connection.peer
@@ -554,7 +576,7 @@ class Libp2pNetwork:
             refused=partial(self._on_refused, link.peer),
             up=partial(self._settle, link),
             admitted=link.admitted.wait,
-            sent=link.frames_sent,
+            sent=link.sent.unpark_all,
             relay=self._on_request,
         )
         if self._hello_s is None:

@@ -18,11 +18,9 @@ import math
 import trio
 
 from client.net.carrier import LANES, Carrier, Outgoing
-from client.net.errors import PeerUnreachable
 from client.net.host import Connection
 from client.net.queues import BoundedQueue
 from protocol.ids import PeerId
-from protocol.wire.messages import Message
 
 QUEUE_ITEMS = 1024
 QUEUE_BYTES = {
@@ -187,18 +185,6 @@ class Link:
         for carrier in self._carriers:
             carrier.retire(reason)
         await self.gone.wait()
-
-    def post(self, message: Message, frame: Outgoing) -> bool:
-        """Queue a frame, whatever waits already; return whether there was room. Raises
-        PeerUnreachable."""
-        try:
-            return self.queues[message.route.lane].append(frame)
-        except trio.ClosedResourceError:
-            raise PeerUnreachable(f"the link to {self.peer} ended") from None
-
-    def frames_sent(self) -> None:
-        """Note that frames have been handed to a connection."""
-        self.sent.unpark_all()
 
     def unsent_bytes(self, name: str) -> int:
         """Return the bytes of a lane not yet handed to a connection."""

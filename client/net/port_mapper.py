@@ -102,6 +102,7 @@ class PortMapper:
             if self._held is not None:
                 wishes[0] = self._held.port
             mapped = None
+            await trio.lowlevel.checkpoint_if_cancelled()  # the request is not, and takes long
             with trio.CancelScope(shield=True) as self._request:
                 mapped = await self._ask(own_port, wishes)
             now = trio.current_time()

@@ -28,7 +28,7 @@ from client.net.relay.exchange import (
     send_last,
     send_message,
 )
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer, kind_of
 from protocol.ids import PeerId

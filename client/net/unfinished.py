@@ -22,7 +22,7 @@ from contextlib import contextmanager
 
 import trio
 
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.wire.framing import Buffer
@@ -53,7 +53,7 @@ class UnfinishedFrames:
         self.held_bytes = 0
 
     def expect(self, largest_bytes: int, usual_bytes: int) -> None:
-        """Take frames only as the run needs them. See `Network.expect_payloads`."""
+        """Take frames only as the run needs them. See `Libp2pNetwork.expect_payloads`."""
         self.payload_limit = min(largest_bytes, limits.MAX_PAYLOAD_BYTES)
         wanted = max(LEAST_BUDGET_BYTES, USUAL_FRAMES * usual_bytes)
         self._budget_bytes = max(min(wanted, BUDGET_BYTES), LARGE_FRAMES * self.payload_limit)

@@ -4,7 +4,8 @@ The wire protocol of hashicorp/yamux (spec.md), as libp2p uses it. The library's
 buffers whatever a peer sends (234 MiB were put on one stream), kills a writer that waits 5 s for a
 window, polls for windows every 10 ms, and cuts frames so that each costs two Noise messages.
 
-State of a session: its streams, by id; of a stream: its receive buffer and both windows. Memory:
+State of a session: its streams, by id; of a stream: its receive buffer and both windows. The stream
+decides what may be sent and what may be received; the session moves the frames. Memory:
 a peer can make a session hold at most twice the sum of the windows it was granted, which a budget
 bounds; sending more is a violation that ends the session. Reading must not block on writing (two
 readers that wait for each other's writes would deadlock), so one task writes all frames: replies
@@ -17,6 +18,7 @@ than the line does.
 from __future__ import annotations
 
 import math
+import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -24,24 +26,23 @@ from dataclasses import dataclass, field
 
 import trio
 
-from client.net.errors import ConnectionLost
+from client.net.errors import ConnectionLost, StreamReset
+from client.net.pacing import Pace
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
 from client.net.transport import Buffer
-from client.net.windows import WindowBudget
-from client.net.yamux_stream import (
-    ACK,
-    DATA,
-    FIN,
-    GO_AWAY,
-    HEADER,
-    PING,
-    RST,
-    SYN,
-    WINDOW_UPDATE,
-    YamuxStream,
-)
+from client.net.windows import INITIAL_WINDOW_BYTES, ReceiveWindow, WindowBudget
 from protocol.errors import RemoteProtocolError
 from protocol.token_bucket import TokenBucket
+
+HEADER = struct.Struct(">BBHII")
+"""Version 0, type, flags, stream id, and length (or increment, nonce, reason)."""
+DATA, WINDOW_UPDATE, PING, GO_AWAY = range(4)
+SYN, ACK, FIN, RST = 1, 2, 4, 8
+FLOOR_BYTES_PER_S = 4000
+"""32 kbit/s; a slower reader earns no extra time."""
+KEPT_BYTES = MAX_PLAINTEXT_BYTES // 2
+"""Least size of data that is kept where it was decrypted; less is copied, so that a few bytes never
+keep a whole Noise message alive."""
 
 MAX_REPLY_BYTES = 64 * 1024
 """Replies (pongs, window updates, resets) that may wait to be sent: 5461 frames."""
@@ -58,20 +59,13 @@ MEASURE_S = 2.0
 """Shortest time between measurements of the round trip."""
 GO_AWAY_S = 0.5
 """For ending a frame, and for telling the peer that we end the session; it may take nothing."""
-
-
-@dataclass(frozen=True)
-class YamuxLimits:
-    """Limits of the memory that a peer can make a session hold."""
-
-    inbound_streams: int = 16
-    pending_accepts: int = 8
-    opened_per_s: float = 4.0
-    opened_burst: float = 256.0
-    """Streams that a peer may open, refused ones included: each costs some 0.1 ms. Our client opens
-    three; others open some for `identify` and `ping`."""
-    window_bytes: int = 16 * 1024 * 1024
-    """Bytes granted to all streams beyond their first windows: 400 Mb/s over 300 ms."""
+INBOUND_STREAMS = 16
+PENDING_ACCEPTS = 8
+OPENED_PER_S, OPENED_BURST = 4.0, 256.0
+"""Streams that a peer may open, refused ones included: each costs some 0.1 ms. Our client opens
+three; others open some for `identify` and `ping`."""
+WINDOW_BYTES = 16 * 1024 * 1024
+"""Bytes granted to all streams of a session beyond their first windows: 400 Mb/s over 300 ms."""
 
 
 @dataclass(eq=False, slots=True)
@@ -91,27 +85,21 @@ class YamuxSession:
     Args:
         channel: the authenticated channel; the session is its only user.
         dialler: whether this side dialled (it numbers its streams oddly).
-        limits: bounds on the memory that the peer can make the session hold.
     """
 
-    def __init__(
-        self, channel: SecureChannel, *, dialler: bool, limits: YamuxLimits | None = None
-    ) -> None:
+    def __init__(self, channel: SecureChannel, *, dialler: bool) -> None:
         self._channel = channel
-        self._limits = limits or YamuxLimits()
         self._next_id = 1 if dialler else 2
         self._streams: dict[int, YamuxStream] = {}
-        send, receive = trio.open_memory_channel[YamuxStream](self._limits.pending_accepts)
+        send, receive = trio.open_memory_channel[YamuxStream](PENDING_ACCEPTS)
         self._accept_send, self._accept_receive = send, receive
-        self._openings = TokenBucket(
-            self._limits.opened_per_s, self._limits.opened_burst, trio.current_time()
-        )
+        self._openings = TokenBucket(OPENED_PER_S, OPENED_BURST, trio.current_time())
         self._urgent, self._usual = deque[_Frame](), deque[_Frame]()
         self._something_waits = trio.Event()
         self._sending, self._reading = trio.CancelScope(), trio.CancelScope()
         self._slice_bytes = LEAST_SLICE_BYTES
         channel.keep_unsent(self._slice_bytes)
-        self.budget = WindowBudget(self._limits.window_bytes)
+        self.budget = WindowBudget(WINDOW_BYTES)
         self.rtt_s: float | None = None
         """Smoothed round trip of a small frame, queues included; None: none was measured."""
         self.answers = 0
@@ -123,7 +111,7 @@ class YamuxSession:
         self._body_stream: YamuxStream | None = None
         self._body_flags = 0
         self._frames_taken = 0
-        self.inbound_streams = self._limits.inbound_streams
+        self.inbound_streams = INBOUND_STREAMS
         """Streams that the peer may have open."""
         self.intake: Callable[[int, int], Awaitable[None]] | None = None
         """Told of the bytes and frames that were read, waits until more may be."""
@@ -204,7 +192,7 @@ class YamuxSession:
             raise ConnectionLost("the connection ended") from error
 
     async def write(self, frame: Sequence[Buffer], *, urgent: bool) -> None:
-        """Have a frame written when it is its turn. Only streams and the session call this.
+        """Have a frame written when it is its turn.
 
         Args:
             frame: its header and its data.
@@ -297,7 +285,7 @@ class YamuxSession:
             self.rtt_s = trip_s if self.rtt_s is None else 0.8 * self.rtt_s + 0.2 * trip_s
 
     def reply(self, frame: bytes) -> None:
-        """Queue a frame without waiting. Only streams and the session call this.
+        """Queue a frame without waiting.
 
         A peer that leaves too many unread ends the session; whoever replies is not to blame.
         """
@@ -410,6 +398,238 @@ class YamuxSession:
             stream.on_reset()
         elif flags & FIN:
             stream.on_fin()
+
+
+class YamuxStream:
+    """One stream. One task may send and one may receive at a time.
+
+    Args:
+        session: the session of the stream.
+        stream_id: its number there.
+        urgent: whether its frames are sent before those of other streams.
+    """
+
+    def __init__(self, session: YamuxSession, stream_id: int, *, urgent: bool = False) -> None:
+        self._session = session
+        self._urgent = urgent
+        self.stream_id = stream_id
+        self._send_window = INITIAL_WINDOW_BYTES
+        self._window_opened = trio.Event()
+        self._chunks: deque[Buffer] = deque()
+        self._data_came = trio.Event()
+        self._window = ReceiveWindow(session.budget, trio.current_time())
+        self.buffered_bytes = 0
+        """Bytes received and not yet taken."""
+        self.sent_bytes = 0
+        """Bytes handed to the connection."""
+        self._reset = False
+        self._remote_done = False
+        self._local_done = False
+
+    @property
+    def window_bytes(self) -> int:
+        """Bytes that the peer may have in flight and in the buffer together."""
+        return self._window.granted_bytes
+
+    @property
+    def trip_s(self) -> float:
+        """The round trip of its connection, as last measured."""
+        return self._session.trip_s
+
+    def let_window_grow(self, most_bytes: int) -> None:
+        """Let the window follow the line, as far as the session's budget goes."""
+        self._window.most_bytes = max(most_bytes, INITIAL_WINDOW_BYTES)
+
+    async def send_all(
+        self, buffers: Sequence[Buffer], stall_s: float = math.inf, pace: Pace | None = None
+    ) -> None:
+        """Send the buffers in order, waiting for the peer's window where needed.
+
+        Args:
+            buffers: not copied as a whole, so they must not change meanwhile.
+            stall_s: give up when the peer has stalled for so long; data it takes earns time back at
+                ``FLOOR_BYTES_PER_S``, so a byte now and then is no progress.
+            pace: waits until a number of bytes may be sent.
+
+        Raises:
+            StreamReset, ConnectionLost: the stream or its connection ended.
+            trio.TooSlowError: stalled; part of the data may have been sent.
+        """
+        source = [memoryview(buffer).cast("B") for buffer in buffers]
+        source.reverse()
+        left, patience_s = sum(map(len, source)), stall_s
+        while left:
+            began = trio.current_time()
+            with trio.fail_after(patience_s):
+                await self._wait_for_window()
+            patience_s -= trio.current_time() - began
+            taken = min(left, self._send_window, self._session.slice_bytes)
+            self._send_window -= taken
+            left -= taken
+            frame: list[Buffer] = [self._frame(DATA, 0, taken), *_take(source, taken)]
+            if pace is not None:
+                await pace(taken + HEADER.size)
+            began = trio.current_time()
+            with trio.fail_after(max(0.0, patience_s)):
+                await self._session.write(frame, urgent=self._urgent)
+            patience_s -= trio.current_time() - began
+            patience_s = min(stall_s, patience_s + taken / FLOOR_BYTES_PER_S)
+            self.sent_bytes += taken
+
+    async def receive_some(self, most: int | None = None) -> Buffer:
+        """Wait for data and return the next piece, at most ``most`` bytes; empty at the end.
+
+        Other tasks get their turn even if data is here already.
+
+        Raises:
+            StreamReset, ConnectionLost: the stream or its connection ended early.
+        """
+        await self._wait_for_data()
+        return self.receive_nowait(most)
+
+    def receive_nowait(self, most: int | None = None) -> Buffer:
+        """Take the next piece of what has been received, perhaps nothing."""
+        taken = self._pop(most)
+        if taken:
+            self.release(len(taken), len(taken))
+        return taken
+
+    async def receive_held(self, most: int) -> Buffer:
+        """Receive a piece whose bytes stay in our window until ``release`` opens it."""
+        await self._wait_for_data()
+        return self._pop(most)
+
+    def release(self, size_bytes: int, opened_bytes: int) -> None:
+        """Forget bytes received by ``receive_held``, and let the peer send so many more."""
+        if not self._reset:
+            self.buffered_bytes -= size_bytes
+            self._return_credit(opened_bytes)
+
+    async def receive_up_to(self, most: int) -> bytes:
+        """Wait for data and return up to ``most`` bytes of it; empty at the end of the stream."""
+        await self._wait_for_data()
+        return bytes(self.receive_nowait(most))
+
+    def send_eof(self) -> None:
+        """Signal the end of our data; receiving continues."""
+        if not self._local_done and not self._reset:
+            self._local_done = True
+            self._session.reply(self._frame(WINDOW_UPDATE, FIN, 0))
+            self._session.forget_if_done(self)
+
+    def reset(self) -> None:
+        """End the stream at once, in both directions."""
+        if not self._reset:
+            self._session.reply(self._frame(WINDOW_UPDATE, RST, 0))
+            self.on_reset()
+
+    # Called by the session when a frame arrives.
+
+    def on_data(self, data: memoryview) -> None:
+        """Keep data that was charged; the memory behind it must not change any more."""
+        self.buffered_bytes += len(data)
+        self._data_came.set()
+        if len(data) >= KEPT_BYTES:
+            self._chunks.append(data)
+            return
+        last = self._chunks[-1] if self._chunks else None
+        if isinstance(last, bytearray) and len(last) < MAX_PLAINTEXT_BYTES:
+            last += data
+        else:
+            self._chunks.append(bytearray(data))
+
+    def charge(self, size: int) -> None:
+        """Count announced data against the window, before any of it is kept."""
+        if size and self._remote_done:
+            raise RemoteProtocolError("data-after-end", f"stream {self.stream_id}", penalty=50)
+        self._window.charge(size)
+
+    def on_window(self, increment: int) -> None:
+        self._send_window = min(self._send_window + increment, 2**32 - 1)
+        self._window_opened.set()
+
+    def on_fin(self) -> None:
+        self._remote_done = True
+        self._data_came.set()
+        self._session.forget_if_done(self)
+
+    def on_reset(self) -> None:
+        self._reset = True
+        self._chunks.clear()
+        self.buffered_bytes = 0
+        self.wake()
+        self._session.forget_if_done(self)
+
+    def close(self) -> None:
+        """Give back what was granted; the session has forgotten the stream."""
+        self._window.close()
+
+    def wake(self) -> None:
+        """Wake waiting tasks to check the state again."""
+        self._data_came.set()
+        self._window_opened.set()
+
+    @property
+    def done(self) -> bool:
+        """Nothing more can happen on this stream."""
+        return self._reset or (self._remote_done and self._local_done)
+
+    def _pop(self, most: int | None) -> Buffer:
+        if not self._chunks:
+            return b""
+        taken = self._chunks.popleft()
+        if most is not None and most < len(taken):
+            view = memoryview(taken)
+            self._chunks.appendleft(view[most:])
+            taken = view[:most]
+        return taken
+
+    def _check_alive(self) -> None:
+        if self._reset:
+            raise StreamReset(f"stream {self.stream_id} was reset")
+        if self._session.closed:
+            raise ConnectionLost("the connection ended")
+
+    async def _wait_for_data(self) -> None:
+        if self._chunks:
+            await trio.lowlevel.checkpoint()
+        while not self._chunks:
+            self._check_alive()
+            if self._remote_done:
+                return
+            self._data_came = trio.Event()
+            await self._data_came.wait()
+
+    async def _wait_for_window(self) -> None:
+        self._check_alive()
+        if self._local_done:
+            raise StreamReset(f"stream {self.stream_id} is closed for sending")
+        while not self._send_window:
+            self._window_opened = trio.Event()
+            await self._window_opened.wait()
+            self._check_alive()
+
+    def _return_credit(self, size: int) -> None:
+        """Open the window by the bytes taken, in few updates."""
+        if self._remote_done or self._reset:
+            return
+        if increment := self._window.take(size, self._session.trip_s, trio.current_time()):
+            self._session.reply(self._frame(WINDOW_UPDATE, 0, increment))
+            self._session.measure_trip()
+
+    def _frame(self, kind: int, flags: int, length: int) -> bytes:
+        return HEADER.pack(0, kind, flags, self.stream_id, length)
+
+
+def _take(source: list[memoryview], size: int) -> Iterator[memoryview]:
+    """Remove ``size`` bytes from the buffers in ``source``, beginning with the last one."""
+    while size:
+        view = source.pop()
+        if len(view) > size:
+            source.append(view[size:])
+            view = view[:size]
+        size -= len(view)
+        yield view
 
 
 def _messages(frame: Sequence[Buffer]) -> Iterator[Buffer]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,8 +21,7 @@ from msgspec import structs
 
 from client.config import LIVE, SETTINGS, Settings
 from client.control.amended import ONLY_THE_FOUNDER, amended
-from client.control.invites import described
-from client.control.methods import ControlApi, EventBatch, Impossible
+from client.control.methods import ControlApi, Impossible
 from client.control.server import serve_control
 from client.control.snapshot import (
     WHEN_DONE,
@@ -36,11 +35,11 @@ from client.control.snapshot import (
     Snapshot,
 )
 from client.control.sockets import listening_sockets, socket_path
-from client.control.updates import MAX_POINTS
+from client.control.updates import MAX_POINTS, Update
 from client.control.updates import Curve as RunCurve
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
-from client.inviting import NEEDS_VOUCHING, fresh, ticket_note
+from client.inviting import NEEDS_VOUCHING, fresh, notes, ticket_note
 from client.net.connection_limiter import HostLimits
 from client.net.errors import ListenError, NetworkError, PortInUse
 from client.net.libp2p_network import Libp2pNetwork, open_network
@@ -58,7 +57,6 @@ from client.store.identity import ensure_identity, load_identity
 from client.store.last_run import RunRecord
 from client.store.paths import Folders, find_folders, make_private
 from client.store.persisted import Persisted
-from client.store.saving import save_every_minute
 from client.store.swarms import SwarmStore
 from client.train.engine import Engine
 from client.train.machine.capacity import kept_line, relay_advert
@@ -85,6 +83,7 @@ from protocol.vouching.ticket import MAX_USES, TICKET_BYTES, TICKET_LIFE_S
 from protocol.wire.envelope import Signer
 
 CHECK_S = 0.2
+SAVE_EVERY_S = 60.0
 MEET_S = 10.0
 """Between two looks at whom we are linked with."""
 LINGER_S = 30.0
@@ -305,10 +304,11 @@ class Node(ControlApi):
             self._matches = describe_matching(self._engine, statuses)
         return self._matches
 
-    def events(self, since: int = 0) -> EventBatch:
-        """Return the remembered events after ``since``."""
-        found = self._event_sink.log.since(since).entries
-        return EventBatch.of([EventView.of(entry) for entry in found], since)
+    def update(self, since: int = 0) -> Update:
+        """Describe the node now, with the remembered events after ``since``."""
+        page = self._event_sink.log.since(since)
+        events = [EventView.of(entry) for entry in page.entries]
+        return Update(time=time.time(), snapshot=self.status(), events=events, missed=page.missed)
 
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:
         """Begin to drain; return the consequences for our stages."""
@@ -688,6 +688,31 @@ class Node(ControlApi):
         with trio.move_on_after(STOP_S):
             for peer in self._network.statistics().peers:
                 await self._network.disconnect(peer, "leaving")
+
+
+async def save_every_minute(saves: Sequence[Callable[[], object]]) -> None:
+    """Save each until cancelled, and once more then: what may be a minute old after a crash."""
+    try:
+        while True:
+            await trio.sleep(SAVE_EVERY_S)
+            for save in saves:
+                save()
+    finally:
+        for save in saves:
+            save()
+
+
+def described(swarm: SwarmFile) -> InviteView:
+    """Return an invite as it is shown, with what a person who shares it should know."""
+    return InviteView(
+        swarm=swarm.swarm,
+        swarm_name=swarm.manifest.name,
+        invite=str(swarm.invite),
+        file=str(swarm),
+        members=[str(address) for address in swarm.peers],
+        private=swarm.ticket is not None,
+        notes=notes(swarm),
+    )
 
 
 def _parsed(texts: Iterable[str]) -> list[Address]:

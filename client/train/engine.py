@@ -22,7 +22,8 @@ from typing import Any
 import trio
 
 from client.clock import SET_CLOCK
-from client.net.network import Inbound, NetEvent, Network, PeerDown, PeerUp
+from client.net.libp2p_network import Libp2pNetwork
+from client.net.network import Inbound, NetEvent, PeerDown, PeerUp
 from client.store.numbers import Numbers
 from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.handshake import Handshake
@@ -103,7 +104,7 @@ class Engine:
 
     def __init__(
         self,
-        network: Network,
+        network: Libp2pNetwork,
         signer: Signer,
         file: SwarmFile,
         event_sink: EventSink,

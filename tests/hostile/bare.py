@@ -26,8 +26,7 @@ from client.net.handshake import (
 )
 from client.net.libp2p_patches import GuardedStream
 from client.net.tcp import TCP
-from client.net.yamux import YamuxSession
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxSession, YamuxStream
 from client.train.messaging.handshake import PROTOCOL
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId

@@ -37,7 +37,7 @@ from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound
 from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
 from client.net.relay.reaching import Reaching
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect, RelayMessage, Reserve, Status

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from client.net.errors import NetworkError, PeerUnreachable
+from client.net.errors import NetworkError
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import Inbound, PeerDown, PeerUp
 from client.train.messaging.handshake import PROTOCOL
@@ -107,7 +107,7 @@ class Stranger:
         """Send a message, waiting for room; return whether there was a link."""
         try:
             await arrivals.say(self.network, peer, message, payload)
-        except PeerUnreachable:
+        except arrivals.PeerUnreachable:
             return False
         return True
 

@@ -88,7 +88,7 @@ async def test_live_connections_are_capped_and_freed(hosts: Hosts) -> None:
             await d.connect(host.addresses[0])
         assert host.refused["too-many-connections"] == 1
         first.close("make room")
-        while host.connections == 3:
+        while len(host.limiter._inbound) == 3:
             await trio.sleep(0.01)
         await d.connect(host.addresses[0])
         while first._channel._buffer:  # whoever still knows it does not keep what it has read

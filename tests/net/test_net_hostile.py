@@ -13,8 +13,14 @@ from client.net.handshake import request_protocol
 from client.net.libp2p_patches import GuardedStream
 from client.net.network import PeerDown, PeerUp
 from client.net.relay.exchange import FAILURES, ask
-from client.net.yamux import MAX_REPLY_BYTES, YamuxLimits, YamuxSession
-from client.net.yamux_stream import HEADER, PING, SYN
+from client.net.yamux import (
+    HEADER,
+    MAX_REPLY_BYTES,
+    OPENED_BURST,
+    PING,
+    SYN,
+    YamuxSession,
+)
 from protocol.relay.messages import Moving, Status
 from protocol.wire.framing import PREFIX, encode_frame
 from protocol.wire.messages import Chunk, Goodbye, encode_message
@@ -131,7 +137,7 @@ async def test_who_says_without_end_that_it_moves_loses_the_link(networks: Netwo
         connection = b.direct(a.peer_id)
         assert connection is not None
         with contextlib.suppress(*FAILURES):
-            for _ in range(int(YamuxLimits.opened_burst) + 50):
+            for _ in range(int(OPENED_BURST) + 50):
                 stream, answer = await ask(connection, Moving())
                 assert answer == Status("ok")
                 stream.send_eof()

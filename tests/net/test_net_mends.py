@@ -29,7 +29,7 @@ from client.net.libp2p_patches import (
     GuardedStream,
 )
 from client.net.relay.exchange import negotiable
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from tests.support.loopback import Hosts
 
 # isort: split

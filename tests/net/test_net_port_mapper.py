@@ -82,6 +82,17 @@ async def test_a_port_is_mapped_while_it_is_wanted_and_given_back(
     assert router.ended == [(port, port) for port in (OURS, 4009, 4010)]
 
 
+async def test_what_is_wanted_no_more_before_it_was_asked_for_is_not_asked_for(
+    router: Router, autojump_clock: MockClock
+) -> None:
+    wanted = iter([OURS])
+    mapper = PortMapper("upnp", lambda: next(wanted, None), OTHERS, router._tell)
+    router.takes_s = 3600.0
+    with trio.move_on_after(LOOK_S):
+        await mapper.run()
+    assert (router.asked, trio.current_time()) == ([], LOOK_S)
+
+
 @pytest.mark.parametrize(("ends_s", "given_back"), [(5.0, True), (3600.0, False)])
 async def test_a_router_that_is_slow_to_take_it_back_is_waited_for_but_not_for_ever(
     router: Router, autojump_clock: MockClock, ends_s: float, given_back: bool

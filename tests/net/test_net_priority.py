@@ -18,8 +18,17 @@ from client.net.host import Connection
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
 from client.net.tcp import UNSENT_BYTES
 from client.net.transport import Buffer
-from client.net.yamux import LEAST_SLICE_BYTES, MOST_SLICE_BYTES, SLICE_S, YamuxSession
-from client.net.yamux_stream import DATA, HEADER, SYN, WINDOW_UPDATE, YamuxStream
+from client.net.yamux import (
+    DATA,
+    HEADER,
+    LEAST_SLICE_BYTES,
+    MOST_SLICE_BYTES,
+    SLICE_S,
+    SYN,
+    WINDOW_UPDATE,
+    YamuxSession,
+    YamuxStream,
+)
 from tests.support.loopback import Hosts, Intrude
 
 MIB = 1024 * 1024

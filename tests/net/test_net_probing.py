@@ -10,7 +10,7 @@ import trio
 from client.net import libp2p_network
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.relay import exchange
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from protocol.ids import PeerId
 from protocol.reachability.budgets import DIALS_OF_PREFIX, MESSAGES
 from protocol.reachability.machine import Ends

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from client.net.transport import Buffer
 from client.net.windows import INITIAL_WINDOW_BYTES, WindowBudget
-from client.net.yamux_stream import FLOOR_BYTES_PER_S, Session, YamuxStream
+from client.net.yamux import FLOOR_BYTES_PER_S, YamuxSession, YamuxStream
 from protocol.wire.messages import Chunk
 from tests.support.arrivals import is_up, say
 from tests.support.loopback import Networks
@@ -25,7 +25,7 @@ def stream() -> YamuxStream:
     session = SimpleNamespace(
         closed=False, trip_s=0.1, budget=WindowBudget(0), slice_bytes=65000, write=write
     )
-    return YamuxStream(cast(Session, session), 1)
+    return YamuxStream(cast(YamuxSession, session), 1)
 
 
 async def send(ours: YamuxStream, size: int, took_s: list[float]) -> None:

@@ -18,7 +18,7 @@ from client.net.pacing import Pacing, Rates
 from client.net.queues import BoundedQueue
 from client.net.unfinished import FLOOR_BYTES_PER_S, PATIENCE_S, UnfinishedFrames
 from client.net.windows import WindowBudget
-from client.net.yamux_stream import KEPT_BYTES, Session, YamuxStream
+from client.net.yamux import KEPT_BYTES, YamuxSession, YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.limits import MAX_PAYLOAD_BYTES, USUAL_PAYLOAD_BYTES
 from protocol.wire.framing import encode_frame
@@ -37,7 +37,7 @@ class Lane:
             reply=lambda frame: None,
             measure_trip=lambda: None,
         )
-        self.stream = YamuxStream(cast(Session, session), 1)
+        self.stream = YamuxStream(cast(YamuxSession, session), 1)
         self.deliver_takes_s = 0.0
         """How long the rest of the client takes for each message."""
         self.delivered: list[bytes] = []

@@ -20,7 +20,7 @@ from client.net.windows import (
     ReceiveWindow,
     WindowBudget,
 )
-from client.net.yamux_stream import Session, YamuxStream
+from client.net.yamux import YamuxSession, YamuxStream
 from protocol.errors import RemoteProtocolError
 
 MIB = 1024 * 1024
@@ -123,7 +123,7 @@ def test_a_short_trip_counts_as_one_that_a_busy_machine_needs() -> None:
 
 async def test_the_window_of_a_circuit_may_grow() -> None:
     session = SimpleNamespace(closed=False, trip_s=0.1, budget=WindowBudget(64 * MIB))
-    stream = YamuxStream(cast(Session, session), 1)
+    stream = YamuxStream(cast(YamuxSession, session), 1)
     stream.send_all = AsyncMock(side_effect=StreamReset("gone"))  # type: ignore[method-assign]
     circuit = CircuitStream(stream)
     assert stream._window.most_bytes == WINDOW_BYTES > INITIAL_WINDOW_BYTES

@@ -16,18 +16,21 @@ from client.net.errors import ConnectionLost, StreamReset
 from client.net.host import Connection
 from client.net.secure import MAX_PLAINTEXT_BYTES, SecureChannel
 from client.net.windows import INITIAL_WINDOW_BYTES, WindowBudget
-from client.net.yamux import MAX_REPLY_BYTES, YamuxLimits, YamuxSession
-from client.net.yamux_stream import (
+from client.net.yamux import (
     ACK,
     DATA,
     FIN,
     GO_AWAY,
     HEADER,
+    INBOUND_STREAMS,
+    MAX_REPLY_BYTES,
+    OPENED_BURST,
+    PENDING_ACCEPTS,
     PING,
     RST,
     SYN,
     WINDOW_UPDATE,
-    Session,
+    YamuxSession,
     YamuxStream,
 )
 from protocol.errors import RemoteProtocolError
@@ -123,7 +126,7 @@ def test_data_holds_on_to_no_more_than_twice_its_size(sizes: list[int]) -> None:
         budget = WindowBudget(0)
 
     async def fill() -> None:
-        stream, total = YamuxStream(cast(Session, Idle()), 1), 0
+        stream, total = YamuxStream(cast(YamuxSession, Idle()), 1), 0
         for _ in range(200):
             for size in sizes:
                 stream.on_data(memoryview(bytes(MAX_PLAINTEXT_BYTES))[:size])
@@ -152,7 +155,7 @@ async def test_streams_are_capped_and_data_for_refused_ones_is_dropped(
         while frame(PING, 2, 0, 7) not in answers:
             answers += b"".join(await attacker.channel.receive())
         victim = await sessions.first()
-        kept = YamuxLimits().pending_accepts
+        kept = PENDING_ACCEPTS
         assert victim.session.buffered_bytes == kept * 1000
         resets = [number for number in range(200) if _reset(2 * number + 1) in answers]
         assert resets == list(range(kept, 200))
@@ -167,7 +170,7 @@ async def test_streams_that_were_accepted_are_capped_too(hosts: Hosts, intrude: 
 
         await connection.run(work)
 
-    cap = YamuxLimits().inbound_streams
+    cap = INBOUND_STREAMS
     async with hosts(accept_all) as host, intrude(host.addresses[0]) as attacker:
         answers = b""
         for number in range(cap + 5):  # one by one, so that each is accepted before the next
@@ -198,7 +201,7 @@ def _reset(stream_id: int) -> bytes:
     return frame(WINDOW_UPDATE, RST, stream_id)
 
 
-BURST = int(YamuxLimits().opened_burst)
+BURST = int(OPENED_BURST)
 
 
 def churn(first: int, count: int) -> bytes:

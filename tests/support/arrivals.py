@@ -6,12 +6,16 @@ from collections.abc import Callable
 
 import trio
 
-from client.net.errors import PeerUnreachable
+from client.net.errors import NetworkError
 from client.net.libp2p_network import UP_S, Libp2pNetwork
 from client.net.links import QUEUE_BYTES
 from client.net.network import Inbound
 from protocol.ids import PeerId
 from protocol.wire.messages import Backward, Message
+
+
+class PeerUnreachable(NetworkError):
+    """There is no link to a peer."""
 
 
 def backward(number: int) -> Backward:

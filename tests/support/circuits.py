@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from client.net.errors import NetworkError
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.relay.exchange import ask
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.relay.messages import Connect, RelayMessage, Status
 from tests.support.arrivals import until

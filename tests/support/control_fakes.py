@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from client.control.methods import EventBatch, Impossible
+import os
+
+from client.control.methods import Impossible
 from client.control.snapshot import (
     Amended,
     Counters,
@@ -22,8 +24,8 @@ from client.control.snapshot import (
     StageView,
     WorkerView,
 )
-from client.control.updates import Curve, StepPoint
-from client.events import Entry, LogLine
+from client.control.updates import Curve, StepPoint, Update
+from client.events import MAX_PAGE, Entry, LogLine
 from protocol.amendments.draft import Changes
 
 
@@ -122,11 +124,12 @@ class FakeProvider:
     def status(self) -> Snapshot:
         if self.failure is not None:
             raise self.failure
-        usual = {"paused": self.paused, "matches": example_matches()}
+        usual = {"pid": os.getpid(), "paused": self.paused, "matches": example_matches()}
         return example_snapshot(**{**usual, **self._changes})
 
-    def events(self, since: int = 0) -> EventBatch:
-        return EventBatch.of([event for event in self._events if event.seq > since], since)
+    def update(self, since: int = 0) -> Update:
+        events = [event for event in self._events if event.seq > since][:MAX_PAGE]
+        return Update(time=1.0, snapshot=self.status(), events=events)
 
     def finish(self, *, discard: bool = False) -> list[DrainCostView]:
         self.stops += 1

@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from client.control import rpc
-from client.control.methods import Greeting
 from client.control.updates import Update
+from tests.ui.examples import snapshot, update
 
-HELLO = Greeting(1, "0.1.0", "peer", "ab" * 32, "demo", 7)
+HELLO = snapshot(pid=7)
 MODERN: dict[str, object] = {
-    "hello": HELLO,
-    "subscribe": {"subscribed": True},
+    "status": HELLO,
+    "update": update(0),
     "history": {"points": [{"step": 1, "time": 1.0, "loss": 3.0, "tokens_per_s": 1.0}]},
     "pause": {},
     "finish": [],
@@ -29,7 +29,7 @@ class Node:
     """Plays a node: answers what it knows, and sends what a test gives it."""
 
     def __init__(self, path: Path, methods: dict[str, object]) -> None:
-        self.path, self.methods = path, methods
+        self.path, self.methods = path, dict(methods)
         self.asked: list[tuple[str, dict[str, object]]] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(path))
@@ -44,9 +44,8 @@ class Node:
                 one.sendall(line)
 
     def update(self, found: Update) -> None:
-        """Send an update."""
-        message = {"jsonrpc": "2.0", "method": "update", "params": found}
-        self.send(msgspec.json.encode(message) + b"\n")
+        """Answer with this update from now on."""
+        self.methods["update"] = found
 
     def drop(self) -> None:
         """End all connections."""

@@ -14,7 +14,8 @@ import pytest
 from client.control.snapshot import InviteView, PauseView
 from client.control.updates import Curve, Update
 from client.store.last_run import Ending
-from client.ui.source.live import MOST_NEWS, NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
+from client.ui.source import live as live_source
+from client.ui.source.live import NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
 from client.ui.source.news import Answer, News
 from tests.ui.examples import event, snapshot, update
 from tests.ui.played_node import HANGS_UP, HELLO, MODERN, Node
@@ -29,6 +30,11 @@ def until(found: Callable[[], bool]) -> None:
     while not found():
         assert time.monotonic() < deadline, "it did not come in time"
         time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def _asks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_source, "EVERY_S", 0.01)
 
 
 @pytest.fixture
@@ -68,26 +74,33 @@ def taken(source: LiveSource, kind: type[Told]) -> Told:
     return news
 
 
-def test_updates_and_the_curve_come_by_subscription(path: Path) -> None:
+def updated(source: LiveSource) -> Update:
+    """Wait for the next update with an event."""
+    while not (found := taken(source, Update)).events:
+        pass
+    return found
+
+
+def test_the_curve_comes_first_and_then_updates(path: Path) -> None:
     node = Node(path, MODERN)
     with attached(path) as source:
         curve = taken(source, Curve)
         assert [point.step for point in curve.points] == [1]
         until(lambda: source.link.state == "live")
         node.update(update(1, event(1), step=4))
-        assert taken(source, Update).snapshot.step == 4
-        assert dict(node.asked)["subscribe"] == {"events_since": 0}
+        assert updated(source).snapshot.step == 4
+        until(lambda: node.asked[-1] == ("update", {"since": 1}))
     node.close()
 
 
 def test_a_node_is_read_no_further_while_nobody_takes_its_news(path: Path) -> None:
     with live(path) as (node, source):
-        taken(source, Curve)
-        for number in range(1, MOST_NEWS + 9):
-            node.update(update(number, event(number)))
         until(source.news.full)
-        told = [taken(source, Update).events[0].seq for _ in range(MOST_NEWS + 8)]
-        assert told == [*range(1, MOST_NEWS + 9)]
+        asked = len(node.asked)
+        time.sleep(0.2)
+        assert len(node.asked) <= asked + 1
+        node.update(update(1, event(41)))
+        assert updated(source).events[0].seq == 41
 
 
 def test_commands_are_sent_and_answered_in_words(path: Path) -> None:
@@ -111,33 +124,32 @@ def test_who_resumes_is_told_what_still_holds_it(path: Path) -> None:
 def test_a_broken_connection_is_said_and_made_anew_from_where_it_was(path: Path) -> None:
     with live(path) as (node, source):
         node.update(update(1, event(41)))
-        taken(source, Update)
+        updated(source)
         node.drop()
         until(lambda: source.link.state == "lost")
         until(lambda: source.link.state == "live")
-        assert node.asked[-1][1]["events_since"] == 41
+        until(lambda: node.asked[-1] == ("update", {"since": 41}))
 
 
 def test_a_node_that_was_started_again_is_heard_from_its_beginning(path: Path) -> None:
     """Its events are numbered from the start; with the old number we would miss the first ones."""
     with live(path) as (node, source):
         node.update(update(1, event(41)))
-        assert taken(source, Update).events[-1].seq == 41
-        node.methods["hello"] = msgspec.structs.replace(HELLO, pid=8)
+        assert updated(source).events[-1].seq == 41
+        node.methods["status"] = msgspec.structs.replace(HELLO, pid=8)
         node.asked.clear()
         node.drop()
-        until(lambda: any("since" in name for _, params in node.asked for name in params))
-        asked = [params for method, params in node.asked if method in ("subscribe", "events")]
-        assert next(iter(asked[0].values())) == 0
+        until(lambda: any(method == "update" for method, _ in node.asked))
+        assert next(params for method, params in node.asked if method == "update") == {"since": 0}
 
 
 @pytest.mark.parametrize("nonsense", [b"nonsense\n", b"[]\n", b"\xff\n",
                                       b'{"method":"update","params":{"time":"x"}}\n'])  # fmt: skip
 def test_nonsense_from_the_socket_only_costs_the_connection(path: Path, nonsense: bytes) -> None:
     with live(path) as (node, source):
-        hellos = [method for method, _ in node.asked].count("hello")
+        hellos = [method for method, _ in node.asked].count("status")
         node.send(nonsense)
-        until(lambda: [method for method, _ in node.asked].count("hello") > hellos)
+        until(lambda: [method for method, _ in node.asked].count("status") > hellos)
         until(lambda: source.link.state == "live")
 
 
@@ -168,7 +180,7 @@ def test_what_is_asked_of_a_dead_node_is_refused_and_not_kept_for_the_next(path:
         source.command("pause", reason="you paused it")
         found = taken(source, Answer)
         assert found == Answer("pause", False, NOT_DONE)
-        again = Node(path, {**MODERN, "hello": msgspec.structs.replace(HELLO, pid=8)})
+        again = Node(path, {**MODERN, "status": msgspec.structs.replace(HELLO, pid=8)})
         until(lambda: source.link.state == "live")
         source.command("finish")
         until(lambda: any(method == "finish" for method, _ in again.asked))
@@ -196,7 +208,7 @@ def test_a_node_that_died_is_said_to_have_ended_until_another_answers(path: Path
         until(lambda: source.link.state == "ended")
         assert source.link.ending == KILLED
         assert set(asked) == {7}
-        again = Node(path, {**MODERN, "hello": msgspec.structs.replace(HELLO, pid=8)})
+        again = Node(path, {**MODERN, "status": msgspec.structs.replace(HELLO, pid=8)})
         until(lambda: source.link.state == "live")
         again.close()
 

@@ -15,7 +15,7 @@ from typing import Final
 from client.cli.reach.services import service_sockets
 from client.cli.terminal.when import clock
 from client.control.client import ControlClient, NotRunning, running_nodes
-from client.control.methods import Greeting
+from client.control.snapshot import Snapshot
 from client.control.sockets import live_sockets
 from client.errors import ExitCode, UsageError, UserError
 from client.store.last_run import Ending, RunRecord
@@ -59,7 +59,7 @@ def find_socket(folders: Folders) -> Path:
     return nodes[0][0]
 
 
-def _several(nodes: Sequence[tuple[Path, Greeting]]) -> UserError:
+def _several(nodes: Sequence[tuple[Path, Snapshot]]) -> UserError:
     """Return the error for several nodes, which their homes tell apart."""
     names = ", ".join(f"{node.swarm_name} ({node.swarm[:12]})" for _, node in nodes)
     homes = [path.parent.parent for path, _ in nodes if path.parent.name == "run"]

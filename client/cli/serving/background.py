@@ -26,8 +26,7 @@ from client.cli.logging.log_file import ERRORS_NAME, open_errors
 from client.cli.reach.home import Home
 from client.cli.terminal.output import say
 from client.config import Resolved
-from client.control.client import ControlClient, ControlError, running_nodes
-from client.control.methods import Greeting
+from client.control.client import running_nodes
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode, UsageError, UserError
 from client.store.paths import make_private
@@ -86,8 +85,8 @@ def read_handover(stdin: BinaryIO) -> Handover:
         raise UsageError(problem, "use volunteer join --detach") from error
 
 
-def start(home: Home, handover: Handover) -> tuple[Path, Greeting]:
-    """Start ``volunteer join --headless`` in the background; return its socket and greeting when it
+def start(home: Home, handover: Handover) -> tuple[Path, Snapshot]:
+    """Start ``volunteer join --headless`` in the background; return its socket and status when it
     takes part, or is still starting after a while.
 
     Args:
@@ -136,16 +135,16 @@ def _hand_over(process: subprocess.Popen[bytes], handover: Handover) -> None:
 
 def _wait_until_it_takes_part(
     process: subprocess.Popen[bytes], home: Home, errors: Errors
-) -> tuple[Path, Greeting]:
+) -> tuple[Path, Snapshot]:
     deadline = time.monotonic() + home.settings.dial_timeout_s + GRACE_S
-    answers: tuple[Path, Greeting] | None = None
+    answers: tuple[Path, Snapshot] | None = None
     said = ""
     while time.monotonic() < deadline:
         if (code := process.poll()) is not None:
             raise _ended(code, errors)
-        answers = answers or _answering(process.pid, home.folders.runtime)
-        now = _status(answers[0]) if answers is not None else None
-        if answers is not None and now is not None:
+        answers = _answering(process.pid, home.folders.runtime) or answers
+        if answers is not None:
+            _, now = answers
             if now.started:
                 return answers
             if now.reason != said:
@@ -162,19 +161,10 @@ def _wait_until_it_takes_part(
     )
 
 
-def _answering(pid: int, folder: Path) -> tuple[Path, Greeting] | None:
+def _answering(pid: int, folder: Path) -> tuple[Path, Snapshot] | None:
     """Return the node of this process if it answers."""
     nodes = running_nodes(folder)
     return next((found for found in nodes if found[1].pid == pid), None)
-
-
-def _status(socket: Path) -> Snapshot | None:
-    """Return the node's status; None: it does not answer, because it ends or is busy."""
-    try:
-        with ControlClient(socket) as node:
-            return node.status()
-    except ControlError:
-        return None
 
 
 def _is_full(folder: Path) -> bool:

@@ -27,12 +27,7 @@ TITLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "hours": ("only_when_idle", "idle_after_minutes", "not_on_battery", "schedule"),
     "devices": ("device", "offload", "compile"),
-    "disk": (
-        "data_dir",
-        "checkpoint_keep",
-        "data_cache_bytes",
-        "boundary_memory_bytes",
-    ),
+    "disk": ("data_dir", "checkpoint_keep", "data_cache_bytes"),
     "logging": (
         "log_level",
         "log_format",

@@ -11,7 +11,7 @@ from typing import Any
 
 from client.cli.terminal.output import print_json, say, shown
 from client.cli.terminal.parameters import AsJson
-from client.control.methods import Greeting
+from client.control.snapshot import Snapshot
 from client.errors import ExitCode
 
 
@@ -52,6 +52,6 @@ def answered(command: Callable[..., Answer]) -> Callable[..., ExitCode]:
     return run
 
 
-def of_node(who: Greeting, **facts: object) -> dict[str, object]:
+def of_node(who: Snapshot, **facts: object) -> dict[str, object]:
     """Return what a volunteer answered as one document, with who it is."""
     return {"swarm": who.swarm, "swarm_name": who.swarm_name, "peer": who.peer, **facts}

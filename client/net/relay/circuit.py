@@ -10,7 +10,7 @@ import trio
 
 from client.net.errors import ConnectionLost, StreamReset
 from client.net.transport import Buffer, ByteStream
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 
 WINDOW_BYTES = 4 * 1024 * 1024
 """The most that a relay may have in flight to us in one circuit, within the link's budget."""

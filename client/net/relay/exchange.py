@@ -13,7 +13,7 @@ from client.net.errors import HandshakeFailed, NetworkError, StreamReset
 from client.net.handshake import request_protocol
 from client.net.host import Connection
 from client.net.libp2p_patches import GuardedStream
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.relay.messages import (

@@ -23,7 +23,7 @@ from client.net.errors import NetworkError
 from client.net.host import Connection
 from client.net.pacing import Pacing
 from client.net.relay.exchange import Links, answered, send_message
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.pace import TICK_S

@@ -20,7 +20,7 @@ from client.net.host import Connection
 from client.net.relay.circuit import CircuitStream
 from client.net.relay.exchange import FAILURES, Links, answered, ask, send_last, send_message
 from client.net.transport import ByteStream, closing
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import number_of, prefix_of

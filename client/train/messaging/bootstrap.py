@@ -14,7 +14,8 @@ import trio
 from client.errors import ExitCode, UserError
 from client.events import Event, LogLine
 from client.net.errors import NetworkError, TurnedAway
-from client.net.network import Inbound, NetEvent, Network
+from client.net.libp2p_network import Libp2pNetwork
+from client.net.network import Inbound, NetEvent
 from client.store.swarms import SwarmStore
 from client.train.messaging.handshake import CLIENT, PROTOCOL
 from protocol.address import Address, by_peer
@@ -32,7 +33,7 @@ REPLY_S = 10.0
 
 
 async def find_swarm(
-    network: Network,
+    network: Libp2pNetwork,
     target: Target,
     store: SwarmStore,
     me: PeerId,
@@ -106,7 +107,7 @@ def _known_swarm(target: Target, store: SwarmStore) -> SwarmFile | None:
     return store.load(target.swarm) if isinstance(target, Invite) else None
 
 
-async def dial_first(network: Network, peers: Sequence[Address], timeout_s: float) -> PeerId:
+async def dial_first(network: Libp2pNetwork, peers: Sequence[Address], timeout_s: float) -> PeerId:
     """Connect to the first member that answers.
 
     Args:
@@ -142,7 +143,7 @@ def unreachable(tried: Sequence[str], timeout_s: float) -> UserError:
 
 
 async def fetch_manifest(
-    network: Network, peer: PeerId, swarm: SwarmId | None, seen: list[NetEvent]
+    network: Libp2pNetwork, peer: PeerId, swarm: SwarmId | None, seen: list[NetEvent]
 ) -> SwarmFile:
     """Ask a linked member for the manifest and verify it; a ticket is not shown yet, which would
     redeem it.

@@ -67,6 +67,8 @@ from protocol.wire.messages import (
     Segment,
 )
 
+BOUNDARY_MEMORY_BYTES = 512 * 2**20
+"""For tensors in transit; more go to disk."""
 SLACK_BYTES = 4096
 """Header and scales of an encoded tensor beyond its elements."""
 
@@ -110,9 +112,10 @@ class SeatDriver:
         if self._samples is not None:
             self._samples.at(seat.step)
         self._gate = around.scheduler.open(self._start, self.rate, lambda: seat.pipeline.waiting)
-        settings, manifest = terms.settings, terms.manifest
-        budgets = settings.boundary_memory_bytes, transit_disk_bytes(manifest)
-        self._payloads = BoundaryStore(*budgets, terms.folders.snapshots)
+        manifest = terms.manifest
+        self._payloads = BoundaryStore(
+            BOUNDARY_MEMORY_BYTES, transit_disk_bytes(manifest), terms.folders.snapshots
+        )
         self.saver = StateSaver(worker, seat.place.stage, terms, nursery)
         batch, context = manifest.sequences_per_microbatch, manifest.model.context
         self._vocab, data = manifest.model.vocab, manifest.data

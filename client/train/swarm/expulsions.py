@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from client.net.network import Network
+from client.net.libp2p_network import Libp2pNetwork
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
 from client.train.ports import Ports
@@ -34,7 +34,7 @@ class Expulsions:
     def __init__(
         self,
         ports: Ports,
-        network: Network,
+        network: Libp2pNetwork,
         membership: Membership,
         swarm: SwarmId,
     ) -> None:

@@ -14,7 +14,7 @@ import trio
 
 from client.control.snapshot import ReachView
 from client.net.addresses import reachable_hosts
-from client.net.network import Network
+from client.net.libp2p_network import Libp2pNetwork
 from client.net.pcp import Mapped
 from client.train.ports import Ports
 from protocol.address import Address, parse_address
@@ -47,7 +47,7 @@ class Reach:
     def __init__(
         self,
         engine: Ports,
-        network: Network,
+        network: Libp2pNetwork,
         nursery: trio.Nursery,
     ) -> None:
         self._engine, self._network, self._nursery = engine, network, nursery

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from client.net.network import Network
+from client.net.libp2p_network import Libp2pNetwork
 from client.train.ports import Ports
 from protocol.effects import Penalise
 from protocol.ids import PeerId
@@ -55,7 +55,7 @@ class ChunkServer:
     def __init__(
         self,
         ports: Ports,
-        network: Network,
+        network: Libp2pNetwork,
         nursery: trio.Nursery,
         answer: Callable[[PeerId, ChunkRequest], Awaitable[None]],
         is_new: Callable[[PeerId], bool],

@@ -1,4 +1,4 @@
-"""A running node: subscribes to its updates, and connects again when the connection breaks.
+"""A running node: asks it for updates, and connects again when the connection breaks.
 
 Threads wait for the node, never the interface: one for updates, and one for each command. A command
 while no node answers is refused at once and never kept for the next node.
@@ -7,7 +7,6 @@ while no node answers is refused at once and never kept for the next node.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from queue import Full, Queue
@@ -21,8 +20,10 @@ from client.ui.source.news import Answer, Link, LinkState, News
 
 MOST_NEWS = 32
 """That wait to be taken; where nobody takes them, the node is not read and makes no more."""
+EVERY_S = 0.5
+"""Between two updates."""
 SILENCE_S = 15.0
-"""Seconds of silence of a node after which we connect again."""
+"""Seconds without an answer of a node after which we connect again."""
 LOOK_S = 0.2
 """How long the end of the interface waits for the threads at most."""
 PATIENCE_S = (0.5, 1.0, 2.0, 3.0, 5.0)
@@ -81,7 +82,7 @@ class LiveSource:
         while not self._ended.is_set():
             why = NOBODY
             try:
-                with ControlClient(self._path) as node:
+                with ControlClient(self._path, SILENCE_S) as node:
                     why, tries = "the connection broke", 0
                     self._listen(node)
             except ControlError as error:
@@ -94,16 +95,10 @@ class LiveSource:
             # another process numbers its events from the start
             self._pid, self._since, self._leaving = node.greeting.pid, 0, False
         self._say(node.history())
-        node.subscribe(events_since=self._since)
         self._say_link(Link("live"))
-        heard = time.monotonic()
         while not self._ended.is_set():
-            update = node.next_update(LOOK_S)
-            if update is not None:
-                heard = time.monotonic()
-                self._deliver(update)
-            elif time.monotonic() > heard + SILENCE_S:
-                raise NoAnswer(f"the volunteer has said nothing for {SILENCE_S:.0f} s")
+            self._deliver(node.update(self._since))
+            self._ended.wait(EVERY_S)
 
     def _deliver(self, update: Update) -> None:
         if update.events:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import trio
 
-from client.net.yamux_stream import YamuxStream
+from client.net.yamux import YamuxStream
 from client.train.transfer.state_size import data_bytes
 from protocol.limits import CHUNK_BYTES
 from protocol.manifest import Manifest

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from client.events import EventLog, LogLine, StepCommitted
+from client.events import MAX_PAGE, EventLog, LogLine, StepCommitted
 
 
 def test_readers_see_every_event_once_and_in_order() -> None:
-    log = EventLog(capacity=10)
+    log = EventLog(capacity=2 * MAX_PAGE)
     assert (log.since(0).entries, log.since(0).missed) == ((), 0)
-    for step in range(5):
+    for step in range(MAX_PAGE + 2):
         log.append(StepCommitted(words="step", step=step, loss=1.0, tokens=step), 100.0 + step)
-    first = log.since(0, limit=3)
+    first = log.since(0)
     second = log.since(first.entries[-1].seq)
     seqs = [entry.seq for page in (first, second) for entry in page.entries]
-    assert seqs == [1, 2, 3, 4, 5]
-    assert log.since(5).entries == ()
-    assert log.since(99) == log.since(5)
+    assert seqs == list(range(1, MAX_PAGE + 3))
+    assert log.since(MAX_PAGE + 2).entries == ()
+    assert log.since(9999) == log.since(MAX_PAGE + 2)
 
 
 def test_a_slow_reader_learns_what_it_missed() -> None:

@@ -222,7 +222,7 @@ def test_the_administrators_settings_are_weakest(
     assert "threads = 2  # " in shown
     assert f"seats = 1  # {home / 'system.toml'}" in shown
     assert "daily_quota_bytes = 0  # no limit; default" in shown
-    assert 'boundary_memory_bytes = "512MiB"  # default' in shown
+    assert 'data_cache_bytes = "2GiB"  # default' in shown
     plain = within("config", "show").stdout
     (home / "config.toml").write_text(plain)
     assert within("config", "show").stdout == plain

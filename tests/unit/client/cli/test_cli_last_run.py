@@ -76,7 +76,7 @@ def test_who_watches_a_node_end_is_told_why(home: Path, capsys: pytest.CaptureFi
     class Ending(FakeProvider):
         def status(self) -> Snapshot:
             _keep(home, ended)
-            return example_snapshot()
+            return example_snapshot(pid=os.getpid())
 
     codes: list[int] = []
     with node_of(home, Ending()) as path:

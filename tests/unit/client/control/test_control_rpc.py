@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from client.control import methods, rpc
 from client.control.client import ControlClient
-from client.control.methods import MAX_EVENTS_PER_ANSWER, answer
+from client.control.methods import answer
+from client.events import MAX_PAGE
 from client.views.words import named, with_names
 from tests.support.control_fakes import FakeProvider
 
@@ -32,7 +33,7 @@ REFUSED = [
     (b'{"jsonrpc": "2.0", "id": 1, "method": "status", "params": {"a": 1}}', rpc.INVALID_PARAMS),
     (b'{"jsonrpc": "2.0", "id": 1, "method": "status", "params": [1]}', rpc.INVALID_REQUEST),
     (b'{"jsonrpc": "2.0", "method": "finish"}', rpc.INVALID_REQUEST),
-    (b'{"jsonrpc": "2.0", "id": 1, "method": "hello"}', rpc.INVALID_PARAMS),
+    (b'{"jsonrpc": "2.0", "id": 1, "method": "expel"}', rpc.INVALID_PARAMS),
 ]
 
 
@@ -59,13 +60,13 @@ def _call(method: str, provider: FakeProvider | None = None, **params: object) -
 
 
 def test_events_are_bounded_and_can_be_paged() -> None:
-    provider = FakeProvider(event_count=MAX_EVENTS_PER_ANSWER + 5)
-    first = _call("events", provider)["result"]
-    assert len(first["events"]) == MAX_EVENTS_PER_ANSWER
-    rest = _call("events", provider, since=first["last"])["result"]
-    begin = MAX_EVENTS_PER_ANSWER + 1
+    provider = FakeProvider(event_count=MAX_PAGE + 5)
+    first = _call("update", provider)["result"]
+    assert len(first["events"]) == MAX_PAGE
+    rest = _call("update", provider, since=first["events"][-1]["seq"])["result"]
+    begin = MAX_PAGE + 1
     assert [event["seq"] for event in rest["events"]] == list(range(begin, begin + 5))
-    assert rest["last"] == begin + 4
+    assert rest["snapshot"]["matches"] is not None
 
 
 def test_a_failing_provider_is_an_internal_error() -> None:
@@ -78,7 +79,7 @@ def test_a_failing_provider_is_an_internal_error() -> None:
 
 def test_the_document_lists_every_method() -> None:
     page = (Path(methods.__file__).parent / "README.md").read_text()
-    table = page.split("## Methods")[1].split("## Updates")[0]
+    table = page.split("## Methods")[1].split("## Bounds")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| `")]
     parameters = {row[0].strip("`"): row[1] for row in rows}
     assert parameters.keys() == methods.METHODS.keys()
@@ -87,7 +88,7 @@ def test_the_document_lists_every_method() -> None:
 
 
 def test_a_client_has_every_method_of_the_node_with_its_parameters() -> None:
-    for name in methods.OF_NODE:
+    for name in methods.METHODS:
         called, declared = getattr(ControlClient, name), getattr(methods.ControlApi, name)
         assert called is not declared
         assert inspect.signature(called) == inspect.signature(declared)
@@ -96,25 +97,19 @@ def test_a_client_has_every_method_of_the_node_with_its_parameters() -> None:
 @pytest.mark.parametrize(
     ("method", "params"),
     [
-        ("events", {"since": -1}),
-        ("events", {"since": 1e300}),
+        ("update", {"since": -1}),
+        ("update", {"since": 1e300}),
         ("history", {"points": 0}),
         ("history", {"points": 501}),
         ("pause", {"until": -1}),
         ("pause", {"reason": "x" * 300}),
         ("pause", {"for": "2h"}),
         ("resume", {"now": True}),
-        ("subscribe", {"events_since": -1}),
     ],
 )
 def test_parameters_are_bounded(method: str, params: dict[str, object]) -> None:
     error = _call(method, **params)["error"]
     assert error["code"] == rpc.INVALID_PARAMS
-
-
-def test_another_version_of_the_protocol_is_refused() -> None:
-    error = _call("hello", version=99)["error"]
-    assert error["code"] == rpc.WRONG_VERSION
 
 
 # --- names beside ids ------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import trio
 
@@ -91,7 +92,7 @@ async def test_requests_in_pieces_and_in_one_piece(path: Path) -> None:
         for byte in STATUS:
             await stream.send_all(bytes([byte]))
         assert (await _read_line(stream))["id"] == 1
-        await stream.send_all(STATUS + rpc.encode_request("hello", {"version": 1}, 2))
+        await stream.send_all(STATUS + rpc.encode_request("history", {}, 2))
         with trio.fail_after(10):
             answers = b""
             while answers.count(b"\n") < 2:
@@ -132,7 +133,7 @@ async def test_a_client_that_does_not_read_is_dropped_and_delays_no_other(path: 
     limits = ServerLimits(patience_s=0.2)
     async with serve_control(path, provider, limits):
         async with await _connect(path) as stuck:
-            await stuck.send_all(rpc.encode_request("events", {}, 1) * 4)
+            await stuck.send_all(rpc.encode_request("update", {}, 1) * 4)
             await _still_serves(path)
             await _refuses_more(stuck)
         await _still_serves(path)
@@ -154,6 +155,25 @@ async def test_silent_connections_do_not_lock_their_user_out(path: Path) -> None
         await _still_serves(path)
         for stream in (quiet, busy, *forgotten):
             await stream.aclose()
+
+
+async def test_a_thousand_attachments_leave_nothing_behind(path: Path) -> None:
+    me = psutil.Process()
+
+    def cycle(times: int) -> None:
+        for _ in range(times):
+            with ControlClient(path) as client:
+                client.update()
+
+    async with serve_control(path, FakeProvider(), ServerLimits(connections=64)):
+        await trio.to_thread.run_sync(cycle, 100)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        descriptors, rss = me.num_fds(), me.memory_info().rss
+        await trio.to_thread.run_sync(cycle, 1000)
+        with trio.fail_after(10):
+            while me.num_fds() > descriptors:
+                await trio.sleep(0.05)
+        assert me.memory_info().rss - rss < 4 * 2**20
 
 
 async def test_the_socket_goes_away_with_the_server(path: Path) -> None:
@@ -219,7 +239,7 @@ async def test_the_client_reads_what_the_server_says(path: Path) -> None:
         with ControlClient(path) as client:
             assert client.greeting.swarm_name == "example"
             assert client.status().stages[0].replicas[0].rate == 1.5
-            assert client.events(since=2).last == 3
+            assert [event.seq for event in client.update(since=2).events] == [3]
             matches = client.status().matches
             assert matches is not None
             assert matches.decides == [1]

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from client.node.node import MEET_S, Node
+from client.node.node import MEET_S, Node, save_every_minute
 from protocol.ids import PeerId
 
 MEMBERS = [PeerId("a"), PeerId("b"), PeerId("c")]
@@ -55,3 +55,13 @@ async def test_who_has_worked_is_remembered_first(autojump_clock: trio.testing.M
     with trio.move_on_after(MEET_S):
         await node._keep_meeting()
     assert node.asked == [["c"]]
+
+
+async def test_what_changes_is_saved_when_the_node_ends() -> None:
+    saved: list[int] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(save_every_minute, [lambda: saved.append(len(saved))])
+        await trio.testing.wait_all_tasks_blocked()
+        before = list(saved)
+        nursery.cancel_scope.cancel()
+    assert len(saved) == len(before) + 1

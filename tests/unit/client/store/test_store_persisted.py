@@ -5,12 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import trio
-import trio.testing
 from msgspec import Struct
 
 from client.store.persisted import MAX_FILE_BYTES, SET_ASIDE, DamagedFile, Persisted
-from client.store.saving import save_every_minute
 
 
 class Note(Struct, frozen=True):
@@ -74,13 +71,3 @@ def test_a_folder_that_cannot_be_written_is_told_and_stops_nothing(tmp_path: Pat
     assert "make room" in told[0]
     with pytest.raises(FileExistsError):
         blocked.save(Note(7))
-
-
-async def test_what_changes_is_saved_when_the_node_ends() -> None:
-    saved: list[int] = []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(save_every_minute, [lambda: saved.append(len(saved))])
-        await trio.testing.wait_all_tasks_blocked()
-        before = list(saved)
-        nursery.cancel_scope.cancel()
-    assert len(saved) == len(before) + 1

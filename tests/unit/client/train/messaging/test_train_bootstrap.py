@@ -11,7 +11,8 @@ import trio
 from client.errors import ExitCode, UserError
 from client.events import Event
 from client.net.errors import DialError, TurnedAway
-from client.net.network import Inbound, NetEvent, Network
+from client.net.libp2p_network import Libp2pNetwork
+from client.net.network import Inbound, NetEvent
 from client.store.swarms import SwarmStore
 from client.train.messaging.bootstrap import (
     REPLY_S,
@@ -73,7 +74,7 @@ async def test_a_newer_invite_adds_its_members_though_none_answered_yet(tmp_path
         assert found.peers == (*named[:count], GONE)[:MAX_PEERS]
 
 
-class ConnectionLimiter(Network):
+class ConnectionLimiter(Libp2pNetwork):
     """A member that lets nobody in before a time of day."""
 
     def __init__(self, error: DialError, opens_at: float) -> None:

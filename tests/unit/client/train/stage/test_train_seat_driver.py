@@ -17,9 +17,9 @@ import trio
 from client.compute.payload import Header, seal, write_header
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
-from client.config import Settings
 from client.store.boundaries import BoundaryStore
 from client.train.machine.time_spent import Shares
+from client.train.stage import seat_driver
 from client.train.stage.seat_driver import SeatDriver
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
@@ -457,10 +457,12 @@ def test_a_shard_longer_than_the_stage_is_not_kept(codec: str, message: Segment 
     assert len(driven.blamed()) == 1
 
 
-def test_tensors_in_transit_go_to_the_disk_of_the_home(tmp_path: Path) -> None:
+def test_tensors_in_transit_go_to_the_disk_of_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As ``join`` says; the system's temporary folder is often in memory."""
     driven = Driven()
-    driven.around.terms.settings = Settings(boundary_memory_bytes=2**20)
+    monkeypatch.setattr(seat_driver, "BOUNDARY_MEMORY_BYTES", 2**20)
     driven.around.terms.folders.snapshots = working = tmp_path / "working"
     of = SeatDriver(driven.around, driven.owner, driven.of.seat, driven.worker, driven.nursery)
     for key in (KEY, replace(KEY, step=KEY.step + 1)):

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from client.net.network import Network
+from client.net.libp2p_network import Libp2pNetwork
 from client.train.ports import Ports
 from client.train.transfer.chunks import MAX_ASKED, PLACES, ChunkServer
 from protocol.effects import Effect, Penalise
@@ -33,7 +33,7 @@ class Lines:
         self.strangers = set[PeerId]()
         self.server = ChunkServer(
             cast(Ports, self),
-            cast(Network, self),
+            cast(Libp2pNetwork, self),
             nursery,
             self.answer,
             self.strangers.__contains__,
