@@ -76,7 +76,6 @@ def _row(one: Figure) -> str:
 
 
 def write_page() -> None:
-    """Write the page."""
     PAGE.write_text(page(read(), PROSE.read_text()))
 
 

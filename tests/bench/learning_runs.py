@@ -222,7 +222,6 @@ def optimizer_of(run: Run) -> OptimizerSpec:
 
 
 def train(run: Run, corpus: Corpus) -> Result:
-    """Make a run."""
     torch.manual_seed(run.seed)
     swarm, begun, curve = Swarm(run, corpus), time.process_time(), []
     for step in range(run.rounds):

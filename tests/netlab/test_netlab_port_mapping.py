@@ -30,7 +30,6 @@ class Mapping:
         self._process = process
 
     def next_line(self) -> str:
-        """Wait for its next line."""
         assert self._process.stdout is not None
         ready = select.select([self._process.stdout], [], [], DEADLINE_S)[0]
         assert ready, "it says nothing"

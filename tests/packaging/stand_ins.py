@@ -61,7 +61,6 @@ class StandIns:
         return self.notes.read_text().splitlines()
 
     def wait_until_noted(self, line: str, within_s: float = 30.0) -> None:
-        """Wait for a line."""
         deadline = time.monotonic() + within_s
         while line not in self.lines():
             assert time.monotonic() < deadline, f"{line!r} not in {self.lines()}"

@@ -89,7 +89,6 @@ def thaw(index: int, state: Known) -> Proposer:
 
 
 def frozen(leader: Proposer) -> Known:
-    """Return what a leader knows."""
     found = ((name, getattr(leader, name)) for name in NAMES)
     return tuple(tuple(sorted(v.items())) if name in DICTS else v for name, v in found)
 

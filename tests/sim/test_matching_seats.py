@@ -28,7 +28,6 @@ def swarm(speeds: list[float], stages: int, seed: int, weather: Weather, design:
 
 
 def dual(world: World) -> dict[PeerId, Stage]:
-    """Return who has a second stage, and which."""
     return {who: m.second for who, m in world.machines.items() if m.second is not None}
 
 

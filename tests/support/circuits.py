@@ -18,7 +18,6 @@ PIECE_BYTES = 64 * 1024
 
 
 def linked(a: Libp2pNetwork, b: Libp2pNetwork) -> bool:
-    """Whether ``a`` has a link with ``b``."""
     return b.peer_id in a.statistics().peers
 
 

@@ -149,7 +149,6 @@ def open_request(
 
 
 def opened(stage: int, cut: Sequence[int], **options: Any) -> LocalWorker:
-    """A worker with that stage open."""
     worker = LocalWorker()
     worker.call(open_request(stage, cut, **options))
     return worker

@@ -26,5 +26,4 @@ def tasks(effects: Iterable[object], kind: Any = object) -> list[Task]:
 
 
 def blamed(effects: Iterable[object]) -> list[tuple[PeerId, str]]:
-    """Who is to blame, and for what."""
     return [(effect.peer, effect.reason) for effect in effects if isinstance(effect, Penalise)]

@@ -136,7 +136,6 @@ class World:
             self.after(self._pick(self.weather.detection_s), lambda o=other: self._forget(o, who))
 
     def crash_after(self, delay_s: float, who: PeerId) -> None:
-        """Schedule a crash."""
         self.after(delay_s, lambda: self.crash(who))
 
     def lose(self, who: PeerId, reason: str) -> None:
@@ -177,7 +176,6 @@ class World:
                 self._spread(author, record, who)
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Schedule an action."""
         self._agenda.after(delay_s, action)
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> float:

@@ -83,7 +83,6 @@ class MemoryHub:
         self._cut.clear()
 
     def linked(self, peer: PeerId) -> tuple[PeerId, ...]:
-        """Return the peers with a link to this one."""
         return tuple(to for (sender, to) in self._pipes if sender == peer)
 
     def link(self, a: PeerId, b: PeerId) -> None:
@@ -116,7 +115,6 @@ class MemoryHub:
         return self._pipes[sender, to].queue
 
     def parcel(self, message: Message, payload: bytes) -> _Parcel:
-        """Encode a message."""
         if len(payload) > message.route.payload_limit:
             raise LocalProtocolError(f"{type(message).__name__} with {len(payload)} bytes")
         return _Parcel(encode_message(message), bytes(payload))
@@ -145,7 +143,6 @@ class MemoryNetwork:
 
     @property
     def peer_id(self) -> PeerId:
-        """Our peer id."""
         return self._peer
 
     @property

@@ -55,7 +55,6 @@ class ReachingMember:
         return trio.current_time()
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
-        """Queue a message."""
         self.network.post(peer, message, payload)
 
     def perform(self, effect: Explain | Penalise) -> None:
@@ -114,7 +113,6 @@ class ReachingMember:
                     self.received.append(message)
 
     def stop(self) -> None:
-        """End it."""
         self._stop.set()
 
     def wait(self, until: Callable[[ReachView], bool]) -> ReachView:

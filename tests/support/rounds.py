@@ -101,5 +101,4 @@ def parts_of_leader(place: Place, **parts: Any) -> dict[str, Any]:
 
 
 def leader_of(place: Place, size: int, step: int, **parts: Any) -> RoundLeader:
-    """A leader at the beginning of a step."""
     return RoundLeader(place, size, step, **parts_of_leader(place, **parts))

@@ -49,7 +49,6 @@ def founded(
 
 
 def names_of(kind: type[Any]) -> set[str]:
-    """The choices of a kind."""
     return {field.name for field in fields(kind)}
 
 

@@ -43,7 +43,6 @@ class ScatteredSwarm:
         self._swarm, self._within, self._folder = swarm, within, folder
 
     def start(self, host: str, *flags: str) -> None:
-        """Start the volunteer of a host."""
         self._swarm.start(host, (*FLAGS, *flags), within=self._within(host))
 
     def pid(self, host: str) -> int:

@@ -32,12 +32,10 @@ NOW = 1_800_000_000.0
 
 
 def replica(peer: str, state: str = "serving", rate: float = 10.0, version: int = 5) -> ReplicaView:
-    """Return one replica."""
     return ReplicaView(peer=peer, version=version, state=state, rate=rate)
 
 
 def stage(number: int, *replicas: ReplicaView) -> StageView:
-    """Return one stage."""
     return StageView(stage=number, layers=2, version=5, replicas=list(replicas))
 
 
@@ -136,7 +134,6 @@ def event(
 
 
 def step(seq: int, number: int, loss: float = 2.0) -> EventView:
-    """Return the event of a step."""
     data: dict[str, object] = {"step": number, "loss": loss, "tokens": 100 * number}
     return event(seq, f"step {number}: loss {loss}", "StepCommitted", data=data)
 
@@ -153,7 +150,6 @@ def update(second: int, *events: EventView, **changes: object) -> Update:
 
 
 def stage_match(number: int, **changes: object) -> StageMatch:
-    """Return one stage as the matching sees it."""
     usual = {"shared_level": 10.0 + number, "obstacle": "", "stay": ""}
     return example_stage(**{"stage": number, **usual, **changes})
 

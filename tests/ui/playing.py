@@ -25,7 +25,6 @@ Scene = Callable[..., Awaitable[None]]
 
 @cache
 def recorded() -> tuple[Update, ...]:
-    """Return the updates of the recorded run."""
     lines = RUN.read_bytes().splitlines()
     return tuple(msgspec.json.decode(line, type=Update) for line in lines)
 

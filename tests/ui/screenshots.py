@@ -31,7 +31,6 @@ SHOTS = {
 
 
 def draw(target: Path) -> None:
-    """Draw all of them."""
     os.environ["TZ"] = "UTC"
     time.tzset()
     target.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,6 @@ class Ratio(Struct, frozen=True):
 
 
 def read(path: Path) -> list[Turn]:
-    """Return the turns in a file."""
     return [msgspec.json.decode(line, type=Turn) for line in path.read_bytes().splitlines()]
 
 

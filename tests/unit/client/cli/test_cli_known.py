@@ -53,7 +53,6 @@ def test_a_key_that_was_lost_is_told_once(
 
 
 def running(swarm: SwarmFile) -> FakeProvider:
-    """A volunteer of this swarm."""
     return FakeProvider(swarm=swarm.swarm, swarm_name=swarm.manifest.name)
 
 

@@ -27,6 +27,5 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def imported(folder: Path) -> Iterator[Imported]:
-    """The model of that folder."""
     with open_folder(folder) as found:
         yield found

@@ -376,7 +376,6 @@ def unsigned() -> Elector:
 
 
 def promised(voter: Elector, leader: PeerId, attempt: int) -> bool:
-    """Whether an elector promises a leader an attempt."""
     answer = voter.answer(leader, Propose(STAGE, STEP, attempt))
     return isinstance(answer, Vote) and bool(answer.signature)
 

@@ -96,7 +96,6 @@ class Report:
 
 
 def leased(effects: Sequence[Send | Explain]) -> list[tuple[PeerId, list[int]]]:
-    """Return who is leased what."""
     return [(to, lease.ids) for to, lease in sent(effects, Lease)]
 
 

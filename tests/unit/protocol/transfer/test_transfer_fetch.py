@@ -44,12 +44,10 @@ class Asked(Fetch):
         super().__init__(self.wanted, list(donors))
 
     def lists(self, donor: PeerId, now: float = 0.0, flavour: int = 0) -> list[FetchEffect]:
-        """A donor gives the list."""
         listed = listing(self.wanted.count, flavour)
         return self.chunk(donor, Chunk(self.wanted.root, None), listed, b"", now)
 
     def refuses(self, donor: PeerId, now: float = 0.0) -> list[FetchEffect]:
-        """A donor has nothing."""
         return self.chunk(donor, Chunk(self.wanted.root, None), b"", b"", now)
 
     def gives(self, donor: PeerId, index: int, now: float, flavour: int = 0) -> list[FetchEffect]:

@@ -116,7 +116,6 @@ class WaypointWorld:
 
 
 def links_of(effects: Iterable[WaypointEffect]) -> list[WaypointLink]:
-    """The links that effects send."""
     return [message.link for _, message in sent(effects, ChainLink)]
 
 

@@ -131,7 +131,6 @@ class Member:
             other.history.said[self.me] = Stored(self.history.lineage, self.history.own)
 
     def serves(self, stage: int, version: int) -> bool:
-        """Whether it gives a version to others."""
         blobs = [item.filed.blob for item in self.shelf._items.values()]
         return any((blob.stage, blob.version) == (stage, version) for blob in blobs)
 

@@ -17,16 +17,19 @@ import trio
 from client.compute.payload import Header, seal, write_header
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
+from client.config import Settings
 from client.store.boundaries import BoundaryStore
-from client.train.machine.time_spent import Shares
+from client.train.machine.time_spent import Shares, TimeSpent
 from client.train.stage import seat_driver
 from client.train.stage.seat_driver import SeatDriver
+from client.train.workers.task_scheduler import TaskScheduler
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
 from protocol.audit.commitment import CONTENTS, contents, root_of
 from protocol.effects import Explain, Penalise
 from protocol.ids import PeerId
 from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_STEP
+from protocol.manifest import Manifest
 from protocol.pipeline.effects import (
     BackwardTask,
     Committed,
@@ -50,7 +53,6 @@ from protocol.verdicts import Verdict
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import AuditReply, Commitment, Forward, Goodbye, Reduced, Segment
 from tests.support.protocol_examples import manifest, peer
-from tests.support.seat_context import seat_context
 from tests.support.seats import seat_of
 
 ME, OTHER = peer(1), peer(2)
@@ -62,6 +64,17 @@ EVENTS = (
     (Verdict(OTHER, "it lies", None), "owner.seat_tells"),
     (HeldOutLoss(4, 2.0), "owner.seat_tells"),
 )
+
+
+def seat_context(terms_of_run: Manifest, ports: Any) -> Any:
+    """A ``StageContext`` whose owner is ``ports``; the rest writes down what it is asked for."""
+    context = Mock(owner=ports, scheduler=TaskScheduler(), time_spent=TimeSpent())
+    context.view = SwarmView(((),) * terms_of_run.stage_count)
+    terms = context.terms
+    terms.me, terms.manifest, terms.settings, terms.ports = ME, terms_of_run, Settings(), ports
+    terms.history.is_kept.return_value = False
+    terms.amendments.return_value.steps = terms_of_run.steps
+    return context
 
 
 class Driven:
@@ -79,7 +92,7 @@ class Driven:
         self.owner = Mock(spec=["seat_changed", "fault", "worker_lost", "look"])
         self.nursery = nursery or Mock()
         seat = seat_of(Place(ME, stage, stages, 4), STEP, size=SIZE, steps=9)
-        self.around = seat_context(ME, manifest(stages=stages, **terms), self.ports)
+        self.around = seat_context(manifest(stages=stages, **terms), self.ports)
         self.of = SeatDriver(self.around, self.owner, seat, self.worker, self.nursery)
         self.of._payloads, self.of._samples = self.store, None
         self.saver = Mock(saved_version=0, problem="")

@@ -139,7 +139,6 @@ def decree(digest: bytes = b"d") -> Decree:
 
 
 def promised(made: Notary, leader: PeerId, attempt: int) -> Vote:
-    """The promise of an attempt."""
     answer = made.elector.answer(leader, Propose(1, 7, attempt, era=5))
     assert isinstance(answer, Vote)
     assert answer.signature

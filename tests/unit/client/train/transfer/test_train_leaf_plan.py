@@ -74,7 +74,6 @@ def per_step(run: Manifest) -> int:
 
 
 def leaves(run: Manifest, first: int, count: int) -> set[int]:
-    """The leaves of some samples."""
     windows, context = DATA.windows(run.model.context), run.model.context
     starts = (windows.training_start(one, run.seed) for one in range(first, first + count))
     return {leaf for start in starts for leaf in leaves_of(start, context, DATA.token_bytes)}
