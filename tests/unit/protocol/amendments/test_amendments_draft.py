@@ -30,6 +30,8 @@ def test_more_steps_leave_the_schedule_as_it_is() -> None:
     assert (said.number, said.steps) == (1, 300)
     assert said.optimizer == RUN.optimizer
     assert describe(said, 100, RUN.optimizer) == "the run is extended from 100 to 300 steps"
+    assert describe(said, 400, RUN.optimizer) == "the run is shortened from 400 to 300 steps"
+    assert describe(said, 300, RUN.optimizer) == "nothing is changed"
 
 
 def test_a_rate_ends_with_the_run_and_keeps_its_share() -> None:
@@ -40,7 +42,11 @@ def test_a_rate_ends_with_the_run_and_keeps_its_share() -> None:
 
 
 def test_wsd_falls_in_the_last_fifth_unless_said() -> None:
-    assert drafted(Changes(schedule="wsd")).optimizer.falls_from == 80
+    said = drafted(Changes(schedule="wsd", lr=5e-3))
+    assert said.optimizer.falls_from == 80
+    words = describe(said, 100, RUN.optimizer)
+    assert words.startswith("learning rate 0.005 in place of 0.001; final learning rate 0.0005")
+    assert words.endswith("schedule wsd in place of cosine; falls from step 80 in place of 10")
     assert drafted(Changes(schedule="wsd", decay_from=50)).optimizer.falls_from == 50
 
 

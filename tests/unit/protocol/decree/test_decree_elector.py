@@ -96,19 +96,12 @@ def test_nobody_else_has_the_first_attempt(swarm: Swarm) -> None:
     assert isinstance(swarm.electors[C].answer(first, replace(asked, decree=decree(first))), Vote)
 
 
-def test_who_comes_later_completes_what_may_be_decreed(swarm: Swarm) -> None:
+def test_a_leader_gets_votes_for_one_decree_in_an_attempt(swarm: Swarm) -> None:
     first, other = leaders()
-    leading, later = swarm.proposer(first), swarm.proposer(other)
-    leading.ask(0.0)
-    swarm.say(first, leading.propose(decree(first), 0.0), leading, to="AC")
-    commit = leading.commit()
-    assert commit is not None, "it is in force, and its leader dies"
-    swarm.say(other, later.ask(0.0), later, to="BC")
-    assert later.state is State.BOUND
-    assert later.decree == decree(first)
-    swarm.say(other, later.propose(decree(first), 0.0), later, to="BC")
-    assert (again := later.commit()) is not None
-    assert (again.decree, again.attempt) == (commit.decree, 2)
+    asked = Propose(STAGE, STEP, 1, decree(first), era=ERA)
+    assert swarm.electors[C].answer(first, asked).signature
+    assert not swarm.electors[C].answer(first, replace(asked, decree=decree(other))).signature
+    assert swarm.electors[C].answer(first, asked).signature, "it may not have heard the answer"
 
 
 def test_a_liar_cannot_propose_what_the_promises_do_not_allow(swarm: Swarm) -> None:
@@ -127,18 +120,6 @@ def test_a_liar_cannot_propose_what_the_promises_do_not_allow(swarm: Swarm) -> N
     assert not answer.signature, "they are bound to another decree"
     stolen = replace(forged, decree=decree(first))
     assert not swarm.electors[C].answer(E, stolen).signature
-
-
-def test_a_word_outlives_the_process(swarm: Swarm) -> None:
-    first, other = leaders()
-    leading, later = swarm.proposer(first), swarm.proposer(other)
-    leading.ask(0.0)
-    swarm.say(first, leading.propose(decree(first), 0.0), leading, to="C")
-    again = elector(C)
-    again.load(swarm.electors[C].terms)
-    swarm.electors[C] = again
-    swarm.say(other, later.ask(0.0), later, to="BC")
-    assert (later.state, later.decree) == (State.BOUND, decree(first))
 
 
 def test_what_may_be_older_than_its_word_takes_no_part(swarm: Swarm) -> None:

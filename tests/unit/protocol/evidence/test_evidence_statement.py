@@ -61,6 +61,7 @@ def test_a_plan_states_all_that_it_says(changed: dict[str, object]) -> None:
 def test_a_refusal_states_nothing() -> None:
     assert statement_of(Ready(1, 7, 2, REFUSED, 0.0)) is None
     assert Heard(SWARM).take(ALICE, Ready(1, 7, 2, REFUSED, 0.0)) == (None, None)
+    assert statement_of(Ready(1, 7, 2, bytes([1]) * 32, 0.0)) is not None
 
 
 def test_a_statement_that_is_not_canonical_or_cut_is_malformed() -> None:

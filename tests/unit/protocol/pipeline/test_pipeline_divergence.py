@@ -62,7 +62,7 @@ class Line:
         """A boundary comes, is run and sent on; return to whom."""
         message = Forward(self.stage, STEP, microbatch, 1, again=False)
         if self.stage:
-            effects = self.made.forward(A, message, b"", 0.0)
+            effects = self.made.forward(A, message, b"there", 0.0)
         else:
             effects = self.made.lease([microbatch], again=False, now=0.0)
         assert any(isinstance(effect, Compute) for effect in effects)
@@ -82,9 +82,13 @@ class Line:
     def finished(self, microbatch: int) -> None:
         """Another microbatch goes all the way."""
         sender = self.sent(microbatch)
-        self.made.backward(sender, Backward(self.stage, STEP, microbatch), b"", 0.0)
+        self.made.backward(sender, Backward(self.stage, STEP, microbatch), b"back", 0.0)
+        assert microbatch not in self.made.given().get((self.stage + 1, sender), {})
         self.made.computed(BackwardTask(STEP, microbatch), Outcome(), 0.0)
         assert microbatch in self.made.done()
+        given = self.made.given()
+        assert given[self.stage + 1, sender][microbatch] == b"back"
+        assert self.stage == 0 or given[self.stage - 1, A][microbatch] == b"there"
 
 
 def diverged(effects: Sequence[object]) -> bool:

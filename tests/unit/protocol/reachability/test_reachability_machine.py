@@ -69,6 +69,23 @@ def test_three_members_of_different_prefixes_have_to_agree() -> None:
     assert world.machine.standings()[0].probers == 3
 
 
+def test_what_the_router_maps_is_probed_again_at_once_and_once() -> None:
+    world = World()
+    for again in (True, True, False):
+        assert bool(world.ask()) is again
+        world.answer(True, True, True)
+        assert world.ask() == []
+        world.machine.listens(["192.168.1.2"], {"ip4": PORT, "ip6": PORT}, world.now)
+        world.machine.give({(US, PORT): "mapped"}, world.now)
+
+
+def test_who_sees_us_elsewhere_does_not_see_us_there_any_more() -> None:
+    world = World(members=1)
+    assert world.machine.standings()
+    world.meet(0, seen="192.168.1.9")
+    assert not world.machine.standings()
+
+
 def test_without_a_majority_of_three_nothing_is_known() -> None:
     world = World(members=4)
     world.ask()

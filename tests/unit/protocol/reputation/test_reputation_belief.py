@@ -132,6 +132,20 @@ def test_a_crowd_of_reporters_counts_no_more_than_its_bound() -> None:
     assert revised.flops == pytest.approx(0.4 * F)
 
 
+def test_the_newest_report_counts_and_nobodys_word_about_itself() -> None:
+    beliefs = Beliefs(COSTS)
+    subjects = [Subject(peer(n), CLAIM, HERE) for n in (1, 2, 3)]
+    slander = Measurements((report(0.4, by=1),))
+    for reporter in (1, 2):
+        beliefs.report(peer(reporter), slander)
+    assert beliefs.revise(subjects) == {}, "of two words one was its own"
+    beliefs.report(peer(3), slander)
+    beliefs.report(peer(2), Measurements(()))
+    assert beliefs.revise(subjects) == {}
+    bolder = Subject(peer(1), Belief(99 * F, 1e7, 1e7), HERE)
+    assert beliefs.of(bolder).flops == 99 * F, "its claim before was borne out"
+
+
 def test_an_expired_report_is_forgotten_and_a_claim_corrected_stays_so() -> None:
     beliefs = Beliefs(COSTS)
     subjects = [Subject(peer(n), CLAIM, HERE) for n in (1, 2, 3)]

@@ -465,6 +465,14 @@ class TestRefusal:
             made.tick(1.0 + tick)
         assert ("spoilt", B) not in made.awaited(None, 5.0, leases=False)
 
+    def test_of_two_that_differ_the_other_has_spoilt_it(self) -> None:
+        for other in (b"\1" * 32, b"\2" * 32):
+            made, _ = planned(*HALVES)
+            for attempt in range(1, MAX_REFUSALS + 1):
+                made.ready(ME, ready(attempt), 1.0)
+                made.ready(B, ready(attempt, other), 1.0)
+            assert ("spoilt", B) in made.awaited(None, 5.0, leases=False)
+
     def test_who_refuses_an_attempt_is_not_waited_for_in_it(self) -> None:
         made, _ = planned(*HALVES)
         for attempt in range(1, MAX_REFUSALS + 2):

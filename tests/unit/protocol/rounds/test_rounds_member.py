@@ -283,8 +283,9 @@ class TestCommits:
             plan_digest(LEADER, plan({ME: {8}, B: {9}}, attempt=2), BROADCASTS),
             plan_digest(LEADER, order, [Broadcast(digest(2), 2.0), Broadcast(digest(1), 3.0)]),
             plan_digest(LEADER, order, [Broadcast(digest(1), 3.0), Broadcast(digest(2), 2.0)]),
+            plan_digest(LEADER, order, BROADCASTS, beside=b"what all have committed to"),
         }
-        assert len(others | {base}) == 5
+        assert len(others | {base}) == 6
 
 
 class TestObservers:

@@ -189,6 +189,14 @@ class TestWhoIsSuspected:
             parts.terms.record(STAGE, THIRD).note(Grade.AGREES)
         assert not self.suspected(parts, "lies", "other")
 
+    @pytest.mark.parametrize(("stage", "author"), [(STAGE + 2, 2), (STAGE, 9)])
+    def test_charges_from_afar_and_of_no_member_are_not_kept(
+        self, parts: Parts, stage: int, author: int
+    ) -> None:
+        said = signer(author).sign(KIND, CHARGE.encode(replace(OF_THIRD, stage=stage)), SWARM)
+        assert parts.charging.on_charged(peer(author), Charged(stage, said), 1.0) == []
+        assert parts.terms.open_charges() == {}
+
     def test_nobody_in_another_stage(self, parts: Parts) -> None:
         assert not self.suspected(parts, "lies", stage=STAGE + 1)
 

@@ -86,6 +86,7 @@ class Line:
 @pytest.mark.parametrize("giver", [(0, GIVER), (2, AFTER)])
 def test_an_honest_giver_is_asked_and_borne_out(giver: tuple[int, PeerId]) -> None:
     line = Line(giver)
+    assert line.reply(line.listed()) == [], "it was not asked for"
     [ask] = line.close()
     assert ask == Send(giver[1], AuditRequest(giver[0], STEP, 0, "list", 0, beside=STAGE))
     [told] = line.reply(line.listed())
