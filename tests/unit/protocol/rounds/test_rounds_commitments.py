@@ -145,6 +145,14 @@ def test_a_member_is_ready_only_with_every_commitment() -> None:
     assert member.progress is Progress.READY
 
 
+def test_what_a_lost_peer_committed_to_in_later_attempts_is_not_its_next_process_s() -> None:
+    kept = committed()
+    kept.take(THIRD, said(THIRD, attempt=2))
+    exchanging(kept).forget(THIRD)
+    assert kept.authors(PLAN) == set(DIGESTS)
+    assert THIRD not in kept.authors(replace(PLAN, attempt=2))
+
+
 def test_who_contributes_something_else_than_it_signed_is_refused_once() -> None:
     kept = committed()
     kept.came(THIRD, Segment(0, 0, 1, 0), b"x" * 32)

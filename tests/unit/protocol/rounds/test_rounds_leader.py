@@ -189,6 +189,13 @@ class TestPlanning:
             counted += mine
         assert sorted(counted) == sorted(IDS)
 
+    def test_who_does_not_lead_plans_nothing(self) -> None:
+        made = leader(ME, B)
+        made.update_view(view(ME, B), False, 0.0)
+        made.report(ME, report(IDS), 0.0)
+        assert not plans([*made.report(B, report(), 0.0), *made.tick(1.0)])
+        assert set(plans(made.update_view(view(ME, B), True, 2.0))) == {ME, B}
+
     def test_a_laggard_is_waited_for_but_not_for_ever(self) -> None:
         made = leader(ME, B)
         made.update_view(view(ME, B, B=STEP - 1), True, 0.0)
@@ -330,6 +337,17 @@ class TestDecree:
         assert [peer for peer, _ in commit.votes] == sorted((ME, C))
         assert decode_message(encode_message(commit)) == commit
         assert made.vote(NEW, vote(voted=1), 2.1) == []
+
+    def test_nothing_is_proposed_while_too_few_are_heard(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made, _ = planned(*HALVES, electors=(ME, C, NEW))
+        made.ready(ME, ready(), 1.0)
+        with monkeypatch.context() as split:
+            split.setattr(Quorum, "may_go_on_without", lambda *_: no("we hear too few"))
+            assert not proposals(made.ready(B, ready(), 1.0))
+        assert made.refused == "we hear too few"
+        assert proposals(made.tick(1.0 + LOOK_S))
 
     def test_what_a_lost_member_had_counted_is_not_planned_with(self) -> None:
         made = leader(ME, B, C)

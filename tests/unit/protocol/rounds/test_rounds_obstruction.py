@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from protocol.ids import PeerId
-from protocol.pace import ANSWER_S, FORGET_S
+from protocol.pace import ANSWER_S, FORGET_S, LOST_S
 from protocol.rounds.obstruction import (
     FIRST_S,
     MOST_DOUBLINGS,
@@ -92,6 +92,27 @@ def test_who_finishes_some_of_what_it_was_leased_has_time_for_the_rest() -> None
         made.brought(ONE)
         assert not made.claims([("lease", ONE)], NOBODY, TASK_S, 10.0 + second)
     assert made.claims([("lease", ONE)], NOBODY, TASK_S, 90.0)
+
+
+def test_the_loss_of_one_restarts_what_others_take_over_and_no_wait_for_a_peer_itself() -> None:
+    made = used_to_rounds()
+    shared, own = [("lease", ONE)], [("ready", TWO)]
+    made.claims([*shared, *own], NOBODY, TASK_S, 10.0)
+    made.lost_one(20.0)
+    patience_s = made.patience_s(TASK_S)
+    assert made.claims([*shared, *own], NOBODY, TASK_S, 20.0) == (TWO,)
+    late = 20.0 + LOST_S + TIMES["lease"] * patience_s
+    assert not made.claims(shared, NOBODY, TASK_S, late - 0.1)
+    assert made.claims(shared, NOBODY, TASK_S, late) == (ONE,)
+
+
+def test_a_new_plan_restarts_the_waits_but_for_one_that_plans_the_same_again() -> None:
+    waits = [("report", ONE), ("ready", ONE), ("ready", TWO)]
+    for again, late in ((None, {ONE}), (TWO, {ONE, TWO})):
+        made = used_to_rounds()
+        made.claims(waits, NOBODY, TASK_S, 10.0)
+        made.planned(30.0, again)
+        assert set(made.claims(waits, NOBODY, TASK_S, 30.1)) == late
 
 
 def test_a_closed_step_leaves_nothing() -> None:
