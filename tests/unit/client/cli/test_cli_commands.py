@@ -164,8 +164,12 @@ def test_settings_are_changed_without_losing_comments(home: Path, within: Within
         '# mine\nthreads = 4  # all of them\nannounce = [\n  "/ip4/1.2.3.4/tcp/5",\n]\n'
     )
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert within("config", "set", "threads", "2").returncode == 0
-    assert within("config", "set", "upload-limit-bytes-per-s", "2MB/s").returncode == 0
+    for name, value, since in (
+        ("threads", "2", "from the next start"),
+        ("upload-limit-bytes-per-s", "2MB/s", "within seconds where a volunteer runs"),
+    ):
+        done = within("config", "set", name, value)
+        assert (done.returncode, since in done.stdout) == (0, True)
     assert (
         within("config", "set", "announce", "/ip4/1.2.3.4/tcp/6,/ip4/1.2.3.5/tcp/6").returncode == 0
     )
