@@ -104,6 +104,21 @@ def test_a_leader_gets_votes_for_one_decree_in_an_attempt(swarm: Swarm) -> None:
     assert swarm.electors[C].answer(first, asked).signature, "it may not have heard the answer"
 
 
+def test_a_promise_is_said_again_and_none_of_an_earlier_attempt(swarm: Swarm) -> None:
+    asker, voter = leaders()[0], swarm.electors[C]
+    asked = Propose(STAGE, STEP, 3, era=ERA)
+    assert voter.answer(asker, asked).signature
+    assert not voter.answer(asker, replace(asked, attempt=2)).signature
+    assert voter.answer(asker, asked).signature, "it may not have heard the answer"
+
+
+def test_only_those_that_have_not_answered_are_asked_again(swarm: Swarm) -> None:
+    _, other = leaders()
+    asking = swarm.proposer(other)
+    swarm.say(other, asking.ask(0.0), asking, to="C")
+    assert {send.peer for send in asking.tick(ANSWER_S)} == {A, B}
+
+
 def test_a_liar_cannot_propose_what_the_promises_do_not_allow(swarm: Swarm) -> None:
     first, other = leaders()
     leading, liar = swarm.proposer(first), swarm.proposer(other)
