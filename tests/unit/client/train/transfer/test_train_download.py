@@ -184,28 +184,6 @@ async def test_what_does_not_fit_is_not_begun(
     assert list(tmp_path.iterdir()) == [source]
 
 
-async def test_a_liar_beside_a_donor_costs_nothing_but_its_own_first_chunk(
-    source: Path, tmp_path: Path
-) -> None:
-    donor = downloader(source, tmp_path / "target", LIAR, DONOR)
-    root = donor.filed.blob.root
-
-    async def lie() -> None:
-        await donor.queried.wait()
-        donor.download.receive(LIAR, Chunk(root, None), donor.filed.listed)
-        await trio.testing.wait_all_tasks_blocked()
-        donor.download.receive(LIAR, Chunk(root, 0), bytes(CHUNK_BYTES))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lie)
-        nursery.start_soon(donor.run)
-        await donor.download.run(IDLE_S)
-        nursery.cancel_scope.cancel()
-    assert donor.path.read_bytes() == source.read_bytes()
-    assert donor.done == [Penalise(LIAR, "chunk-with-wrong-digest", 50)]
-    assert trio.current_time() <= 6 * CHUNK_S + 1
-
-
 async def test_who_gives_the_list_early_does_not_shorten_the_wait_for_who_still_writes(
     source: Path, tmp_path: Path
 ) -> None:
