@@ -93,6 +93,16 @@ def test_an_idle_replica_is_not_slow() -> None:
     assert stage.meter.accounts(stage.now) == {}
 
 
+def test_who_serves_the_stage_no_more_is_measured_no_more() -> None:
+    stage = Stage1(ABOVE)
+    stage.run(10)
+    before = stage.measured(SLOW).measured_s
+    del stage.rates[SLOW]
+    stage.meter.heard(SLOW, [seat(2, stage.step)], stage.now)
+    stage.run(10)
+    assert stage.measured(SLOW).measured_s == before
+
+
 def test_a_liar_cannot_hide_its_queue_where_it_has_siblings() -> None:
     stage = Stage1(ABOVE, queues={SLOW: 0})
     stage.run(30)
