@@ -93,14 +93,15 @@ def test_an_idle_replica_is_not_slow() -> None:
     assert stage.meter.accounts(stage.now) == {}
 
 
-def test_who_serves_the_stage_no_more_is_measured_no_more() -> None:
+def test_who_serves_the_stage_no_more_ends_no_measuring_of_the_others() -> None:
     stage = Stage1(ABOVE)
     stage.run(10)
-    before = stage.measured(SLOW).measured_s
+    slow, fast = (stage.measured(name).measured_s for name in (SLOW, FAST))
     del stage.rates[SLOW]
     stage.meter.heard(SLOW, [seat(2, stage.step)], stage.now)
     stage.run(10)
-    assert stage.measured(SLOW).measured_s == before
+    assert stage.measured(SLOW).measured_s == slow
+    assert stage.measured(FAST).measured_s > fast
 
 
 def test_a_liar_cannot_hide_its_queue_where_it_has_siblings() -> None:
