@@ -97,7 +97,6 @@ class Race:
         for scope in self._scopes:
             if scope is not winner:
                 scope.cancel()
-        self._next.set()
 
 
 def in_order(targets: Iterable[Destination], own: Collection[str]) -> list[Destination]:
