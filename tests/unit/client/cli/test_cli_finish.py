@@ -74,6 +74,15 @@ def test_nobody_is_asked_who_is_not_there(
     assert "stage 0 would have nobody" in done.stdout
 
 
+def test_one_that_drains_for_longer_than_is_waited_is_told_as_such(
+    home: Path, within: Within
+) -> None:
+    with node_of(home, FakeProvider()):
+        done = within("finish", "--wait-s", "0.2")
+    assert done.returncode == ExitCode.TEMPORARY
+    assert "it has not drained after 0.2 s" in done.stderr
+
+
 class Loses(FakeProvider):
     """Its disk does not take the last version; ``late``: it turns out while it leaves."""
 

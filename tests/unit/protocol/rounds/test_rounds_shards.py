@@ -106,10 +106,19 @@ def test_segments_cut_each_shard_alike(size: int, owns: list[bool]) -> None:
 
 @pytest.mark.parametrize(
     ("size", "segments"),
-    [(1, 1), (4 * SEGMENT, 1), (8 * SEGMENT, 2), (10**8, ENOUGH), (10**9, 16)],
+    [
+        (1, 1),
+        (4 * SEGMENT, 1),
+        (8 * SEGMENT, 2),
+        (10**8, ENOUGH),
+        (10**9, 16),
+        (4 * 8 * limits.MAX_SEGMENT_ELEMENTS, 9),  # for its ends are aligned
+    ],
 )
 def test_as_many_segments_as_pay(size: int, segments: int) -> None:
-    assert len(segmented(shard_bounds(size, [True] * 4))) == 4 * segments + 1
+    cut = segmented(shard_bounds(size, [True] * 4))
+    assert len(cut) == 4 * segments + 1
+    assert max(b - a for a, b in itertools.pairwise(cut)) <= limits.MAX_SEGMENT_ELEMENTS
 
 
 def test_more_segments_than_anybody_needs_are_refused() -> None:
