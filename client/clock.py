@@ -5,8 +5,6 @@ would take an hour-old acknowledgement for a fresh one, and a peer that has give
 has just ended. No state.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from typing import Final

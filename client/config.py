@@ -5,8 +5,6 @@ that over the defaults. Nothing else in the program reads the environment for se
 does not exist, as after an upgrade, is left out and told, with the nearest one that does.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import tomllib

@@ -4,8 +4,6 @@ msgspec (0.22) analyses a type when it is first used. If another thread uses the
 process crashes. So types that several threads may decode are decoded with these.
 """
 
-from __future__ import annotations
-
 import threading
 from typing import Any, TypeVar
 

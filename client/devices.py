@@ -1,7 +1,5 @@
 """Names of the devices that a volunteer computes on: one, or several as one volunteer."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

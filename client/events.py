@@ -4,8 +4,6 @@ An event is published once and never changes. The ring keeps the newest; a slow 
 many it missed. No I/O here.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import asdict, dataclass
 from typing import ClassVar, Final, Literal, get_args

@@ -1,7 +1,5 @@
 """When Python's collector of cyclic garbage may look at what is imported: never."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Fresh invites: the members that a newcomer should dial, and the reach of such an invite. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import zip_longest

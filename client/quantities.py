@@ -3,8 +3,6 @@
 Pure. Every parser returns a whole number in the base unit or raises ``ValueError`` with an example.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Final

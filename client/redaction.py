@@ -5,8 +5,6 @@ user's folders and the beginning of peer ids. Equal addresses become
 equal marks, so that a text can still be followed.
 """
 
-from __future__ import annotations
-
 import getpass
 import os
 import re

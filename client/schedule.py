@@ -4,8 +4,6 @@ Pure. A window that ends before it begins runs into the next day and belongs to 
 begins. Moments are naive datetimes of the local clock; clock changes are not handled specially.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ Source of the idea: Hsu et al., arXiv 2410.10989, section 3.2 (fused linear cros
 Shapes: B sequences, T tokens, C width, V vocabulary.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -8,8 +8,6 @@ on the pieces.
 Shapes: N parameters of the stage.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 

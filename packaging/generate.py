@@ -6,8 +6,6 @@
 The manual page and the completions are made for the wheel and not kept in the repository.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

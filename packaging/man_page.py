@@ -6,8 +6,6 @@ mdoc, the macro language of manual pages that both mandoc and groff read. The se
 the same for several commands, are written once.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterator

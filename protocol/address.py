@@ -7,8 +7,6 @@ that nobody can dial is reached through a relay:
 before any library sees it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

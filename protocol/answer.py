@@ -4,8 +4,6 @@ Every "may I" of a machine returns one: a surface that shows why somebody waits 
 it is.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -4,8 +4,6 @@ Effects of one machine only (such as compute tasks of the pipeline) are defined 
 common to all machines.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

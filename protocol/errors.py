@@ -1,7 +1,5 @@
 """Errors of the protocol: ours, theirs, and what theirs cost them."""
 
-from __future__ import annotations
-
 
 class ProtocolError(Exception):
     """Anything that breaks the rules of the protocol."""

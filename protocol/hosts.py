@@ -6,8 +6,6 @@ and by *prefix*, whose holders are judged together, an IPv4 /24 or an IPv6 /48, 
 that a customer usually gets.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address

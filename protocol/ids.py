@@ -4,8 +4,6 @@ Pure functions only. A peer id is the libp2p identity of an Ed25519 key: it *con
 signature can be checked by anyone who knows the peer id and nothing else.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache

@@ -6,8 +6,6 @@ Three forms, distinguished by ``parse_target``: the URI
 disk, no network. The author of an invite is not trusted; every part is bounded and checked.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

@@ -1,7 +1,5 @@
 """Every bound on what a peer may send, with its reason. Nothing is allocated before these hold."""
 
-from __future__ import annotations
-
 from model_zoo.specs.state_hash import DIGEST_BYTES, LEAF_BYTES
 
 MAX_HEADER_BYTES = 128 * 1024

@@ -8,8 +8,6 @@ Model, optimizer and data are described as
 never carries code.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from typing import Annotated, Final, Literal, get_args

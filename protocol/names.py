@@ -6,8 +6,6 @@ terminal. A text that breaks them is not mended but dropped: two programs with d
 Unicode may differ about a letter, so it is no offence.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from typing import Final
 

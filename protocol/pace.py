@@ -4,8 +4,6 @@ They stand for people's patience, home lines and machines that are busy. Whateve
 kind of thing waits as long, in every machine.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 LOOK_S: Final = 0.5

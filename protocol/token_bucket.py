@@ -4,8 +4,6 @@ What strangers may cost us is bounded so: letters that are verified, hosts that 
 that are taken. Each kind has its own rate. A table of buckets is bounded, as peer ids are free.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass

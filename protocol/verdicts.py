@@ -7,8 +7,6 @@ oldest are dropped, and before them their certificates; those of strangers, whom
 first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Final

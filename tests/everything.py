@@ -5,8 +5,6 @@ it is of no matter when. Tests of real processes, sockets, terminals and network
 mostly wait: they run in two lanes beside these, and before them. With other arguments it is pytest.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

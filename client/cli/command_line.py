@@ -4,8 +4,6 @@ A command returns an exit code or raises ``UserError``; every other exception is
 program and becomes one line and a file with the traceback.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import traceback

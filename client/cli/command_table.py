@@ -7,8 +7,6 @@ those in ``FIRST`` have none. Lines that begin with ``$`` are examples, each wit
 its laboratory. Of the docstring of a command's function the help shows the parameters alone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

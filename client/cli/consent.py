@@ -4,8 +4,6 @@ The question describes the swarm and its costs. A run without a terminal (headle
 scripts) counts as agreed by the person who set it up; nothing is saved for it.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

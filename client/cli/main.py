@@ -2,8 +2,6 @@
 first moment on, and no traceback while the modules of a command load.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

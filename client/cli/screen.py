@@ -1,7 +1,5 @@
 """Shows a running node: in the terminal interface, or a line a step without it."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

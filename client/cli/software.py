@@ -1,7 +1,5 @@
 """Versions of this program and of the packages it is built on, read without importing any."""
 
-from __future__ import annotations
-
 import platform
 from importlib import metadata
 

@@ -14,8 +14,6 @@ A single card computes in the thread that asks, one request at a time.
 State: the cards; which microbatch belongs to which.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -10,8 +10,6 @@ gradients are those of the weights as they are now.
 Shapes: N parameters of the stage.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -5,8 +5,6 @@ pinned memory for the next time, and does not give it out again before the copy 
 processor and on Apple's GPUs copies are plain. State: a stream for each device.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 

@@ -13,8 +13,6 @@ had accepted, and blame the wrong peer. Before enough tensors were counted, only
 produces are refused.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence

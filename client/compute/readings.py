@@ -5,8 +5,6 @@ stated as a `Check`: the numbers, and a function that judges them once they are 
 its checks while it is computed, and reads them together before it counts or answers anything.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass

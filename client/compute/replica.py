@@ -12,8 +12,6 @@ replicas and divided by the tokens of all.
 Shapes: N parameters of the stage.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -6,8 +6,6 @@ when the socket closes, and on Linux the kernel kills it when the node dies, eve
 long computation.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import faulthandler

@@ -1,7 +1,5 @@
 """The founder's amendments in the form of the control socket's answers. Pure."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from client.control.snapshot import Amended, AmendmentView

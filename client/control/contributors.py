@@ -1,7 +1,5 @@
 """The leaderboard in the form of the status: names, tokens and shares beside what was counted."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Final
 

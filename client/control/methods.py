@@ -5,8 +5,6 @@ server and ``ControlClient`` derive from it. Pure dispatch: a request goes in, a
 the node does the rest. No method blocks, none returns more than a bounded answer.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Pure: no sockets, no clock. A request is untrusted input (any local program of t
 to the socket), so everything is checked here and nothing raises but ``RpcError``.
 """
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import msgspec

@@ -7,8 +7,6 @@ forgotten ones never keep the owner out. Who can open the socket may do everythi
 (0600 in a 0700 folder) let in the owner and root.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

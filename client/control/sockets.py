@@ -4,8 +4,6 @@ A socket is a file ``<swarm>-<peer>.sock`` in a folder that only its owner may e
 node died refuses connections; that, and nothing about its age, makes it stale.
 """
 
-from __future__ import annotations
-
 import re
 import socket
 import stat

@@ -3,8 +3,6 @@
 Plain data, no behaviour. A recorded run is a file of updates, one per line.
 """
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from client.control.snapshot import EventView, Snapshot

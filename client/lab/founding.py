@@ -1,8 +1,6 @@
 """Founds the swarms of labs. All of their volunteers have the training data, beside the swarm file:
 they are about other things than fetching them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Sequence

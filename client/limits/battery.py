@@ -1,7 +1,5 @@
 """Detects whether this machine runs on battery."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

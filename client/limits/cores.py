@@ -3,8 +3,6 @@
 Reads the kernel's files at each call. No state.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ An unknown fact counts against computing: an owner who allows computing only whi
 idle prefers no computing to being disturbed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 

@@ -4,8 +4,6 @@ Each is queried by a system program (``xprintidle``, ``loginctl``, ``ioreg``). A
 be parsed counts as no answer.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

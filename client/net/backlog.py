@@ -1,8 +1,6 @@
 """How much may wait to be sent, to one peer and to all: who reads less than it requests loses its
 link."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

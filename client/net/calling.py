@@ -16,8 +16,6 @@ At one machine only a few unproven addresses are dialled per minute; an IPv6 /64
 attempts; all bounded. The clock is passed in.
 """
 
-from __future__ import annotations
-
 import ipaddress
 from collections import OrderedDict, deque
 from collections.abc import Iterable

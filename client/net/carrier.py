@@ -9,8 +9,6 @@ A carrier is retired when another connection takes over: it finishes its current
 end, and reads until the peer has done the same. The link decides which connection wins.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass

@@ -21,8 +21,6 @@ handshakes of each machine. The clock is passed in; no sockets. On loopback noth
 address: many volunteers on one machine are legitimate.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable

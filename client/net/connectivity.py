@@ -21,8 +21,6 @@ State: what each link has received and when, our surroundings, the change under 
 The clock is passed to all that decides.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Network errors, in words that a user or a driver can act on."""
 
-from __future__ import annotations
-
 
 class NetworkError(Exception):
     """Base of everything the network raises on purpose."""

@@ -5,8 +5,6 @@ Answers are taken from the router alone, checked, and bounded in size and time. 
 the address of the router, which only Linux tells here.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import socket

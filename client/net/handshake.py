@@ -5,8 +5,6 @@ multistream-select inside agrees on Yamux. Nothing else is offered and nothing e
 has no state and no deadline; the caller sets one for the whole handshake.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any

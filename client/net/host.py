@@ -6,8 +6,6 @@ with, once for each authenticated connection.
 No event on one connection, including an exception in the handler, may end another.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -7,8 +7,6 @@ State: the links by peer, the wanted peers with their addresses, scores of misbe
 queue of events. Nobody outside `client/net` sees a connection or a stream.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import Counter

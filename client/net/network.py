@@ -1,7 +1,5 @@
 """What the network tells the rest of the client: messages of peers, and links that come and go."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

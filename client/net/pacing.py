@@ -9,8 +9,6 @@ always read, so nothing small waits behind a tensor there either.
 State: the buckets. Without a limit nothing waits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass

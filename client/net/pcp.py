@@ -2,8 +2,6 @@
 let others in at a TCP port through an IPv6 firewall. Bytes in, values out; no sockets.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import dataclass
 from ipaddress import IPv6Address

@@ -3,8 +3,6 @@
 State: points and bans, each with the time they were written; both fade. The clock is passed in.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import TypeVar

@@ -9,8 +9,6 @@ Every few seconds it looks whether a mapping is wanted, and whether the router i
 State: the mapping that we hold, and for which port of ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 

@@ -5,8 +5,6 @@ and again after growing pauses. The direct connection takes over in the midst of
 that was announced does (``links.py``). State: our own place, the budgets, what is under way.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import partial
 from typing import Final, Protocol

@@ -15,8 +15,6 @@ A place is dialled only if the relay sees the peer at its host, and if that is p
 beyond the attempt.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import Final, Literal, TypeVar
 

@@ -7,8 +7,6 @@ that many small items cannot starve a large one. An item larger than the byte bo
 accepted when the queue is empty, so that every legal message can be delivered.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar

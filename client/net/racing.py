@@ -12,8 +12,6 @@ other.
 State of a race: the attempts under way, what became of others, and whether one has won.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from itertools import chain, zip_longest

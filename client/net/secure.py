@@ -7,8 +7,6 @@ all messages of one read.
 State: two ChaCha20-Poly1305 keys with their counters, and the unopened rest of the last read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import trio

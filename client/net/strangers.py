@@ -9,8 +9,6 @@ crowd of them does not slow down training.
 State: the token buckets. Members pass without waiting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 
 import trio

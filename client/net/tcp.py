@@ -4,8 +4,6 @@ State: for each stream, the bytes that the kernel waits for before it wakes the 
 that it may keep unsent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -3,8 +3,6 @@
 It carries bytes in order and proves no identity; the handshake that follows does.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -10,8 +10,6 @@ little time and nothing to lose.
 It writes the router's outer address, or why there is no mapping, with exit status 1.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import resource
 import signal

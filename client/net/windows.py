@@ -6,8 +6,6 @@ streams of a connection beyond their start come out of one budget, which bounds 
 can make us hold, however fast or far away it claims to be. Sans-IO: the clock is passed in.
 """
 
-from __future__ import annotations
-
 from protocol.errors import RemoteProtocolError
 
 INITIAL_WINDOW_BYTES = 256 * 1024

@@ -6,8 +6,6 @@ The members' signed records name the complete versions and the members that have
 The records' hashes prove every chunk as it arrives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace

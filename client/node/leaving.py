@@ -4,8 +4,6 @@ Whoever asks for it is refused, and told how to leave all the same. A signal, or
 cannot be refused: what could not be saved is lost then, and said.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

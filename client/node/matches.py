@@ -1,7 +1,5 @@
 """What a node's status says of the matching. Pure functions of the engine's parts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from client.control.snapshot import MatchesView, PayingMove, SeatMatch, StageMatch

@@ -4,8 +4,6 @@ A node never imports torch; its worker is a child process. It ends on ``stop``, 
 complete (if asked to end then), or with an error that says what to do.
 """
 
-from __future__ import annotations
-
 import math
 import secrets
 import time

@@ -8,8 +8,6 @@ machine behind a router: it reserves at members that relay.
 State: the present rate that is lent. It runs beside the node for as long as that takes part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from heapq import nsmallest
 from typing import Final

@@ -1,7 +1,5 @@
 """The node's answer to ``status``: one snapshot of all parts of the node."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter

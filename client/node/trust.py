@@ -1,7 +1,5 @@
 """Why this volunteer trusts other members, who was expelled, and who was invited by whom."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal

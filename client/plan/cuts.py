@@ -1,7 +1,5 @@
 """Deals machines out to the stages of several cuts of a model, and prefers one of the cuts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -24,8 +24,6 @@ No term grows when a machine gets faster, or its line gets wider or shorter, but
 are run once more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal

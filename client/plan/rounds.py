@@ -14,8 +14,6 @@ of rounds of a run most of all, and on the number of replicas: each one's own st
 tokens then.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import pairwise

@@ -4,8 +4,6 @@ Data goes to a temporary file beside the target, is flushed to the disk, and tak
 name in one rename; the folder is flushed too. A full disk leaves the old file as it was.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Iterator

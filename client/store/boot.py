@@ -1,7 +1,5 @@
 """Tells the boots of this machine apart."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from pathlib import Path

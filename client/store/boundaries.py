@@ -5,8 +5,6 @@ is unlinked from the start, so it disappears with its step or with the process. 
 keys and bytes, not tensors. Not thread-safe.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ because writers rename it last. A damaged or unwanted file keeps its bytes under
 which this module ignores.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -3,8 +3,6 @@
 Possession of the file is the identity, so a key that other users can read is refused.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import stat

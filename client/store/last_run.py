@@ -6,8 +6,6 @@ its end: the reader finds a run without an end, and nobody who holds the lock. A
 as missing.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import time

@@ -9,8 +9,6 @@ The cache has a file for each leaf and a budget. What was used longest ago is re
 are not flushed: one that was lost or torn is fetched again.
 """
 
-from __future__ import annotations
-
 import os
 from collections import OrderedDict
 from collections.abc import Collection

@@ -3,8 +3,6 @@
 The kernel releases it with the process, so a crash never leaves a stale lock.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

@@ -6,8 +6,6 @@ names the boot in which it was written: after another boot, where the system doe
 apart, or if it is damaged (its hash tells), it is known to be possibly old.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from contextlib import suppress

@@ -5,8 +5,6 @@ rise over a crash and over a reboot with the clock set back. The file is not for
 home that is copied to a second machine has numbers of its own there, and signs against itself.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Final

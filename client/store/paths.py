@@ -5,8 +5,6 @@ machine. The runtime folder holds sockets, whose paths may not be longer than ab
 deeper one is replaced by a short one in the temporary folder.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

@@ -4,8 +4,6 @@ A file whose name ends in ``.json`` holds JSON, any other one MessagePack. It is
 whole, so that it has the old record or the new one after a crash.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Reads and writes of a file at given places; both raise ``OSError``."""
 
-from __future__ import annotations
-
 import errno
 import os
 

@@ -4,8 +4,6 @@ Those that a machine of the protocol restores itself are defined there. What oth
 kept unverified: the reader checks the signatures.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct

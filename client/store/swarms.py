@@ -3,8 +3,6 @@
 The files are ``.swarm`` files, and reading verifies them like any other.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from contextlib import suppress

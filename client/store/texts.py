@@ -5,8 +5,6 @@ Beside the data of a swarm founded here lies a note of the data folder that the 
 second place to look. Readers check the digest.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

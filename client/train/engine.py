@@ -7,8 +7,6 @@ little is written: what nobody may hear before it is stored (the numbers of reco
 invites), new amendments, expulsions and waypoints, and once a minute what was counted.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

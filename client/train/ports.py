@@ -1,7 +1,5 @@
 """Ports: the node's interface for its drivers (network, clock, effects)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 

@@ -5,8 +5,6 @@ the worker processes, which frees their memory; the network, the membership and 
 stay. Resuming enters the swarm again with the same identity.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from functools import partial

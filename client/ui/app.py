@@ -3,8 +3,6 @@
 Takes news four times a second at most and draws only the visible parts; it never waits.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The message while no node answers: its end or silence, the reason, and what to do. Pure."""
 
-from __future__ import annotations
-
 from client.ui.source.news import Link
 from client.views import words
 from client.views.record import Record

@@ -1,8 +1,6 @@
 """The lines that are always on the screen: progress, state and its reason, the costs of leaving,
 the last error. Pure."""
 
-from __future__ import annotations
-
 from client.control.snapshot import WHEN_DONE, Snapshot
 from client.quantities import plural
 from client.ui.gone import headline, is_gone

@@ -1,7 +1,5 @@
 """The tabs, the actions of the keys, and the keys named in the bars."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """What finishing costs, and what is said when the view was closed. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from client.ui.gone import UNKNOWN, next_step

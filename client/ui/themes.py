@@ -1,7 +1,5 @@
 """Two calm themes, and the colour of every tone in each."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The panels of the Dashboard: loss, this machine, network, peers, events. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import islice
 

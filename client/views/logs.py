@@ -1,7 +1,5 @@
 """The Logs tab: every event we have, by level and words. Pure."""
 
-from __future__ import annotations
-
 from client.control.snapshot import EventView
 from client.events import at_least
 from client.quantities import plural

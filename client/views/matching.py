@@ -3,8 +3,6 @@
 What each stage lacks is in the table of stages; what was proposed and rejected is in the log. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from client.control.snapshot import MatchesView, SeatMatch

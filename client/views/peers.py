@@ -1,7 +1,5 @@
 """The Peers tab: the known peers, their distance and their stages. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 

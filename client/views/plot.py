@@ -1,7 +1,5 @@
 """Curves in braille: eight dots to a cell, with figures on both axes; sparks and bars. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, groupby, pairwise

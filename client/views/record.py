@@ -3,8 +3,6 @@
 It has no view and no clock: all times come from the updates.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Texts are the same in a terminal and in a pipe, so they have a width of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Literal
 

@@ -3,8 +3,6 @@
 A tone stands for a meaning; themes give it a colour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args

@@ -1,7 +1,5 @@
 """The stage map: the replicas of each slice of the model, their rates, and the reasons. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 A fact is a label and what stands behind it. Facts that do not hold, or are not known, are left out.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The head of the Swarm tab: the model, the progress, and the check of all counts. Pure."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 from client.quantities import plural

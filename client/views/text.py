@@ -5,8 +5,6 @@ set the title, fake other lines, or turn the reading order around. Markup needs 
 nothing that is shown is ever parsed as markup.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

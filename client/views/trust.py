@@ -1,7 +1,5 @@
 """Trust: our audits, who is proven and who was expelled, and why. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from client.control.snapshot import Snapshot, TrustView

@@ -1,7 +1,5 @@
 """Numbers and names in words: one spelling of each quantity for all tabs."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

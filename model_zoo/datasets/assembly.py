@@ -5,8 +5,6 @@ was appended is on disk before it is noted; what lies behind the last note is cu
 run. The index is written last, so no half folder is ever taken for a whole one.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

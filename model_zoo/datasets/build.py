@@ -6,8 +6,6 @@ part is, so a build that was interrupted goes on where it was. The result depend
 the tokenizer alone.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """A tokenizer as people name it: `bytes`, a file, a folder with one, or `train:16384`."""
 
-from __future__ import annotations
-
 from codecs import BOM_UTF8
 from pathlib import Path
 

@@ -13,8 +13,6 @@ What an answer is follows from the tokenizer's template: all that it writes betw
 an answer with and what follows the answer, so the end of the answer is learned, too.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ way. What was copied is on disk and noted before more is, so a mixture that was 
 where it was. `specs.mixture` has what shares mean.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -7,8 +7,6 @@ the tokens do not depend on how many processes read them. A text is read in frag
 tokenized fastest.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

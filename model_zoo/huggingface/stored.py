@@ -3,8 +3,6 @@
 Few are written otherwise: the experts of a layer one by one, and GPT-2's matrices transposed.
 """
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from model_zoo.specs.family import OUTPUT, Tensors

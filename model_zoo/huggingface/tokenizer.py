@@ -1,7 +1,5 @@
 """A tokenizer as files that `AutoTokenizer` loads: `tokenizer.json` and `tokenizer_config.json`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Final

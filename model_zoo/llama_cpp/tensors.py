@@ -3,8 +3,6 @@
 Names are those of its authors' package. Shapes are the same on both sides; D is the head width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 

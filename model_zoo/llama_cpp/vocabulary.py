@@ -4,8 +4,6 @@ llama.cpp has the patterns that cut a text by name. A pattern that it does not h
 text would be cut otherwise than in training, silently.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 

@@ -3,8 +3,6 @@
 Tensors are made and written one at a time, so that a second copy of the model is never in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final

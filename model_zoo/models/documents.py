@@ -9,8 +9,6 @@ a layer is done to each token by itself.
 Shapes: B sequences, T tokens, H heads, D head width; N documents of L tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

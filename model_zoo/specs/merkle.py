@@ -5,8 +5,6 @@ largest power of two of leaves. Leaves and inner nodes are hashed under differen
 passes for the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 

@@ -1,7 +1,5 @@
 """Packages that only some uses need, and how to install one beside this program."""
 
-from __future__ import annotations
-
 import sys
 from importlib import import_module
 from typing import Any

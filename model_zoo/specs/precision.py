@@ -7,8 +7,6 @@ replicas of a run compute in one type, so that audits can tell a lie from roundi
 none each may compute in what its device is fast in.
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 Precision = Literal["fp32", "bf16"]

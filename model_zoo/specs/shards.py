@@ -1,7 +1,5 @@
 """The files of a data folder and of a cache of leaves, by name and size."""
 
-from __future__ import annotations
-
 INDEX = "index.json"
 LEAVES = "leaves.bin"
 """The digest of each leaf, one behind the other."""

@@ -9,8 +9,6 @@ the list of their digests. Other files that are copied whole are hashed as versi
 No state but a hasher's; imports no torch: the node verifies files with it.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol, Self, TypeVar

@@ -16,8 +16,6 @@ that is no window is permuted again until it is one. It is exact integer arithme
 every machine. It spreads; it hides nothing.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from hashlib import blake2b
 

@@ -5,8 +5,6 @@ the kinds of its parts. What a token stands for is read from the file, so the li
 encoding only.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property

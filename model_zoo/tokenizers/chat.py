@@ -5,8 +5,6 @@ nothing but the messages and the two words of its tokenizer. There is no clock: 
 for the date by `strftime_now` only where it is defined write the one that they fall back on.
 """
 
-from __future__ import annotations
-
 import json
 from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ on. Amendments are numbered from 1. Each restates everything: whoever knows the 
 what holds after it. Pure functions; no state.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Annotated, Final
 

@@ -13,8 +13,6 @@ State: at most two amendments of each number. No I/O; the driver keeps them on d
 (``KeptAmendments``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Makes an amendment from what a founder wants to change, or says why it cannot be. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """What an amendment changes, in words for people. Pure functions."""
 
-from __future__ import annotations
-
 from model_zoo.specs.optimizer import OptimizerSpec
 from protocol.amendments.amendment import Amendment
 

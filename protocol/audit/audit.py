@@ -19,8 +19,6 @@ State: the moves that are left, and what is not here yet. Tensors are named, nev
 monotonic seconds.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

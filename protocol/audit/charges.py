@@ -6,8 +6,6 @@ liars of a stage expel nobody while they are the minority. Of two replicas none 
 State: the newest charge of each author against each member, for an hour.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, Literal

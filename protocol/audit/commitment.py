@@ -9,8 +9,6 @@ when it is sent. An honest member signs one commitment for an attempt and only s
 two of these bodies that differ convict their author (``evidence/proof.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Annotated, Final

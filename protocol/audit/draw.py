@@ -8,8 +8,6 @@ audited as often as the budget says, however many they are. Who is doubted is lo
 of them in every step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 

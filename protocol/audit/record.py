@@ -4,8 +4,6 @@ Every replica records its own audits only. It charges a member that its record e
 charge is worth, others decide (``charges.py``). What all audits came to is counted for our owner.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, deque
 from enum import Enum

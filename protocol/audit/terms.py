@@ -1,8 +1,6 @@
 """What audits of a volunteer go by in all its seats, and what they came to: it outlives them. No
 rules of its own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

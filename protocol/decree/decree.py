@@ -11,8 +11,6 @@ of a lineage are named by the lineage.
 Pure values and their checks.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache

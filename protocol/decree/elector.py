@@ -24,8 +24,6 @@ nothing of a stage before a commit moves the term on.
 State: the terms, and the newest commits of each stage, for those that lack one; all bounded.
 """
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ an attempt that has failed although it was Ready. Whoever brings a statement, it
 it is kept. State: the newest statements, by author.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from typing import Final
 

@@ -6,8 +6,6 @@ commitment to a contribution and a segment of it with another digest. A proof is
 only, because every signature names its swarm. Pure functions; no state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final

@@ -4,8 +4,6 @@ A proof is verified, kept with the verdict (``protocol/verdicts.py``), and sent 
 new link gets the kept ones. State: what each link may bring. It signs and writes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final

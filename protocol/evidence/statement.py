@@ -8,8 +8,6 @@ may contradict it. A refusal (Ready without a digest) decides nothing and states
 functions; no state.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Final
 

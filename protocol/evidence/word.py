@@ -6,8 +6,6 @@ else; a message that is not sent is like one that was lost. The marks are writte
 what they mark is sent, so that they hold for the next process as well. State: the marks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

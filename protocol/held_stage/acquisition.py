@@ -4,8 +4,6 @@ Both drivers of a held stage ask here, that of the node and that of the simulato
 now, and whether an admission counts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from msgspec.structs import replace

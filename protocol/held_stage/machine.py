@@ -12,8 +12,6 @@ that does not serve yet has nothing to drain. A seat or worker that is lost is a
 unless the stage drains: then it is gone.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 from typing import Final

@@ -5,8 +5,6 @@ only later; the membership bounds how many authors a stage has. Decides nothing.
 computed once per change, so simulated peers with equal inputs may share one board.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ and 1e30 cannot be expressed. Every field is bounded and the encoding is canonic
 have equal bytes.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 from msgspec import Meta

@@ -6,8 +6,6 @@ those ahead of it. So the choice has substitutes and irrelevance of rejected con
 acceptance is stable and independent of the order of arrival (Dean, Goemans & Immorlica 2006).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar

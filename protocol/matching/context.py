@@ -3,8 +3,6 @@
 ``Matching`` owns it and replaces its parts; the volunteer and the stewards only read it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

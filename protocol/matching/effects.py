@@ -1,7 +1,5 @@
 """Effects that only the matching has; the common ones are in ``protocol.effects``."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from protocol import effects

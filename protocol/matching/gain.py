@@ -5,8 +5,6 @@ come first, then the level. For a tentative place any rise will do; an incumbent
 download, so the level must rise by a twentieth, and the lowest of all stages must not fall.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from heapq import nlargest
 

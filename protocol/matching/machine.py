@@ -4,8 +4,6 @@ Checks and routes inputs, and says whether the pipeline can run. Messages betwee
 never leave it. It makes no match by itself.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Mapping
 

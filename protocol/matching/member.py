@@ -1,7 +1,5 @@
 """A member as the matching sees it: its claims, corrected by partners, and its stages."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

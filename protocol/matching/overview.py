@@ -1,7 +1,5 @@
 """Every stage as one volunteer sees it, for interfaces. Pure functions of a context."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from protocol.ids import PeerId, Stage

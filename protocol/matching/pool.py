@@ -4,8 +4,6 @@ State: leases, rates and the limits (quota, floor, cutoff) of the running epoch.
 and no phases; those are in ``steward.py``.
 """
 
-from __future__ import annotations
-
 import math
 
 import msgspec

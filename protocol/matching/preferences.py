@@ -7,8 +7,6 @@ Pure functions. The results are integers, which messages carry. Units:
     score    pi_s   ordinal: larger is better; the low bits are the tie of (volunteer, stage)
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import NamedTuple

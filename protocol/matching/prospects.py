@@ -4,8 +4,6 @@
 is kept wherever it asks. State: refusals, and stewards that do not answer. Sends nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from protocol.ids import Stage

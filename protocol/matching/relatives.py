@@ -9,8 +9,6 @@ Relatives that arrive together have no stage yet. They take turns: each in the o
 where the fewest of them are, and every other stage counts as if one more relative held it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 

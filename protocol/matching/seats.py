@@ -4,8 +4,6 @@ Routes answers to the seat that they are about, follows the call of a stage that
 the second seat beside the home.
 """
 
-from __future__ import annotations
-
 from protocol.ids import PeerId, Stage
 from protocol.matching.context import Context
 from protocol.matching.effects import Effect

@@ -4,8 +4,6 @@ Pure functions of the pool, the others' postings and the population. A stage tha
 replicas, and its cutoff rises, so the process ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from protocol.ids import Stage

@@ -6,8 +6,6 @@ to right is exact: a stage takes from the left pool what the previous stage left
 right pool only what it still needs. Pure functions of integers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import msgspec

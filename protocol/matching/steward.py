@@ -4,8 +4,6 @@ Any arrival leads back to OPEN; incumbents are never displaced. State: the pool 
 the context; sends nothing by itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import msgspec

@@ -4,8 +4,6 @@ It takes over vacant stages when its turn comes, and steps down where another pe
 State: the stewards. Decides no match.
 """
 
-from __future__ import annotations
-
 from protocol.ids import Stage
 from protocol.matching import stewards
 from protocol.matching.board import precedence

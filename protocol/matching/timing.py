@@ -1,7 +1,5 @@
 """Every wait of the matching that is its own, in seconds, with its reason. Constants only."""
 
-from __future__ import annotations
-
 from protocol.pace import ANSWER_S
 
 LEASE_S = 60.0

@@ -5,8 +5,6 @@ meanwhile newcomers and second seats may end the need. The volunteer judges for 
 change pays, so nobody can be lured away. State: the name, and those who did not come.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from protocol.ids import PeerId, Stage

@@ -5,8 +5,6 @@ issue time and time to live. An advert proves nothing: partners measure a volunt
 with it, and the matching prefers their measurements.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct

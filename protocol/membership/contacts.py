@@ -7,8 +7,6 @@ bounded: one entry per peer ever heard, and the send times of our own heartbeats
 monotonic seconds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

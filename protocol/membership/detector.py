@@ -6,8 +6,6 @@ dead at once, and any heartbeat makes it alive again. If our own tick comes more
 as silence. State: when each watched peer was last heard, and who is dead. Monotonic time only.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from protocol.ids import PeerId

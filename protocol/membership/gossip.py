@@ -15,8 +15,6 @@ because a digest of a hundred bytes can ask for the whole store. The other limit
 because every new record is forwarded. Signatures are verified by the store, not here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, takewhile

@@ -7,8 +7,6 @@ with the steps it closes, of held-out text as the replica at the end of a path
 with their median.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low

@@ -5,8 +5,6 @@ pair, so that periodic digests grow with the number of members only. Integers on
 ``protocol.reputation`` combines many such records.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct

@@ -15,8 +15,6 @@ State: the four parts, our own advert and seats. It never signs by itself: the p
 outside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable
 from functools import partial
 from typing import Final

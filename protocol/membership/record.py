@@ -4,8 +4,6 @@ All kinds share one header, so the store and the anti-entropy do not need to kno
 means. Pure functions: clock readings are arguments.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct

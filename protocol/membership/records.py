@@ -6,8 +6,6 @@ loses its latest introduction. A flood through one link therefore displaces only
 records and those that ``protected`` names (of linked peers, of candidates) are never displaced.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ held at death makes it alive again. State: one entry per advert or link. It neve
 change of the view is returned as events with the reason in words.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Container, Iterable
 from dataclasses import dataclass

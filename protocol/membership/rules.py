@@ -1,7 +1,5 @@
 """The kinds of records: permitted authors, number, size and time to live of each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -12,8 +12,6 @@ State: a reading for each linked peer, and how far we are from them. Readings an
 distances from our monotonic clock. Pure; clocks are passed in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from statistics import median_high, median_low
 

@@ -1,7 +1,5 @@
 """Values and events that membership reports about the swarm; no behaviour."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from protocol.effects import Effect

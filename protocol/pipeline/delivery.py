@@ -15,8 +15,6 @@ twice as long each time in a row. A late holder is also asked whether it has the
 what was lost on the way is sent again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

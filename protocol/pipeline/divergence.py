@@ -8,8 +8,6 @@ row, or if no other neighbour's input could be tried.
 State: the neighbours whose inputs failed since a microbatch was last finished.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 
 from protocol.ids import PeerId

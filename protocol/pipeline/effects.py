@@ -5,8 +5,6 @@ holds the bytes, in memory or on disk. A task is the worker's request as it stan
 is its reply.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

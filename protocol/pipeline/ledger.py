@@ -4,8 +4,6 @@ Ids are absolute (step t of M microbatches owns t*M .. t*M+M-1); on the wire a l
 relative to the step, so its size is M/8 bytes whatever the step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from protocol.errors import RemoteProtocolError

@@ -5,8 +5,6 @@ message (what is counted, what is in flight, what the worker does next) is kept 
 change instead of being looked for. It decides nothing.
 """
 
-from __future__ import annotations
-
 import enum
 import heapq
 from collections.abc import Iterator, Set

@@ -16,8 +16,6 @@ none is slowed. A replica that was there from the beginning is not bounded by th
 State: who is none, for one stage. Pure, no clock.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

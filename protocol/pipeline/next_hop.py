@@ -18,8 +18,6 @@ know ourselves whether a link is relayed; if all are, they are alike. Newcomers 
 of what is sent, however fast they are, as long as another replica is open (``newcomers``).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

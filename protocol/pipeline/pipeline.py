@@ -6,8 +6,6 @@ It orders the worker's tasks (backward before forward, oldest first), answers Fo
 Backward, and never touches tensors. It does not decide when a step closes: the round does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Set
 
 from protocol import limits

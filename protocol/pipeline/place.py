@@ -1,7 +1,5 @@
 """A replica's place in the pipeline: the constants that its machines need."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from protocol.ids import PeerId

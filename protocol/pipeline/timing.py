@@ -4,8 +4,6 @@ Smoothed mean and deviation after RFC 6298 (Jacobson; Karn: work that was sent m
 no sample). A time also scales with the work that a replica has of us, beyond what it usually has.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

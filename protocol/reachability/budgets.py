@@ -14,8 +14,6 @@ links. Pure; the clock is passed in.
   machine.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from protocol.hosts import is_global, machine_of, prefix_of

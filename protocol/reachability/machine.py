@@ -21,8 +21,6 @@ passes on another one, the owner knows it, and announces it. State: the observat
 candidates, the probes under way. Pure.
 """
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

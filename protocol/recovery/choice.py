@@ -3,8 +3,6 @@
 Pure functions of the members' stored records: equal records give equal choices.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping
 

@@ -5,8 +5,6 @@ newer copies are waited for as long as they may save more than the wait costs. P
 what is known.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from protocol.decree.decree import first_electors

@@ -21,8 +21,6 @@ that it goes on elsewhere: voices are for life and identities are free, so those
 gone may be more than those that are here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from typing import Annotated, Final
 

@@ -6,8 +6,6 @@ only if it begins within the run's steps and agrees with the states that we have
 trains follows none. Pure decisions over what is known.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection
 

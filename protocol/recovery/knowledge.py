@@ -8,8 +8,6 @@ State: the records of all members, our view of the swarm, our lineage, and how f
 machine writes it, and the parts beside it read it. Times are monotonic seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final

@@ -21,8 +21,6 @@ that falls silent rolls back. Where too few electors are left to close a step, w
 lineage of its own, from the state that it serves. Times are monotonic seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Final
 

@@ -7,8 +7,6 @@ names them, so two that begin apart begin two lineages. An era is a hash of all 
 of an era that it begins otherwise. Pure values and their checks.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Annotated, Final
 

@@ -4,8 +4,6 @@ State: how long steps take, since when which stage is behind or nothing moves, s
 electors are left, and since when there is trouble. Times are monotonic seconds.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from protocol.decree.decree import is_majority

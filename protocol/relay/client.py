@@ -11,8 +11,6 @@ ends those that are not among ``relays`` any more. State, all bounded: the reser
 requests, at most two each beside those that lapse, and the relays that were of no use lately.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

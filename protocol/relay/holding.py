@@ -12,8 +12,6 @@ their start only out of one ``Room`` of all circuits: that is what this costs a 
 State: the window, and the rate. The clock is passed in.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 from typing import Final

@@ -7,8 +7,6 @@ agree by the same kind of messages on a moment to dial each other
 (``client/net/punching_attempt.py``).
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct

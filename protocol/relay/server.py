@@ -14,8 +14,6 @@ quarter of them. And nobody is made unreachable by those who ask for it: one ask
 to one target and asks for it rarely, and strangers' requests do not use up the members'.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import dataclass, field

@@ -13,8 +13,6 @@ State: the pieces that wait, by prefix and member, and the tags; the tokens. The
 passed in. A withdrawn piece costs nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from dataclasses import dataclass, field

@@ -15,8 +15,6 @@ time between them, so its speed is the sum. A rate that the bandwidth explains t
 says nothing about its processor; who claims a better line than it has is taken for slow.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low

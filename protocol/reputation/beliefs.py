@@ -9,8 +9,6 @@ beliefs differ for a few seconds.
 State: reports by subject, the last beliefs, and the peers to recompute.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final

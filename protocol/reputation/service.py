@@ -16,8 +16,6 @@ State per stage: the current step and one account per replica. No clock, no mess
 queues in heartbeats are only claims; a false one can at most void a measurement.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

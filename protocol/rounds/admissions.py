@@ -3,8 +3,6 @@
 Every replica notes both, for any may lead next. Times are monotonic seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from typing import Final
 

@@ -7,8 +7,6 @@ of an amendment, so they turn together; a stage that hears of it later turns lat
 State: the amendment of the last step that we have closed.
 """
 
-from __future__ import annotations
-
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.wire.messages import Plan

@@ -1,7 +1,5 @@
 """Effects of a round, and those that audits add to it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from protocol.effects import Effect

@@ -6,8 +6,6 @@ a bounded number of each, and judged once the plan is here. The bytes themselves
 under the keys named here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

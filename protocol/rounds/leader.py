@@ -7,8 +7,6 @@ id counted for it voids the plan; the next plan has a higher attempt. The step i
 majority of its electors has voted for the decree (``protocol/decree``), whoever dies then.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable

@@ -9,8 +9,6 @@ attempt and no state. Nor does what is no tensor: contributions are decoded befo
 sums before their members say Ready.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Callable, Collection, Sequence
 from typing import Final

@@ -19,8 +19,6 @@ State: since when each item is waited for, and how long rounds take here. Times 
 seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final, Literal
 

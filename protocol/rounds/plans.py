@@ -1,7 +1,5 @@
 """Values derived from a plan: segments, their owners, and the digest of what a round applies."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections import Counter

@@ -14,8 +14,6 @@ step, and recovery begins another lineage.
 State: of one step, the electors' answers. Times are monotonic seconds.
 """
 
-from __future__ import annotations
-
 import enum
 import math
 from collections.abc import Callable, Collection

@@ -21,8 +21,6 @@ A roll-back closes nothing. For it a majority of the electors that have not ende
 reach: all that we hear count, also those that are set aside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 
 from protocol import limits

@@ -7,8 +7,6 @@ U_i (hivemind's load balancing, arXiv 2106.10207). A member whose line is below 
 one owns nothing there, or next to nothing, and the others own equal shares: so it is here.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

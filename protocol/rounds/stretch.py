@@ -6,8 +6,6 @@ far as one of them has, in the direction of the mean. Where the replicas agree t
 where they share nothing it would make up for chance alone, so it has a bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final

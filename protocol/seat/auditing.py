@@ -12,8 +12,6 @@ for two seconds at most, and one is with the worker at a time.
 State: what was drawn for the step, one copy of a version, and its audit.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -11,8 +11,6 @@ with the electors that it knows; then it could close nothing anyway, and fetches
 State: which of these it is and since when, and when we have asked.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final

@@ -8,8 +8,6 @@ messages that are lost.
 State: whom we have told what; in ``AuditTerms`` the charges and the members of the newest steps.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Final

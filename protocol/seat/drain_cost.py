@@ -1,7 +1,5 @@
 """The cost of our draining now to the swarm, stage by stage. Pure functions of the view."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from protocol.ids import PeerId

@@ -10,8 +10,6 @@ The only replica of a stage has no sibling to take its work, so it still compute
 step; so do all replicas of a stage that drain together.
 """
 
-from __future__ import annotations
-
 from protocol.pipeline.effects import PipelineEffect
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place

@@ -5,8 +5,6 @@ Everybody has one plan, one commit, one commitment and one broadcast of each of 
 attempt to say; more are not kept, nor what is further ahead than siblings can be.
 """
 
-from __future__ import annotations
-
 from protocol.ids import PeerId
 from protocol.wire.messages import Reduced, RoundMessage
 

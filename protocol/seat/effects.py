@@ -1,7 +1,5 @@
 """Effects of a whole seat: those of its parts, and its own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from protocol.ids import PeerId

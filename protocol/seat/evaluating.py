@@ -14,8 +14,6 @@ that is due is tried like any other.
 State: the held-out microbatches of our version, and those that have come early for the next.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -10,8 +10,6 @@ State: when each microbatch in flight began, and the best figures of the newest 
 decide who works on what.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Set

@@ -17,8 +17,6 @@ nothing.
 State: the comparison under way, and the newest results by giver. ``now`` is monotonic seconds.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

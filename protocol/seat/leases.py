@@ -7,8 +7,6 @@ does a leader that takes over in mid-step: what it leases a second time, before 
 is subtracted like any double.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import insort
 from collections import Counter

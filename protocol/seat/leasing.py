@@ -1,7 +1,5 @@
 """How a replica of stage 0 gets work: it asks the leader of its step for as much as it can take."""
 
-from __future__ import annotations
-
 import math
 
 from protocol.effects import Send

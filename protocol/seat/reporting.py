@@ -6,8 +6,6 @@ because messages are lost.
 State: the step, since when its ledger is told, and which one each was told last.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final

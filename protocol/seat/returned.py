@@ -7,8 +7,6 @@ replica's stage has closed the step. So a replica that knows the ledgers of its 
 makes or follows a plan of the step before. A step closed by most of the stage before counts, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 

@@ -8,8 +8,6 @@ After a roll-back, messages of the time before do not count: they are answered o
 would otherwise wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import msgspec

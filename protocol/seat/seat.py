@@ -8,8 +8,6 @@ State: the current step, and through its parts the microbatches, ledgers and rou
 may not touch tensors, clocks or sockets; ``now`` is monotonic seconds, effects say what to do.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence

@@ -8,8 +8,6 @@ State: what we have contributed to the newest steps, how much each asker was sho
 steps that are kept for auditors after the neighbours need them no more.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

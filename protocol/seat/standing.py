@@ -48,8 +48,6 @@ State: one bounded record per peer, who is aside, our decisions, the open disput
 it goes on and until when nobody else is tried. Times are monotonic seconds.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -3,8 +3,6 @@
 State: the line of the present step.
 """
 
-from __future__ import annotations
-
 from protocol.decree.decree import Verify, bound_by, promises_of
 from protocol.ids import PeerId
 from protocol.pipeline.place import Place

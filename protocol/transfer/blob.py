@@ -5,8 +5,6 @@ manifest or an admission says the root, never a donor. It proves the list of the
 which is fetched like a chunk, and the list proves each chunk, whoever sends them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from model_zoo.specs.state_hash import DIGEST_BYTES, root

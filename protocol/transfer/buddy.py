@@ -8,8 +8,6 @@ neighbour that others serve has no buddy.
 Pure functions of a view; no state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from protocol.ids import PeerId, rank

@@ -9,8 +9,6 @@ asked, too, for those that a donor was asked for long ago.
 Chunks of an earlier attempt are reused if their digests match.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

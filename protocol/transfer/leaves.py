@@ -20,8 +20,6 @@ root if it has any leaf. State: the leaves wanted, the most urgent first; by don
 asked for, what it lacks, and the seconds between its leaves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal

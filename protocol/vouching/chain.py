@@ -6,8 +6,6 @@ next one is signed by the key that the link before names, and the last one names
 Everybody who knows the manifest can check it, without asking anybody. Pure functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

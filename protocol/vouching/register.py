@@ -9,8 +9,6 @@ State: our chain, the chains of the members that we have met, and the expulsions
 I/O here; the driver keeps ``KeptRegister`` on disk.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress

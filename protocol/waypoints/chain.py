@@ -7,8 +7,6 @@ stages beside it; those of the first waypoint are the manifest's founder. So who
 manifest can check a chain alone. Pure functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

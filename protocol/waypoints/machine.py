@@ -11,8 +11,6 @@ alone only where no other does.
 State: signed parts by author, our own, the chain, and the allowance of each peer.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ stages sign it too. Signed parts spread as the record ("waypoint", own peer id).
 their checks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Annotated, Final
 

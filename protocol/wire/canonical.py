@@ -4,8 +4,6 @@ The bodies of signed records are canonical: they have one encoding each, so that
 equal bytes.
 """
 
-from __future__ import annotations
-
 from typing import Any, Generic, TypeVar
 
 import msgspec

@@ -5,8 +5,6 @@ protocol, the context (the swarm's id) and the kind, so a signature made for one
 for any other. The signer's peer id contains the public key, so no key lookup is needed.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from nacl.exceptions import BadSignatureError, CryptoError

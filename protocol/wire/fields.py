@@ -1,7 +1,5 @@
 """Bounded field types shared by messages and signed bodies; parsing enforces the ranges."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from msgspec import Meta, Struct

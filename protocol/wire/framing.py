@@ -8,8 +8,6 @@ against fixed limits as soon as it has read them, and the payload's length again
 the message allows. After a refusal the position in the stream is lost for good.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass

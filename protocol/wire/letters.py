@@ -5,8 +5,6 @@ the link to that author. It names its mandate and its issue time, which rises wi
 author, so a copy has no effect.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct

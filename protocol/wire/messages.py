@@ -5,8 +5,6 @@ payload. Parsing checks lengths and ranges, so state machines see only valid val
 a message is documented in the machine that receives it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import reduce
 from operator import or_

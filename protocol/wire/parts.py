@@ -1,7 +1,5 @@
 """Parts of messages: what a heartbeat says of a seat, a plan of a member, a digest of a record."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct

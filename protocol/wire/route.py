@@ -5,8 +5,6 @@ message goes. The engine hands it to whoever takes it. A seat checks the ``sende
 and ``observing`` against its own state before it calls the handler.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Final, Literal

@@ -1,7 +1,5 @@
 """Statements: the signed bodies of the messages that decide a round."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from msgspec import Struct

@@ -5,8 +5,6 @@
 ``make figures`` renews all parts. ``--page`` measures nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

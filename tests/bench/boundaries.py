@@ -8,8 +8,6 @@ this process (Muon). All see the same microbatches in the same order. The bytes 
 of one boundary in one direction, the header left out.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

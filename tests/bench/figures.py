@@ -5,8 +5,6 @@ the lines of ``results/figures.jsonl``. ``make figures`` (``renew``) puts its ro
 that are there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

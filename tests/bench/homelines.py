@@ -25,8 +25,6 @@ After the rounds a volunteer of each stage is killed in the midst of one and sta
 shape ends with the second round after its return. The logs are added up at the end.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

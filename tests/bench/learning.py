@@ -17,8 +17,6 @@ Finished runs are lines of learning.jsonl and are not made again, so a long swee
 the table is written: learning.md.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

@@ -3,8 +3,6 @@
 What would cross a wire between them is encoded and decoded, and nothing is sent.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import time

@@ -1,7 +1,5 @@
 """The machine of a figure."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

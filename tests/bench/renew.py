@@ -4,8 +4,6 @@ A part runs a command of this repository, as anybody could, and makes rows of wh
 that fails is reported and leaves its old rows, which name their own code.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

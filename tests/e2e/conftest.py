@@ -1,7 +1,5 @@
 """A short folder for the homes of real volunteers, and the volunteers, which end with a test."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Every benchmark that needs no card and no root runs in small, as `make figures` and `make bench`
 run it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Chaos in the small: a volunteer is killed in the middle of a step and nothing is lost by it."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

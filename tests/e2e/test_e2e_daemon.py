@@ -1,7 +1,5 @@
 """The node in the background with real processes: started, shown, its screen killed, finished."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The demo itself, shortened: a volunteer is killed and the results are all there."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

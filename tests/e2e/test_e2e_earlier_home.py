@@ -4,8 +4,6 @@
 steps, which it had completed alone. Its key is nobody's.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tarfile

@@ -1,7 +1,5 @@
 """A real volunteer whose disk is full when it is to leave: it says what is lost by that."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections import deque

@@ -1,7 +1,5 @@
 """The benchmark of a GPU is rehearsed on the processor: its minutes on a card are few."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

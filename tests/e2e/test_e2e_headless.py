@@ -1,7 +1,5 @@
 """A service with real processes: ready, watched, measured, its log readable, and a clean end."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

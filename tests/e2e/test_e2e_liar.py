@@ -1,7 +1,5 @@
 """Volunteers as processes, one of which lies about its gradients: a robust rule, and the sum."""
 
-from __future__ import annotations
-
 import statistics
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A limited line, with real processes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Pausing with real processes: the worker goes, others go on; on resuming it serves again."""
 
-from __future__ import annotations
-
 import signal
 from collections import Counter
 from collections.abc import Iterator

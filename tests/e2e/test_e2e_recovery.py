@@ -1,7 +1,5 @@
 """Volunteers as processes: the rest of a run after many of them are killed together."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

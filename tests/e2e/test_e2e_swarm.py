@@ -1,7 +1,5 @@
 """Volunteers as processes on loopback: they train, obey signals, and say what is wrong."""
 
-from __future__ import annotations
-
 import socket
 import tempfile
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Each begins in a fresh home and ends in training that advances. They share one l
 founder runs all the time; what the commands do in all their forms has tests of its own.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

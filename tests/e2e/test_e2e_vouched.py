@@ -1,7 +1,5 @@
 """A swarm that is entered by invitation: members invite, and one is expelled while it trains."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -10,8 +10,6 @@ Everything runs on this machine; a swarm of your own is attacked where its file 
 are.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

@@ -3,8 +3,6 @@
 The client's own network keeps every rule; here only the handshake and the framing are the client's.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress

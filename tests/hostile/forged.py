@@ -1,7 +1,5 @@
 """A history of the run that never was: records that name it, and the states that go with it."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 

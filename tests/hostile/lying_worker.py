@@ -6,8 +6,6 @@ The lie begins when FILE is there; an empty name: at once. Audits that the membe
 are honest.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -7,8 +7,6 @@ so that the same swarm is measured with it before and after it begins to lie; wi
 it lies from the start.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence

@@ -11,8 +11,6 @@ while three honest ones answer its probes. ``--keep`` writes
 ``tests/bench/results/hostile_probes.md``.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

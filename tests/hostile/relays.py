@@ -10,8 +10,6 @@ leaves. Every attack is tried on a relay of its own; ``--keep`` puts its row int
 ``tests/bench/results/hostile_relays.jsonl`` and rewrites the table beside it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,8 +1,6 @@
 """The table of attacks: every result in ``hostile.jsonl``, in ``hostile.md`` of each attack the run
 with the middle share among those of the newest code."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -5,8 +5,6 @@ starts run the same mutant. The change stands in the environment variable ``MUTA
 ``module``, ``start`` and ``end`` (bytes of the source), ``before`` and ``after``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

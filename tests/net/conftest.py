@@ -1,7 +1,5 @@
 """Fixtures of the network tests: real sockets on loopback, generous deadlines."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Where this machine listens and is reached: addresses that last, and names in numbers."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections import OrderedDict

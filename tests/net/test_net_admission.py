@@ -1,7 +1,5 @@
 """Peers that have proved an identity and nothing else: what they get before their Hello counts."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

@@ -1,7 +1,5 @@
 """What may wait to be sent; a peer that takes less than it asks for loses its link."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 

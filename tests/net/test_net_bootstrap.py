@@ -1,7 +1,5 @@
 """A newcomer with nothing but an invite gets the manifest, whatever its member says before it."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 

@@ -1,7 +1,5 @@
 """Dialling addresses from adverts, true and invented."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from itertools import pairwise

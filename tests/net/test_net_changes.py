@@ -1,7 +1,5 @@
 """Connectivity: what counts as a change, who is asked and dialled, what is told."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise

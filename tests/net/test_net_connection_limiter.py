@@ -1,7 +1,5 @@
 """Admission of connections: the limiter alone, without sockets."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

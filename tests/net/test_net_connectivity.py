@@ -1,7 +1,5 @@
 """Links that have died in silence, and clocks that jump, on real sockets."""
 
-from __future__ import annotations
-
 import os
 from contextlib import AbstractAsyncContextManager
 

@@ -1,7 +1,5 @@
 """Questions to a router that is a socket of this machine."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """What is agreed on before two peers talk, and why they do not."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 import trio.testing

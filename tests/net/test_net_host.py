@@ -1,7 +1,5 @@
 """Strangers at the door: what arrives before, during and instead of a handshake."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -1,7 +1,5 @@
 """Hostile peers on real sockets: authenticated, and then they break the rules."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

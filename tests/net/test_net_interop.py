@@ -4,8 +4,6 @@ The peer is ``interop/peer.mjs``; its packages are pinned in ``interop/package-l
 installed once, into ``interop/node_modules``. Without node, npm or npm's registry: skipped.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A link over several connections: which one takes the frames, and when it begins anew."""
 
-from __future__ import annotations
-
 from typing import Any
 from unittest.mock import Mock
 

@@ -4,8 +4,6 @@ A mend is tested from both sides: the library as shipped fails in the way that `
 the mended thing does not. A new version of the library that no longer fails shows up here.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

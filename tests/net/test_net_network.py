@@ -1,7 +1,5 @@
 """Links on real sockets: both lanes, backpressure, reconnects, crossing dials."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

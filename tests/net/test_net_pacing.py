@@ -1,7 +1,5 @@
 """Rates that the owner sets: exact in the bucket, measured in bytes on real sockets."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 

@@ -1,7 +1,5 @@
 """PCP: what is asked, what is answered, and what is no answer."""
 
-from __future__ import annotations
-
 import struct
 from contextlib import suppress
 

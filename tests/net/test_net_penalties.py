@@ -1,7 +1,5 @@
 """Points for broken rules: they add up, fade, and end in a ban that ends as well."""
 
-from __future__ import annotations
-
 from client.net import penalties
 from client.net.penalties import BAN_POINTS, BAN_S, FADE_POINTS_PER_S, PenaltyBox
 from tests.support.protocol_examples import peer

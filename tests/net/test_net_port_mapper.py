@@ -1,7 +1,5 @@
 """A port stays mapped as long as it is wanted: renewed, replaced, given back."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Urgent data overtakes queued data: in memory frame by frame, and in the kernel's queue."""
 
-from __future__ import annotations
-
 import fcntl
 import socket
 import struct

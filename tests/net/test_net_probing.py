@@ -1,7 +1,5 @@
 """Peers that ask to be dialled back, on real sockets: who is, how often, and what they hear."""
 
-from __future__ import annotations
-
 from unittest.mock import AsyncMock
 
 import pytest

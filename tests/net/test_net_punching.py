@@ -1,7 +1,5 @@
 """What peers say about punching on real sockets: hostile words lead to no dial."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 

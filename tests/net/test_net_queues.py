@@ -1,7 +1,5 @@
 """The bounded queue: first come first served, no needless wake-ups, no turn lost."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked

@@ -1,7 +1,5 @@
 """Dialling a peer at several addresses: their order, the head start, and one connection only."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import AsyncIterator, Callable

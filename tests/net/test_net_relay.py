@@ -1,7 +1,5 @@
 """Circuits through a relay on real sockets: the two ends never dial each other."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Attacks on a relay and on those behind it, on real sockets: what becomes of the honest ones."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,7 +1,5 @@
 """A port at which peers are awaited: each gets the connection from its host, strangers get none."""
 
-from __future__ import annotations
-
 import errno
 import socket
 import sys

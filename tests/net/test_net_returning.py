@@ -1,7 +1,5 @@
 """Peers that lose their link, come back, or cross each other's dials: both ends tell the same."""
 
-from __future__ import annotations
-
 import os
 from contextlib import AsyncExitStack
 

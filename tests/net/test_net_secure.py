@@ -1,7 +1,5 @@
 """Sealed messages on a real socket: cut anywhere, forged, and how seldom the reader is woken."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Peers that ask and do not read: the amount they read counts, not the times of reading."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import cast

@@ -1,7 +1,5 @@
 """Ports that dials share, addresses that cannot be listened on, and words for what fails."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from types import SimpleNamespace

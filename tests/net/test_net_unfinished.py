@@ -3,8 +3,6 @@
 A lane's reader takes turns with other tasks.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

@@ -1,7 +1,5 @@
 """Receive windows: they follow the line, stay within their budget, and are enforced."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 from unittest.mock import AsyncMock

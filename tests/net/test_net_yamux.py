@@ -1,7 +1,5 @@
 """Yamux on real sockets: honest use, and a table of ways to break its rules."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Awaitable, Callable

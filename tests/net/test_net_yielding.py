@@ -1,7 +1,5 @@
 """The background's bytes while tensors wait: no clock, no sockets."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked

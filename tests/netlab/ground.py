@@ -5,8 +5,6 @@ The kernel keeps a namespace until it is deleted. Each is named after the proces
 left is known for certain and removed by the next one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

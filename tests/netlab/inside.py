@@ -1,7 +1,5 @@
 """Work inside a host of a laboratory, in a thread that has entered its namespace."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from collections.abc import Callable

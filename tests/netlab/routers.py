@@ -6,8 +6,6 @@ words are RFC 4787's. In all of them the device towards the world is ``wan``, th
 hours, as RFC 5382 asks of TCP.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 

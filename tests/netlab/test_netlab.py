@@ -1,7 +1,5 @@
 """The network laboratory slows traffic down as it says."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """A volunteer's network changes while it trains: links come back, and no step is lost."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

@@ -1,7 +1,5 @@
 """Volunteers in homes behind routers: IPv6 alone, broken IPv6, and two in one home."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import threading

@@ -1,7 +1,5 @@
 """Port mapping with a real router's program: miniupnpd behind UPnP, and PCP for IPv6."""
 
-from __future__ import annotations
-
 import select
 import socket
 import subprocess

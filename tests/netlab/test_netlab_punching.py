@@ -1,7 +1,5 @@
 """Hole punching through real routers: who can be met directly is, the others stay relayed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

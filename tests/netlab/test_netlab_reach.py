@@ -1,7 +1,5 @@
 """Reachability behind real routers: who is reached says so, and nobody else does."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 

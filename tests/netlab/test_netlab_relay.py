@@ -1,7 +1,5 @@
 """Volunteers behind routers that let nobody in train together through a public relay."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

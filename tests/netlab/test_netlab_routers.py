@@ -1,7 +1,5 @@
 """The laboratory of homes: every router maps and filters TCP as its kind says."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -15,8 +15,6 @@ is there for.
 Memory: at most ``MAX_HELD_BYTES``; further packets are lost.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import gc

@@ -1,7 +1,5 @@
 """Stand-ins for programs that packaging scripts run; each notes what it was told in a file."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

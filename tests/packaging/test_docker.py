@@ -1,7 +1,5 @@
 """The Dockerfile: hadolint, a pinned base, no root, and everything that it copies."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

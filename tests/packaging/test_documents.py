@@ -1,7 +1,5 @@
 """The documents for people: the README stays a page, links lead somewhere, commands exist."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Generated files: those in the repository are up to date, the others fit for who reads them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

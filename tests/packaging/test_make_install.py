@@ -1,7 +1,5 @@
 """What ``make`` installs: for users, for developers, and from which index torch comes."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The service files that the wheel carries: what systemd and launchd say to them."""
 
-from __future__ import annotations
-
 import plistlib
 import re
 import shlex

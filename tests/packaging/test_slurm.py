@@ -1,7 +1,5 @@
 """The Slurm script: what it does at each signal, with stand-ins for Slurm."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -5,8 +5,6 @@ takes minutes; the project itself is not among them, because path files found th
 followed and an editable install is nothing but such a file.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os

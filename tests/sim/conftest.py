@@ -1,7 +1,5 @@
 """What simulations with real executors share."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.tensor_swarms import Lab, write_text

@@ -1,7 +1,5 @@
 """Audits in the chaos world: who lies is expelled, by whom it lies to; nobody else ever is."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Friends of a swarm of one stage come and go for hours; those that are up together are one."""
 
-from __future__ import annotations
-
 import pytest
 
 from client.lab.simulate.chaos.comings import Comings

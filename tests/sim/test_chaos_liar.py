@@ -1,7 +1,5 @@
 """One member says whatever the protocol permits; the invariants hold among the others."""
 
-from __future__ import annotations
-
 import pytest
 
 from client.lab.simulate.chaos.config import drawn

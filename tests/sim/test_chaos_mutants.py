@@ -1,7 +1,5 @@
 """Every invariant of the chaos world notices a machine that breaks it: one rule is left out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

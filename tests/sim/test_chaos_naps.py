@@ -4,8 +4,6 @@ Without ``Quorum.needs`` each of three (seed 23) sets another one aside and is l
 elector, so that all of them stand still for more than a minute.
 """
 
-from __future__ import annotations
-
 import math
 import random
 

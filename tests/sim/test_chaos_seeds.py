@@ -3,8 +3,6 @@
 A seed that fails is printed with the command that replays it exactly. ``make seeds`` runs 2,003.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -8,8 +8,6 @@ names other electors for the next step changes nothing here: whoever proposes th
 step's only decree.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator

@@ -2,8 +2,6 @@
 swarm: nothing changes. Fields are fuzzed after decoding, so bodies are well-formed.
 """
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings

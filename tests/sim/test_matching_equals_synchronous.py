@@ -4,8 +4,6 @@ The last stage of these worlds fits nowhere. So nothing is ever locked, every pl
 and the outcome of the distributed deferred acceptance can be compared with the synchronous one.
 """
 
-from __future__ import annotations
-
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping

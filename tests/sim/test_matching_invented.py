@@ -4,8 +4,6 @@ Every volunteer has the view that its roster, what work has proven to it and the
 give it. The invented ones have adverts that claim a seat and great speed; they never speak.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 

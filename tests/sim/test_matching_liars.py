@@ -1,7 +1,5 @@
 """Property 11: some claim to be faster than they are, until their partners have measured them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from protocol.ids import PeerId, Stage

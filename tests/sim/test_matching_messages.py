@@ -1,7 +1,5 @@
 """Properties 6 and 8: silence at rest, bounded messages per event, proposals that make sense."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Properties 3, 5 and 9 on whole swarms: every voluntary move is watched, under churn."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.ids import Stage

@@ -1,7 +1,5 @@
 """Properties 7 and 10 with the full design: after healing there is one matching."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Replicas of a stage are spread over unrelated members, where there are any."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace

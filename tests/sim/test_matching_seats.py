@@ -1,8 +1,6 @@
 """Second seats and single moves in whole swarms: the stages held besides the home, and the
 moves."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Whole swarms of equal machines: even coverage, however they arrive and whatever is lost."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.ids import Stage

@@ -7,8 +7,6 @@ stages (one path), and 1.22 and 1.25 times with three (three paths). At the defa
 steps that is a fiftieth: 0.2 % and 0.5 %.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import mean
 

@@ -1,7 +1,5 @@
 """Three of eight replicas of a stage spoil its rounds at once: the others go on without them."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """One member obstructs its swarm by legal messages: the rest goes on within 15 seconds."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Averaging that takes far longer than computing: large models on slow lines, in virtual time."""
 
-from __future__ import annotations
-
 from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.seats import Parts
 from client.lab.simulate.training import TrainingWorld, WorldConfig

@@ -1,8 +1,6 @@
 """The seat machines train a simulated swarm without faults: to the end, with few messages, at the
 pace of its slowest place; invariants are checked on every commit."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """The arithmetic of the simulator notices what it is there to notice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

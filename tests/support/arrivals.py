@@ -1,7 +1,5 @@
 """Messages of the network tests, and how they arrive."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import trio

@@ -4,8 +4,6 @@ The model is cut into two stages, one replica holds the one beside the audited o
 what the audited member has computed before it contributes, or what it has sent of a microbatch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ caches and cores are shared: only four times its seconds fail it. Fixtures are n
 test, because the tests of a module share them.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """Which cases of many ``make test`` runs; the others are marked ``long``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from itertools import combinations, product
 from typing import Any

@@ -1,7 +1,5 @@
 """Networks that relay, reserve and ask for circuits by hand."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

@@ -1,7 +1,5 @@
 """The command line with a home of its own: as a process, or within the test's."""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

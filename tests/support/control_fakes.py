@@ -1,7 +1,5 @@
 """A provider that stands in for the node, and short socket paths."""
 
-from __future__ import annotations
-
 import os
 
 from client.control.methods import Impossible

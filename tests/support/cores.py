@@ -5,8 +5,6 @@ themselves, as those of pytest-xdist, spend that N times. A copy runs a module a
 fixtures of modules are made once, and sends its reports to the process that forked it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

@@ -1,7 +1,5 @@
 """Commits, promises and electors, in worlds in which nobody forges a vote."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Collection
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Real volunteers on loopback for the end-to-end tests: one command line, many homes."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What effects hold: the messages to peers, the tasks of the worker, the blame."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, TypeVar
 

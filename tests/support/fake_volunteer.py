@@ -4,8 +4,6 @@
 as a node starts its worker.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

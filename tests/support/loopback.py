@@ -1,7 +1,5 @@
 """Types of the fixtures that make networks, hosts and strangers on loopback."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 

@@ -4,8 +4,6 @@ Says ``mapped HOST PORT`` or ``none`` whenever that changes. It listens on the p
 connections, so that others can see whether they get in.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from functools import partial

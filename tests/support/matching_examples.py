@@ -1,7 +1,5 @@
 """Members, stage costs and one peer's machine, for the tests of the matching."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ membership view always arrive in the end, as anti-entropy makes them. The world 
 servers of each stage, and notes the effect of every voluntary change.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

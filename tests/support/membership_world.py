@@ -1,7 +1,5 @@
 """A swarm of ``Membership`` machines over lossy links, with a clock that the test moves."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterable

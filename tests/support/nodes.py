@@ -1,7 +1,5 @@
 """A stand-in for a running node, in a thread of its own, because commands block."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ The liar's machines are real; what it sends others is distorted on its way out. 
 honest ones are counted from then on, in virtual seconds.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable

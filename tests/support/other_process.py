@@ -3,8 +3,6 @@
 Its kernels then round otherwise than ours, as those of another machine do.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 from multiprocessing.connection import Connection

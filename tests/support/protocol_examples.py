@@ -1,7 +1,5 @@
 """Examples that several tests of the protocol share: signers, a manifest, every message type."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import msgspec

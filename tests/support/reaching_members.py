@@ -4,8 +4,6 @@ Each has a real network in a thread of its host's namespace, and the driver of r
 of the node there is only what hands it its messages.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Ports of one part of the training: what it sends and performs is kept."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

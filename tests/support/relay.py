@@ -1,7 +1,5 @@
 """A TCP relay between two networks: it holds, slows or half-closes what passes."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Leaders and members of a round that know nothing but what a test tells them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

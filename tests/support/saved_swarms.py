@@ -1,7 +1,5 @@
 """Swarms that are founded in a test, and checkpoints of them on disk, as replicas write them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tiny swarm of real volunteers on the hosts of a laboratory, watched until it is done."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

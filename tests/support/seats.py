@@ -1,7 +1,5 @@
 """Seats of a test, and views in which everybody serves one version."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Any
 

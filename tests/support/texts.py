@@ -1,7 +1,5 @@
 """Texts as the data folders that are made of them."""
 
-from __future__ import annotations
-
 import tempfile
 from functools import lru_cache
 from pathlib import Path

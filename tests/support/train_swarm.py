@@ -3,8 +3,6 @@
 The matching is a script here: a test says who is assigned what, as the matching's effects would.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,7 +1,5 @@
 """Threads on virtual time: the clock would jump to the next deadlines while all wait for one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

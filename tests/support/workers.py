@@ -1,7 +1,5 @@
 """Workers for the length of a block; afterwards their processes are gone."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 

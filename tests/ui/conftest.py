@@ -1,7 +1,5 @@
 """The clock of the screen is UTC wherever the tests run."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Small made-up snapshots, stages and events for tests of single views."""
 
-from __future__ import annotations
-
 from client.control.snapshot import (
     AuditCounts,
     AuditsView,

@@ -1,7 +1,5 @@
 """A node that a thread plays behind a control socket."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

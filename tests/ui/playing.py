@@ -1,7 +1,5 @@
 """Shows the recorded run to the application, as far as a test wants, without waiting."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, wraps

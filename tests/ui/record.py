@@ -5,8 +5,6 @@ recording is what the third volunteer said of itself from its first answer on. O
 killed that alone holds a stage; it comes back later. Thinned to what changes, to stay small.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import tempfile

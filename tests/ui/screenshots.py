@@ -3,8 +3,6 @@
 Run with ``python -m tests.ui.screenshots``; they go to ``packaging/screenshots/``.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

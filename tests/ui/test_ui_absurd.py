@@ -1,7 +1,5 @@
 """Absurd numbers and words from a node or a recording break no view."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

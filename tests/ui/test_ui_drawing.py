@@ -1,7 +1,5 @@
 """How it is drawn: how often, on which terminals, and whatever the words are."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

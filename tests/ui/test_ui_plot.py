@@ -1,7 +1,5 @@
 """Curves, bars and sparklines."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """The record of a stream of updates, and the values derived from it."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from client.control.snapshot import DrainCostView, HeldOutView

@@ -1,7 +1,5 @@
 """Every tab and every key, against the recorded run."""
 
-from __future__ import annotations
-
 import pytest
 from textual.events import Key
 from textual.widgets import Input

@@ -4,8 +4,6 @@ After a change that is meant: ``UPDATE_SNAPSHOTS=1 pytest tests/ui/test_ui_snaps
 the difference.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

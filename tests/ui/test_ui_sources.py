@@ -1,7 +1,5 @@
 """A live node's socket, with a node that a thread plays."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The interface starts light, without torch, libp2p or trio, and learns what its terminal is."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Words of strangers cannot do anything to the terminal but be read."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

@@ -1,7 +1,5 @@
 """Stages and matching in words."""
 
-from __future__ import annotations
-
 from client.control.snapshot import AmendmentView, MatchesView, SeatMatch
 from client.views import dashboard, matching, words
 from client.views.record import Record

@@ -16,8 +16,6 @@ first that all can reach with it. What is not given stays, but a new rate or sch
 run, and the last rate keeps its share of the highest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from msgspec import to_builtins

@@ -8,8 +8,6 @@ One of another home: VOLUNTEER_HOME=HOME volunteer attach, as volunteer list has
 machine: ssh -t me@lab volunteer attach.
 """
 
-from __future__ import annotations
-
 from client.cli.reach.home import running_home
 from client.cli.reach.running import find_socket
 

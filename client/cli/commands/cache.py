@@ -10,8 +10,6 @@ removed without asking the swarm. Checkpoints and the texts of swarms founded he
 their last copy may be here, and volunteer forget removes those of a swarm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -9,8 +9,6 @@ The first source that has a value wins: flag, VOLUNTEER_* variable, your file, t
 administrator's file, default.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

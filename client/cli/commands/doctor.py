@@ -9,8 +9,6 @@ Look into it before you send it to anybody.
 Ends with 1 if a line says fail.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path

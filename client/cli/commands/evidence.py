@@ -11,8 +11,6 @@ network, or trust in its sender.
 Ends with 1 if a piece of it proves nothing.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

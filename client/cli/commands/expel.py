@@ -10,8 +10,6 @@ Every member learns of it and cuts it off, with all whom it has invited, for the
 The steps that it has worked for stay.
 """
 
-from __future__ import annotations
-
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered, of_node

@@ -8,8 +8,6 @@ Ctrl-C or SIGTERM to volunteer join --headless does the same; a second one ends 
 Asks first where nobody else serves one of your stages, if there is somebody to ask.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -7,8 +7,6 @@ $ volunteer forget my-swarm  # asks where checkpoints would be lost
 Asks first where its checkpoints, or the invitation by which you belong to it, would be lost.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

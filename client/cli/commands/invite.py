@@ -8,8 +8,6 @@ The invite is the only line on stdout. In a private swarm it contains a secret, 
 that made it redeems it, so it has to run, and answers for whoever uses it.
 """
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Annotated

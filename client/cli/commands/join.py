@@ -12,8 +12,6 @@ In a terminal it describes the swarm and its costs, asks once per swarm, starts 
 background and shows it. The volunteer keeps running when the screen or the terminal is closed.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import partial

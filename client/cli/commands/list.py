@@ -10,8 +10,6 @@ opened only the socket is known: root sees all. Those that run in containers are
 that do not run: systemctl list-units --all 'volunteer*'.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace

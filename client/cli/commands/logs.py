@@ -5,8 +5,6 @@ $ volunteer logs -f --level warning  # follow warnings and errors
 $ volunteer logs --since 2h  # the lines of the last two hours
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

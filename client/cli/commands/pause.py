@@ -6,8 +6,6 @@ $ volunteer pause --for 2h --reason "a meeting"  # resume automatically in two h
 It holds over restarts. Others take the work over; nothing that was computed is lost.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Annotated
 

@@ -27,8 +27,6 @@ The flags of the run and the model are those of volunteer create, and so is what
 they do not say: it plans for strangers, with --private for people who trust each other.
 """
 
-from __future__ import annotations
-
 from functools import cache, partial
 from typing import Annotated
 

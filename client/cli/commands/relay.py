@@ -12,8 +12,6 @@ members talk to each other, when and how much. It sees nothing of what they say:
 from end to end, and a relay that changes it, or takes a member's place, is refused.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Annotated
 

@@ -3,8 +3,6 @@
 $ volunteer resume  # now
 """
 
-from __future__ import annotations
-
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered, of_node

@@ -4,8 +4,6 @@ $ volunteer sample "def "  # go on from these words with the newest version
 $ volunteer sample --temperature 0  # the likeliest token each time
 """
 
-from __future__ import annotations
-
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
 from client.cli.terminal.output import print_json, printable, say

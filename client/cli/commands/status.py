@@ -8,8 +8,6 @@ $ volunteer status leaderboard  # who contributed how much to steps closed here
 $ volunteer status --json | jq .loss  # for programs
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Literal
 

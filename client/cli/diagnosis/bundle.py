@@ -4,8 +4,6 @@ A ZIP of small text files: doctor's findings, the settings, the state of running
 of the log. The private key is never read.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import time

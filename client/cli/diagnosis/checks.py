@@ -3,8 +3,6 @@
 A check changes nothing that a first ``join`` would not create, and never raises.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

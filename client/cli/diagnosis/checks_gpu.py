@@ -4,8 +4,6 @@ Cards have the numbers of NVIDIA's driver, as in ``nvidia-smi``. Of AMD's and Ap
 whether they can be used. Whose each is: ``volunteer list`` and ``nvidia-smi``.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

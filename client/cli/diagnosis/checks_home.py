@@ -3,8 +3,6 @@
 They read small files, and of checkpoints the headers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

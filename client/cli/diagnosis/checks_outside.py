@@ -3,8 +3,6 @@
 None sends more than the opening of a connection to remembered members, and none raises.
 """
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterable, Iterator
 from contextlib import suppress

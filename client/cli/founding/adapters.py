@@ -1,7 +1,5 @@
 """The adapters of a model that is fine-tuned with frozen weights, from a founder's choices."""
 
-from __future__ import annotations
-
 from msgspec.structs import replace
 
 from client.cli.founding.options import ModelChoices, refusals, usage

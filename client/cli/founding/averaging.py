@@ -4,8 +4,6 @@ The stages are taken to have the volunteers that they should have, each with a m
 like the founder's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

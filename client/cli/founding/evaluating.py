@@ -1,7 +1,5 @@
 """How a new swarm's versions are evaluated on held-out text."""
 
-from __future__ import annotations
-
 from math import ceil
 
 from model_zoo.datasets.corpus import Corpus

@@ -4,8 +4,6 @@ It says what members could exchange at all. What a machine's memory holds is usu
 and `plan` say that.
 """
 
-from __future__ import annotations
-
 from client.cli.founding.options import usage
 from client.quantities import plural
 from model_zoo.specs.model import ModelSpec

@@ -1,7 +1,5 @@
 """Opens a Hugging Face folder for ``create --from``, and keeps what its stages begin with."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

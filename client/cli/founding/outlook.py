@@ -1,7 +1,5 @@
 """Says before anybody joins how long a run takes, and what memory its stages need."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -4,8 +4,6 @@ A line is what ``--log-format json`` prints. The newest file is ``volunteer.log`
 it becomes ``volunteer.log.1`` and so on, and the oldest goes.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Writes a node's events as log lines: text or JSON on stderr, JSON in a file."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A version counts when every stage has a checkpoint of it. Checkpoints may lie in
 such as those of several volunteers on one machine. Nothing is written.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

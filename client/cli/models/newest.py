@@ -1,7 +1,5 @@
 """Gets the model for ``sample`` and ``export``: from checkpoints on disk, else from the swarm."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The answer of ``volunteer plan``: the ways to train with given machines, and the best of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final

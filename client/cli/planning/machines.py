@@ -4,8 +4,6 @@ Missing values are taken from this machine: its speed is measured; memory and ba
 would offer to a swarm. Imports torch only to measure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

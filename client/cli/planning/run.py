@@ -1,7 +1,5 @@
 """The run that ``volunteer plan`` predicts: a founded swarm's, or one described by flags."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product

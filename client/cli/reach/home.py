@@ -1,7 +1,5 @@
 """This volunteer's folders, settings and identity, as commands need them."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Mapping

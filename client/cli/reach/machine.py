@@ -4,8 +4,6 @@ The kernel's list of sockets has all of them, also those that hang or are anothe
 system has no such list, those of this home and of this machine's services are found.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 If none runs, the error says how and why the newest run of this home ended.
 """
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Iterator, Sequence

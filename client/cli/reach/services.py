@@ -1,7 +1,5 @@
 """Where the volunteers are that services of this machine run."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Parses ``--swarm``: an invite, a ``.swarm`` file, a member's address, or ``-`` for stdin."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -8,8 +8,6 @@ does not touch it. The resolved swarm and settings are passed through a pipe: no
 them, and later changes of their sources have no effect.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

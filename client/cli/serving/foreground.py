@@ -1,7 +1,5 @@
 """Runs the node in this process, with its signals, its log and its supervision."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -5,8 +5,6 @@
 loopback a request has to name this machine: a page in a browser may have a name that leads here.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple

@@ -3,8 +3,6 @@
 A setting that came from a flag or a variable stays: it was chosen for this start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

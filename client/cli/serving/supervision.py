@@ -4,8 +4,6 @@ The protocol of sd_notify(3): datagrams to the socket that ``NOTIFY_SOCKET`` nam
 when nobody reads, nothing happens. Messages sent from the node's own loop prove that the loop runs.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import MutableMapping

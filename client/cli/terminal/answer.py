@@ -1,7 +1,5 @@
 """What a command answers: one document, and the same in words. ``answered`` prints either."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence

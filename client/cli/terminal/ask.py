@@ -1,7 +1,5 @@
 """Asks a person before something is done that cannot be undone."""
 
-from __future__ import annotations
-
 import sys
 
 from client.cli.terminal.output import say

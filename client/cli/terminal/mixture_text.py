@@ -1,7 +1,5 @@
 """Says how often a run reads its data, and of a mixture the share of each part."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from model_zoo.specs.data import DataSpec

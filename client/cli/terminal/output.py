@@ -5,8 +5,6 @@ Names and reasons come from strangers and text from a model. So all text for a t
 cursor, set the title or reverse the reading order.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

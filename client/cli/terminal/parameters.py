@@ -1,7 +1,5 @@
 """Parameters that many commands have."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

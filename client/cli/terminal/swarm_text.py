@@ -1,7 +1,5 @@
 """What a swarm is and takes, in the lines that ``create`` and ``join`` show."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Columns of text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 

@@ -1,7 +1,5 @@
 """Durations as people write them, ``2h`` or ``1h30m``, and times as they read them."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 

@@ -18,8 +18,6 @@ on it, which the caller reads once at the end. Holds no state.
 Shapes: R rows, C channels, N blocks of 128 in all, whole ones for each row.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from hashlib import blake2b

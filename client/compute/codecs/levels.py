@@ -15,8 +15,6 @@ follows the other, and nothing waits for a device.
 Shapes: N numbers, K chunks, S scales of a chunk, M levels on one side.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

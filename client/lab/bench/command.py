@@ -6,8 +6,6 @@ Three parts: the device (multiply-add rate, copy rate, memory), the wire codecs 
 copy, and messages between two processes over loopback. Takes a few seconds; writes nothing.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Run as a module it is the child: it opens a network, prints its address, swallow
 answers requests until its stdin ends.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

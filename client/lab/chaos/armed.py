@@ -3,8 +3,6 @@
 Its workers are started by this module, too, and fail alike.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """The kinds of faults, and the moments at which each can be injected. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args

@@ -13,8 +13,6 @@ continues it; the seconds are only a note for the setter.
 State: the armed failpoints of this process.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -4,8 +4,6 @@ Imports torch. The wire formats are fp32: S8 keeps residuals at each replica, wh
 that two runs would differ by more than the order of sums.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from client.cli.commands.create import write_swarm_file

@@ -7,8 +7,6 @@ and the fault counts as not done. A fault never begins while another is open, no
 healthy replica of its stage (except for ``stage``): it waits, and the report has the waiting time.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

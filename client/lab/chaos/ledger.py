@@ -5,8 +5,6 @@ exactly-once (I1), identity (I2) and one lineage (I5) can be checked from outsid
 begins a new era; a version that an earlier era had made was undone.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

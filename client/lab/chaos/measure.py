@@ -4,8 +4,6 @@ The instant of a fault is the process's own note of it, or the harness's clock; 
 one machine, so all moments are of one clock.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

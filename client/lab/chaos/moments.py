@@ -4,8 +4,6 @@ A user's volunteer has none of this: ``client.lab.chaos.armed`` puts the classes
 of those that they are made from.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar
 

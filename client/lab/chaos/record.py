@@ -1,7 +1,5 @@
 """Reads the volunteers' logs while they write them; their text is bounded."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The report of a pair of runs, as data (``chaos.json``) and as Markdown (``chaos.md``). Pure."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ The paired run is the same with an empty schedule. Observations are collected in
 ``measure`` evaluates them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A schedule does not name a volunteer, because the swarm decides which volunteers
 names the position of the victim among a stage's holders, in the order of their names.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ one in the middle, and ends with a report. Writes only to its output folder and 
 leaves no process behind, even after an error.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Annotated

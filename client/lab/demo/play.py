@@ -1,7 +1,5 @@
 """One run of the demo, from founding to the report. Imports torch."""
 
-from __future__ import annotations
-
 import shutil
 import statistics
 import tempfile

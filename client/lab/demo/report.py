@@ -1,7 +1,5 @@
 """The demo's results, as data and as text: loss, speed, recovery, and the two invariants."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from msgspec import Struct

@@ -4,8 +4,6 @@ It drives processes only through their control sockets and signals, as any user 
 observations; the report evaluates them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 Pure layout plus one writer; all its data comes from the given view.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Mapping, Sequence

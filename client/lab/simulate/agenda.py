@@ -4,8 +4,6 @@ State: the future events, the clock, the seeded source of every random choice. T
 here.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Callable, Hashable

@@ -4,8 +4,6 @@ Whoever is not in a view has ended there, and counts for neither side of a vote:
 when one of them is killed, where a real swarm would roll back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from itertools import count
 from typing import Any

@@ -1,7 +1,5 @@
 """Ends a simulated run that broke an invariant (protocol/SPEC.md, section 2)."""
 
-from __future__ import annotations
-
 
 class InvariantViolation(AssertionError):
     """The run broke an invariant; raised out of a world, the message names the seed."""

@@ -5,8 +5,6 @@ without a single floating point number: a step is applied only if every segment 
 ids exactly once (I1), and equal parameters mean an equal history (I2).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """A simulated volunteer: one seat, one serial worker, and its beliefs about the others."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from client.lab.simulate.electing import UnsplitElector

@@ -4,8 +4,6 @@ State: the agenda, the log and the serial worker of each peer. The worlds built 
 ``chaos``) define the network, the beliefs and the acquisition of a stage.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial

@@ -7,8 +7,6 @@ random time, per lane in order, as on a TCP stream; the others notice a killed p
 each at its own moment.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ interprets the bytes. There are two: ``multisets`` (exact, fast) and ``tensors``
 executor). No state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Protocol
 

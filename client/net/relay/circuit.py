@@ -4,8 +4,6 @@ The usual handshake runs over it from end to end, so the relay sees ciphertext a
 peer's place. State: the stream.
 """
 
-from __future__ import annotations
-
 import trio
 
 from client.net.errors import ConnectionLost, StreamReset

@@ -3,8 +3,6 @@
 Nothing is read beyond a message: what follows may be the bytes of a circuit. No state.
 """
 
-from __future__ import annotations
-
 from typing import Final, Protocol
 
 import trio

@@ -9,8 +9,6 @@ circuits wait for the rate that the owner lends, and behind the tensors of our o
 State: the machine, the shares, and the streams of each request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count

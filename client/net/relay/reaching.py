@@ -5,8 +5,6 @@ A circuit to a peer is dialled like any address; one from a peer is handed to th
 inbound connection.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace

@@ -5,8 +5,6 @@ driver or torch has changed. Bandwidth is the highest rate of the transfers so f
 that of a household before there are any; the owner's limit caps it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from msgspec import Struct

@@ -4,8 +4,6 @@ A stage that is held already goes on training without room: its steps are work, 
 saved yet stays in memory (``stage/saver.py``).
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Final

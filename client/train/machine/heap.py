@@ -8,8 +8,6 @@ collector count it as free. ``malloc_trim`` returns it page by page, within mill
 State: the least resident memory since the last time. Elsewhere than on glibc it does nothing.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ A thin driver: ``client.limits`` decides. It also counts the day's traffic on di
 restart does not begin a new quota. State: today's use, and the traffic counted already.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime

@@ -7,8 +7,6 @@ The caller leaves out small payloads, whose time is mostly latency.
 State: the transfers in flight, and the maximum.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Final
 

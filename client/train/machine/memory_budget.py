@@ -4,8 +4,6 @@ State: the memory of every open stage. A stage that is draining keeps its memory
 because a move is make before break; the next stage waits for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import trio

@@ -5,8 +5,6 @@ only, on battery, quota; or without room on the disk) ends with its cause. ``Tra
 result.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -5,8 +5,6 @@ there is nothing to compute before another volunteer sends a boundary, a gradien
 time counts in which a stage is served. Pure; the clock is handed in.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 from typing import Final, NamedTuple

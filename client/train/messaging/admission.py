@@ -1,7 +1,5 @@
 """Admission to a swarm whose members vouch for those they invite."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from client.train.ports import Ports

@@ -4,8 +4,6 @@ The search is bounded in time. The error lists every attempt and its result, so 
 on it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Runs the machines' ticks: at the next deadline, or when something has changed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import trio

@@ -6,8 +6,6 @@ messages are ignored. Whoever names no swarm is told the manifest in another Hel
 redeemed that way.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field

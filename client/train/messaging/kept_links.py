@@ -5,8 +5,6 @@ has to dial again. So recently lost peers are dialled, and for ever those that t
 the invite names, and those met since, until a record of them arrives. The network applies backoff.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Final

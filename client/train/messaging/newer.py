@@ -3,8 +3,6 @@
 Their word proves nothing, so the owner is told and nothing else follows from it.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Final

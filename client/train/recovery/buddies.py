@@ -9,8 +9,6 @@ buddy's record names the same state. Who names a state and does not give it is n
 while, and no copy replaces the newest one that was due or that the run may be rolled back to.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence

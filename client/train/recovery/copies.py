@@ -6,8 +6,6 @@ checkpoints, under temporary names, until the machine of ``protocol.recovery`` d
 (``History``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass

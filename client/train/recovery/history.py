@@ -5,8 +5,6 @@ decisions: when a new lineage begins, checkpoints of the old one are set aside a
 restarts. Before our line of the run is given up for another one, it fetches that one's state.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Collection

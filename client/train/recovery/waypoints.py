@@ -3,8 +3,6 @@
 ``protocol.waypoints`` decides what is signed and what is certified.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ count before those of other peers with copies. A version counts if it is named f
 hash in a stage is the one that most of the claims with the highest weight name.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

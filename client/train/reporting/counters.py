@@ -1,7 +1,5 @@
 """Counters of the microbatches and rounds of all our seats since the node started."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Literal
 

@@ -4,8 +4,6 @@ In a long run every n-th step is kept; n is a power of two and doubles when ther
 points. When the swarm is rolled back to an earlier version, the steps after it are removed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 State: the event log, the newest progress and the pace. Decides nothing.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import traceback

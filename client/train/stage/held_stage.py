@@ -5,8 +5,6 @@ events to the machine, which decides when the seat is closed and when the stage 
 drained, saved or given back. It knows nothing of other stages held here.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 from collections.abc import Awaitable, Callable

@@ -6,8 +6,6 @@ every stage: its seat hands its work over and closes the step it has counted for
 writes a last checkpoint.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -6,8 +6,6 @@ written a snapshot is skipped (the newcomer asks again) and a checkpoint is writ
 the worker still holds that version by then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal

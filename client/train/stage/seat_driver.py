@@ -5,8 +5,6 @@ of its versions. Tasks pass the seat's gate in the order in which the machine gi
 worker runs them first in, first out: the machines rely on that.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Sequence
 from contextlib import suppress

@@ -3,8 +3,6 @@
 One object per attempt. Only files under their final names outlive it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial

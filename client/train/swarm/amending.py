@@ -4,8 +4,6 @@ Members tell each other all that they know when a link comes up, and what is new
 founder's signature counts. Holds the book (``protocol.amendments.book``) and its file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

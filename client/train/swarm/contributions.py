@@ -5,8 +5,6 @@ microbatches the step has: nobody's word is needed, and nothing is told to other
 once: what a roll-back repeats was counted already. Kept on disk, with the names that members go by.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Final

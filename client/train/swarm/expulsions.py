@@ -4,8 +4,6 @@
 forgets it in membership, and refuses its Hello for the rest of the run (``handshake.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

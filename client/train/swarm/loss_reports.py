@@ -6,8 +6,6 @@ the last stage shows its own loss of a step. All else that is shown is what most
 say.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Final

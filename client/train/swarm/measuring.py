@@ -5,8 +5,6 @@ It sees every message sent and received, passes the relevant ones to the meters 
 matching. It decides nothing. State: the meters, the beliefs, and the times at which work is due.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from functools import partial
 from typing import Final

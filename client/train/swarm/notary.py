@@ -8,8 +8,6 @@ at which a stage is taken, and the steps that we may have voted in are left out.
 State: our newest statements, and the elector.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar

@@ -4,8 +4,6 @@ A change is published at once; bandwidth is rounded, so that it seldom changes. 
 saved beside the identity, and both it and our addresses are looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

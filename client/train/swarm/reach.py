@@ -4,8 +4,6 @@ Every few seconds it looks at this machine's addresses, which change with the ne
 goes into our advert at once, and to the owner in words. State: the machines, and what was told.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Literal

@@ -1,7 +1,5 @@
 """Views of the roster for other machines: by stage for the pipeline, by claim for matching."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress

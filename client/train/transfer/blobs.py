@@ -7,8 +7,6 @@ donors send to each `Download`, which writes verified chunks into a file at thei
 A state travels without the header of its file, which follows from the manifest and its hash.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

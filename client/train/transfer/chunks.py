@@ -9,8 +9,6 @@ and its link, if it is slower than any line that can train.
 State: by peer, the requests that wait and when its chunk was read.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ an offer; adverts are not trusted. Stage 0 can be taken while a member offers da
 offers any, the owner is told what to do, in the same words everywhere.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ Listing reads headers only. A checkpoint is offered only after it was read compl
 that is slow, so it is done once, in a thread, while the node already works.
 """
 
-from __future__ import annotations
-
 import trio
 
 from client.compute.checkpoint import CheckpointInfo, examine, read_info

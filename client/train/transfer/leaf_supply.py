@@ -10,8 +10,6 @@ ask for it.
 samples), and what tasks wait for.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Sizes of the payloads of a run: the state of a stage, boundary tensors, segments."""
 
-from __future__ import annotations
-
 from client.compute.payload import Header
 from client.config import GIB
 from model_zoo.specs.slices import stage_parameters

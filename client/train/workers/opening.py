@@ -1,7 +1,5 @@
 """The manifest in the worker's terms: which stage to open, with what, and whether it fits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product

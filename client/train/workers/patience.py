@@ -4,8 +4,6 @@ A hung worker (a stopped process, a stuck driver) is as dead as a killed one, bu
 reports it as alive. State: the longest time of each kind of task, in seconds.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from protocol.pipeline.effects import Task

@@ -4,8 +4,6 @@ Starting a process takes seconds, so one is started ahead of the next assignment
 processes; their tasks and the consequences of a death concern their borrower.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 

@@ -3,8 +3,6 @@
 Pure; the order is that of `client.compute.requests`.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 from protocol.pipeline.effects import (

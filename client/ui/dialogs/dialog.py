@@ -1,7 +1,5 @@
 """The base of all dialogs: a frame in the middle with lines in it, closed with Escape."""
 
-from __future__ import annotations
-
 from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult

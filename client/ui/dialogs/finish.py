@@ -1,7 +1,5 @@
 """Asks whether to finish, with what that costs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual.events import Key

@@ -1,7 +1,5 @@
 """A fresh invite, to be copied."""
 
-from __future__ import annotations
-
 import shlex
 from typing import ClassVar
 

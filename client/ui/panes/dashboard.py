@@ -1,7 +1,5 @@
 """Dashboard: the run, this machine, the stages, the network, the peers, the events."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from textual.app import ComposeResult

@@ -1,7 +1,5 @@
 """Logs: all events of the node."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from textual.app import ComposeResult

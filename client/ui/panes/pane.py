@@ -1,7 +1,5 @@
 """The interface of every tab: show, filter, open a row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual.containers import Container

@@ -1,7 +1,5 @@
 """Peers: all known peers, and how far each is trusted."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from textual.app import ComposeResult

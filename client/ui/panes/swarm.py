@@ -1,7 +1,5 @@
 """Swarm: the run as a whole, every stage of it, and why ours are ours."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from textual.app import ComposeResult

@@ -4,8 +4,6 @@ Threads wait for the node, never the interface: one for updates, and one for eac
 while no node answers is refused at once and never kept for the next node.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a source tells the interface, piece by piece in order."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

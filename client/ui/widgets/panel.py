@@ -1,7 +1,5 @@
 """A frame that shows as many lines as a view makes for its size."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import zip_longest
 

@@ -1,7 +1,5 @@
 """The base of the widgets: paints lines of toned text in the theme's colours."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from rich.segment import Segment

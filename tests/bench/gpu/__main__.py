@@ -21,8 +21,6 @@ machine with torch and numpy lacks. ``--device cpu --small`` tries the command i
 - ``tests``: the unit tests of the compute worker, on the device.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Steps of a worker beside one PyTorch process that does the same."""
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Where a worker's time goes, and how it is without sending: all that reaches into the worker."""
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """What boundaries add to a middle stage's microbatches."""
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Bytes a parameter of a stage, with and without `--offload`."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

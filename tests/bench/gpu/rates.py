@@ -1,7 +1,5 @@
 """What is installed here, what is missing, and what the device does."""
 
-from __future__ import annotations
-
 import argparse
 import platform
 from importlib import import_module

@@ -3,8 +3,6 @@
 Imports none of the parts: one that cannot be imported fails alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

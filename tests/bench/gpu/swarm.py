@@ -1,7 +1,5 @@
 """Two volunteers, a stage each, on the one device."""
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import random

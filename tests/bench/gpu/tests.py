@@ -1,7 +1,5 @@
 """The unit tests of the compute worker, on the device."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

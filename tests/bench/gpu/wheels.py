@@ -3,8 +3,6 @@
 libp2p names thirty packages, and the client imports a third of them.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib.metadata import packages_distributions, version

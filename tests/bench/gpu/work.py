@@ -1,7 +1,5 @@
 """What is measured: stages with their microbatches and steps; seconds and memory of a device."""
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time

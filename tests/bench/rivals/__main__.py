@@ -5,8 +5,6 @@
 Writes ``rivals.jsonl`` and, from it, ``rivals.md``.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -7,8 +7,6 @@ trainer. Prints a line of JSON: the moments at which steps ended, in monotonic s
 last rank, the losses.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

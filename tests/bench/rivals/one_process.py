@@ -5,8 +5,6 @@
 Prints a line of JSON: the moments at which steps ended, in monotonic seconds, and the losses.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -4,8 +4,6 @@ Contenders take turns; each turn trains the same first steps again and gives the
 of every step but the first.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -3,8 +3,6 @@
 Contenders run one after the other in each round, so a ratio is taken round by round.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path

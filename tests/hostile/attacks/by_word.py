@@ -1,8 +1,6 @@
 """One identity that never does any work: its heartbeats say that it serves a stage, or it shows
 commits that nobody else has voted for."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import msgspec

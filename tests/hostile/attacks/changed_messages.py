@@ -1,8 +1,6 @@
 """Members that do all their work, and say one kind of message otherwise than it is: changed, many
 times over, late or never."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial

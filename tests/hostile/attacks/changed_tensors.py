@@ -1,7 +1,5 @@
 """Members whose tensors are sound on the wire, finite, and not what they have computed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

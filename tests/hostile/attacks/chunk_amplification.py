@@ -1,7 +1,5 @@
 """Requests for more chunks than are read: a few bytes that ask for a gigabyte."""
 
-from __future__ import annotations
-
 import msgspec
 import trio
 

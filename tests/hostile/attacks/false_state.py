@@ -1,7 +1,5 @@
 """A state that is not that of its hash, given to whoever asks a replica for its state."""
 
-from __future__ import annotations
-
 import msgspec
 import trio
 

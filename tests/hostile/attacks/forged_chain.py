@@ -9,8 +9,6 @@ Each identity shows one, again and again to everybody that links with it:
 - *continued*: the honest chain, and then a version signed by the attacker alone.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial

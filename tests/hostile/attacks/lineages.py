@@ -1,7 +1,5 @@
 """Lineages that nobody has made, told by one identity and by members that it invents."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import trio

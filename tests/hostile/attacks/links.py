@@ -1,7 +1,5 @@
 """Many links at once that come and go, say nothing or little, or never end a frame."""
 
-from __future__ import annotations
-
 import trio
 
 from client.train.transfer.state_size import largest_payload

@@ -1,7 +1,5 @@
 """Adverts of invented members that all name one third party's port."""
 
-from __future__ import annotations
-
 import secrets
 import sys
 import time

@@ -6,8 +6,6 @@ and list every honest peer as lost and missing; they report ledgers and ask for 
 are told of over a few links, or hold links that say nothing.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 from functools import partial

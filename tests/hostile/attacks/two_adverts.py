@@ -1,7 +1,5 @@
 """Two adverts with one number: half of the swarm is told one thing of us, half another."""
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -3,8 +3,6 @@
 A distorted message contradicts what its sender has committed to in an audited run; these do not.
 """
 
-from __future__ import annotations
-
 from tests.hostile.attack import Attack
 
 WHAT = {

@@ -1,7 +1,5 @@
 """A virtual clock for volunteers whose files are read and written in threads."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The clock of a node counts on while the machine is suspended."""
 
-from __future__ import annotations
-
 import sys
 import time
 

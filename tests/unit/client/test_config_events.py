@@ -1,7 +1,5 @@
 """The event log: in order, bounded, and honest about what a slow reader missed."""
 
-from __future__ import annotations
-
 from client.events import MAX_PAGE, EventLog, LogLine, StepCommitted
 
 

@@ -1,7 +1,5 @@
 """Settings: precedence, origins, and errors that say what was probably meant."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """Decoders of types that several threads use."""
 
-from __future__ import annotations
-
 import sys
 
 from tests.support.cli_process import apart

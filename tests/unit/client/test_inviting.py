@@ -1,7 +1,5 @@
 """Fresh invites: whom they name, who can use them, and what to say of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast

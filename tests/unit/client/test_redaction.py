@@ -1,7 +1,5 @@
 """Private facts that a report to strangers must not contain."""
 
-from __future__ import annotations
-
 from client.redaction import Redactor
 
 SECRETS = """

@@ -1,7 +1,5 @@
 """Schedules: how they are written, what they allow, and when that changes."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """The options of a TCP connection, by their numbers on each system."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from unittest.mock import Mock

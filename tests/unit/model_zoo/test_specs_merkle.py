@@ -1,7 +1,5 @@
 """The root of a token file's leaves: the shape of the tree, and streams cut anyhow."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Shares of a mixture: exact to within one sample, from a sample's number alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

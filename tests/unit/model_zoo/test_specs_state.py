@@ -1,8 +1,6 @@
 """The layout of a state without torch is that of the modules and the flat buffers, whose views and
 gradients stay in place."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """The order of samples: each window once an epoch, held-out ones never, the same everywhere."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

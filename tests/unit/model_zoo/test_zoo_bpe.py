@@ -1,7 +1,5 @@
 """Byte-pair encoding from a `tokenizer.json`: texts come back, and hostile files are refused."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Conversations as tokens: what is learned of them, and which rows have none."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Data folders: the same tokens however they are built, and every bad input has its words."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import json

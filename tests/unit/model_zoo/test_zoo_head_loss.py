@@ -1,7 +1,5 @@
 """The loss of a head in pieces: what it equals, and what it needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

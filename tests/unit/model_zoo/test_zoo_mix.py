@@ -1,7 +1,5 @@
 """Mixing data folders: the same tokens one behind the other, whole or not at all."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Operations of a token: the formula beside what torch counts."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Hosts by their numbers: which count as one, and which the internet reaches."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.hosts import is_global, is_loopback, kind_of, machine_of, number_of, prefix_of

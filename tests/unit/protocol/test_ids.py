@@ -1,7 +1,5 @@
 """Peer ids: the libp2p spelling, canonical and bounded."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pytest

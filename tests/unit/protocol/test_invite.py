@@ -1,7 +1,5 @@
 """Invites: the three spellings, round trips, and what strangers may write into them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Manifests: canonical, self-consistent, signed by their founder."""
 
-from __future__ import annotations
-
 import json
 from hashlib import blake2b
 

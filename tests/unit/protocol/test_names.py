@@ -1,7 +1,5 @@
 """Nicknames and purposes: which may be shown, and that nothing else is."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

@@ -1,7 +1,5 @@
 """Token buckets: never more than the rate and one burst, of each key and of all together."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A stage's version is the newest one that two members bear out."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.ids import PeerId

@@ -1,7 +1,5 @@
 """The page of figures is what the results say, and new figures take the place of old ones."""
 
-from __future__ import annotations
-
 import msgspec
 
 from tests.bench.figures import PAGE, PROSE, Figure, page, read, replaced

@@ -1,7 +1,5 @@
 """The comparison with one process and PyTorch's pipeline: the same steps for all, and ratios."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from contextlib import nullcontext

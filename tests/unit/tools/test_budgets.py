@@ -1,7 +1,5 @@
 """What every test keeps to: one that takes too much, or skips unexpectedly, fails the run."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

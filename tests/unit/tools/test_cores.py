@@ -1,7 +1,5 @@
 """Tests that run in copies of the process that collected them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

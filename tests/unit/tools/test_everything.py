@@ -1,7 +1,5 @@
 """The lanes of ``make test``: every test is in one of them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Workers that lie: their lies are sound on the wire, and audits see them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,8 +1,6 @@
 """Mutants: the same for the same seed, each one change that still is a program, and no file of the
 product is touched."""
 
-from __future__ import annotations
-
 import ast
 import itertools
 import sys

@@ -1,7 +1,5 @@
 """No test module imports another one, and each has a name of its own."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 python -m client.lab.simulate.chaos --seed N [--count K] [--liar] [--hashes-later]
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

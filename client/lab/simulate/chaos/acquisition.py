@@ -5,8 +5,6 @@ open a seat that observes from the version admitted, fetch that version from a d
 any failure it starts over.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Final

@@ -6,8 +6,6 @@ Checked: no honest volunteer is ever expelled, nobody is Ready for a step with a
 member that it has expelled, and no honest volunteer's segment contradicts what it has committed to.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import partial
 from typing import Final

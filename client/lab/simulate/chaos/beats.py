@@ -5,8 +5,6 @@ seat every second, judges the silence of others, and dials peers without a link.
 A seat's view consists of the linked peers that are not held for dead.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Final
 

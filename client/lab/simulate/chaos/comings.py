@@ -7,8 +7,6 @@ they meet, or after a third one comes for whose line they give up theirs. Nobody
 at a version that a linked member has passed (invariant I5, as people mean it: one model).
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from functools import partial

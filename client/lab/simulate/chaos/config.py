@@ -1,7 +1,5 @@
 """Configuration of a chaos run: the swarm, its speeds, and the number of faults."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Injects faults into the world, as far as its configuration permits them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial

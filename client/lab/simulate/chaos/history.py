@@ -5,8 +5,6 @@ disk, the others' records and the view of the swarm, and performs its decisions.
 disks spread by gossip: immediately to all linked volunteers, and periodically to one of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Final

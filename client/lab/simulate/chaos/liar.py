@@ -20,8 +20,6 @@ one. Equal seeds tell equal lies.
     audits      not in moods: every audit of its own finds a lie
 """
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections import Counter

@@ -6,8 +6,6 @@ late or ahead of earlier ones. Between the parts of a split network nothing arri
 flight wait for healing (as TCP resends them) or are lost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Repeats one run exactly, and reduces its faults to the few that break it."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

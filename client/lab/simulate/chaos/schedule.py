@@ -6,8 +6,6 @@ drawn than injected. Every other fault that takes a volunteer is *aimed*: it wai
 strikes its sender at that moment, in the midst of a round.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 from itertools import chain

@@ -4,8 +4,6 @@
 The whole world (``world``), which consists of those parts, implements these actions.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 
 from client.lab.simulate.chaos.checks import Checks

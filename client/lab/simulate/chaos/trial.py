@@ -4,8 +4,6 @@ The world meets its faults; then all faults end, every stage has to resume and a
 to serve; then the run ends, and once nobody is kept on probation, only heartbeats may be sent (I7).
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from client.lab.simulate.chaos.volunteer import Volunteer

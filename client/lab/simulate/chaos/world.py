@@ -4,8 +4,6 @@ State: the volunteers, the network between them, the facts of every committed ve
 (``trial``) checks the whole run. Equal seeds give equal runs.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from functools import partial

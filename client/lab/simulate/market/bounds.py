@@ -12,8 +12,6 @@ have the same price at the optimum, hence one price per *kind* of stage.
 each serves one stage: there c_vs may be capped at L, because more than L helps no stage to reach L.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@ max-weight scheduling tends to. Rates are integers (micro-microbatches per secon
 exact over any number of changes.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable
 

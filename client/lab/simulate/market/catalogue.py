@@ -1,7 +1,5 @@
 """Every policy by name, and the figures of several in one and the same world."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 

@@ -7,8 +7,6 @@ The ``Fleet`` fetches and serves the stages that the machines assign.
 A change wakes only the machines that it can affect; so thousands fit one process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial

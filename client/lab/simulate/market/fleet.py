@@ -4,8 +4,6 @@ State: downloads in progress, served stages (in ``Capacity``), counts of costs. 
 served stage stays served until it is dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

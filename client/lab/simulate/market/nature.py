@@ -4,8 +4,6 @@ Immutable. Everything is drawn before a policy acts, so policies are compared un
 and the oracle is computed once.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

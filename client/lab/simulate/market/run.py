@@ -4,8 +4,6 @@ Time passes in an ``Agenda``; the throughput is observed at regular moments, so 
 however many events fall between two of them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Computes figures from the observations: shares of the oracle, moves, recoveries. Pure."""
 
-from __future__ import annotations
-
 import numpy as np
 from msgspec import Struct
 

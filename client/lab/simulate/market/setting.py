@@ -9,8 +9,6 @@ asks for, so that the median volunteer is compute-bound with ``HEADROOM`` x as m
 needs. (Cut finer on the same machines, a pipeline would become bound by the network alone.)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from model_zoo.specs.data import DataSpec

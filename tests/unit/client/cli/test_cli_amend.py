@@ -1,7 +1,5 @@
 """``volunteer amend``: by the founder's volunteer, and nobody else."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """Model cards say what is known, and nothing in a name becomes markup."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

@@ -1,7 +1,5 @@
 """The commands that ask a running node, its log or its folders; each also as JSON."""
 
-from __future__ import annotations
-
 import json
 import stat
 import subprocess

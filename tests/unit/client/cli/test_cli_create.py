@@ -1,7 +1,5 @@
 """Founding: from flags to a manifest that every peer accepts."""
 
-from __future__ import annotations
-
 import stat
 from dataclasses import replace
 from pathlib import Path

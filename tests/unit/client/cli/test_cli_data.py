@@ -1,7 +1,5 @@
 """``volunteer data``: builds, verifies and shows; bad input has words and an exit code."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Each thing that can be broken is provoked, and doctor's line names the cause and what to do."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """``volunteer evidence``: proofs are listed and checked without trust in who shows them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Errors and their exit codes: a table of command lines."""
 
-from __future__ import annotations
-
 import io
 import json
 import socket

@@ -1,7 +1,5 @@
 """``volunteer finish``: says what it costs, asks a person, waits until the volunteer is gone."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

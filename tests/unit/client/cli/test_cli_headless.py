@@ -1,7 +1,5 @@
 """Reports of a node without a screen: systemd, Prometheus and its log file."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Quick commands stay quick because they load little: held by the list of loaded modules."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from functools import cache

@@ -1,8 +1,6 @@
 """Texts of strangers reach no terminal raw: control characters are replaced in text and escaped in
 JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

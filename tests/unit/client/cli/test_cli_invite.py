@@ -1,7 +1,5 @@
 """``volunteer invite``, ``status members`` and ``expel``: what a running volunteer answers."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

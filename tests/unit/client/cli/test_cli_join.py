@@ -1,7 +1,5 @@
 """``join`` and ``attach``: consent, the background, and what is shown."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

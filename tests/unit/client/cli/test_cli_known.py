@@ -1,7 +1,5 @@
 """The swarms that a home knows: which one is meant, by which names, and how one is forgotten."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

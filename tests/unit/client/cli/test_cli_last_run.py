@@ -1,7 +1,5 @@
 """Reports of a node that ended: ``status``, ``attach``, ``doctor`` and others."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

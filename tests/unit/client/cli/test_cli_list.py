@@ -1,7 +1,5 @@
 """``volunteer list``: every volunteer of the machine, also one that hangs or is closed."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

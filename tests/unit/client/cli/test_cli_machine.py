@@ -1,7 +1,5 @@
 """A machine that refuses: users without a home, folders of others, no room, no open output."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

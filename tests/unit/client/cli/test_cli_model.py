@@ -1,7 +1,5 @@
 """The newest whole model: found among checkpoints good and bad, sampled from and exported."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What a founder is told before anybody joins: epochs, time, memory, and what to do about them."""
 
-from __future__ import annotations
-
 import re
 
 from msgspec import structs

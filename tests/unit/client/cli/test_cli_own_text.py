@@ -1,7 +1,5 @@
 """A founder's own text: kept in the founder's home, whatever becomes of the file."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

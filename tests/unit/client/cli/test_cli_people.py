@@ -1,7 +1,5 @@
 """Names, the leaderboard and what a model is for, in commands that show people."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

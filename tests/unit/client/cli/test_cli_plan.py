@@ -1,7 +1,5 @@
 """``volunteer plan``: machines from flags and tables, the answer, and mistakes explained."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Presets have the published shapes, and say how many stages they need."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """Limits that change in the configuration file while a volunteer runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

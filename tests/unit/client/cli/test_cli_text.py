@@ -1,7 +1,5 @@
 """Words and figures for people; nothing a stranger named may drive the terminal."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The owner's limits inside a worker: its memory, and its share of the computing time."""
 
-from __future__ import annotations
-
 import resource
 import sys
 

@@ -4,8 +4,6 @@ Together they compute the gradient of the uncut model, and every recomputation h
 the tokens that the first pass had.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

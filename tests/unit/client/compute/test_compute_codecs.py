@@ -1,7 +1,5 @@
 """What holds of every wire codec: its bytes stay, poison is not sent, hostile bytes are refused."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import struct

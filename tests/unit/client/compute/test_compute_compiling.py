@@ -1,7 +1,5 @@
 """Blocks are compiled when a stage is opened, compared, or left; and have the same numbers."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The device that is chosen; torch's own predicates stand in for GPUs that are not here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

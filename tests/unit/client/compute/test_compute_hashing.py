@@ -1,7 +1,5 @@
 """The hash of a version: its definition, and that passes go on while it is computed."""
 
-from __future__ import annotations
-
 import hashlib
 import threading
 from itertools import pairwise

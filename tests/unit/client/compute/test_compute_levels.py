@@ -1,7 +1,5 @@
 """Vectors in two, three and four bits: what is lost, what is sent, and what is refused."""
 
-from __future__ import annotations
-
 import math
 import struct
 from itertools import pairwise

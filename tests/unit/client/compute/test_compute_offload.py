@@ -1,7 +1,5 @@
 """Vectors in a GPU's host memory: the same bits as without."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

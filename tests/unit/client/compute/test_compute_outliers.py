@@ -1,7 +1,5 @@
 """Tensors far from the usual size are refused before a pass runs on them; honest ones never are."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

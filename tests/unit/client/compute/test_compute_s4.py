@@ -1,7 +1,5 @@
 """Boundary tensors in four bits: what is lost, by which chance, and what is refused."""
 
-from __future__ import annotations
-
 import math
 import struct
 

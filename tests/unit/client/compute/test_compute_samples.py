@@ -1,7 +1,5 @@
 """Samples by the number of a microbatch: read alike everywhere, or refused in words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Short of memory: fewer sequences at once, the same sums, and a clear word when none fits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

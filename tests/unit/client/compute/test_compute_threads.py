@@ -3,8 +3,6 @@
 I2: after the broadcast every replica ends with the same bits, however many threads each has.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Requests as a table: what goes in, which error or result comes out."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The control server on a real Unix socket, against clients that behave badly."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Failpoints: read strictly, met once, noted before they act, and nothing at all when off."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The relay on real sockets: it passes, loses, delays and slows, in one direction or both."""
 
-from __future__ import annotations
-
 import os
 import socket
 import time

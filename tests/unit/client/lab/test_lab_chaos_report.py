@@ -1,7 +1,5 @@
 """From recorded logs to figures: the costs of faults are derived from observations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The kinds of faults and their schedule: strict names, replayable draws."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

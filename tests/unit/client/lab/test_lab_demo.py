@@ -1,7 +1,5 @@
 """The demo's decisions and screen, without processes: its folder, its victim, its judgement."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

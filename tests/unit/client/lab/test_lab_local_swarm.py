@@ -1,7 +1,5 @@
 """Volunteers as child processes: watched, killed with their workers, always reaped."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """``volunteer simulate``: figures on stdout, the same for the same seed; mistakes are explained."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The cores that a process may use: control groups, topology, affinity."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The decision whether stages may be held: every reason, and until when."""
 
-from __future__ import annotations
-
 from datetime import date, datetime, timedelta
 from pathlib import Path
 

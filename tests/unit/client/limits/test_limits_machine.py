@@ -1,7 +1,5 @@
 """The limits' view of this machine: idleness and battery."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from types import SimpleNamespace

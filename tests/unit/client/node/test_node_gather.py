@@ -1,7 +1,5 @@
 """Copying the model out of a swarm: versions and donors come from the signed records."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace as replaced
 from pathlib import Path

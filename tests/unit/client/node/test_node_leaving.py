@@ -1,7 +1,5 @@
 """Leaving while the disk does not take a state that nobody else has."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import pytest

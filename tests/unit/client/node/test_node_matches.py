@@ -1,7 +1,5 @@
 """What a status says of a running matching: seats, stages, reasons."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

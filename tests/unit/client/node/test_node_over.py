@@ -1,7 +1,5 @@
 """A node that is asked to end does so, whatever its members advertise."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Who relays and who needs a relay, by what the network has seen."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Limits that the owner changes while a node runs reach all that keep them."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

@@ -1,7 +1,5 @@
 """What a node looks at before it opens anything."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

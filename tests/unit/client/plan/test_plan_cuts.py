@@ -1,7 +1,5 @@
 """How a plan deals machines out, and its preference among several cuts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

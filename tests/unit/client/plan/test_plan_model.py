@@ -1,7 +1,5 @@
 """The efficiency model against cases reckoned by hand, and what must hold for every swarm."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

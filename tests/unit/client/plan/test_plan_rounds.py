@@ -1,7 +1,5 @@
 """Local rounds: the time of a round by hand, its length, and the price in learning."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Boundaries: stored bytes come back from memory or disk, within both budgets."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

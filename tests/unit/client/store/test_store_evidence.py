@@ -1,7 +1,5 @@
 """Numbers and marks on disk: damage is told apart from nothing, and no number comes twice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Atomic files, folders, checkpoints and remembered swarms."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -1,7 +1,5 @@
 """The identity file: private, whole, one per folder, one process at a time."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

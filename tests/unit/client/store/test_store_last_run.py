@@ -1,7 +1,5 @@
 """The record of how a home's newest run ended."""
 
-from __future__ import annotations
-
 import errno
 import os
 import time

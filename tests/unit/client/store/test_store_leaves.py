@@ -1,7 +1,5 @@
 """Leaves on disk: proven when they are read, within a budget."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random

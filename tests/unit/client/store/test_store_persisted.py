@@ -1,7 +1,5 @@
 """Records on disk: damage is told apart from nothing, and is neither overwritten nor told twice."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

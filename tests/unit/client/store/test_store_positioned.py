@@ -1,7 +1,5 @@
 """A file whose parts are written in any order: holes, and a disk that takes little at a time."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Tests of this folder run on virtual time, but those that are marked ``trio(run=trio.run)``."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -4,8 +4,6 @@
 sums differs, within 1e-5 of a loss for 20 steps and 1e-3 later.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Swarms of real engines in which a member signs one contribution and sends another one."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

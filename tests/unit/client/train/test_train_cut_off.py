@@ -1,7 +1,5 @@
 """A replica that its neighbours have cut off cannot decide with its sibling alone."""
 
-from __future__ import annotations
-
 from tests.support.train_swarm import open_swarm
 
 

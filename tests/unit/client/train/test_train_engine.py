@@ -1,7 +1,5 @@
 """The engine between the membership, the matching and the seats."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

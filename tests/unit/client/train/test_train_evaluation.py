@@ -1,7 +1,5 @@
 """Held-out losses of a swarm while it trains: exact, of a named version, and in nobody's way."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

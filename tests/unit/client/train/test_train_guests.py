@@ -1,7 +1,5 @@
 """Links have places of their own for those that work has proven, and for no others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

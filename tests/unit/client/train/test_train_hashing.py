@@ -1,7 +1,5 @@
 """A swarm whose stages are too large for a version's hash to come with the version itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

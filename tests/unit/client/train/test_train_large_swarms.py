@@ -1,7 +1,5 @@
 """Swarms in which nobody is linked with everybody: as those of more than 64, only smaller."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

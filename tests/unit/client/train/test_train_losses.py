@@ -1,7 +1,5 @@
 """The loss that volunteers are shown when a replica of the last stage lies about its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

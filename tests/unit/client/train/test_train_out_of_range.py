@@ -1,8 +1,6 @@
 """Tensors that are malformed, far too large or too small, and training that diverges: no process
 ends for it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

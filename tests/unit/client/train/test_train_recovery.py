@@ -1,7 +1,5 @@
 """Volunteers vanish: the successor, its state, and the course of the run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

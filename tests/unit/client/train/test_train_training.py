@@ -1,8 +1,6 @@
 """Pausing within a process: stages are given up in order and held again, and every step stays
 exact."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import cast
 

@@ -1,7 +1,5 @@
 """A compute worker dies or runs out of memory: the seat serves again, with a sibling's state."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, NoReturn
 

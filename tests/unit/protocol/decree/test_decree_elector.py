@@ -1,7 +1,5 @@
 """What an elector votes for, and what it never does after that."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -1,7 +1,5 @@
 """Proofs that an author contradicts itself, and records that prove nothing."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """A convicted member is expelled; proofs spread to every link once, within bounds."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol import verdicts

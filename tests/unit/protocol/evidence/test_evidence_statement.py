@@ -1,7 +1,5 @@
 """The statements of plans and Readys, and conflicts between two of one author."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from msgspec.structs import replace

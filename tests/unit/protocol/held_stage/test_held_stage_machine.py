@@ -1,7 +1,5 @@
 """A held stage: every state with every event, its deadlines, and what it says that it waits for."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.errors import LocalProtocolError

@@ -1,7 +1,5 @@
 """Signed bodies: one encoding per meaning, and nothing absurd can be said."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

@@ -1,7 +1,5 @@
 """Prefix cover: the properties that make deferred acceptance stable and order-independent."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

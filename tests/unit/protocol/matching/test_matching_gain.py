@@ -1,7 +1,5 @@
 """The one rule of changes: coverage, then redundancy, then the level of the stages concerned."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

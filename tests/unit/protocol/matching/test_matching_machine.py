@@ -1,7 +1,5 @@
 """The composition of one peer: stewardship, belief in postings, misuse, and its own API."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """What relates two members: a prefix of their addresses, or the branch that vouched for them."""
 
-from __future__ import annotations
-
 from protocol.matching.relatives import mark_of_host, mark_of_path
 from tests.support.matching_examples import peer
 

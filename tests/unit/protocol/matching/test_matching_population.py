@@ -1,7 +1,5 @@
 """Views that evolve: a view does not depend on its history."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median_low

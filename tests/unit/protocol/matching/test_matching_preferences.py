@@ -1,7 +1,5 @@
 """Fixed-point preferences: close to the formulas, bounded, and the same everywhere."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

@@ -1,7 +1,5 @@
 """Levels after dual homing: the split of time is the best one, and says what it reaches."""
 
-from __future__ import annotations
-
 import itertools
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """One steward, message by message: answers, idempotence, leases, and hostile bodies."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

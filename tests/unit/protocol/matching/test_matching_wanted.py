@@ -1,7 +1,5 @@
 """A needy stage calls one volunteer after the other; a volunteer comes if its own view agrees."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.ids import Stage

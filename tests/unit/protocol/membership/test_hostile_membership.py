@@ -1,7 +1,5 @@
 """The whole membership machine against anything that parses: it survives and believes nothing."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Failure detector: 5 s dead, and our own sleep is nobody else's fault."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.ids import PeerId

@@ -1,7 +1,5 @@
 """Anti-entropy: everybody learns everything, whatever is lost, and then falls silent."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Held-out records: the median of several counts, and one alone is one member's claim."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.ids import PeerId

@@ -1,7 +1,5 @@
 """Measured records: what they may say."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

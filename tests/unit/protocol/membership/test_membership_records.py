@@ -1,7 +1,5 @@
 """The record store: only verified and newer records, fair and bounded when it is full."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec

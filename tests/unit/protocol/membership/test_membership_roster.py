@@ -1,7 +1,5 @@
 """The view of the swarm: the live members, their stages, the links to keep, and the reasons."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

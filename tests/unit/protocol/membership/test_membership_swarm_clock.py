@@ -1,7 +1,5 @@
 """Whose clock counts: a wrong one does not train, and one that lies decides nothing for others."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.limits import MAX_CLOCK_OFFSET_S

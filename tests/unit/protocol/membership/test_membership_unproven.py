@@ -1,7 +1,5 @@
 """Members that work has not proven decide nothing, and are told of new versions later."""
 
-from __future__ import annotations
-
 from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.wire.messages import Heartbeat

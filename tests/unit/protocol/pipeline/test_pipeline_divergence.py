@@ -1,7 +1,5 @@
 """Passes whose numbers run away: a neighbour's tensor is at fault, or training has diverged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

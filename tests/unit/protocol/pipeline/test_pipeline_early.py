@@ -1,7 +1,5 @@
 """Boundaries of the next step are kept until it begins; nothing of it is computed before."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.pipeline.effects import ForwardTask, Outcome, Task

@@ -1,7 +1,5 @@
 """A replica's memory of closed steps is bounded, for any view of the neighbouring stages."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.pipeline.effects import DropStep

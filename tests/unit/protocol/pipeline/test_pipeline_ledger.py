@@ -1,7 +1,5 @@
 """Ledgers on the wire: bitmaps of one step, and nothing else."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The sets and bitmaps of a step's microbatches say what their phases say, whatever happens."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from hypothesis import given

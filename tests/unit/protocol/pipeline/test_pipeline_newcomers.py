@@ -1,7 +1,5 @@
 """Newcomers: the share of a step that members get before their work was audited."""
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Choosing the next hop: shares follow speed, failures cost their own peer only."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import replace

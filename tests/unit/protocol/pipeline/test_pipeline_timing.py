@@ -1,7 +1,5 @@
 """Durations and waits: generous at first, then as measured, always bounded."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

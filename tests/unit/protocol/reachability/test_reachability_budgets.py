@@ -1,7 +1,5 @@
 """How often peers may speak, have us dial them back, and have us punch."""
 
-from __future__ import annotations
-
 from protocol.ids import PeerId
 from protocol.reachability.budgets import (
     DIALS,

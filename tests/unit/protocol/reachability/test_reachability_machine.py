@@ -1,7 +1,5 @@
 """Reachability: what probers say of our addresses, on virtual time."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

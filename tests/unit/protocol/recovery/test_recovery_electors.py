@@ -1,7 +1,5 @@
 """The electors of the latest decrees say whether the run has gone on, and where."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The records that decide where the run continues: counted work, within possible versions."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rolling back together, resuming, and following the right lineage."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 

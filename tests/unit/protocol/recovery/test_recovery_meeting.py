@@ -1,7 +1,5 @@
 """Two lines of one run meet: which stands, and how the other one is given up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import permutations

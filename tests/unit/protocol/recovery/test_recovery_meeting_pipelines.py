@@ -1,7 +1,5 @@
 """Lines of a run of several stages meet: no member has worked with all of its own line."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key

@@ -1,7 +1,5 @@
 """Where a member that nobody can dial keeps its reservations."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pytest

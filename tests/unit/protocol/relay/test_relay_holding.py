@@ -1,7 +1,5 @@
 """A slow circuit holds little, a fast one fills its line, and none stands still."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import pytest

@@ -1,7 +1,5 @@
 """The messages about circuits, and the addresses that name a relay."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The relay's machine as tables: who is refused and why, what ends when, what is bounded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

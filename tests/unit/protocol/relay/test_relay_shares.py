@@ -1,7 +1,5 @@
 """How a relay's rate is shared: by prefix, then by member, whatever they send and by what."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
 

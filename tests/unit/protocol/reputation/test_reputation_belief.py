@@ -1,7 +1,5 @@
 """The partners' joint evaluation: medians, agreement, and the small influence of a few."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

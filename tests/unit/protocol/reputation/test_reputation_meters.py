@@ -1,7 +1,5 @@
 """The meters: service rates from ledgers and traffic, in simulated time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 

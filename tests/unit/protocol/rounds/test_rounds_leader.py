@@ -1,7 +1,5 @@
 """The leader: plans only what is complete, and proposes only what all agree on."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A member of a round: contributes exactly what the plan counts, applies what is committed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

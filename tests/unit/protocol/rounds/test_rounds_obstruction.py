@@ -1,7 +1,5 @@
 """For whom a replica says that it waits, and from when on."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.ids import PeerId

@@ -1,7 +1,5 @@
 """The side that may close a step when the swarm is split."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Shards: they cut the gradient, and no split makes the slowest uplink faster."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

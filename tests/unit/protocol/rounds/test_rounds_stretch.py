@@ -1,7 +1,5 @@
 """How much farther than the mean of a local round a version goes."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.rounds.stretch import stretch

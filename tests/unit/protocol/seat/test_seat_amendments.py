@@ -1,7 +1,5 @@
 """A seat and the founder's amendments: what it follows, passes on, and refuses."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec import structs
 

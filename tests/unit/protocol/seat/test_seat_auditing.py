@@ -1,7 +1,5 @@
 """What a seat signs of its own contribution, what it audits, and whom it charges."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import partial
 

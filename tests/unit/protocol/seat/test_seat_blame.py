@@ -1,7 +1,5 @@
 """Whom a seat names as holding its step up."""
 
-from __future__ import annotations
-
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.contacts import Contacts
 from protocol.pace import LOST_S

@@ -1,8 +1,6 @@
 """A replica that is behind its siblings asks for the commit of its step, whose votes prove it; one
 that cannot catch up takes its stage anew."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

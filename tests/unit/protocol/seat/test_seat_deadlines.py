@@ -1,7 +1,5 @@
 """What a seat waits for within a step: the newest plan."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.pipeline.place import Place

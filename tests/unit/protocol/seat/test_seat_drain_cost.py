@@ -1,7 +1,5 @@
 """The costs of leaving, reported beforehand."""
 
-from __future__ import annotations
-
 from protocol.ids import PeerId
 from protocol.seat.drain_cost import DrainCost, drain_costs, is_ending
 from protocol.view import Replica, SwarmView

@@ -1,7 +1,5 @@
 """A seat that leaves, and whose messages are whose when one volunteer holds two stages."""
 
-from __future__ import annotations
-
 from protocol.effects import Send
 from protocol.pipeline.effects import ForwardTask, Outcome
 from protocol.pipeline.place import Place

@@ -1,8 +1,6 @@
 """A seat's memory of later rounds: enough to follow them, bounded, and from each sender only its
 own."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.ids import PeerId, peer_id_from_key

@@ -1,7 +1,5 @@
 """After a roll-back, messages of the time before change nothing."""
 
-from __future__ import annotations
-
 from protocol.ids import peer_id_from_key
 from protocol.pipeline.effects import Keep
 from protocol.pipeline.place import Place

@@ -1,7 +1,5 @@
 """Held-out evaluation: which replicas are on a path, what they take from whom, when they stop."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A member is expelled while its round is open: its contribution is in no sum from then on."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

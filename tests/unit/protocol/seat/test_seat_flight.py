@@ -3,8 +3,6 @@
 The way: seconds that one takes alone, and a narrowest place that lets one pass per ``tau`` seconds.
 """
 
-from __future__ import annotations
-
 import heapq
 
 import pytest

@@ -1,7 +1,5 @@
 """What replicas beside us gave us is compared with what they have committed to."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S

@@ -1,7 +1,5 @@
 """A version's hash comes later than the version: work goes on, and what needs the hash waits."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.ids import peer_id_from_key

@@ -4,8 +4,6 @@ Frames and fields are tested where they are parsed; here every message is well-f
 is not: wrong steps, other stages' numbers, plans of impostors, bitmaps of foreign ids, replays.
 """
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given, settings

@@ -4,8 +4,6 @@ The tests count lines executed and bytes allocated per message in large and in s
 are the same on every machine. Once a microbatch took 14 times as much, and a plan 60 times.
 """
 
-from __future__ import annotations
-
 import sys
 import tracemalloc
 from collections.abc import Callable

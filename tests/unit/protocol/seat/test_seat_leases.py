@@ -1,7 +1,5 @@
 """Leases: every id is with one holder or free, whoever asks, dies or takes over."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass

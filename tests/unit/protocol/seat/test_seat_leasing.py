@@ -1,8 +1,6 @@
 """Leases of a seat: one step at a time, its share of what keeps the swarm busy, and nothing twice
 when another one leads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

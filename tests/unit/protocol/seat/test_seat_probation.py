@@ -1,8 +1,6 @@
 """Probation: replicas that nobody here has worked with count for little, and a crowd of them for
 no more."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from msgspec import structs

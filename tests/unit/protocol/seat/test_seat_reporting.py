@@ -1,7 +1,5 @@
 """Who is told our ledger, when, and when again."""
 
-from __future__ import annotations
-
 from protocol.pace import LOOK_S
 from protocol.pipeline.microbatches import Phase, StepWork
 from protocol.seat.reporting import AGAIN_S, Reporting

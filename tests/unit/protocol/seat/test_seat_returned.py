@@ -1,7 +1,5 @@
 """Whether the stage before has all gradients of a step: what counts."""
 
-from __future__ import annotations
-
 import pytest
 
 from protocol.pipeline.place import Place

@@ -1,7 +1,5 @@
 """What a member shows to auditors: everything to honest ones, and to greedy ones not much more."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Peers set aside: by our own judgement between two siblings, or by following that of others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The keepers of checkpoint copies."""
 
-from __future__ import annotations
-
 from protocol.ids import PeerId
 from protocol.transfer.buddy import buddy, kept_by
 from protocol.view import Replica, SwarmView

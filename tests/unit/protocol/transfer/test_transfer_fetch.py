@@ -1,7 +1,5 @@
 """Fetching a blob: every chunk once, from whoever has it; liars are found at their first bytes."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

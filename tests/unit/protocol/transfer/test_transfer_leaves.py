@@ -1,7 +1,5 @@
 """Fetching leaves: what is urgent first, from whoever has it; a wrong one costs its giver."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,7 +1,5 @@
 """Chains of vouches: proofs of membership in a swarm."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import msgspec

@@ -1,7 +1,5 @@
 """The register: admission by an invite, and the effects of an expulsion."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

@@ -2,8 +2,6 @@
 
 Records and links are delivered at once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 

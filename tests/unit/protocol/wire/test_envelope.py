@@ -1,7 +1,5 @@
 """Signatures hold for exactly one signer, kind, body and swarm."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Framing: every way to cut the bytes gives the same frames; every bad length is refused early."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 

@@ -1,7 +1,5 @@
 """Every message type x malformed, truncated, oversized, wrongly typed: refused, never a crash."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings

@@ -1,7 +1,5 @@
 """Sizes: the largest legal messages fit their header."""
 
-from __future__ import annotations
-
 from model_zoo.specs.state_hash import DIGEST_BYTES
 from protocol import limits
 from protocol.transfer.blob import Blob

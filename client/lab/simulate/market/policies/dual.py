@@ -1,7 +1,5 @@
 """Dual homing on top of another policy: the faster volunteers also hold an adjacent stage."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from client.lab.simulate.market.policies.joining import ByValue, gain

@@ -1,7 +1,5 @@
 """Policies that place newcomers and never move volunteers: random, weakest stage, best value."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from client.lab.simulate.market.nature import Floats

@@ -6,8 +6,6 @@ after it until nobody wants to; it moves if the present throughput is below a th
 of the imagined swarm.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from client.lab.simulate.market.nature import Ints

@@ -4,8 +4,6 @@
 and the resulting loads, exact and without delay. It shows no crash before it is detected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """What this machine is measured to compute, and when it is measured again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """A disk that takes no state, or gives none for a while: the node goes on trying, or pauses."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Freed memory goes back to the system, whatever was allocated after it."""
 
-from __future__ import annotations
-
 import platform
 import sys
 

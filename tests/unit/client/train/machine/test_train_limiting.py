@@ -1,7 +1,5 @@
 """The driver of the owner's conditions: it holds, releases, counts, and survives a restart."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Our own line, measured by transfers in simulated time."""
 
-from __future__ import annotations
-
 import pytest
 
 from client.train.machine.line_meter import LineMeter

@@ -1,7 +1,5 @@
 """The memory of one machine, shared by the stages it holds."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 import trio.testing

@@ -1,7 +1,5 @@
 """The owner's pause outlives the process and ends at its time; holds come and go beside it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import trio

@@ -1,7 +1,5 @@
 """What a volunteer does with its time, step by step."""
 
-from __future__ import annotations
-
 import pytest
 
 from client.train.machine.time_spent import LEAST_STEPS, WINDOW_S, TimeSpent

@@ -1,7 +1,5 @@
 """Finding the swarm: a former member may come back first, a stranger needs a member."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

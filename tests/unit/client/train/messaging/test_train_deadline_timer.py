@@ -1,7 +1,5 @@
 """The frequency of ticks: soon after a message, but not once for each of many."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """A peer of another protocol is refused at once; both sides learn which program is older."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import cast
 

@@ -1,7 +1,5 @@
 """The peers that a volunteer dials: its neighbours, recently lost ones, and those it met before."""
 
-from __future__ import annotations
-
 from client.train.messaging.kept_links import MAX_MET, KeptLinks
 from protocol.address import Address
 from protocol.membership.roster import Roster

@@ -1,7 +1,5 @@
 """What members say of newer programs is told, and nothing follows from it."""
 
-from __future__ import annotations
-
 import pytest
 
 from client.train.messaging.newer import MAX_MEMBERS, NewerPrograms

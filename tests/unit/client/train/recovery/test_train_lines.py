@@ -1,7 +1,5 @@
 """Two that trained apart meet: one fetches the other's state before it gives up its own steps."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Members certify versions while they train; a newcomer begins with what the chain says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import trio

@@ -1,7 +1,5 @@
 """What our seats have done in all, and when a recovery begins and is over."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from client.events import RecoveryEvent

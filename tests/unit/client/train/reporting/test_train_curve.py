@@ -1,7 +1,5 @@
 """The loss curve that a node remembers: bounded, thinned evenly, kept."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The node's reports: its present errors, its progress and pace."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

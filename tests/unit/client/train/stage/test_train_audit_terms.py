@@ -1,7 +1,5 @@
 """What a seat's audits go by follows from the run."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Leaving in order: nobody has anything to recover, and the last state lies on the disk."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

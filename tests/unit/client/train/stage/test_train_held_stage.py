@@ -1,7 +1,5 @@
 """One held stage between its machine and everything else, event by event."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from types import SimpleNamespace

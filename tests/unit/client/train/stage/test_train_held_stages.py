@@ -1,7 +1,5 @@
 """Several stages at one volunteer: nothing is lost, nothing counted twice, whoever holds what."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import AsyncMock, Mock

@@ -1,7 +1,5 @@
 """Saving: a newcomer that must wait, and a disk that fails and then works again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """What a seat asks for is done by the worker, the network or its owner, and comes back to it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

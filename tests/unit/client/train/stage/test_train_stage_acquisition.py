@@ -1,7 +1,5 @@
 """Taking a stage when our own file is no good, or when somebody lies to a newcomer."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Amendments among real engines: told, kept on disk, applied; only the founder's count."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A volunteer whose clock is wrong does not train, says why, and begins once it is right."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import cast
 

@@ -1,8 +1,6 @@
 """Who contributed, over real engines and seats: whoever has closed all steps counts all work, each
 version once, over restarts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from client.store.persisted import Persisted

@@ -1,7 +1,5 @@
 """A signer of two adverts with one number is expelled everywhere, for good, and on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """Partners are measured by their messages; the matching believes what most of them say."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

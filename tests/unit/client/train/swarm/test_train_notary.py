@@ -1,7 +1,5 @@
 """A volunteer signs what decides a round, and never against itself, over its processes, too."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What we say of ourselves: at once what others plan by, and the rest with the next renewal."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import Mock

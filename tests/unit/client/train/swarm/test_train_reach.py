@@ -1,7 +1,5 @@
 """The driver of reachability: whom it tells, whom it asks, and what the owner reads."""
 
-from __future__ import annotations
-
 import pytest
 import trio
 

@@ -1,7 +1,5 @@
 """The seats' and the restore machine's views of the roster, in swarms too large for a full mesh."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """The loss that is shown is one that most vouch for: one liar changes nothing of it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Chunks that peers ask for and do not take: their costs, and the service of others."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import cast
 

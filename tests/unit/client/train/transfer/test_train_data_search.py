@@ -1,7 +1,5 @@
 """The search for the training text, question by question."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

@@ -1,7 +1,5 @@
 """A download over a slow line takes as long as it takes, and ends when nothing comes any more."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Which files on disk count as checkpoints of a swarm."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

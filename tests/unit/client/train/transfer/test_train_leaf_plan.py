@@ -1,7 +1,5 @@
 """Which leaves the first stage wants, and when: by the samples that come next."""
 
-from __future__ import annotations
-
 import errno
 import threading
 from pathlib import Path

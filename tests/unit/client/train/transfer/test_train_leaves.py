@@ -1,7 +1,5 @@
 """Token data, leaf by leaf: who has not the whole fetches what it needs, and trains the same."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The manifest determines the largest payload of a run."""
 
-from __future__ import annotations
-
 import itertools
 
 import msgspec

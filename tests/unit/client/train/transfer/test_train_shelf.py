@@ -1,7 +1,5 @@
 """A volunteer's service: files while it may, a reason while its owner forbids it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

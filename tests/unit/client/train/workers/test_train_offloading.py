@@ -1,7 +1,5 @@
 """Where vectors are offloaded to, and when, and what several devices may share."""
 
-from __future__ import annotations
-
 from dataclasses import replace as replaced
 from typing import Any
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """The patience with a worker: long at first, then by the time of the same kind of task."""
 
-from __future__ import annotations
-
 from client.train.workers.patience import AT_LEAST_S, TIMES_THE_LONGEST, UNKNOWN_S, Patience
 from protocol.pipeline.effects import BackwardTask, ForwardTask
 

@@ -1,7 +1,5 @@
 """Tasks on their way to the workers: in order, one stage at a time, without waiting when alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The payloads of tasks: where data is packed, every stage after the first gets the tokens."""
 
-from __future__ import annotations
-
 import pytest
 
 from client.train.workers.tasks import results, sources
