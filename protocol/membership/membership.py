@@ -93,7 +93,8 @@ class Membership:
         self._next_refresh: float | None = None
 
     def describe(self, advert: Advert, now: float, wall: float) -> list[MembershipEffect]:
-        """Enter the swarm, or change our advert. From now on we count as awake, even without links.
+        """Enter the swarm, change our advert, or leave by one that says so. From the first on we
+        count as awake, even without links.
 
         Args:
             advert: our capacity, limits and addresses; ``serves`` is taken from ``set_seats``.
@@ -147,15 +148,6 @@ class Membership:
             effects += self._tell({peer for peer in near if not self.is_new(peer)}, now)
         if _places(before) != _places(self._seats):
             effects += self._readvertise(now, wall)
-        return effects
-
-    def leave(self, now: float, wall: float) -> list[MembershipEffect]:
-        """Leave the swarm: publish the last advert."""
-        if self._advert is None:
-            return []
-        self._advert = msgspec.structs.replace(self._advert, leaving=True)
-        effects = self._readvertise(now, wall)
-        self._next_refresh = None
         return effects
 
     def publish(

@@ -81,7 +81,8 @@ def test_leaving_is_told_to_the_whole_swarm() -> None:
     world.advertise()
     world.link_ring()
     world.run(12)
-    world.perform(peer(2), world.members[peer(2)].leave(world.now, world.wall))
+    goodbye = advert(leaving=True)
+    world.perform(peer(2), world.members[peer(2)].describe(goodbye, world.now, world.wall))
     world.deliver()
     for number in (0, 1, 3, 4):
         assert peer(2) not in world.members[peer(number)].roster.live()
