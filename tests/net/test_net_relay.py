@@ -10,6 +10,7 @@ from client.net.errors import DialError
 from client.net.handshake import make_identity, request_protocol
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, PeerDown, PeerUp
+from client.net.relay import passing
 from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
 from client.net.relay.reaching import _prefix_of
 from client.net.windows import INITIAL_WINDOW_BYTES
@@ -115,6 +116,49 @@ async def test_a_place_is_given_back_and_ends_with_the_relaying(networks: Networ
         await reserve(member, relay)
         relay.passing.offer(relays=False)
         await until(lambda: not member.reaching.machine.relays)
+        assert linked(member, relay)
+
+
+async def test_a_relay_that_ends_what_it_has_granted_is_left_alone(networks: Networks) -> None:
+    """Each time our addresses change, which is told to all the swarm."""
+    async with networks() as member, networks() as relay:
+        asked = 0
+
+        async def end(*_: object) -> None:
+            nonlocal asked
+            asked += 1
+
+        relay.passing._hold = end  # type: ignore[method-assign]
+        relay.passing.offer(relays=True)
+        member.reaching.update({relay.peer_id: [relay.addresses[0]]}, needed=True)
+        await until(lambda: asked > 0)
+        await trio.sleep(1.0)
+        assert asked == 1
+        assert member.reaching.addresses == []
+
+
+async def test_a_place_goes_to_the_connection_that_a_link_goes_on_by(networks: Networks) -> None:
+    async with networks() as member, networks() as relay:
+        await reserve(member, relay)
+        before = member.direct(relay.peer_id)
+        assert before is not None
+        before.close("another one takes over")
+        await until(lambda: member.direct(relay.peer_id) not in (None, before))
+        await until(lambda: member.reaching.machine.relays == (relay.peer_id,))
+        assert relay.passing.machine.reservations == {member.peer_id}
+
+
+async def test_who_is_no_member_any_more_loses_its_place(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passing, "REVIEW_S", 0.1)
+    async with networks() as member, networks() as relay:
+        await reserve(member, relay)
+        machine = relay.passing.machine
+        await trio.sleep(0.3)
+        assert machine.reservations == {member.peer_id}
+        relay.is_member = lambda _peer: False  # type: ignore[method-assign]
+        await until(lambda: not (machine.reservations or member.reaching.machine.relays))
         assert linked(member, relay)
 
 

@@ -25,6 +25,7 @@ from client.net.yamux import YamuxStream
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.pace import TICK_S
+from protocol.relay.client import REVIEW_S
 from protocol.relay.holding import Holding, Room
 from protocol.relay.messages import Connect, Reserve, Status, Stop, WhereIs
 from protocol.relay.server import Asked, RelayLimits, RelayServer
@@ -142,7 +143,7 @@ class PassingOn:
         await send_message(request.stream, answer)
         if isinstance(message, Reserve) and answer == Status("ok"):
             request.lasts = True
-            await request.stream.receive_up_to(1)  # whatever comes, it is the end
+            await self._hold(request.stream, peer)
             return
         if not request.lasts or request.target is None or not isinstance(message, Connect):
             request.stream.send_eof()
@@ -154,6 +155,14 @@ class PassingOn:
             far = _Sender(target, _prefix(self._links.direct(target)))
             nursery.start_soon(self._carry, request, number, back, there, near)
             nursery.start_soon(self._carry, request, number, there, back, far)
+
+    async def _hold(self, stream: YamuxStream, peer: PeerId) -> None:
+        """Wait until a reservation ends: with its stream, or some time after its holder was a
+        member last."""
+        while self._links.is_member(peer):
+            with trio.move_on_after(REVIEW_S):
+                await stream.receive_up_to(1)  # whatever comes, it is the end
+                return
 
     async def _ask_target(self, request: _Request, target: PeerId, message: Stop) -> bool:
         found = await answered(self._links, self._links.direct(target), message)

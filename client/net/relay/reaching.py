@@ -6,14 +6,14 @@ inbound connection.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, Protocol
 
 import trio
 
 from client.net.addresses import Destination, parse_destination
-from client.net.errors import AddressError, DialError, NetworkError
+from client.net.errors import AddressError, ConnectionLost, DialError, StreamReset
 from client.net.host import Connection
 from client.net.relay.circuit import CircuitStream
 from client.net.relay.exchange import FAILURES, Links, answered, ask, send_last, send_message
@@ -145,12 +145,17 @@ class Reaching:
         self._perform(self.machine.answered(relay, stream is not None, trio.current_time()))
         if stream is None:
             return
-        with suppress(NetworkError):
+        refused = True
+        try:
             await stream.receive_up_to(1)
+        except StreamReset:
+            pass
+        except ConnectionLost:
+            refused = False
         stream.reset()
         if self._streams.get(relay) is stream:
             del self._streams[relay]
-            self._perform(self.machine.lost(relay, trio.current_time()))
+            self._perform(self.machine.lost(relay, trio.current_time(), refused=refused))
 
     async def _ask(self, relay: PeerId) -> YamuxStream | None:
         """Ask a relay for a reservation; None: it gives none."""
