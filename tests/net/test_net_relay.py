@@ -1,6 +1,7 @@
 """Circuits through a relay on real sockets: the two ends never dial each other."""
 
 import os
+from typing import Any
 
 import pytest
 import trio
@@ -66,6 +67,14 @@ async def test_both_halves_of_a_link_end_in_order(networks: Networks) -> None:
         assert Inbound(a.peer_id, Goodbye("that was all"), b"") in told
         assert isinstance(told[-1], PeerDown)
         await until(lambda: not relay.passing.machine.circuits)
+
+
+@pytest.mark.parametrize("side", [0, 1], ids=["asker", "target"])
+async def test_the_end_of_a_link_ends_the_circuits_over_it(networks: Networks, side: int) -> None:
+    async with circuit(networks) as (*ends, relay):
+        relay._links[ends[side].peer_id].close("enough")
+        await until(lambda: not relay.passing.machine.circuits)
+        await until(lambda: not linked(ends[1 - side], ends[side]))
 
 
 async def test_the_end_of_a_circuit_does_not_prove_that_its_peer_is_gone(
@@ -137,14 +146,31 @@ async def test_a_relay_that_ends_what_it_has_granted_is_left_alone(networks: Net
         assert member.reaching.addresses == []
 
 
-async def test_a_place_goes_to_the_connection_that_a_link_goes_on_by(networks: Networks) -> None:
+async def test_a_place_goes_to_the_next_connection_of_a_link_and_not_with_the_old_one(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay is busy, and still takes what came by the old one."""
     async with networks() as member, networks() as relay:
+        came, free, deliver = trio.Event(), trio.Event(), relay._deliver
+
+        async def late(*given: Any) -> None:
+            came.set()
+            await free.wait()
+            await deliver(*given)
+
+        monkeypatch.setattr(relay, "_deliver", late)
         await reserve(member, relay)
         before = member.direct(relay.peer_id)
         assert before is not None
+        (old,) = relay._links.values()
+        await say(member, relay.peer_id, backward(0))
+        await came.wait()
         before.close("another one takes over")
         await until(lambda: member.direct(relay.peer_id) not in (None, before))
         await until(lambda: member.reaching.machine.relays == (relay.peer_id,))
+        assert not old.gone.is_set()
+        free.set()
+        await old.gone.wait()
         assert relay.passing.machine.reservations == {member.peer_id}
 
 

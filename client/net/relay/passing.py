@@ -9,7 +9,6 @@ circuits wait for the rate that the owner lends, and behind the tensors of our o
 State: the machine, the shares, and the streams of each request.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -96,10 +95,6 @@ class PassingOn:
             self.machine.offer()
         else:
             self.machine.drain(drain_s, trio.current_time())
-
-    def link_ended(self, peer: PeerId) -> None:
-        """The link with a peer has ended."""
-        self._end(self.machine.link_ended(peer))
 
     def admitted(self, peer: PeerId) -> None:
         """A peer has become a member."""
@@ -235,13 +230,10 @@ class PassingOn:
 
     async def _tick(self) -> None:
         while True:
-            self._end(self.machine.tick(trio.current_time()))
+            for number in self.machine.tick(trio.current_time()):
+                if (request := self._requests.get(number)) is not None:
+                    request.scope.cancel()
             await trio.sleep(TICK_S)
-
-    def _end(self, circuits: Iterable[int]) -> None:
-        for number in circuits:
-            if (request := self._requests.get(number)) is not None:
-                request.scope.cancel()
 
     def _forget(self, number: int, request: _Request) -> None:
         del self._requests[number]
