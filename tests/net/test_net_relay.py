@@ -141,7 +141,7 @@ async def test_a_relay_that_ends_what_it_has_granted_is_left_alone(networks: Net
         relay.passing.offer(relays=True)
         member.reaching.update({relay.peer_id: [relay.addresses[0]]}, needed=True)
         await until(lambda: asked > 0)
-        await trio.sleep(1.0)
+        await trio.sleep(2.5)
         assert asked == 1
         assert member.reaching.addresses == []
 
@@ -172,6 +172,19 @@ async def test_a_place_goes_to_the_next_connection_of_a_link_and_not_with_the_ol
         free.set()
         await old.gone.wait()
         assert relay.passing.machine.reservations == {member.peer_id}
+
+
+async def test_a_relay_whose_connection_ends_is_asked_again_at_once(networks: Networks) -> None:
+    async with networks() as member, networks() as relay:
+        await reserve(member, relay)
+        for way in range(8):
+            stream = member.reaching._streams[relay.peer_id]
+            (link,) = relay._links.values()
+            if way % 2:
+                link.close("another one takes over")
+            else:
+                link.carriers[0].retire("another one takes over")
+            await until(lambda: member.reaching._streams.get(relay.peer_id) not in (None, stream))  # noqa: B023
 
 
 async def test_who_is_no_member_any_more_loses_its_place(
