@@ -604,7 +604,6 @@ class Libp2pNetwork:
             if connection.violation is not None:
                 self._on_refused(link.peer, connection.violation)
             if last:
-                self.passing.link_ended(link.peer)
                 await self._bury(link, connection)
 
     async def _on_request(self, connection: Connection, stream: YamuxStream) -> None:

@@ -682,7 +682,7 @@ class Node(ControlApi):
         self._history.end()
         await self._training.drain(for_good=True)
         await self._relaying.leave()
-        self._engine.leave()
+        self._engine.own_advert.leave()
         with trio.move_on_after(STOP_S):
             for peer in self._network.statistics().peers:
                 await self._network.disconnect(peer, "leaving")

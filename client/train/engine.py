@@ -731,10 +731,6 @@ class Engine:
         self.matching = None
         self.own_advert.offer_no_seats()
 
-    def leave(self) -> None:
-        """Announce to the swarm that this volunteer leaves."""
-        self._members(self.membership.leave(self.now(), self.wall()))
-
 
 def _without_payload(handler: Callable[[PeerId, Any], None]) -> Take:
     """Return who takes a message that has no payload."""

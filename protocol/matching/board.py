@@ -1,8 +1,8 @@
 """The board: the newest believable posting of every stage.
 
 A posting is kept even if it is not believed yet, because its author may enter the membership view
-only later; the membership bounds how many authors a stage has. Decides nothing. Derived values are
-computed once per change, so simulated peers with equal inputs may share one board.
+only later: a few of each stage, for anybody may post. Decides nothing. Derived values are computed
+once per change, so simulated peers with equal inputs may share one board.
 """
 
 from collections.abc import Mapping
@@ -81,15 +81,18 @@ class Board:
         self.revision += 1
 
     def pin(self, author: PeerId, posting: Posting, now: float) -> bool:
-        """Keep ``posting``, received at ``now``; return False if ``author`` has posted a newer
-        one."""
+        """Keep ``posting``, received at ``now``; return False if ``author`` has posted a newer one,
+        or is not believed and one of many."""
         stage = bodies.stage_of(posting)
         kept = self._kept[stage]
         notices = {peer: notice for peer, notice in kept.items() if not notice.expired(now)}
         known = notices.get(author)
         if known and _age_order(posting) <= _age_order(known.posting):
             return False
-        notices[author] = Notice(author, posting, now)
+        notice = Notice(author, posting, now)
+        if not known and len(notices) >= bodies.MAX_AUTHORS and not self._believed(notice, now):
+            return False
+        notices[author] = notice
         self._kept[stage] = notices
         if known and _same_news(known.posting, posting) and self._current.get(stage) is known:
             self._current[stage] = self._last_believed[stage] = notices[author]

@@ -19,7 +19,10 @@ from protocol.wire.letters import Body, Epoch
 KIND: Final = "posting"
 """A record of a steward about its stage, whose number is the subject. Two stewards of a stage that
 do not know of each other both post, so its key is ``subject/author``."""
-MAX_BODY_BYTES = 1024
+MAX_BODY_BYTES: Final = 1024
+MAX_AUTHORS: Final = 8
+"""Of a stage, on average in a store: three are candidates, and as many others were when the beacon
+began."""
 
 Level = Annotated[int, Meta(ge=0, le=preferences.MAX_RATE * 100_000)]
 Score = Annotated[int, Meta(ge=0, lt=preferences.MAX_SCORE)]

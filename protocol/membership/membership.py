@@ -24,6 +24,7 @@ import msgspec
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
+from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.matching.bodies import KIND as POSTING
 from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
 from protocol.membership.contacts import Contacts
@@ -93,7 +94,8 @@ class Membership:
         self._next_refresh: float | None = None
 
     def describe(self, advert: Advert, now: float, wall: float) -> list[MembershipEffect]:
-        """Enter the swarm, or change our advert. From now on we count as awake, even without links.
+        """Enter the swarm, change our advert, or leave by one that says so. From the first on we
+        count as awake, even without links.
 
         Args:
             advert: our capacity, limits and addresses; ``serves`` is taken from ``set_seats``.
@@ -149,15 +151,6 @@ class Membership:
             effects += self._readvertise(now, wall)
         return effects
 
-    def leave(self, now: float, wall: float) -> list[MembershipEffect]:
-        """Leave the swarm: publish the last advert."""
-        if self._advert is None:
-            return []
-        self._advert = msgspec.structs.replace(self._advert, leaving=True)
-        effects = self._readvertise(now, wall)
-        self._next_refresh = None
-        return effects
-
     def publish(
         self, publish: Publish, signer: Signer, now: float, wall: float
     ) -> list[MembershipEffect]:
@@ -170,8 +163,10 @@ class Membership:
             now: monotonic seconds.
             wall: Unix seconds, the record's issue time.
         """
-        life_s = ttl_s(publish.kind, len(self.roster))
         key = f"{publish.key}/{self._own}" if publish.kind == POSTING else publish.key
+        life_s = ttl_s(publish.kind, len(self.roster))
+        if (before := self.records.get(publish.kind, key)) is not None:  # it must not outlive this
+            life_s = max(life_s, min(before.record.expires - int(wall), int(MAX_ADVERT_TTL_S)))
         record = Record(key, publish.seq, max(0, int(wall)), life_s, publish.body)
         try:
             envelope = seal(signer, publish.kind, record, self._swarm)

@@ -26,9 +26,6 @@ MEASURED_GAP_MS: Final = 20_000
 """A record that follows its predecessor sooner is refused. The value is below the usual gap because
 clocks and links vary."""
 
-MAX_AUTHORS: Final = 8
-"""Of a stage on average: three are candidates, and as many others were when the beacon began."""
-
 
 def record_kinds(
     stages: int,
@@ -75,7 +72,7 @@ def record_kinds(
         ),
         STORED: Kind(MAX_STORED, MAX_STORED_BYTES, own(parse_stored, stages), binding=True),
         WAYPOINT: Kind(MAX_WAYPOINTS, MAX_WAYPOINT_BYTES, own(parse_said, stages)),
-        bodies.KIND: Kind(stages * MAX_AUTHORS, bodies.MAX_BODY_BYTES, posting),
+        bodies.KIND: Kind(stages * bodies.MAX_AUTHORS, bodies.MAX_BODY_BYTES, posting),
     }
 
 

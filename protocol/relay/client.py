@@ -1,9 +1,9 @@
 """The side of a member that nobody can dial: at which relays it keeps a reservation.
 
 It keeps two, at relays of different prefixes where there are such, so that the end of one relay
-cuts off nobody. A relay that refuses is left alone for a while. After five minutes a reservation
-goes on where it would be made now, and not where there is a better relay; the place of one that
-relays no more is filled at once.
+cuts off nobody. A relay that refuses, at first or later, is left alone for a while: it could change
+our addresses without end. After five minutes a reservation goes on where it would be made now, and
+not where there is a better relay; the place of one that relays no more is filled at once.
 
 Inputs: the relays there are and whether we need any, answers, ends of reservations; all with the
 clock. Each returns the relays to ask for a reservation; whoever asks connects first if need be, and
@@ -84,9 +84,11 @@ class RelayClient:
         self._held[relay] = Reservation(now + REVIEW_S)
         return []
 
-    def lost(self, relay: PeerId, now: float) -> list[PeerId]:
-        """A reservation has ended."""
+    def lost(self, relay: PeerId, now: float, *, refused: bool = False) -> list[PeerId]:
+        """A reservation has ended; ``refused``: the relay has ended it, and its link goes on."""
         self._held.pop(relay, None)
+        if refused:
+            self._avoid(relay, now)
         return self.tick(now)
 
     def renew(self, now: float) -> list[PeerId]:

@@ -187,12 +187,6 @@ class RelayServer:
         held = self._reservations
         self._reservations = {peer: one for peer, one in held.items() if one.number != number}
 
-    def link_ended(self, peer: PeerId) -> list[int]:
-        """The link with a peer has ended, and the streams on it; return the circuits to end."""
-        self._reservations.pop(peer, None)
-        of_peer = [n for n, one in self._circuits.items() if peer in (one.asker, one.target)]
-        return [self._end(number, "link-ended") for number in of_peer]
-
     def admitted(self, peer: PeerId) -> None:
         """A stranger has become a member."""
         for circuit in self._circuits.values():

@@ -1,6 +1,7 @@
 """Circuits through a relay on real sockets: the two ends never dial each other."""
 
 import os
+from typing import Any
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ from client.net.errors import DialError
 from client.net.handshake import make_identity, request_protocol
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, PeerDown, PeerUp
+from client.net.relay import passing
 from client.net.relay.exchange import RELAY_PROTOCOL, ask, negotiable
 from client.net.relay.reaching import _prefix_of
 from client.net.windows import INITIAL_WINDOW_BYTES
@@ -67,6 +69,14 @@ async def test_both_halves_of_a_link_end_in_order(networks: Networks) -> None:
         await until(lambda: not relay.passing.machine.circuits)
 
 
+@pytest.mark.parametrize("side", [0, 1], ids=["asker", "target"])
+async def test_the_end_of_a_link_ends_the_circuits_over_it(networks: Networks, side: int) -> None:
+    async with circuit(networks) as (*ends, relay):
+        relay._links[ends[side].peer_id].close("enough")
+        await until(lambda: not relay.passing.machine.circuits)
+        await until(lambda: not linked(ends[1 - side], ends[side]))
+
+
 async def test_the_end_of_a_circuit_does_not_prove_that_its_peer_is_gone(
     networks: Networks,
 ) -> None:
@@ -115,6 +125,79 @@ async def test_a_place_is_given_back_and_ends_with_the_relaying(networks: Networ
         await reserve(member, relay)
         relay.passing.offer(relays=False)
         await until(lambda: not member.reaching.machine.relays)
+        assert linked(member, relay)
+
+
+async def test_a_relay_that_ends_what_it_has_granted_is_left_alone(networks: Networks) -> None:
+    """Each time our addresses change, which is told to all the swarm."""
+    async with networks() as member, networks() as relay:
+        asked = 0
+
+        async def end(*_: object) -> None:
+            nonlocal asked
+            asked += 1
+
+        relay.passing._hold = end  # type: ignore[method-assign]
+        relay.passing.offer(relays=True)
+        member.reaching.update({relay.peer_id: [relay.addresses[0]]}, needed=True)
+        await until(lambda: asked > 0)
+        await trio.sleep(2.5)
+        assert asked == 1
+        assert member.reaching.addresses == []
+
+
+async def test_a_place_goes_to_the_next_connection_of_a_link_and_not_with_the_old_one(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay is busy, and still takes what came by the old one."""
+    async with networks() as member, networks() as relay:
+        came, free, deliver = trio.Event(), trio.Event(), relay._deliver
+
+        async def late(*given: Any) -> None:
+            came.set()
+            await free.wait()
+            await deliver(*given)
+
+        monkeypatch.setattr(relay, "_deliver", late)
+        await reserve(member, relay)
+        before = member.direct(relay.peer_id)
+        assert before is not None
+        (old,) = relay._links.values()
+        await say(member, relay.peer_id, backward(0))
+        await came.wait()
+        before.close("another one takes over")
+        await until(lambda: member.direct(relay.peer_id) not in (None, before))
+        await until(lambda: member.reaching.machine.relays == (relay.peer_id,))
+        assert not old.gone.is_set()
+        free.set()
+        await old.gone.wait()
+        assert relay.passing.machine.reservations == {member.peer_id}
+
+
+async def test_a_relay_whose_connection_ends_is_asked_again_at_once(networks: Networks) -> None:
+    async with networks() as member, networks() as relay:
+        await reserve(member, relay)
+        for way in range(8):
+            stream = member.reaching._streams[relay.peer_id]
+            (link,) = relay._links.values()
+            if way % 2:
+                link.close("another one takes over")
+            else:
+                link.carriers[0].retire("another one takes over")
+            await until(lambda: member.reaching._streams.get(relay.peer_id) not in (None, stream))  # noqa: B023
+
+
+async def test_who_is_no_member_any_more_loses_its_place(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passing, "REVIEW_S", 0.1)
+    async with networks() as member, networks() as relay:
+        await reserve(member, relay)
+        machine = relay.passing.machine
+        await trio.sleep(0.3)
+        assert machine.reservations == {member.peer_id}
+        relay.is_member = lambda _peer: False  # type: ignore[method-assign]
+        await until(lambda: not (machine.reservations or member.reaching.machine.relays))
         assert linked(member, relay)
 
 

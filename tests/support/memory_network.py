@@ -128,7 +128,7 @@ class MemoryHub:
 
 
 class MemoryNetwork:
-    """One member's view of the hub; implements `Network`."""
+    """One member's view of the hub; stands for `Libp2pNetwork`."""
 
     def __init__(self, hub: MemoryHub, peer: PeerId) -> None:
         self._hub = hub
@@ -176,7 +176,7 @@ class MemoryNetwork:
             await self._hub.pipe(self._peer, peer).wait_empty()
 
     async def connect(self, *addresses: str) -> PeerId:
-        """Link to the member of an address. See `Network.connect`."""
+        """Link to the member of an address. See `Libp2pNetwork.connect`."""
         await trio.lowlevel.checkpoint()
         address = addresses[0]
         if not address.startswith(_PREFIX):
@@ -247,7 +247,7 @@ class MemoryNetwork:
             self._hub.unlink(self._peer, peer, f"banned: {reason}")
 
     def expel(self, peer: PeerId, reason: str) -> None:
-        """Cut a peer off for good. See `Network.expel`."""
+        """Cut a peer off for good. See `Libp2pNetwork.expel`."""
         self.penalties.expel(peer)
         self._hub.unlink(self._peer, peer, f"expelled: {reason}")
 

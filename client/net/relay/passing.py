@@ -9,7 +9,6 @@ circuits wait for the rate that the owner lends, and behind the tensors of our o
 State: the machine, the shares, and the streams of each request.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -25,6 +24,7 @@ from client.net.yamux import YamuxStream
 from protocol.hosts import is_loopback, prefix_of
 from protocol.ids import PeerId
 from protocol.pace import TICK_S
+from protocol.relay.client import REVIEW_S
 from protocol.relay.holding import Holding, Room
 from protocol.relay.messages import Connect, Reserve, Status, Stop, WhereIs
 from protocol.relay.server import Asked, RelayLimits, RelayServer
@@ -96,10 +96,6 @@ class PassingOn:
         else:
             self.machine.drain(drain_s, trio.current_time())
 
-    def link_ended(self, peer: PeerId) -> None:
-        """The link with a peer has ended."""
-        self._end(self.machine.link_ended(peer))
-
     def admitted(self, peer: PeerId) -> None:
         """A peer has become a member."""
         self.machine.admitted(peer)
@@ -142,7 +138,7 @@ class PassingOn:
         await send_message(request.stream, answer)
         if isinstance(message, Reserve) and answer == Status("ok"):
             request.lasts = True
-            await request.stream.receive_up_to(1)  # whatever comes, it is the end
+            await self._hold(request.stream, peer)
             return
         if not request.lasts or request.target is None or not isinstance(message, Connect):
             request.stream.send_eof()
@@ -154,6 +150,14 @@ class PassingOn:
             far = _Sender(target, _prefix(self._links.direct(target)))
             nursery.start_soon(self._carry, request, number, back, there, near)
             nursery.start_soon(self._carry, request, number, there, back, far)
+
+    async def _hold(self, stream: YamuxStream, peer: PeerId) -> None:
+        """Wait until a reservation ends: with its stream, or some time after its holder was a
+        member last."""
+        while self._links.is_member(peer):
+            with trio.move_on_after(REVIEW_S):
+                await stream.receive_up_to(1)  # whatever comes, it is the end
+                return
 
     async def _ask_target(self, request: _Request, target: PeerId, message: Stop) -> bool:
         found = await answered(self._links, self._links.direct(target), message)
@@ -226,13 +230,10 @@ class PassingOn:
 
     async def _tick(self) -> None:
         while True:
-            self._end(self.machine.tick(trio.current_time()))
+            for number in self.machine.tick(trio.current_time()):
+                if (request := self._requests.get(number)) is not None:
+                    request.scope.cancel()
             await trio.sleep(TICK_S)
-
-    def _end(self, circuits: Iterable[int]) -> None:
-        for number in circuits:
-            if (request := self._requests.get(number)) is not None:
-                request.scope.cancel()
 
     def _forget(self, number: int, request: _Request) -> None:
         del self._requests[number]

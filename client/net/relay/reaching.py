@@ -139,20 +139,24 @@ class Reaching:
 
     async def _reserve(self, relay: PeerId) -> None:
         """Ask a relay for a reservation, and see when it ends."""
-        stream = await self._ask(relay)
-        if stream is not None:
-            self._streams[relay] = stream
-        self._perform(self.machine.answered(relay, stream is not None, trio.current_time()))
-        if stream is None:
+        if (found := await self._ask(relay)) is None:
+            self._perform(self.machine.answered(relay, False, trio.current_time()))
             return
+        connection, stream = found
+        self._streams[relay] = stream
+        self._perform(self.machine.answered(relay, True, trio.current_time()))
         with suppress(NetworkError):
             await stream.receive_up_to(1)
         stream.reset()
+        if not connection.session.closed:
+            with trio.move_on_after(TICK_S):  # what ends all streams ends one of them first
+                await connection.ended.wait()
         if self._streams.get(relay) is stream:
             del self._streams[relay]
-            self._perform(self.machine.lost(relay, trio.current_time()))
+            refused = not connection.session.closed
+            self._perform(self.machine.lost(relay, trio.current_time(), refused=refused))
 
-    async def _ask(self, relay: PeerId) -> YamuxStream | None:
+    async def _ask(self, relay: PeerId) -> tuple[Connection, YamuxStream] | None:
         """Ask a relay for a reservation; None: it gives none."""
         candidates = self._candidates.get(relay, ())
         if self._links.direct(relay) is None:
@@ -168,7 +172,7 @@ class Reaching:
         near = [one for one in candidates if one.host == connection.ip]
         if best := (near or list(candidates)):
             self._at[relay] = best[0]
-        return stream
+        return connection, stream
 
     async def _tick(self) -> None:
         while True:

@@ -66,6 +66,10 @@ class OwnAdvert:
         """Advertise that we offer no seat for now."""
         self._change(seats=0, unable=())
 
+    def leave(self) -> None:
+        """Say goodbye. So does every later advert: our addresses still change as we leave."""
+        self._change(leaving=True)
+
     def lend(self, relay_bytes_per_s: float) -> None:
         """Advertise that we relay, or no longer (0)."""
         self._change(relay_bytes_per_s=relay_bytes_per_s)

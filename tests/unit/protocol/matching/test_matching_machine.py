@@ -119,6 +119,20 @@ def test_a_posting_from_before_its_author_was_known_counts_later() -> None:
     assert matching.postings(NOW)[Stage(0)].author == author
 
 
+def test_of_a_crowd_that_posts_a_few_are_kept_and_who_is_believed() -> None:
+    matching, author = machine(), peer(3)
+    crowd = msgspec.structs.replace(POSTING, mandate=Mandate(BEACON, 9))
+    for number in range(100, 200):
+        matching.receive_record(peer(number), bodies.encode_posting(crowd), NOW)
+    assert len(matching._context.board._kept[0]) == bodies.MAX_AUTHORS
+    matching.update_members([member(0), member(3)], NOW)
+    matching.receive_record(author, bodies.encode_posting(POSTING), NOW)
+    assert matching.postings(NOW)[Stage(0)].author == author
+    late = NOW + LEASE_S
+    matching.receive_record(peer(200), bodies.encode_posting(crowd), late)
+    assert list(matching._context.board._kept[0]) == [peer(200)], "the others have expired"
+
+
 def test_of_two_stewards_the_higher_term_and_then_the_lower_rank_counts() -> None:
     matching = machine(count=3)
     first, second = (candidate for candidate in candidates(3) if candidate != peer(0))

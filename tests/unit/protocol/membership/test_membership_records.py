@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.matching import bodies
 from protocol.membership.advert import Advert, encode_advert
 from protocol.membership.losses import LossSaid, encode_loss
 from protocol.membership.record import Record, parse_record, seal
 from protocol.membership.records import Kind, RecordStore, Slot
-from protocol.membership.rules import MAX_AUTHORS, record_kinds
+from protocol.membership.rules import record_kinds
 from protocol.wire.fields import Envelope
 from tests.support.protocol_examples import (
     OTHER_SWARM,
@@ -168,7 +169,7 @@ def test_a_crowd_displaces_no_candidates_posting_and_gives_way_to_it() -> None:
     crowd = [shared(number, str(number % STAGES)) for number in range(100, 200)]
     for envelope in crowd:
         held.offer(envelope, peer(9), WALL)
-    assert len(held) == MAX_AUTHORS * STAGES
+    assert len(held) == bodies.MAX_AUTHORS * STAGES
     assert held.get("posting", f"3/{peer(3)}") is not None
     offer = held.offer(shared(3, "2"), peer(9), WALL)
     assert offer.reason == "new"

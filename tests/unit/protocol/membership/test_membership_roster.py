@@ -9,7 +9,7 @@ from protocol.effects import Penalise, Publish, Send
 from protocol.ids import PeerId
 from protocol.limits import MAX_REPLICAS_IN_ROUND
 from protocol.membership import rules
-from protocol.membership.advert import Advert
+from protocol.membership.advert import ADVERT, Advert
 from protocol.membership.membership import Membership
 from protocol.membership.roster import (
     FAR_NEIGHBOURS,
@@ -81,10 +81,29 @@ def test_leaving_is_told_to_the_whole_swarm() -> None:
     world.advertise()
     world.link_ring()
     world.run(12)
-    world.perform(peer(2), world.members[peer(2)].leave(world.now, world.wall))
+    goodbye = advert(leaving=True)
+    world.perform(peer(2), world.members[peer(2)].describe(goodbye, world.now, world.wall))
     world.deliver()
     for number in (0, 1, 3, 4):
         assert peer(2) not in world.members[peer(number)].roster.live()
+
+
+def test_an_advert_of_a_larger_swarm_does_not_outlive_the_goodbye() -> None:
+    """Else who had kept it could show it again, and its author would seem to be there."""
+    world, me = World(1), peer(0)
+    member, others = world.members[me], [peer(number) for number in range(1, 301)]
+    lives = []
+    for goodbye in (False, True):
+        for other in others:
+            member.roster.advertise(other, advert(leaving=goodbye), 1 + goodbye)
+        effects = member.describe(advert(leaving=goodbye), world.now, world.wall)
+        world.perform(me, effects)
+        held = member.records.get(ADVERT, me)
+        assert held is not None
+        lives.append((held.record.expires, held.record.seq))
+        world.run(1)
+    assert lives[0] < lives[1]
+    assert lives[1][0] == lives[0][0]
 
 
 def test_adverts_are_renewed_in_time() -> None:

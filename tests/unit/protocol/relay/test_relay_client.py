@@ -97,6 +97,13 @@ def test_a_lost_relay_is_replaced_at_once() -> None:
     assert machine.relays == (R2,)
 
 
+def test_a_relay_that_ends_a_reservation_and_not_its_link_is_left_alone() -> None:
+    machine = client({R1: "p", R2: "q"}, R1, R2)
+    assert machine.lost(R1, 5.0, refused=True) == []
+    assert machine.tick(4.9 + ASIDE_S) == []
+    assert machine.tick(5.0 + ASIDE_S) == [R1]
+
+
 def test_a_relay_that_leaves_is_replaced_before_it_is_gone() -> None:
     machine = client({R1: "p", R2: "q", R3: "r"}, R1, R2)
     assert machine.update({R2: "q", R3: "r"}, True, 5.0) == [R3]

@@ -125,7 +125,7 @@ def test_who_asks_for_one_target_without_end_is_blamed_also_if_it_comes_again() 
     replies = []
     for number in range(20):
         replies.append(machine.asked(connect(number, A), 0.0))
-        machine.link_ended(A)
+        machine.ended(number)
     burst = machine.limits.asks_of_pair.burst
     assert [reply for reply, _ in replies].count(Stop(A)) == burst
     blamed = [blame.peer for _, blame in replies if blame is not None]
@@ -254,16 +254,6 @@ def test_a_strangers_circuit_ends_unless_it_becomes_a_member() -> None:
             machine.admitted(A)
         assert [number for at in (60.0, 1000.0) for number in machine.tick(at)] == [1], due
         assert machine.refused == {"idle" if becomes else "stranger": 1}
-
-
-@pytest.mark.parametrize("gone", [A, B])
-def test_the_end_of_a_link_ends_what_goes_over_it(gone: PeerId) -> None:
-    machine = relay()
-    open_circuit(machine, 1, A)
-    open_circuit(machine, 2, C)
-    ended = machine.link_ended(gone)
-    assert ended == ([1] if gone == A else [1, 2])
-    assert (B in machine.reservations) == (gone == A)
 
 
 def test_a_relay_that_leaves_gives_no_more_reservations() -> None:

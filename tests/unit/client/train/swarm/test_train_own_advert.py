@@ -1,4 +1,4 @@
-"""What we say of ourselves: at once what others plan by, and the rest with the next renewal."""
+"""What we say of ourselves: each change once."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -125,6 +125,17 @@ def test_addresses_are_told_when_they_are_others(tmp_path: Path) -> None:
         said.of.update(Settings(), tmp_path)
         said.of.move()
     assert [advert.addresses for advert in said.at_once()] == [tuple(many[:MAX_ADDRESSES])]
+
+
+def test_whose_addresses_change_as_it_leaves_does_not_come_back() -> None:
+    """Who leaves gives up its places at relays, so it has fewer addresses."""
+    said = Said()
+    said.of.leave()
+    said.of.addresses = lambda: ["/ip4/1.2.3.4/tcp/1"]
+    said.of.move()
+    said.of.lend(0.0)
+    assert len(said.at_once()) == 2
+    assert all(advert.leaving for advert in said.at_once())
 
 
 def test_a_line_is_a_households_until_it_was_measured() -> None:
