@@ -1,5 +1,7 @@
-"""What a founder wants to change in a run; ``draft`` makes an amendment of it. The terminal interface
-knows it, and so it imports no cryptography."""
+"""What a founder wants to change in a run; ``draft`` makes an amendment of it.
+
+The terminal interface knows it, so it imports no cryptography.
+"""
 
 from dataclasses import dataclass
 
