@@ -3,6 +3,7 @@ first moment on, and no traceback while the modules of a command load.
 """
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ def run(arguments: Sequence[str]) -> int:
 
         return run_command(arguments)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends it without a traceback
         print("volunteer: interrupted", file=sys.stderr)
         return INTERRUPTED
 

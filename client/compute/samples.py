@@ -71,4 +71,4 @@ def token_corpus(folder: Path, data: DataSpec) -> Corpus:
             return file.read(size)
 
     whole = (folder / INDEX).exists()
-    return Corpus(str(folder), read_leaf, data)
+    return Corpus(read_leaf, data)

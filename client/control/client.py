@@ -25,7 +25,7 @@ from client.decoding import json_decoder
 from client.errors import ExitCode, UserError
 
 MAX_LINE_BYTES: Final = 16 * 1024 * 1024
-RESTART: Final = "it may be another version: restart it with volunteer finish, then volunteer join"
+RESTART: Final = "it may be another version: end it by its service, or by kill and its process id"
 Answered = TypeVar("Answered")
 
 

@@ -25,7 +25,6 @@ class Corpus:
     Samples are those of `specs.windows`: a window comes once in an epoch, and held-out ones never.
 
     Args:
-        name: where the tokens come from, for people.
         read_leaf: returns bytes of a leaf of the tokens, by number, offset and size.
         spec: what is said of the tokens; their digest is not checked.
         tokenizer: what made them; None: it is not here, or they are bytes.
@@ -33,12 +32,11 @@ class Corpus:
 
     def __init__(
         self,
-        name: str,
         read_leaf: Callable[[int, int, int], bytes],
         spec: DataSpec,
         tokenizer: Bpe | None = None,
     ) -> None:
-        self.name, self.spec, self.tokenizer = name, spec, tokenizer
+        self.spec, self.tokenizer = spec, tokenizer
         self._read_leaf = read_leaf
         self._width = spec.token_bytes
         self._dtype = token_dtype(spec.vocab, masked=spec.masked)
@@ -48,7 +46,7 @@ class Corpus:
     def from_folder(cls, folder: Folder) -> Corpus:
         """The tokens of a data folder."""
         spec = folder.index.spec()
-        return cls(str(folder.path), partial(_read_leaf, folder.shards), spec, folder.tokenizer)
+        return cls(partial(_read_leaf, folder.shards), spec, folder.tokenizer)
 
     def check(self, context: int) -> None:
         """Raise DataError unless there are samples of that context, to train on and held out."""
@@ -109,7 +107,7 @@ class Corpus:
         cut = self.spec.answers.context if isinstance(self.spec.answers, Answers) else context
         if context != cut:
             raise DataError(
-                f"{self.name} has conversations that were cut for a context of {cut}, not of "
+                f"{self.spec.name} has conversations that were cut for a context of {cut}, not of "
                 f"{context}: choose --context {cut}, or build them again"
             )
         try:
@@ -117,7 +115,7 @@ class Corpus:
         except ValueError as error:
             small = min(self.spec.parts, key=self.spec.part_tokens, default=None)
             tokens = self.spec.part_tokens(small) if small else self.spec.tokens
-            name = f"the part {small.name} of {self.name}" if small else self.name
+            name = f"the part {small.name} of {self.spec.name}" if small else self.spec.name
             raise DataError(
                 f"{name} has {tokens} tokens, and a sample needs {context + 1}, for training and "
                 "held out: give more text or choose a shorter context"

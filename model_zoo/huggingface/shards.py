@@ -38,8 +38,12 @@ class Stored:
     file: Any
 
     def read(self) -> "Tensor":
-        """Return its numbers, in its own type."""
-        found: Tensor = self.file.get_tensor(self.name)
+        """Return its numbers, in its own type; raises FolderError if the file cannot be read, as
+        one that has become shorter."""
+        try:
+            found: Tensor = self.file.get_tensor(self.name)
+        except (OSError, SafetensorError) as error:
+            raise FolderError(f"cannot read tensor {self.name}: {error}") from error
         return found
 
 
@@ -124,12 +128,15 @@ def _nothing(folder: Path) -> str:
 
 
 def _opened(path: Path) -> Any:
-    """Open one file; raises FolderError if it is missing or damaged."""
+    """Open one file; raises FolderError if it is missing or damaged.
+
+    It is not mapped: a file that becomes shorter while it is mapped ends the process.
+    """
     try:
         with path.open("rb") as file:
             if is_pointer(file.read(MAX_POINTER_BYTES)):
                 raise FolderError(f"{path} {POINTER}")
-        return safe_open(path, framework="pt")
+        return safe_open(path, framework="pt", backend="pread")
     except OSError as error:
         raise FolderError(f"cannot read {path}: {error.strerror}") from error
     except SafetensorError as error:

@@ -5,6 +5,7 @@ the difference.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from client.control.updates import Update
 from client.ui.source.news import Link
 from tests.ui.examples import NOW, event, judged, people
 from tests.ui.playing import LARGE, SMALL, Stage, play, recorded
+from tests.ui.screenshots import SHOTS, TARGET, draw
 
 KEPT = Path(__file__).parent / "snapshots"
 MEDIUM = (120, 40)
@@ -65,3 +67,14 @@ def test_the_screen_looks_as_kept(name: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(seen[0], encoding="utf-8")
     assert seen[0] == path.read_text(encoding="utf-8")
+
+
+def test_the_screenshots_of_the_documentation_show_what_is_drawn_now(tmp_path: Path) -> None:
+    """If not: ``python -m tests.ui.screenshots`` draws them anew."""
+    draw(tmp_path)
+    for name in SHOTS:
+        drawn, kept = (
+            re.findall(r"<text[^>]*>(.*?)</text>", (folder / f"{name}.svg").read_text("utf-8"))
+            for folder in (tmp_path, TARGET)
+        )
+        assert drawn == kept, name

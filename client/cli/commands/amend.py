@@ -3,17 +3,17 @@
 Group: the swarm
 
 $ volunteer amend --learning-rate 3e-4
-  # from the first step that all members can reach with it
+  # from the first step by which all members have heard of it
 $ volunteer amend --learning-rate 1e-4 --schedule constant --from-step 5000  # later
 $ volunteer amend --steps 20000  # in all; also of a run that is complete
 $ volunteer amend --steps 20000 --schedule wsd  # more steps, with a fall in the last fifth
 
-Only the founder's running volunteer can. It shows the rates before it asks; volunteer status says
-from which step on members have agreed that it holds.
+Only the founder's running volunteer can. It shows the rates, and the step from which they hold,
+before it asks.
 
-All members apply it from the same step on, which the stages agree on: the one that you name, or the
-first that all can reach with it. What is not given stays, but a new rate or schedule ends with the
-run, and the last rate keeps its share of the highest.
+All members apply it from the same step on: the one that you name, or the first by which all have
+heard of it. What is not given stays, but a new rate or schedule ends with the run, and the last
+rate keeps its share of the highest.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ from client.control.amended import ONLY_THE_FOUNDER
 from client.control.client import ControlClient, ControlError
 from client.control.snapshot import Amended
 from client.errors import ExitCode, UserError
-from protocol.amendments.draft import Changes
+from protocol.amendments.changes import Changes
 
 
 @answered
@@ -60,7 +60,7 @@ def amend(
         done, who = _amend(node, changes, sign=True), node.greeting
     lines = (
         f"signed amendment {done.amendment.number} of {who.swarm_name}",
-        "members are told now; volunteer status says from which step on it holds",
+        "members are told now; volunteer status shows it",
     )
     return Answer(of_node(who, **to_builtins(done)), lines)
 
@@ -81,7 +81,7 @@ def described(change: Amended) -> Iterator[str]:
         last = change.rates[-1][2] if change.rates else 0.0
         yield f"the learning rate stays as it was, {last:.3g} at the end: see volunteer amend"
         return
-    yield f"from step {change.earliest:,} on, or a few later: as soon as all stages have agreed"
+    yield f"from step {change.earliest:,} on:"
     yield f"{'step':>12}  {'as it was':>10}  {'as it will be':>13}"
     for step, before, after in change.rates:
         yield f"{step:>12,}  {before:>10.3g}  {after:>13.3g}"

@@ -7,7 +7,8 @@ $ volunteer create --data tokens  # a swarm that trains on them
 $ volunteer data show 0 tokens  # the text of the first sample
 
 A build reads text and .jsonl, both also as .gz or .zst, and .parquet. Rows that cannot be used are
-left out, counted, and the first hundred listed. One that was interrupted goes on where it was.
+left out and counted, and index.json lists the first hundred. One that was interrupted goes on where
+it was.
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def _report(folder: Folder) -> Answer:
     sizes = {"tokens": index.tokens, "vocab": index.vocab}
     document = {"folder": str(folder.path), **sizes, "index": index, "parts": parts}
     notes = [describe(index), *_described_parts(index, parts)]
-    notes += skipped(index.tally.skipped, index.skipped_rows)
+    notes += skipped(index)
     return Answer(document, str(folder.path), notes)
 
 

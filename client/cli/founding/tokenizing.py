@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
@@ -22,9 +22,12 @@ from model_zoo.specs.tokens import BYTES
 
 if TYPE_CHECKING:
     from model_zoo.datasets.assembly import Progress
+    from model_zoo.datasets.folder import Index
     from model_zoo.tokenizers.bpe import Bpe
 
 SHOWN_LEFT_OUT = 3
+SHOWN_ROWS = 8
+"""Of those that cannot be used; the folder's index has more."""
 READABLE = (
     "give --data a file of UTF-8 text, .jsonl or .parquet, or a folder of volunteer data build, or "
     "leave it out"
@@ -70,7 +73,7 @@ def tokenized(run: RunChoices, folder: Path) -> Iterator[RunChoices]:
         made = folder / f".tokens-{_named(path, choice)}"
         with data_errors(READABLE):
             found = build([path], made, tokenizer=tokenizer, tell=line.show, left_out=say_left_out)
-    for words in skipped(found.index.tally.skipped, found.index.skipped_rows):
+    for words in skipped(found.index):
         say(words)
     yield replace(run, data=str(made), name=run.swarm_name, tokenizer=None)
     shutil.rmtree(made)
@@ -125,12 +128,13 @@ def say_left_out(files: list[str]) -> None:
         say(f"note: and {len(files) - SHOWN_LEFT_OUT} more")
 
 
-def skipped(rows: int, names: Sequence[str]) -> Iterator[str]:
-    """Yield lines about rows that could not be used: ``names`` are those of the first."""
+def skipped(index: Index) -> Iterator[str]:
+    """Yield lines about the rows that could not be used, with the first of them."""
+    rows, names = index.tally.skipped, index.skipped_rows[:SHOWN_ROWS]
     if not rows:
         return
-    counted = "one unusable row is" if rows == 1 else f"{rows:,} unusable rows are"
-    yield f"note: {counted} left out:"
+    share = f"{rows:,} of {rows + index.tally.texts:,} rows"
+    yield f"note: {share} cannot be used and {'is' if rows == 1 else 'are'} left out:"
     yield from (f"  {name}" for name in names)
     if rows > len(names):
         yield f"  and {rows - len(names):,} more"

@@ -1,6 +1,7 @@
 """Folders that cannot be imported: hostile, damaged or of a model that is not known."""
 
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -200,6 +201,15 @@ def test_a_truncated_file_is_refused(folder: Path) -> None:
     refused(folder, "is damaged: .*not fully covered")
     (folder / WEIGHTS).write_bytes(data[:5])
     refused(folder, "is damaged")
+
+
+def test_a_file_that_becomes_shorter_while_it_is_read_is_refused(folder: Path) -> None:
+    with open_folder(folder) as opened:
+        kept = opened.tensor("lm_head.weight")
+        os.truncate(folder / WEIGHTS, 4096)
+        assert torch.isfinite(kept).all()
+        with pytest.raises(FolderError, match=r"cannot read tensor .*weight"):
+            list(map(opened.tensor, opened.names))
 
 
 def entry(start: int, end: int, shape: list[int], dtype: str = "F32") -> dict[str, Any]:

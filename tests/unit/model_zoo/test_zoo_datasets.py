@@ -494,7 +494,7 @@ def test_samples_are_read_from_single_leaves(book: Path, tmp_path: Path) -> None
         assert offset + size <= LEAF_BYTES
         return data[index * LEAF_BYTES + offset :][:size]
 
-    parts = Corpus("parts", read_leaf, corpus.spec)
+    parts = Corpus(read_leaf, corpus.spec)
     crossed = 0
     for number in range(20):
         sample = parts.sample(number, 1, 5000, seed=5)
@@ -537,7 +537,7 @@ def test_too_little_text_has_words(tmp_path: Path) -> None:
     build([path], tmp_path / "out")
     corpus = _corpus(tmp_path / "out")
     corpus.check(2)
-    with pytest.raises(DataError, match="6 tokens, and a sample needs 4"):
+    with pytest.raises(DataError, match=r"^short\.txt has 6 tokens, and a sample needs 4"):
         corpus.check(3)
 
 

@@ -14,7 +14,8 @@ from client.control.snapshot import Amended
 from client.errors import ExitCode
 from protocol.amendments.amendment import sign_amendment
 from protocol.amendments.book import Amendments
-from protocol.amendments.draft import Changes, draft
+from protocol.amendments.changes import Changes
+from protocol.amendments.draft import draft
 from protocol.errors import LocalProtocolError
 from protocol.wire.envelope import Signer
 from tests.support.cli_process import Terminal, Within
@@ -48,7 +49,7 @@ class TestRunning:
         with node_of(home, node):
             done = within.ends(0, "amend", "--learning-rate", "2e-3", "--steps", "300", "--yes")
         assert "step 40 is done; the run is extended from 100 to 300 steps" in done.stderr
-        assert "from step 46 on" in done.stderr  # 2 stages: six steps later at the earliest
+        assert "from step 46 on:\n" in done.stderr  # 2 stages: six steps later
         assert "members are told now" in done.stdout
         assert node.book.steps == 300
 

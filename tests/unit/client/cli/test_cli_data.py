@@ -53,7 +53,7 @@ def test_rows_that_cannot_be_used_are_counted_and_listed(within: Within, tmp_pat
     rows, out = tmp_path / "rows.jsonl", str(tmp_path / "tokens")
     rows.write_text('{"text": "good"}\n{"text": 5}\n' + '{"text": "good"}\n' * 9)
     done = within.ends(0, "data", "build", str(rows), "--out", out)
-    assert "note: one unusable row is left out:" in done.stderr
+    assert "note: 1 of 11 rows cannot be used and is left out:" in done.stderr
     assert 'rows.jsonl, line 2, has no string field "text"' in done.stderr
     again = json.loads(within("data", "build", str(rows), "--out", out, "--json").stdout)
     tally = again["index"]["tally"]
@@ -62,7 +62,18 @@ def test_rows_that_cannot_be_used_are_counted_and_listed(within: Within, tmp_pat
     assert name.startswith(f"{rows}, line 2, ")
     swarm = ("--context", "8", "--no-measure", "--out", str(tmp_path / "s.swarm"))
     founded = within.ends(0, "create", "--data", str(rows), *swarm)
-    assert "note: one unusable row is left out:" in founded.stderr
+    assert "note: 1 of 11 rows cannot be used and is left out:" in founded.stderr
+
+
+def test_of_many_rows_that_cannot_be_used_the_first_are_shown(
+    within: Within, tmp_path: Path
+) -> None:
+    rows, out = tmp_path / "rows.jsonl", str(tmp_path / "tokens")
+    rows.write_text('{"text": "good"}\n' + '{"body": "x"}\n' * 120)
+    done = within.ends(0, "data", "build", str(rows), "--out", out)
+    assert "note: 120 of 121 rows cannot be used and are left out:" in done.stderr
+    assert done.stderr.count("has no string field") == 8
+    assert "  and 112 more" in done.stderr
 
 
 def test_a_build_that_failed_for_want_of_chat_is_corrected_by_adding_it(

@@ -2,6 +2,7 @@
 
 import io
 import json
+import signal
 import socket
 import sys
 import tempfile
@@ -129,3 +130,24 @@ main()
 """
     done = apart(sys.executable, "-c", script)
     assert (done.returncode, done.stderr) == (130, "volunteer: interrupted\n")
+
+
+def test_a_second_interrupt_while_the_first_is_told_is_no_traceback() -> None:
+    script = """
+import signal, sys
+import client.cli.command_line as commands
+from client.cli.main import run
+def interrupted(_):
+    raise KeyboardInterrupt
+class Stderr:
+    def write(self, text):
+        signal.raise_signal(signal.SIGINT)
+commands.run_command = interrupted
+kept, sys.stderr = sys.stderr, Stderr()
+try:
+    run([])
+finally:
+    sys.stderr = kept
+"""
+    done = apart(sys.executable, "-c", script)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
