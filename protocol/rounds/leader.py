@@ -288,8 +288,8 @@ class RoundLeader:
         return [*self._silent(there), *behind, *absent]
 
     def _awaited_of(self, led_by: PeerId, *, leases: bool) -> list[Wait]:
-        """Return what we miss of the leader: one that withholds what all need is reported, too, even
-        if it does not come to the step itself, or others do not."""
+        """Return what we miss of the leader: one that withholds what all need is reported, too,
+        even if it does not come to the step itself, or others do not."""
         at_step, behind = self._serving_step(), self._laggards()
         silent = self._silent(at_step)
         if led_by not in behind.union(at_step) or set(silent) - {led_by}:

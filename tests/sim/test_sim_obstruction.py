@@ -406,5 +406,6 @@ def test_two_that_have_set_each_other_aside_roll_back_together() -> None:
     for gone in others:
         made.start(gone)
     made.advance_to(145.0)
-    assert [v.recovery.lineage.number for v in made.volunteers.values()] == 4 * [1]
+    (number,) = {v.recovery.lineage.number for v in made.volunteers.values()}
+    assert number > 0, "once, or again if they had counted on copies that were wiped"
     assert all(v.seat and v.seat.step > 0 for v in made.volunteers.values())
