@@ -294,8 +294,8 @@ class RoundLeader:
         silent = self._silent(at_step)
         if led_by not in behind.union(at_step) or set(silent) - {led_by}:
             return []
-        if silent and not behind:
-            return [("report", led_by)]
+        if silent:
+            return [("behind" if behind else "report", led_by)]
         reports = [self.reports[p] for p in at_step if p in self.reports]
         idle = leases and not any(report.in_flight for report in reports)
         if idle or (self.whole and self._returned()):

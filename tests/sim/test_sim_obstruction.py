@@ -347,7 +347,7 @@ def test_a_heartbeat_alone_is_no_seat(stage: int, replicas: int) -> None:
 
 @pytest.mark.parametrize("seed", usual(1, [1, 2, 3]))
 def test_a_newcomer_that_says_nothing_does_not_stop_a_new_leader_of_stage_0(seed: int) -> None:
-    """The leader dies in mid-step: its successor asks what is leased, and waits a moment only."""
+    """The leader dies in mid-step: its successor goes by the reports that it has."""
     made = world(3, seed)
     silent: list[PeerId] = []
 
