@@ -250,13 +250,15 @@ class Executor:
             blocks, compiled = compile_blocks(request, replica, chosen)
             made.append((replica, blocks))
             said += [compiled] * (compiled not in said)
-        for card, chosen in zip(cards, devices if len(cards) > 1 else (), strict=False):
-            card.begin_thread(chosen)
-        for card, held in zip(cards, made, strict=True):  # all of them or none
-            card.hold(*held)
         leader = made[0][0]
         averager = Averager(leader)
-        self._opened = _Opened(leader, averager, Auditor(leader, averager))
+        opened = _Opened(leader, averager, Auditor(leader, averager))
+        if len(cards) > 1:
+            for card, chosen in zip(cards, devices, strict=True):
+                card.begin_thread(chosen)
+        for card, held in zip(cards, made, strict=True):  # all of them or none
+            card.hold(*held)
+        self._opened = opened
         return StageOpened(parameters=leader.size, compiled="; ".join(said))
 
     def _load(self, request: Load | LoadStart) -> Loaded:
