@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from typing import Final
 
 import torch
@@ -76,10 +75,14 @@ class Card:
         return self._replica
 
     def hold(self, replica: Replica, blocks: CompiledBlocks | None) -> None:
-        """Compute with a replica from now on, with as many threads as the caller's."""
+        """Compute with a replica from now on."""
         self._replica, self.blocks = replica, blocks
-        prepare = partial(_prepare, replica.wire.device, torch.get_num_threads())
-        self.computing = ThreadPoolExecutor(1, "computing", prepare)
+
+    def begin_thread(self, device: torch.device) -> None:
+        """Have a thread compute on this card's device, with as many threads as the caller's; raises
+        what that thread raises."""
+        self.computing = ThreadPoolExecutor(1, "computing")
+        self.computing.submit(_prepare, device, torch.get_num_threads()).result()
 
 
 def _prepare(device: torch.device, threads: int) -> None:
@@ -103,7 +106,9 @@ class Cards:
         return [self.leader, *self.others]
 
     def emptied(self, devices: Sequence[torch.device]) -> list[Card]:
-        """Give up all replicas; return a card for each of these devices."""
+        """Give up all replicas, which frees their memory; return a card for each of these
+        devices."""
+        self._homes.clear()
         self.leader._replica = self.leader.blocks = None
         self.leader.place = f"{devices[0]}: " if len(devices) > 1 else ""
         self.others = [Card(f"{device}: ") for device in devices[1:]]
@@ -139,13 +144,14 @@ class Cards:
         return not any(card.asked for card in self.all)
 
     def _card_of(self, request: AnyRequest) -> Card:
-        if not isinstance(request, _DEALT):
+        if not self.others or not isinstance(request, _DEALT):
             return self.leader
         if isinstance(request, PassTask) and request.into == "audit":
             return self.leader
+        if (home := self._homes.get(request.microbatch)) is not None:
+            return home
         held = Counter(self._homes.values())
-        least_busy = min(self.all, key=lambda card: (card.asked, held[card]))
-        return self._homes.get(request.microbatch, least_busy)
+        return min(self.all, key=lambda card: (card.asked, held[card]))
 
     def gather(self) -> bool:
         """Move what the other cards have counted to the first one, in their order, by its scratch;

@@ -22,7 +22,7 @@ from client.compute import allowance, device, passes, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
 from client.compute.cards import Card, Cards
-from client.compute.compiling import compile_blocks
+from client.compute.compiling import CompiledBlocks, compile_blocks
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.hashing import begin_hash
 from client.compute.payload import Buffer
@@ -93,21 +93,24 @@ class Executor:
         self._hashing.set_result(None)
         self._throttle = allowance.Throttle()
 
-    def execute(self, request: AnyRequest, payloads: Sequence[Buffer], send: Send) -> None:
-        """Execute one request, or have one of several cards do it, and have it answered by ``send``
-        in a thread; payloads may be used until then."""
+    def execute(
+        self,
+        request: AnyRequest,
+        payloads: Sequence[Buffer],
+        send: Send,
+        card: Card | None = None,
+    ) -> None:
+        """Execute one request, and have it answered by ``send`` in a thread; payloads may be used
+        until then. Without a ``card`` one is chosen, and does it in its own thread if it is one of
+        several."""
         if isinstance(request, Save | HashTask):
             self._begin(request, send)
             return
-        card, beside_others = self._cards.begin(request)
-        if beside_others:
-            card.computing.submit(self._compute, card, request, payloads, send)
-        else:
-            self._compute(card, request, payloads, send)
-
-    def _compute(
-        self, card: Card, request: AnyRequest, payloads: Sequence[Buffer], send: Send
-    ) -> None:
+        if card is None:
+            card, beside_others = self._cards.begin(request)
+            if beside_others:
+                card.computing.submit(self.execute, request, payloads, send, card)
+                return
         start = time.perf_counter()
         try:
             if card is self._cards.leader:
@@ -238,19 +241,24 @@ class Executor:
         for each in devices if self._owns_process else ():
             allowance.enforce(request, each)
         said: list[str] = []
-        leader: Replica | None = None
-        for card, chosen in zip(cards, devices, strict=True):
-            replica = open_replica(request, chosen, leader)
+        made: list[tuple[Replica, CompiledBlocks | None]] = []
+        for chosen in devices:
+            replica = open_replica(request, chosen, made[0][0] if made else None)
             device.warm_up(replica)
-            if leader is None and request.choose_threads:
+            if not made and request.choose_threads:
                 torch.set_num_threads(device.useful_threads(replica, threads))
             blocks, compiled = compile_blocks(request, replica, chosen)
-            card.hold(replica, blocks)
-            leader = leader or replica
+            made.append((replica, blocks))
             said += [compiled] * (compiled not in said)
-        leader = cards[0].replica
+        leader = made[0][0]
         averager = Averager(leader)
-        self._opened = _Opened(leader, averager, Auditor(leader, averager))
+        opened = _Opened(leader, averager, Auditor(leader, averager))
+        if len(cards) > 1:
+            for card, chosen in zip(cards, devices, strict=True):
+                card.begin_thread(chosen)
+        for card, held in zip(cards, made, strict=True):  # all of them or none
+            card.hold(*held)
+        self._opened = opened
         return StageOpened(parameters=leader.size, compiled="; ".join(said))
 
     def _load(self, request: Load | LoadStart) -> Loaded:

@@ -9,6 +9,8 @@ from collections import Counter, deque
 from enum import Enum
 from typing import Literal
 
+from protocol.ids import PeerId
+
 TOLERANCE = 1e-3
 """Relative L2 distance of honest results of one number format. Measured: other numbers of threads
 1e-7 and less."""
@@ -76,6 +78,7 @@ class Record:
         """Audits of contributions in a row, up to now: a sum alone is no work."""
         self._suspected = 0
         """Since another member has charged it last: audits of contributions that have to agree."""
+        self._charged_by = set[PeerId]()
         self.results = Counter[Grade | None]()
         """Of all audits since we started; None: the contribution could not be checked."""
         self.fault = ""
@@ -96,9 +99,12 @@ class Record:
         else:
             self.agreed = 0
 
-    def suspect(self) -> None:
-        """Another member has charged it: it is looked at until it was found in agreement often."""
-        self._suspected = CLEARED
+    def suspect(self, author: PeerId) -> None:
+        """Another member has charged it: it is looked at until it was found in agreement often, but
+        for each author once, or a liar could have us look without end."""
+        if author not in self._charged_by:
+            self._charged_by.add(author)
+            self._suspected = CLEARED
 
     @property
     def doubted(self) -> bool:

@@ -288,19 +288,19 @@ class RoundLeader:
         return [*self._silent(there), *behind, *absent]
 
     def _awaited_of(self, led_by: PeerId, *, leases: bool) -> list[Wait]:
-        """Return what we miss of the leader: a leader that withholds what all need is reported
-        too."""
-        at_step = self._serving_step()
+        """Return what we miss of the leader: one that withholds what all need is reported, too,
+        even if it does not come to the step itself, or others do not."""
+        at_step, behind = self._serving_step(), self._laggards()
         silent = self._silent(at_step)
-        if led_by not in at_step or set(silent) - {led_by} or self._laggards():
+        if led_by not in behind.union(at_step) or set(silent) - {led_by}:
             return []
         if silent:
-            return [("report", led_by)]
+            return [("behind" if behind else "report", led_by)]
         reports = [self.reports[p] for p in at_step if p in self.reports]
         idle = leases and not any(report.in_flight for report in reports)
         if idle or (self.whole and self._returned()):
-            return [("plan", led_by)]
-        return self._lessees() if leases else []
+            return [("behind" if behind else "plan", led_by)]
+        return self._lessees() if leases and not behind else []
 
     def _is_complete(self, members: list[PeerId], now: float) -> Answer:
         """Whether the members' ledgers are the whole step, and no straggler is to be waited for."""

@@ -8,7 +8,8 @@ Items that depend on others get more time than items that do not, so that the cl
 cause: a contribution before a sum, a sum before a Ready, a Ready before a commit. In stage 0 a
 replica with no work left in a step waits for those that still have some. It waits briefly once its
 own results came back, which shows that the stages behind work (lease); else longer than these need
-to find out what delays them (work).
+to find out what delays them (work). A leader that still applies the step before, or waits for one
+that does, is waited for longest (behind), for it goes on without such a member after a while.
 
 A leader gives a plan of its own up when nothing comes of it any more, for messages may be lost with
 a link. A round over a slow line takes as long as its bytes, and an abandoned one starts again with
@@ -32,6 +33,7 @@ Kind = Literal[
     "report",
     "lease",
     "work",
+    "behind",
     "ready",
     "commit",
     "spoilt",
@@ -50,13 +52,14 @@ TIMES: Final[dict[Kind, float]] = {
     "ready": 2.5,
     "commit": 3.25,
     "work": 4.5,
+    "behind": 6.0,
 }
 """How long each is waited for, in units of ``Obstruction.patience_s``."""
 SECONDS: Final[dict[Kind, float]] = {"spoilt": 0.0, "refusal": 1.5}
 """The same of what takes no round. Who refuses says whom with its next heartbeat, if it is honest,
 and is excused from then on."""
 BEFORE_A_PLAN: Final = frozenset[Kind](("spoilt", "refusal", "plan", "report"))
-SHARED: Final = frozenset[Kind](("plan", "anew", "lease", "work"))
+SHARED: Final = frozenset[Kind](("plan", "anew", "lease", "work", "behind"))
 """These wait for all that the step needs, whichever replica has it."""
 FIRST_S: Final = 3 * HEARD_S
 """Before any round has been closed here (memory is touched, kernels are compiled), beside what the

@@ -84,11 +84,10 @@ class Charging:
         body = CHARGE.parse(message.charge.body)
         if abs(body.stage - self._place.stage) > 1 or author not in self._members(body):
             return []
-        known = charges.of(body.stage, PeerId(body.member), author)
         if charges.take(message.charge, now) is None:
             return []
-        if known is None and body.stage == self._place.stage:
-            self._terms.record(body.stage, PeerId(body.member)).suspect()
+        if body.stage == self._place.stage:
+            self._terms.record(body.stage, PeerId(body.member)).suspect(author)
         return self.verdicts(now)
 
     def verdicts(self, now: float) -> list[SeatEffect]:

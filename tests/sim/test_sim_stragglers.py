@@ -22,6 +22,7 @@ from client.lab.simulate.training import TrainingWorld, WorldConfig
 from protocol.effects import Penalise
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
+    ApplyTask,
     BackwardTask,
     Committed,
     LossTask,
@@ -244,6 +245,37 @@ def test_a_hung_replica_is_given_up_before_membership_does(
     asked_at = max(at for at in [0.0, *begun] if at < given_up[0])  # since then there are forwards
     assert 0 < given_up[0] - max(hangs_at, asked_at) < GIVEN_UP_S, f"seed {seed}"
     assert not world.points, f"seed {seed}"
+
+
+class HungWorkerWorld(StragglerWorld):
+    """One peer's worker hangs when it applies step 1, while its node goes on."""
+
+    def __init__(self, config: WorldConfig, stage: int, place: int) -> None:
+        super().__init__(config)
+        self.hung = self.of_stage(stage)[place]
+        self.hangs = False
+
+    def _submit(self, peer: SimPeer, task: Task) -> None:
+        self.hangs |= peer is self.hung and isinstance(task, ApplyTask) and task.step == 1
+        if not (self.hangs and peer is self.hung):
+            super()._submit(peer, task)
+
+    def finished(self) -> bool:
+        others = (peer.seat for peer in self.peers.values() if peer is not self.hung)
+        return all(seat is not None and seat.finished for seat in others)
+
+
+@pytest.mark.parametrize(
+    ("stage", "place", "replicas"), [(0, 0, 2), *usual(1, [(0, 2, 3), (1, 1, 3), (1, 0, 2)])]
+)
+def test_a_worker_that_hangs_at_the_end_of_a_step_does_not_stop_its_stage(
+    stage: int, place: int, replicas: int
+) -> None:
+    """Whichever it is, the others go on without it: in each stage one of them leads step 2."""
+    world = HungWorkerWorld(config(0, 2, replicas, steps=4), stage, place)
+    world.start_clock()
+    world.run(300.0)
+    assert world.hangs
 
 
 @pytest.mark.slow

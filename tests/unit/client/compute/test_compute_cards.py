@@ -1,6 +1,8 @@
 """Several devices are one worker: one ledger, one version."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -257,6 +259,42 @@ def test_a_card_that_cannot_follow_ends_the_process(
     monkeypatch.setattr(module, "_checksum", checksum)
     with pytest.raises(SystemExit, match=f"cpu: it failed beside other cards: .*{words}"):
         worker.call(ApplyTask(step=0))
+
+
+def test_another_stage_is_opened_in_the_memory_of_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = opened(0, [4], device=devices(2))
+    losses(worker, 0)
+    held = [weakref.ref(card.replica.module) for card in cards_of(worker)]
+    kept = list[object]()
+
+    def warm_up(_replica: object) -> None:
+        gc.collect()
+        kept.extend(module() for module in held)
+        raise RuntimeError("too warm")
+
+    monkeypatch.setattr(device, "warm_up", warm_up)
+    assert "too warm" in worker.fails(open_request(0, [4], device=devices(2))).message
+    assert kept == [None, None]
+    assert "no stage is open" in worker.fails(LossTask(0, 0), tokens_of(0)).message
+
+
+def test_a_thread_that_cannot_be_prepared_fails_the_opening(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else nobody would ever answer what is dealt to it."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no context")
+
+    worker = LocalWorker()
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_prepare", broken)
+        assert "no context" in worker.fails(open_request(0, [4], device=devices(2))).message
+    assert "no stage is open" in worker.fails(LossTask(0, 0), tokens_of(0)).message
+    worker.call(open_request(0, [4], device=devices(2)))
+    assert len(losses(worker, 0)) == MICROBATCHES
 
 
 def test_a_card_that_is_not_there_is_named() -> None:

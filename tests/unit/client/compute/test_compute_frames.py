@@ -185,7 +185,7 @@ def test_the_way_from_a_frame_to_the_device_is_short(connected, monkeypatch) -> 
 
     monkeypatch.setattr(torch.autograd, "backward", traced)
     serve(channel)
-    assert ways[-1] == ["serve", "execute", "_compute", "_run", "backward", "run_back"]
+    assert ways[-1] == ["serve", "execute", "_run", "backward", "run_back"]
 
 
 def test_a_frame_cut_short_means_that_the_node_is_gone(connected) -> None:

@@ -53,7 +53,7 @@ def test_who_was_found_wanting_is_looked_at_again_for_sure(result):
 
 def test_who_is_charged_by_another_is_looked_at_until_it_was_often_found_in_agreement():
     suspect = record(*[Grade.AGREES] * PROVEN)
-    suspect.suspect()
+    suspect.suspect(A)
     for _ in range(CLEARED):
         assert rate(0.03, suspect) == LOOKED_AT
         assert suspect.charge() is None, "another member's word is no strike"
@@ -63,7 +63,7 @@ def test_who_is_charged_by_another_is_looked_at_until_it_was_often_found_in_agre
 
 def test_a_sum_that_agrees_does_not_clear_who_is_charged_for_its_work():
     suspect = Record()
-    suspect.suspect()
+    suspect.suspect(A)
     for _ in range(2 * CLEARED):
         suspect.note(Grade.AGREES, contributed=False)
     assert rate(0.03, suspect) == LOOKED_AT

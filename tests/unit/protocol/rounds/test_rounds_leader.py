@@ -574,7 +574,12 @@ class TestWhatIsAwaited:
         assert made.awaited(B, 1.0, leases=False) == [], "the step is not complete"
         assert made.awaited(B, 1.0, leases=True) == [("lease", C)]
         made.update_view(view(ME, B, C, C=STEP - 1), False, 0.0)
-        assert made.awaited(B, 1.0, leases=True) == [], "one is still at the step before"
+        late = made.awaited(B, 1.0, leases=True)
+        assert late == [("behind", B)], "one is still at the step before: it may wait for that"
+        made.update_view(view(ME, B, C, B=STEP - 1), False, 0.0)
+        assert made.awaited(B, 1.0, leases=False) == [], "the step is not complete"
+        made.report(C, report(range(20, 24), seq=2), 0.0)
+        assert made.awaited(B, 1.0, leases=False) == [("behind", B)], "the leader itself is"
 
 
 def test_the_first_step_of_a_lineage_waits_a_moment_for_those_who_take_the_stage() -> None:

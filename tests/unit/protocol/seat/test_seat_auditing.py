@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from protocol.audit.audit import PATIENCE_S
-from protocol.audit.charges import CHARGE, KIND, Charge, Charges, verdict_of
+from protocol.audit.charges import CHARGE, KIND, MAX_OF_AUTHOR, Charge, Charges, verdict_of
 from protocol.audit.commitment import KIND as COMMITMENT
 from protocol.audit.commitment import SIGNED, contents, envelope_of_piece, root_of, tensors_of
 from protocol.audit.draw import drawn
@@ -186,6 +186,19 @@ class TestWhoIsSuspected:
         for _ in range(CLEARED):
             parts.terms.record(STAGE, THIRD).note(Grade.AGREES)
         assert not self.suspected(parts, "lies", "other")
+
+    def test_not_again_by_who_has_its_charge_forgotten(self, parts: Parts) -> None:
+        assert self.suspected(parts, "lies")
+        for number in range(MAX_OF_AUTHOR):
+            body = CHARGE.encode(replace(OF_THIRD, member=peer(100 + number)))
+            said = Charged(STAGE, signer(2).sign(KIND, body, SWARM))
+            parts.charging.on_charged(SIBLING, said, 10.0 + 2.0 * number)
+        assert parts.terms.charges.of(STAGE, THIRD, SIBLING) is None
+        for _ in range(CLEARED):
+            parts.terms.record(STAGE, THIRD).note(Grade.AGREES)
+        again = Charged(STAGE, signer(2).sign(KIND, CHARGE.encode(OF_THIRD), SWARM))
+        parts.charging.on_charged(SIBLING, again, 900.0)
+        assert not parts.terms.record(STAGE, THIRD).doubted
 
     @pytest.mark.parametrize(("stage", "author"), [(STAGE + 2, 2), (STAGE, 9)])
     def test_charges_from_afar_and_of_no_member_are_not_kept(
