@@ -23,7 +23,7 @@ from client.control.snapshot import (
     Snapshot,
 )
 from client.control.updates import MAX_POINTS, Curve, Update
-from protocol.amendments.draft import Changes
+from protocol.amendments.changes import Changes
 from protocol.vouching.ticket import TICKET_LIFE_S
 
 MAX_REASON_CHARS: Final = 200

@@ -71,7 +71,8 @@ from client.train.training import Site, Training
 from client.train.transfer.state_size import largest_payload, round_bytes, usual_payload
 from protocol.address import Address, parse_address, parse_peer_address
 from protocol.amendments.amendment import sign_amendment
-from protocol.amendments.draft import Changes, draft
+from protocol.amendments.changes import Changes
+from protocol.amendments.draft import draft
 from protocol.effects import Explain
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId

@@ -1,6 +1,5 @@
 """Makes an amendment from what a founder wants to change, or says why it cannot be. Pure."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec import structs
@@ -9,37 +8,11 @@ from model_zoo.specs.optimizer import OptimizerSpec
 from protocol import limits
 from protocol.amendments.amendment import Amendment
 from protocol.amendments.book import Amendments
+from protocol.amendments.changes import Changes
 from protocol.errors import LocalProtocolError
 
 ABSURD_RATE: Final = 100.0
 """So many times the highest rate that the manifest has: no run survives that."""
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a founder wants; None: as before.
-
-    Fields:
-        from_step: the step from which the schedule holds at the earliest.
-        lr, min_lr, warmup_steps, decay_steps, schedule, decay_from: as in ``OptimizerSpec``. A new
-            rate or schedule ends with the run, unless ``decay_steps`` says otherwise, and the final
-            rate keeps its share of the highest.
-    """
-
-    steps: int | None = None
-    from_step: int | None = None
-    lr: float | None = None
-    min_lr: float | None = None
-    warmup_steps: int | None = None
-    decay_steps: int | None = None
-    schedule: str | None = None
-    decay_from: int | None = None
-
-    @property
-    def of_schedule(self) -> bool:
-        """Whether the learning rate changes."""
-        fields = self.lr, self.min_lr, self.warmup_steps, self.decay_steps, self.schedule
-        return any(field is not None for field in (*fields, self.decay_from))
 
 
 def draft(book: Amendments, run_lr: float, changes: Changes, done: int) -> Amendment:

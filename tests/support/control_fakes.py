@@ -24,7 +24,7 @@ from client.control.snapshot import (
 )
 from client.control.updates import Curve, StepPoint, Update
 from client.events import MAX_PAGE, Entry, LogLine
-from protocol.amendments.draft import Changes
+from protocol.amendments.changes import Changes
 
 
 def example_snapshot(**changes: object) -> Snapshot:

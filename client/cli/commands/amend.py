@@ -30,7 +30,7 @@ from client.control.amended import ONLY_THE_FOUNDER
 from client.control.client import ControlClient, ControlError
 from client.control.snapshot import Amended
 from client.errors import ExitCode, UserError
-from protocol.amendments.draft import Changes
+from protocol.amendments.changes import Changes
 
 
 @answered

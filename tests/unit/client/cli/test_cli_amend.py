@@ -14,7 +14,8 @@ from client.control.snapshot import Amended
 from client.errors import ExitCode
 from protocol.amendments.amendment import sign_amendment
 from protocol.amendments.book import Amendments
-from protocol.amendments.draft import Changes, draft
+from protocol.amendments.changes import Changes
+from protocol.amendments.draft import draft
 from protocol.errors import LocalProtocolError
 from protocol.wire.envelope import Signer
 from tests.support.cli_process import Terminal, Within

@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -151,7 +152,9 @@ def test_of_a_mixture_the_worker_reads_the_leaves_that_are_planned(
     book = tmp_path / "small.txt"
     book.write_text("".join(f"{n} is a number\n" for n in range(20_000)))
     build([book], tmp_path / "small")
-    made = mix([Choice(folder, None), Choice(tmp_path / "small", None)], tmp_path / "mixed")
+    made = mix(
+        [Choice(folder, Fraction(1)), Choice(tmp_path / "small", Fraction(1))], tmp_path / "mixed"
+    )
     spec, whole = made.index.spec(), DataFolder(made.path, made.index.spec())
     cache = LeafCache(tmp_path / "cache", spec, 10 * LEAF_BYTES)
     expected, windows = Corpus.from_folder(made), spec.windows(3000)

@@ -6,7 +6,8 @@ from model_zoo.specs.optimizer import OptimizerSpec
 from protocol import limits
 from protocol.amendments.amendment import Amendment, sign_amendment
 from protocol.amendments.book import Amendments
-from protocol.amendments.draft import Changes, draft
+from protocol.amendments.changes import Changes
+from protocol.amendments.draft import draft
 from protocol.amendments.words import describe
 from protocol.errors import LocalProtocolError
 from protocol.ids import SwarmId
