@@ -2,6 +2,7 @@
 
 from client.control.snapshot import AmendmentView, MatchesView, SeatMatch
 from client.views import dashboard, matching, words
+from client.views.logs import log_rows
 from client.views.record import Record
 from client.views.span import Box, line_width, plain
 from client.views.stages import stage_map, stage_rows
@@ -76,6 +77,15 @@ def test_what_we_hold_and_what_is_on_its_way_are_told() -> None:
     assert "You hold stage 0." in text
     assert "Stage 1 is yours: its numbers are being copied to this machine." in text
     assert "Nobody could move" in text
+
+
+# --- logs ------------------------------------------------------------------------------------
+
+
+def test_an_empty_log_says_what_is_not_there() -> None:
+    for text, said in (("", "nothing here yet"), ("relay", "nothing contains 'relay'")):
+        [row] = log_rows(Record(), BOX, "info", text)
+        assert plain(row.lines) == said
 
 
 # --- dashboard -------------------------------------------------------------------------------
