@@ -25,6 +25,7 @@ anew for tests whose file has changed.
 import argparse
 import ast
 import gc
+import importlib
 import json
 import os
 import random
@@ -239,6 +240,9 @@ class Trials:
         """Do so in place of running the tests."""
         if session.testsfailed:
             return None  # pytest says why
+        for path in {mutant.path for mutant in self.mutants}:  # some load theirs only when needed
+            name = ".".join(Path(path).with_suffix("").parts)
+            importlib.import_module(name.removesuffix(".__init__"))
         self._items = {item.nodeid: item for item in session.items}
         self._functions: dict[str, list[FunctionType]] = {}
         self._caches: list[Any] = []

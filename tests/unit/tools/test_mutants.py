@@ -93,6 +93,10 @@ async def test_async():
     await example.waits(ends)
     assert ends
 
+def test_what_is_imported_late():
+    from protocol.late import late
+    assert late(1) == 2
+
 def test_in_vain():
     example.unseen()
 
@@ -161,6 +165,7 @@ def test_functions_of_every_kind_are_changed_where_they_stand(tmp_path: Path) ->
         (tmp_path / package / "__init__.py").touch()
     shutil.copy(REPOSITORY / "tests" / "mutants.py", tmp_path / "tests")
     (tmp_path / "protocol" / "example.py").write_text(EXAMPLE)
+    (tmp_path / "protocol" / "late.py").write_text("def late(one): return one + 1\n")
     (tests / "test_example.py").write_text(TESTS)
     markers = 'markers = ["slow", "long"]\ntrio_mode = true\npythonpath = ["."]'
     (tmp_path / "pyproject.toml").write_text(f"[tool.pytest.ini_options]\n{markers}\n")
@@ -174,10 +179,10 @@ def test_functions_of_every_kind_are_changed_where_they_stand(tmp_path: Path) ->
     assert "left out: tests/unit/protocol/test_example.py::test_that_fails_anyway" in said
     survived = [line for line in said.splitlines() if "SURVIVED" in line or "REACHED" in line]
     assert sorted(line.rpartition(" | ")[2] for line in survived) == ["NOT REACHED", "SURVIVED 1"]
-    assert "protocol: 8 of 10 killed (80%), 1 not reached" in said
+    assert "protocol: 9 of 11 killed (82%), 1 not reached" in said
     assert run().splitlines() == said.splitlines()[-2:], "it goes on"
     seen = TESTS.replace("test_in_vain():", "test_seen(capsys):")
     seen = seen.replace("example.unseen()", "example.unseen(); assert capsys.readouterr().out")
     (tests / "test_example.py").write_text(seen)
-    assert "9 of 10 killed (90%)" in run("--again")
+    assert "10 of 11 killed (91%)" in run("--again")
     assert (tmp_path / "protocol" / "example.py").read_text() == EXAMPLE
