@@ -2,7 +2,7 @@
 
 from client.control.snapshot import AmendmentView, MatchesView, SeatMatch
 from client.views import dashboard, matching, words
-from client.views.logs import log_rows
+from client.views.logs import log_rows, log_title
 from client.views.record import Record
 from client.views.span import Box, line_width, plain
 from client.views.stages import stage_map, stage_rows
@@ -86,6 +86,8 @@ def test_an_empty_log_says_what_is_not_there() -> None:
     for text, said in (("", "nothing here yet"), ("relay", "nothing contains 'relay'")):
         [row] = log_rows(Record(), BOX, "info", text)
         assert plain(row.lines) == said
+    assert log_title(Record(), "info", "") == "0 events, info and above, newest last"
+    assert log_title(Record(), "info", "relay").startswith("0 events that match, info")
 
 
 # --- dashboard -------------------------------------------------------------------------------
