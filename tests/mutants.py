@@ -1,86 +1,71 @@
 """Break the product at random, one place at a time, and see whether the unit tests notice.
 
-    python -m tests.mutants [--count 100] [--seed 0] [--packages client/train protocol ...]
-                            [--at FILE:LINE] [--jobs 1] [--limit 90] [--within 280]
-                            [--out FILE] [--again]
+    python -m tests.mutants [--count 100] [--seed 0] [--within FOLDER_OR_FILE ...] [--limit 20]
+                            [--jobs 1] [--out FILE] [--again]
 
 A mutant is a comparison turned round, a branch that is always or never taken, a call or a refusal
-that is left out, an "and" in place of an "or", or another operator in a sum. It exists only in the
-memory of the processes that run it: no file is changed (``mutant_hook``). The unit tests nearest to
-it run first: those that import its module or mirror its folder, and that name what it changes. At
-the first failure it is killed. It survives the tests of ``--limit`` processor seconds. A failure
-counts only if the same test fails again with the mutant, and passes without it: on a busy machine
-some tests take longer than they may.
+that is left out, an "and" in place of an "or", or another operator in a sum. No file is changed:
+one process collects the tests, and each mutant runs in a fork of it, in which the functions of its
+file get other code. First each test runs once without a mutant: one that fails is said and left
+out. Then those run that call the function with the mutant, the quickest first, until they would
+take ``--limit`` seconds. The first that fails kills it, if it fails again and passes without.
 
-Not drawn is what no test is to notice: the text of messages, types, assertions, ``__repr__``, and
-branches for other systems. Some mutants are no faults all the same (a bound that is never met), so
-that not all can be killed.
+Not drawn is what no test is to notice: the text of messages, types, assertions, ``__repr__``, what
+depends on the system. Neither is what runs at import, which is over when a fork begins, nor
+``client/lab``. The tests are those that mirror the folders and are marked neither ``slow`` nor
+``long``. A program that a test starts has no mutant in it: what only runs there counts as not
+reached. Some mutants are no faults all the same (a bound that is never met).
 
 The same seed draws the same mutants of the same code, and of 40 mutants the first 20 are those of
-``--count 20``. With ``--out`` a run goes on where an earlier one stopped (``--within`` seconds are
-over, or it was killed); with ``--again`` it tries those of the file that survived once more.
+``--count 20``. With ``--out`` a run goes on where an earlier one was stopped; with ``--again`` it
+tries those that survived once more. What each test calls lies beside that file: it is measured
+anew for tests whose file has changed.
 """
-
-from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import importlib
-import itertools
 import json
-import math
-import multiprocessing
 import os
 import random
-import re
 import resource
 import signal
 import sys
+import tempfile
+import threading
 import time
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
-from multiprocessing.connection import Connection
+import traceback
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import _lru_cache_wrapper
+from itertools import accumulate, groupby, islice, zip_longest
 from pathlib import Path
-from typing import Any
+from textwrap import shorten
+from types import CodeType, FrameType, FunctionType
+from typing import Any, TypeVar
 
-import psutil
-
-from tests.mutant_hook import sitecustomize
+import pytest
 
 REPOSITORY = Path(__file__).parents[1]
-PACKAGES = ("client/compute", "client/net", "client/train", "protocol")
+PRODUCT = ("client", "model_zoo", "protocol")
+FILES = tuple(f"{REPOSITORY / part}/" for part in PRODUCT)
+LAB = "client/lab"
 UNIT = "tests/unit"
-NET = "tests/net"
-"""Mirrors ``client/net``, on loopback."""
-FAST, SLOW = "not slow and not long", "slow and not long"
-BATCHES = (4, 16, 60)
-"""Test files that one process runs: few at first, since most mutants are killed by the nearest."""
+ELSEWHERE = {"client/net": "tests/net", "client/ui": "tests/ui"}
+"""What is not mirrored in ``UNIT``."""
 TEST_LIMIT_S = 20.0
 """Processor seconds. An unmarked test takes a few: one that takes this many never ends."""
-WAITS_S = 120.0
+WAITS_S = 60.0
 """A test that has not ended after this waits for what never comes."""
 MEMORY_BYTES = 6 * 2**30
 """A mutant that fills the memory ends before it harms the machine."""
-LOADED = ("hashlib", "libp2p", "msgspec", "nacl.bindings", "numpy", "safetensors", "torch", "trio")
-"""What every test process would load anew: they are forked from one that has loaded it."""
-IMPORT = re.compile(r"(?m)^ *(?:from|import) ([\w.]+)(?: import (?:\(([^)]*)\)|(.*)))?")
-NAME = re.compile(r"\w+")
-OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.GtE,
-    ast.LtE: ast.Gt,
-    ast.Gt: ast.LtE,
-    ast.GtE: ast.Lt,
-    ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq,
-    ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is,
-    ast.In: ast.NotIn,
-    ast.NotIn: ast.In,
-}
+Line = TypeVar("Line")
+Say = Callable[[object], object]
+PAIRS = (ast.Lt, ast.GtE), (ast.Gt, ast.LtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot)
+TURNED = dict([*PAIRS, *((b, a) for a, b in PAIRS), (ast.In, ast.NotIn), (ast.NotIn, ast.In)])
 OTHERS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -92,7 +77,7 @@ OTHERS: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file, and what came of it."""
+    """One change of one function, and what came of it."""
 
     path: str
     line: int
@@ -103,8 +88,12 @@ class Mutant:
     """Position of ``before`` in the file, in bytes ..."""
     end: int
     """... and where it ends."""
+    function: str
+    """What it changes, as ``PATH:QUALIFIED_NAME``."""
     killed_by: str = ""
     """The test that failed; empty: it survived."""
+    tests: int = 0
+    """How many tests ran in vain, if it survived: none reaches it if 0."""
 
     @property
     def place(self) -> tuple[str, str, int, str, str]:
@@ -112,97 +101,87 @@ class Mutant:
         return self.path, self.kind, self.start, self.before, self.after
 
     def __str__(self) -> str:
-        change = f"{_short(self.before)} -> {_short(self.after)}"
-        return f"{self.path}:{self.line} {self.kind}: {change} | {self.killed_by or 'SURVIVED'}"
+        came = self.killed_by or (f"SURVIVED {self.tests}" if self.tests else "NOT REACHED")
+        change = f"{shorten(self.before, 60)} -> {shorten(self.after, 60)}"
+        return f"{self.path}:{self.line} {self.kind}: {change} | {came}"
 
-    def fits(self, root: Path) -> bool:
-        """Tell whether its file still has the text that it changes where that was."""
-        source = (root / self.path).read_bytes()
-        return source[self.start : self.end] == self.before.encode()
-
-    def environment(self) -> dict[str, str]:
-        """Return the variables with which a process imports the mutant."""
-        change = {name: getattr(self, name) for name in ("start", "end", "before", "after")}
-        hook = str(REPOSITORY / "tests" / "mutant_hook")
-        return {
-            sitecustomize.VARIABLE: json.dumps({"module": module_of(self.path), **change}),
-            "PYTHONPATH": os.pathsep.join([hook, str(REPOSITORY)]),
-        }
+    def source(self, root: Path) -> bytes:
+        """Return its file with the change; each function begins in the same line as without."""
+        sound = (root / self.path).read_bytes()
+        return sound[: self.start] + self.after.encode() + sound[self.end :]
 
 
-def mutants(root: Path, packages: Iterable[str], seed: int) -> Iterator[Mutant]:
-    """Yield every mutant of some packages in an order drawn by the seed, the kinds in turn."""
+def mutants(root: Path, within: Iterable[str], seed: int) -> Iterator[Mutant]:
+    """Yield every mutant of some folders and files in an order drawn by the seed, the kinds in
+    turn."""
     dice = random.Random(seed)
-    files = sorted(file for package in set(packages) for file in (root / package).rglob("*.py"))
-    found = [m for file in files for m in _of_file(root, file)]
+    files = {file for name in within for file in ((root / name), *(root / name).rglob("*.py"))}
+    drawn = [file for file in sorted(files) if file.is_file() and root / LAB not in file.parents]
+    found = [mutant for file in drawn for mutant in _of_file(root, file)]
     by_kind = [[m for m in found if m.kind == kind] for kind in sorted({m.kind for m in found})]
     for some in by_kind:
         dice.shuffle(some)
-    for several in itertools.zip_longest(*by_kind):
+    for several in zip_longest(*by_kind):
         yield from (mutant for mutant in several if mutant)
 
 
 def _of_file(root: Path, path: Path) -> Iterator[Mutant]:
     source = path.read_bytes()
-    starts = [0, *itertools.accumulate(len(line) for line in source.splitlines(keepends=True))]
-    for node in _tested(ast.parse(source)):
-        for part, kind, after in _changes(node):
+    starts = [0, *accumulate(len(line) for line in source.splitlines(keepends=True))]
+    for node, function in _tested(ast.parse(source)):
+        for part, kind, after in _changes(node) if function else ():
             assert part.end_lineno is not None
             assert part.end_col_offset is not None
             start = starts[part.lineno - 1] + part.col_offset
             end = starts[part.end_lineno - 1] + part.end_col_offset
             name, before = str(path.relative_to(root)), source[start:end].decode()
-            yield Mutant(name, part.lineno, kind, before, after, start, end)
+            lines = "\n" * (before.count("\n") - after.count("\n"))
+            after = after + lines if isinstance(part, ast.stmt) else f"{after[:-1]}{lines})"
+            yield Mutant(name, part.lineno, kind, before, after, start, end, f"{name}:{function}")
 
 
-def _tested(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and those below it, but not what no test on this machine is to notice."""
+def _tested(node: ast.AST, prefix: str = "", function: str = "") -> Iterator[tuple[ast.AST, str]]:
+    """Yield a node and those below it, each with the function that it is in (empty: it runs at
+    import), but not what no test on this machine is to notice."""
     match node:
         case ast.Assert() | ast.JoinedStr() | ast.Compare(left=ast.Attribute(attr="platform")):
             return
-        case ast.FunctionDef(name="__repr__" | "__str__") | ast.If(test=ast.Name("TYPE_CHECKING")):
+        case ast.If(test=test) | ast.IfExp(test=test) if "sys.platform" in ast.unparse(test):
+            return
+        case ast.FunctionDef(name="__repr__" | "__str__"):
             return
         case ast.AnnAssign(value=value):
-            yield from _tested(value) if value else ()
+            yield from _tested(value, prefix, function) if value else ()
             return
-        case ast.If(test=ast.Compare(left=ast.Attribute(attr="platform"))):
-            here = _holds_here(node.test)
-            for part in node.body if here else node.orelse:
-                yield from _tested(part)
-            return
-        case ast.IfExp(test=ast.Compare(left=ast.Attribute(attr="platform"))):
-            yield from _tested(node.body if _holds_here(node.test) else node.orelse)
-            return
-    yield node
+    yield node, function
+    inner = prefix, function
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            inner = f"{prefix}{name}.<locals>.", f"{prefix}{name}"
+        case ast.ClassDef(name=name):
+            inner = f"{prefix}{name}.", function
     for part in ast.iter_child_nodes(node):
-        yield from _tested(part)
-
-
-def _holds_here(test: ast.expr) -> bool:
-    """Tell whether a comparison with ``sys.platform`` holds on this system."""
-    match test:
-        case ast.Compare(ops=[ast.Eq()], comparators=[ast.Constant(system)]):
-            return sys.platform == system
-        case ast.Compare(ops=[ast.NotEq()], comparators=[ast.Constant(system)]):
-            return sys.platform != system
-    return True
+        yield from _tested(part, *(inner if isinstance(part, ast.stmt) else (prefix, function)))
 
 
 def _changes(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str, str]]:
-    """Yield what may be changed about a node: which part of it, how, and into what."""
+    """Yield what may be changed about a node: which part of it, how, and into what.
+
+    The names stay, so that a closure of the changed function fits a closure of the sound one.
+    """
     match node:
         case ast.Compare(left=left, ops=[operator], comparators=right):
-            turned = ast.Compare(left, [OPPOSITES[type(operator)]()], right)
+            turned = ast.Compare(left, [TURNED[type(operator)]()], right)
             yield node, "comparison", f"({ast.unparse(turned)})"
         case ast.If(test=test) | ast.IfExp(test=test) if not _binds(test):
-            yield test, "branch", "True"
-            yield test, "branch", "False"
+            yield test, "branch", f"(True or ({ast.unparse(test)}))"
+            yield test, "branch", f"(False and ({ast.unparse(test)}))"
         case ast.Expr(value=ast.Call(func=ast.Name(id="assert_never"))):
             return
         case ast.Expr(value=ast.Call()):
-            yield node, "call", "pass"
+            yield node, "call", f"if False: {ast.unparse(node)}"
         case ast.Raise() | ast.Return(value=ast.Call(func=ast.Name(id="no"))):
-            yield node, "refusal", "pass"
+            yield node, "refusal", f"if False: {ast.unparse(node)}"
         case ast.BoolOp(op=operator, values=values):
             other = ast.Or() if isinstance(operator, ast.And) else ast.And()
             yield node, "junction", f"({ast.unparse(ast.BoolOp(other, values))})"
@@ -222,222 +201,258 @@ def _joins(operand: ast.expr) -> bool:
     return text or isinstance(operand, ast.JoinedStr | ast.List | ast.Tuple | ast.ListComp)
 
 
-def module_of(path: str | Path) -> str:
-    """Return the name by which a file of the tree is imported."""
-    parts = Path(path).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def mirror(path: str) -> list[str]:
+    """Return the folders of the tests that mirror a folder of the product or that of a file."""
+    inner = [tests for part, tests in ELSEWHERE.items() if part.startswith(f"{path}/")]
+    for above in (Path(path), *Path(path).parents):
+        if str(above) in ELSEWHERE:
+            return [ELSEWHERE[str(above)]]
+        if (REPOSITORY / UNIT / above).is_dir():
+            return [f"{UNIT}/{above}", *inner]
+    raise ValueError(path)
 
 
-@cache
-def imported(root: Path) -> Mapping[str, Collection[str]]:
-    """Return which files of the tree import each module: paths below ``root``."""
-    tops = ("client", "model_zoo", "protocol", UNIT, NET, "tests/support")
-    files = [file.relative_to(root) for top in tops for file in (root / top).rglob("*.py")]
-    by: dict[str, set[str]] = {module_of(file): set() for file in files}
-    for file in files:
-        for module, several, one in IMPORT.findall((root / file).read_text()):
-            inner = [f"{module}.{name}" for name in NAME.findall(several or one)]
-            for name in by.keys() & {module, *inner}:
-                by[name].add(str(file))
-    return by
+@dataclass(frozen=True)
+class Ran:
+    """What came of a test that ran without a mutant."""
+
+    test: str
+    changed: int
+    """When its file was, in nanoseconds."""
+    passed: bool = False
+    took_s: float = 0.0
+    called: Collection[str] = ()
+    """Functions of the product, as ``PATH:QUALIFIED_NAME``."""
 
 
-def nearest_tests(root: Path, mutant: Mutant) -> list[str]:
-    """Return the unit tests that import a mutant's file, directly or through others, and those of
-    the folder that mirrors its own: the most likely to kill it first."""
-    by, steps, waiting = imported(root), {mutant.path: 0}, deque([mutant.path])
-    while waiting:
-        file = waiting.popleft()
-        for user in by.get(module_of(file), ()):
-            if user not in steps:
-                steps[user] = steps[file] + 1
-                waiting.append(user)
-    home = _mirror(root, mutant.path)
-    tests = {file for file in steps if file.startswith((UNIT, NET))}
-    tests |= {str(file.relative_to(root)) for file in (root / home).glob("test_*.py")}
-    tests = {test for test in tests if Path(test).name.startswith("test_")}
-    points = {test: test.startswith(home) + (steps.get(test) == 1) + 0.0 for test in tests}
-    for word in {Path(mutant.path).stem, *_words(root, mutant)}:
-        those = [test for test in tests if word in _text(root / test)]
-        for test in those:
-            points[test] += 1 / len(those) + (word in Path(test).stem)
-    return sorted(tests, key=lambda test: (-points[test], test))
-
-
-def _mirror(root: Path, path: str) -> str:
-    """Return the folder of tests that mirrors that of a file, or the nearest one above."""
-    if path.startswith("client/net/"):
-        return NET
-    return next(
-        home for above in Path(path).parents if (root / (home := f"{UNIT}/{above}")).is_dir()
-    )
-
-
-def _words(root: Path, mutant: Mutant) -> set[str]:
-    """Return the names in what a mutant changes, and that of the function it is in."""
-    above = (root / mutant.path).read_bytes()[: mutant.start].decode()
-    functions = re.findall(r"\bdef _*(\w+)", above)
-    return {*functions[-1:], *re.findall(r"[a-zA-Z]\w{3,}", mutant.before)} - {"self"}
-
-
-@cache
-def _text(file: Path) -> str:
-    return file.read_text()
-
-
-def _batches(tests: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield which marks, of which files, one process runs after another."""
-    sizes, begin = itertools.chain(BATCHES, itertools.repeat(BATCHES[-1])), 0
-    while begin < len(tests):
-        batch = tests[begin : begin + next(sizes)]
-        yield FAST, batch
-        slow = [test for test in batch if "mark.slow" in _text(REPOSITORY / test)]
-        if slow and not begin:
-            yield SLOW, slow
-        begin += len(batch)
-
-
-class _Reports:
-    """A plugin of pytest that reports each test that starts and the first that fails."""
-
-    def __init__(self, to: Connection) -> None:
-        self._to = to
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        _end_within(TEST_LIMIT_S, WAITS_S)
-        self._to.send(("runs", nodeid))
-
-    def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.failed:
-            self._to.send(("failed", report.nodeid))
-
-    def pytest_collectreport(self, report: Any) -> None:
-        if report.failed:
-            self._to.send(("failed", report.nodeid))
-
-
-def _end_within(computing_s: float, waiting_s: float) -> None:
-    # Without a handler a timer ends the process, whatever its code is caught in.
-    signal.setitimer(signal.ITIMER_PROF, computing_s)
-    signal.setitimer(signal.ITIMER_REAL, waiting_s)
-
-
-def _run_tests(environment: dict[str, str], arguments: Sequence[str], to: Connection) -> None:
-    """In a process of its own: run some tests, of the mutant if there is one."""
-    os.setsid()
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-    os.chdir(REPOSITORY)
-    os.environ.update(environment)
-    if environment:
-        sitecustomize.install()
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in range(3):
-        os.dup2(nowhere, stream)
-    options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-    options += ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
-    reports = _Reports(to)
-    to.send(("runs", arguments[0]))
-    _end_within(3 * TEST_LIMIT_S, WAITS_S)
-    code = importlib.import_module("pytest").main([*options, *arguments], plugins=[reports])
-    _end_within(0, 0)
-    to.send(("ended", str(int(code))))
-
-
-@dataclass
+@dataclass(eq=False)
 class Trials:
-    """Runs tests of mutants, each in a process forked from one that has loaded what they need."""
+    """A plugin of pytest that tries mutants, each in forks of this process, which has collected the
+    tests."""
 
-    limit_s: float = 90.0
-    """A mutant survives if so many processor seconds of tests do not kill it."""
-    _sound: dict[str, bool] = field(default_factory=dict)
+    mutants: Sequence[Mutant]
+    out: Path
+    limit_s: float
+    jobs: int
 
-    def __post_init__(self) -> None:
-        self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload(list(LOADED))
-        os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
+        """Do so in place of running the tests."""
+        if session.testsfailed:
+            return None  # pytest says why
+        for path in {mutant.path for mutant in self.mutants}:  # some load theirs only when needed
+            name = ".".join(Path(path).with_suffix("").parts)
+            importlib.import_module(name.removesuffix(".__init__"))
+        self._items = {item.nodeid: item for item in session.items}
+        self._functions: dict[str, list[FunctionType]] = {}
+        self._caches: list[Any] = []
+        warnings.simplefilter("ignore")  # of forks of a process with threads
+        gc.unfreeze()
+        for one in gc.get_objects():
+            if type(one) is FunctionType and _is_ours(one.__code__):
+                self._functions.setdefault(one.__code__.co_filename, []).append(one)
+            elif type(one) is _lru_cache_wrapper and str(one.__module__).startswith(PRODUCT):
+                self._caches.append(one)
+        gc.freeze()
+        self._measure(self.out.with_name(f"{self.out.name}.calls"))
+        _side_by_side(self.jobs, self.mutants, self._try)
+        return True
 
-    def tried(self, mutant: Mutant) -> Mutant:
-        """Return a mutant with the test that killed it."""
-        left_s = self.limit_s
-        for marks, tests in _batches(nearest_tests(REPOSITORY, mutant)):
-            unsound: list[str] = []
-            while left_s > 0:
-                failed, took_s = self._run([*tests, "-m", marks, *unsound], left_s, mutant)
-                left_s -= took_s
-                if not failed:
-                    break
-                if self._passes(failed) and self._run([failed], self.limit_s, mutant)[0]:
-                    return replace(mutant, killed_by=failed)
-                if f"--deselect={failed}" in unsound:
-                    raise RuntimeError(f"without a mutant fails {failed}")
-                unsound.append(f"--deselect={failed}")
-        return mutant
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note that a test of this process has failed."""
+        self._failed |= report.failed
+
+    def _measure(self, file: Path) -> None:
+        """Run each test without a mutant, unless a file tells what came of it."""
+        changed = {test: item.path.stat().st_mtime_ns for test, item in self._items.items()}
+        functions = {mutant.function for mutant in self.mutants}
+
+        def known() -> dict[str, Ran]:
+            return {
+                ran.test: replace(ran, called=functions.intersection(ran.called))
+                for ran in _read(file, Ran)
+                if ran.changed == changed.get(ran.test)
+            }
+
+        def measure(tests: Sequence[str]) -> None:
+            def run(say: Say) -> None:
+                for test in tests:
+                    ran = Ran(test, changed[test])
+                    say(asdict(ran))  # what stands if it takes this process with it
+                    began_s = time.perf_counter()
+                    with _calls() as called:
+                        passed = self._passes(test)
+                    took_s = time.perf_counter() - began_s
+                    say(asdict(replace(ran, passed=passed, took_s=took_s, called=sorted(called))))
+
+            while tests:
+                said = {one["test"]: one for one in _forked(run)}
+                _append(file, *said.values())
+                tests = [test for test in tests if test not in said]
+
+        self._ran = known()
+        left = (test for test in self._items if test not in self._ran)
+        files = [list(tests) for _, tests in groupby(left, lambda test: self._items[test].path)]
+        _side_by_side(self.jobs, files, measure)
+        self._ran = known()
+        for test in self._ran:
+            if not self._ran[test].passed:
+                print(f"fails without a mutant, and is left out: {test}", flush=True)
+
+    def _try(self, mutant: Mutant) -> None:
+        those = [ran for ran in self._ran.values() if ran.passed and mutant.function in ran.called]
+        those.sort(key=lambda ran: ran.took_s)
+        until_s = accumulate(ran.took_s for ran in those)
+        tests = [ran.test for ran, s in zip(those, until_s, strict=True) if s < self.limit_s]
+        result, left = replace(mutant, tests=len(tests)), tests
+        while not result.killed_by and (failed := self._first_to_fail(left, mutant)):
+            if not self._first_to_fail([failed]) and self._first_to_fail([failed], mutant):
+                result = replace(mutant, killed_by=failed)
+            left = left[left.index(failed) + 1 :]
+        print(f"{result}\n", end="", flush=True)  # in one piece
+        _append(self.out, asdict(result))
+
+    def _first_to_fail(self, tests: Sequence[str], mutant: Mutant | None = None) -> str:
+        """Return the first of some tests that fails, or takes its process with it; or none."""
+
+        def run(say: Say) -> None:
+            if mutant:
+                self._change(mutant)
+            for test in tests:
+                say(test)
+                if not self._passes(test):
+                    return
+            say("")
+
+        return str(_forked(run)[-1])
 
     def _passes(self, test: str) -> bool:
-        """Tell whether a test passes without a mutant."""
-        if test not in self._sound:
-            failed, _ = self._run([test], 3 * TEST_LIMIT_S)
-            self._sound[test] = not failed
-        return self._sound[test]
+        # Without a handler a timer ends the process, whatever its code is caught in.
+        signal.setitimer(signal.ITIMER_PROF, TEST_LIMIT_S)
+        signal.setitimer(signal.ITIMER_REAL, WAITS_S)
+        self._failed = False
+        for cache in self._caches:
+            cache.cache_clear()  # else no test calls what was computed before
+        item = self._items[test]
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+        return not self._failed
 
-    def _run(
-        self, arguments: list[str], limit_s: float, mutant: Mutant | None = None
-    ) -> tuple[str, float]:
-        """Return the first test that fails within so many processor seconds, and those it took;
-        empty: none fails."""
-        here, there = self._processes.Pipe(duplex=False)
-        environment = mutant.environment() if mutant else {}
-        process = self._processes.Process(target=_run_tests, args=(environment, arguments, there))
-        process.start()
-        there.close()
-        runs, took_s = "", 0.0
+    def _change(self, mutant: Mutant) -> None:
+        file = str(REPOSITORY / mutant.path)
+        changed = compile(mutant.source(REPOSITORY), file, "exec", dont_inherit=True)
+        codes = {(code.co_firstlineno, code.co_qualname): code for code in _codes(changed)}
+        for function in self._functions.get(file, ()):
+            sound = function.__code__
+            if sound.co_name != "<lambda>":  # several may begin in one line
+                function.__code__ = codes[sound.co_firstlineno, sound.co_qualname]
+
+
+def _is_ours(code: CodeType) -> bool:
+    return code.co_filename.startswith(FILES)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _codes(inner)
+
+
+@contextmanager
+def _calls() -> Iterator[set[str]]:
+    """Note which functions of the product are called."""
+    codes: set[tuple[str, str]] = set()
+    called: set[str] = set()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if _is_ours(code):
+            codes.add((code.co_filename, code.co_qualname))
+
+    sys.settrace(note)
+    threading.settrace(note)
+    try:
+        yield called
+    finally:
+        sys.settrace(None)
+        threading.settrace(None)
+        called |= {f"{Path(file).relative_to(REPOSITORY)}:{name}" for file, name in codes}
+
+
+def _forked(do: Callable[[Say], None]) -> list[Any]:
+    """Do something in a process of its own; return what it said before it ended."""
+    with tempfile.TemporaryFile() as said:
+        if not (pid := os.fork()):
+            with _last_words():
+                os.setsid()
+                resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                for stream in range(3):
+                    os.dup2(nowhere, stream)
+                do(lambda word: os.write(said.fileno(), json.dumps(word).encode() + b"\n"))
         try:
-            while took_s < limit_s:
-                took_s = _processor_s(process.pid, took_s)
-                if not here.poll(0.5):
-                    continue
-                said, name = here.recv()
-                if said == "failed":
-                    return name, took_s
-                if said == "ended":
-                    if name not in ("0", "5"):
-                        raise RuntimeError(f"pytest ended with {name}: {arguments}")
-                    break
-                runs = name
-            return "", took_s
-        except EOFError:
-            if not runs:
-                raise RuntimeError("a process for tests could not start") from None
-            return runs, took_s  # It took the process with it, or was ended by a timer.
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         finally:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid or 0, signal.SIGKILL)
-            process.kill()
-            process.join()
+                os.killpg(pid, signal.SIGKILL)  # with the processes that it started
+            os.waitpid(pid, 0)
+        said.seek(0)
+        words = [json.loads(line) for line in said]
+    if not words:
+        raise RuntimeError("a process for tests could not start")
+    return words
 
 
-def _processor_s(pid: int | None, known_s: float) -> float:
-    """Return what a process and its children have computed; the known if it has ended."""
+def _side_by_side(jobs: int, tasks: Sequence[Any], do: Callable[[Any], None]) -> None:
+    """Do several tasks in some processes, and end with the last."""
+    pids = []
+    for first in range(jobs):
+        if not (pid := os.fork()):
+            with _last_words():
+                for task in tasks[first::jobs]:
+                    do(task)
+        pids.append(pid)
+    if sum(os.waitpid(pid, 0)[1] for pid in pids):
+        raise RuntimeError("not all could be tried")
+
+
+@contextmanager
+def _last_words() -> Iterator[None]:
+    """End this process with the block, which is that of a fork."""
+    errors = os.fdopen(os.dup(2), "w")
     try:
-        return sum(psutil.Process(pid).cpu_times()[:4])
-    except psutil.Error:
-        return known_s
+        yield
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc(file=errors)
+        errors.flush()
+    finally:
+        os._exit(1)
 
 
-def _short(text: str) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= 60 else words[:57] + "..."
+def _append(file: Path, *several: object) -> None:
+    with file.open("ab", buffering=0) as lines:  # in one piece, should it be stopped
+        lines.write("".join(json.dumps(one) + "\n" for one in several).encode())
 
 
-def summary(results: Sequence[Mutant]) -> str:
+def _read(file: Path, kind: type[Line]) -> Iterator[Line]:
+    with open(file if file.exists() else os.devnull) as lines:
+        yield from (kind(**json.loads(line)) for line in lines)
+
+
+def summary(results: Iterable[Mutant]) -> str:
     """Return how many mutants were killed, of each package and of all."""
+    by: dict[str, list[Mutant]] = {}
+    for mutant in results:
+        names = mutant.path.split("/")
+        for package in ("all", "/".join(names[: 2 if names[0] == "client" else 1])):
+            by.setdefault(package, []).append(mutant)
     lines = []
-    for package in (*PACKAGES, ""):
-        some = [mutant for mutant in results if mutant.path.startswith(package)]
+    for package, some in sorted(by.items()):
         killed = sum(bool(mutant.killed_by) for mutant in some)
-        if some:
-            share = f"{killed} of {len(some)} killed ({killed / len(some):.0%})"
-            lines.append(f"{package or 'all'}: {share}")
+        missed = sum(not (mutant.killed_by or mutant.tests) for mutant in some)
+        share = f"{killed} of {len(some)} killed ({killed / len(some):.0%})"
+        lines.append(f"{package}: {share}" + f", {missed} not reached" * bool(missed))
     return "\n".join(lines)
 
 
@@ -446,43 +461,31 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--packages", nargs="+", choices=PACKAGES, default=PACKAGES)
-    parser.add_argument("--at", default="", help="only those of one line: FILE:LINE")
-    parser.add_argument("--limit", type=float, default=90.0, help="processor seconds for a mutant")
-    parser.add_argument("--within", type=float, default=math.inf, help="seconds to begin them in")
+    parser.add_argument("--within", nargs="+", default=PRODUCT, help="folders or files")
+    parser.add_argument("--limit", type=float, default=20.0, help="seconds of tests for a mutant")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
-    parser.add_argument("--again", action="store_true", help="try the survivors of --out again")
+    parser.add_argument("--again", action="store_true", help="and the survivors of --out once more")
     parser.add_argument("--out", type=Path, help="a file to which each mutant is added as JSON")
     given = parser.parse_args()
     known = read(given.out) if given.out else []
-    done = {m.place for m in known}
-    every = mutants(REPOSITORY, given.packages, given.seed)
-    there = (m for m in every if given.at in ("", f"{m.path}:{m.line}"))
-    drawn = list(itertools.islice(there, given.count))
-    new = [m for m in drawn if m.place not in done]
-    if given.again:
-        new = [m for m in known if not m.killed_by and m.fits(REPOSITORY)]
-    over, trials = time.monotonic() + given.within, Trials(given.limit)
-
-    def tried(mutant: Mutant) -> Mutant | None:
-        return trials.tried(mutant) if time.monotonic() < over else None
-
-    with ThreadPoolExecutor(given.jobs) as pool:
-        for future in as_completed([pool.submit(tried, mutant) for mutant in new]):
-            if (result := future.result()) is None:
-                continue
-            print(result, flush=True)
-            known = [*(one for one in known if one.place != result.place), result]
-            if given.out:
-                given.out.write_text("".join(json.dumps(asdict(one)) + "\n" for one in known))
-    print(summary(known))
-    return 0
+    done = {mutant.place for mutant in known if mutant.killed_by or not given.again}
+    drawn = islice(mutants(REPOSITORY, given.within, given.seed), given.count)
+    new = [mutant for mutant in drawn if mutant.place not in done]
+    folders = sorted({tests for name in given.within for tests in mirror(name)})
+    arguments = [*folders, "-m", "not slow and not long", "--hypothesis-seed=0"]
+    arguments += ["-qqs", "-p", "no:cacheprovider", f"--ignore={UNIT}/{LAB}"]
+    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is loaded
+    with tempfile.TemporaryDirectory() as folder:
+        out = given.out or Path(folder) / "mutants"
+        plugin = Trials(new, out, given.limit, given.jobs)
+        code = int(pytest.main(arguments, plugins=[plugin])) if new else 0
+        print(summary(read(out)))
+    return code
 
 
 def read(file: Path) -> list[Mutant]:
     """Return the mutants of a file that ``--out`` wrote; none if there is none yet."""
-    lines = file.read_text().splitlines() if file.exists() else []
-    return [Mutant(**json.loads(line)) for line in lines]
+    return list({mutant.place: mutant for mutant in _read(file, Mutant)}.values())
 
 
 if __name__ == "__main__":

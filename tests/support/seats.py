@@ -56,7 +56,7 @@ def seat_of(
         place,
         size=size,
         steps=steps,
-        tokens_per_step=1,
+        tokens_per_step=2,
         step=step,
         serving=serving,
         quorum=quorum or UnsplitQuorum(place.me, place.stage),

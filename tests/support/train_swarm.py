@@ -21,7 +21,7 @@ from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoic
 from client.compute.process import Worker
 from client.config import Settings
 from client.control.snapshot import Snapshot
-from client.events import Event, EventLog, StepCommitted
+from client.events import Entry, Event, EventLog, StepCommitted
 from client.lab.founding import trusting
 from client.lab.reference import train_reference, training_plan
 from client.net.network import Inbound, NetEvent
@@ -121,8 +121,11 @@ class Volunteer:
         return take_snapshot(self.engine, self.held_stages, 0.0, stopping=stopping)
 
     def events(self) -> list[Event]:
-        """The newest thousand."""
-        return [entry.event for entry in self.engine.event_sink.log._ring]
+        """All that its log has."""
+        log, found = self.engine.event_sink.log, list[Entry]()
+        while entries := log.since(found[-1].seq if found else 0).entries:
+            found += entries
+        return [entry.event for entry in found]
 
     def counted(self, stage: int) -> int:
         """Its microbatches in committed steps of a stage."""

@@ -2,6 +2,7 @@
 
 from client.control.snapshot import AmendmentView, MatchesView, SeatMatch
 from client.views import dashboard, matching, words
+from client.views.logs import log_rows, log_title
 from client.views.record import Record
 from client.views.span import Box, line_width, plain
 from client.views.stages import stage_map, stage_rows
@@ -76,6 +77,17 @@ def test_what_we_hold_and_what_is_on_its_way_are_told() -> None:
     assert "You hold stage 0." in text
     assert "Stage 1 is yours: its numbers are being copied to this machine." in text
     assert "Nobody could move" in text
+
+
+# --- logs ------------------------------------------------------------------------------------
+
+
+def test_an_empty_log_says_what_is_not_there() -> None:
+    for text, said in (("", "nothing here yet"), ("relay", "nothing contains 'relay'")):
+        [row] = log_rows(Record(), BOX, "info", text)
+        assert plain(row.lines) == said
+    assert log_title(Record(), "info", "") == "0 events, info and above, newest last"
+    assert log_title(Record(), "info", "relay").startswith("0 events that match, info")
 
 
 # --- dashboard -------------------------------------------------------------------------------

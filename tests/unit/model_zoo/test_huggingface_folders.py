@@ -114,6 +114,7 @@ PLAIN = {
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("gemma3_text", {"rope_local_base_freq": 0.5}, "local_theta should be float > 1"),
         ("gemma3_text", {"final_logit_softcapping": 30.0}, "gemma3 has no caps"),
+        ("llama", {"rope_scaling": [8.0]}, "should be an object"),
         (
             "gemma3_text",
             {"rope_parameters": {"full_attention": {}, "sliding_attention": 3}},

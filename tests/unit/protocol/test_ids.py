@@ -26,6 +26,12 @@ def test_bytes_have_one_spelling(text: str) -> None:
     assert base58_encode(base58_decode(text)) == text
 
 
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_key_of_another_length_has_none(size: int) -> None:
+    with pytest.raises(ValueError, match="32 bytes"):
+        peer_id_from_key(bytes(size))
+
+
 @given(st.binary(min_size=32, max_size=32))
 def test_a_peer_id_contains_its_key(key: bytes) -> None:
     peer = peer_id_from_key(key)

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,15 @@ class Founders(FakeProvider):
         if sign:
             self.book.take(sign_amendment(self.signer, said, self.swarm.swarm))
         return amended(self.book, said, 40, signed=sign)
+
+
+def test_rates_are_shown_all_along_what_is_left() -> None:
+    found = Founders().amend(Changes(steps=300), sign=False)
+    steps = [step for step, *_ in found.rates]
+    assert steps[0] == 40
+    assert steps[-1] == 299
+    assert {found.earliest, 99} < set(steps)
+    assert max(b - a for a, b in pairwise(steps)) <= (299 - 40) / 4
 
 
 class TestRunning:

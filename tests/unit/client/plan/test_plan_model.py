@@ -60,6 +60,8 @@ def test_the_averaging_of_one_stage_is_not_hidden() -> None:
     found = predict(run(1, parameters=1_000_000), [[MACHINE, MACHINE]])
     assert terms(found) == (5, 0, 0.5, 1.25)
     assert found.stages[0].sent_bytes == pytest.approx(MEGA)
+    three = predict(run(1, parameters=1_000_000), [[MACHINE] * 3])
+    assert three.stages[0].sent_bytes == pytest.approx(MEGA * (1 + 1 / 3))
 
 
 def test_the_fast_replica_takes_more_microbatches_and_sends_more() -> None:

@@ -11,7 +11,7 @@ from protocol.view import SwarmView
 from protocol.wire.messages import Admit, JoinStage, LedgerReport
 from tests.support.decrees import commit_of
 from tests.support.effects import sent, tasks
-from tests.support.seats import seat_of, view_of
+from tests.support.seats import alone, closes, seat_of, view_of
 
 BEFORE, ME, SIBLING, NEW = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, SIZE = 3, 512
@@ -44,6 +44,12 @@ def test_it_is_asked_for_and_nothing_is_said_before() -> None:
     assert reports or own
     for report in [*reports, *([own] if own else [])]:
         assert report.state == bytes.fromhex("ab")
+
+
+def test_the_loss_is_that_of_a_token() -> None:
+    _, effects = closes(alone(ME, STEP))
+    [committed] = [effect for effect in effects if isinstance(effect, Committed)]
+    assert committed.loss == 0.5  # of 1.0 for the two tokens of a step
 
 
 def test_newcomers_are_admitted_when_the_digest_can_be_said() -> None:

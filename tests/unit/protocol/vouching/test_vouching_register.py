@@ -187,6 +187,7 @@ class TestExpulsions:
             (real.statement, []),
             (replace(real.statement, body=real.statement.body[:-1]), real.chain),
             (replace(real.statement, kind="vouch"), real.chain),
+            (signer(FOUNDER).sign("vouch", real.statement.body, SWARM), real.chain),
         ]
         for statement, chain in broken:
             with pytest.raises(RemoteProtocolError):

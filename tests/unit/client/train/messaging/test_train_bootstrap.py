@@ -162,6 +162,7 @@ async def test_the_manifest_is_found_among_what_a_member_says() -> None:
         (told(ENCODED, bytes(64)), SWARM, "not genuine: bad-signature"),
         (told(ENCODED, b""), SWARM, "not genuine: bad-signature"),
         (told(ENCODED[:-1], SIGNATURE), None, "not genuine"),
+        (told(ENCODED.replace(b"{", b'{"new":1,', 1), SIGNATURE), None, "the swarm's"),
     ],
 )
 async def test_what_a_member_sends_in_place_of_our_manifest_is_refused(

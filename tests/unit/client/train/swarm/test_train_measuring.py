@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from client.train.swarm.measuring import Measuring
+from client.train.swarm.measuring import MAX_PENDING, Measuring
 from client.train.swarm.views import matching_members
 from protocol.effects import Explain, Publish
 from protocol.ids import PeerId, Stage
@@ -192,6 +192,14 @@ def test_small_activations_measure_no_line_and_large_ones_do() -> None:
             machine.received(peer(1), Receipt(1, 0, m, 1, "accepted"), 0, now + 0.5)
         best = machine.outgoing.own_best_bytes_per_s
         assert best == (0 if size == 1000 else pytest.approx(2**23))
+
+
+def test_payloads_that_nobody_answers_are_forgotten() -> None:
+    machine = measuring()
+    for microbatch in range(2 * MAX_PENDING):
+        machine.sent(peer(1), Forward(1, 0, microbatch, 1, False), 1 << 20, 0.0)
+    assert len(machine._pending) == MAX_PENDING
+    assert min(microbatch for _, microbatch, _ in machine._pending) == MAX_PENDING
 
 
 def test_a_receipt_for_nothing_changes_nothing() -> None:
