@@ -1,6 +1,7 @@
 """The commands that ask a running node, its log or its folders; each also as JSON."""
 
 import json
+import shutil
 import stat
 import subprocess
 import sys
@@ -274,6 +275,23 @@ def test_prune_removes_what_can_be_had_again(home: Path, data: Path, within: Wit
         "checkpoints/x/stage-0-v2.safetensors.damaged",
     }  # fmt: skip
     assert within("cache", "prune").stderr == "there is nothing to remove\n"
+
+
+def test_links_are_neither_counted_nor_removed(data: Path, tmp_path: Path, within: Within) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "book.bin").write_bytes(b"x" * 1000)
+    (data / "texts" / "link.bin").symlink_to(theirs / "book.bin")
+    (data / "texts" / "folder").symlink_to(theirs)
+    shutil.rmtree(data / "snapshots")
+    (data / "snapshots").symlink_to(theirs)
+    kinds = json.loads(within("cache", "ls", "--json").stdout)["kinds"]
+    sizes = {kind["kind"]: kind["size_bytes"] for kind in kinds}
+    assert sizes["texts"] == 10
+    assert "snapshots" not in sizes
+    assert within("cache", "prune", "--yes").returncode == 0
+    assert (theirs / "book.bin").exists()
+    assert (data / "texts" / "link.bin").is_symlink()
 
 
 def test_nothing_is_pruned_beside_a_running_volunteer(

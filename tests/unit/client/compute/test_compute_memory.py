@@ -90,6 +90,31 @@ def test_every_buffer_is_counted_once(rounds) -> None:
         assert parameter.grad.untyped_storage().data_ptr() in storages
 
 
+@pytest.mark.parametrize("offload", [False, True])
+def test_what_a_robust_rule_compares_lies_where_the_vectors_lie(offload: bool) -> None:
+    """The contributions: one vector, in the host's memory where that has the others."""
+    vector = 4 * stage_parameters(MODELS["gpt"], CUT, 1)
+    plain = need("gpt", 1, offload=offload)
+    robust = need("gpt", 1, offload=offload, aggregation="centred-clipping")
+    added = robust.state_bytes - plain.state_bytes
+    away = robust.offloaded_bytes - plain.offloaded_bytes
+    assert (added, away) == ((0, vector) if offload else (vector, 0))
+
+
+@pytest.mark.parametrize("window", [100, 10**9])
+def test_with_offload_the_gpu_holds_the_weights_and_a_window_of_each_vector(
+    monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr("client.compute.memory.OFFLOAD_WINDOW", window)
+    parameters = stage_parameters(MODELS["gpt"], CUT, 1)
+    scratch = OPTIMIZERS[OPTIMIZER.name].matrix_scratch * largest_matrix(MODELS["gpt"])
+    exact, coded = (need("gpt", 1, offload=True, averaging=codec) for codec in ("fp32", "s8"))
+    for found, encoded in ((exact, 0), (coded, 4 * parameters // 3)):
+        vectors = found.offloaded_bytes // (4 * parameters)
+        windows = 4 * min(window, parameters) * vectors
+        assert found.state_bytes - scratch == 4 * parameters + encoded + windows
+
+
 def saved_bytes(request: OpenStage) -> int:
     """Bytes of the distinct tensors that a forward keeps for its backward, without parameters."""
     worker, kept = LocalWorker(), {}

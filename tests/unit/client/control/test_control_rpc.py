@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 
 from client.control import methods, rpc
 from client.control.client import ControlClient
+from client.control.contributors import MAX_SHOWN, contributors_view
 from client.control.methods import answer
 from client.events import MAX_PAGE
 from client.views.words import named, with_names
 from tests.support.control_fakes import FakeProvider
+from tests.support.matching_examples import manifest, peer
 
 REFUSED = [
     (b"{", rpc.PARSE_ERROR),
@@ -132,3 +134,14 @@ def test_words_about_members_get_their_names_beside_the_ends_of_their_ids() -> N
 
 def test_an_id_that_looks_like_a_word_renames_no_word_of_an_event_about_others() -> None:
     assert with_names("all stages", (ANNA,), {WORDY: "Evil", ANNA: "Anna"}) == "all stages"
+
+
+def test_the_board_shows_the_most_work_first_and_shares_of_all_of_it() -> None:
+    run = manifest(2)
+    counts = {peer(n): 1 for n in reversed(range(MAX_SHOWN + 19))} | {peer(500): 881}
+    board = contributors_view(counts, lambda who: "Boris" if who == peer(500) else "", run)
+    assert len(board) == MAX_SHOWN
+    assert (board[0].peer, board[0].name, board[0].share) == (peer(500), "Boris", 0.881)
+    assert board[0].tokens == 881 * run.tokens_per_microbatch
+    assert [one.peer for one in board[1:]] == sorted(counts.keys() - {peer(500)})[: MAX_SHOWN - 1]
+    assert contributors_view({peer(0): 0}, str, run)[0].share == 0

@@ -6,6 +6,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import psutil
 import pytest
 import trio
 
+from client.control import client as control_client
 from client.control import rpc, server
 from client.control.client import ControlClient, ControlError, NotRunning, running_nodes
 from client.control.server import ServerLimits, serve_control
@@ -263,3 +265,22 @@ def test_a_node_that_never_answers_is_given_up(path: Path) -> None:
         silent.listen(1)
         with pytest.raises(ControlError, match="does not answer"):
             ControlClient(path, timeout_s=0.05)
+
+
+@pytest.mark.parametrize(("over", "words"), [(0, "something unexpected"), (1, "too long")])
+def test_an_answer_is_read_up_to_the_longest_line(
+    path: Path, monkeypatch: pytest.MonkeyPatch, over: int, words: str
+) -> None:
+    monkeypatch.setattr(control_client, "MAX_LINE_BYTES", 1000)
+    with socket.socket(socket.AF_UNIX) as babbling:
+        babbling.bind(str(path))
+        babbling.listen(1)
+
+        def babble() -> None:
+            with babbling.accept()[0] as connection:
+                connection.sendall(b"x" * 999 + (b"x" if over else b"\n") * (1 + over))
+                connection.recv(65536)  # the request, so that the answer is not cut off
+
+        threading.Thread(target=babble, daemon=True).start()
+        with pytest.raises(ControlError, match=words):
+            ControlClient(path, timeout_s=5)

@@ -1,12 +1,23 @@
-"""What a status says of a running matching: seats, stages, reasons."""
+"""What a status says of a running matching and of members: seats, stages, shares, reasons."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
+import pytest
 from trio.testing import MockClock
 
+from client.compute.process import Worker
+from client.config import Settings
 from client.control.snapshot import MatchesView
-from client.node.matches import describe_matching
+from client.node import status
+from client.node.matches import _seats, describe_matching
+from client.node.trust import _Known
+from client.train.engine import Engine
+from protocol.audit.draw import PROVEN, UNPROVEN
+from protocol.ids import PeerId, Stage
+from protocol.matching.machine import Matching
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
 SEATED = msgspec.structs.replace(ADVERT, seats=1)
@@ -57,3 +68,69 @@ async def test_everybody_tells_its_seat_and_its_reasons(
             assert (now.state, home.state, home.seat) == ("serving", "serving", 0)
             assert [stage.seat for stage in now.stages if stage.stage == home.stage] == [0]
             assert {stage.stage for stage in now.stages} == {0, 1}
+
+
+def test_a_stage_that_is_left_for_another_is_said_to_be_left() -> None:
+    moving: Any = SimpleNamespace(stages=[1, 2, 0], home=1, stage=2, seat_of=lambda it: it == 0)
+    serving: Any = [SimpleNamespace(stage=stage, state="serving") for stage in (0, 1)]
+    found = [(it.seat, it.stage, it.state) for it in _seats(cast(Matching, moving), serving)]
+    assert found == [(0, 1, "leaving"), (0, 2, "fetching"), (1, 0, "serving")]
+
+
+ME, OTHER, THIRD = (PeerId(name) for name in ("me", "other", "third"))
+
+
+@pytest.mark.parametrize(
+    ("rates", "share"),
+    [
+        ({ME: 3.0, OTHER: 1.0}, 0.75),
+        ({ME: 0.0, OTHER: 0.0, THIRD: 0.0}, 1 / 3),
+        ({ME: 0.0, OTHER: 2.0}, 0.0),
+        ({OTHER: 2.0}, 0.0),
+        ({}, 0.0),
+    ],
+)
+def test_our_share_is_by_rates_and_by_heads_until_they_are_known(
+    rates: dict[PeerId, float], share: float
+) -> None:
+    serving = [SimpleNamespace(peer=p, seat=SimpleNamespace(rate=r)) for p, r in rates.items()]
+    roster = SimpleNamespace(serving=lambda stage: serving if stage == 1 else [])
+    engine: Any = SimpleNamespace(
+        membership=SimpleNamespace(roster=roster),
+        signer=SimpleNamespace(peer=ME),
+        manifest=SimpleNamespace(stage_count=4),
+    )
+    assert status._share_of(cast(Engine, engine), 1) == pytest.approx(share)
+    held: Any = SimpleNamespace(held=[Stage(0), Stage(1)])
+    assert status._own_share(cast(Engine, engine), held) == pytest.approx(share / 4)
+
+
+def test_a_worker_starts_or_starts_again_or_runs() -> None:
+    running: Any = SimpleNamespace(pid=2**30)
+    workers = [(None, 0), (None, 2), (cast(Worker, running), 2)]
+    views = [status._worker(worker, 1, restarts) for worker, restarts in workers]
+    assert [view.state for view in views] == ["starting", "restarting", "running"]
+    assert [view.restarts for view in views] == [0, 2, 2]
+    assert views[2].rss_bytes == 0, "it has just died"
+
+
+def test_limits_that_limit_nothing_are_said_as_none() -> None:
+    whole = status.limits_view(Settings(compute_share=100, vram_share=100), 5, None)
+    part = status.limits_view(Settings(compute_share=40, vram_share=60), 5, None)
+    assert (whole.compute_share, whole.vram_share) == (0, 0)
+    assert (part.compute_share, part.vram_share, part.used_bytes) == (40, 60, 5)
+
+
+@pytest.mark.parametrize(
+    ("agreed", "words"),
+    [
+        ([], ""),
+        ([0], f"; 0 of {UNPROVEN} audits until it is new no more"),
+        ([0, UNPROVEN], f"; {UNPROVEN} of {PROVEN} audits until it is audited half as often"),
+        ([PROVEN, 1], "; audited half as often as others"),
+    ],
+)
+def test_audits_are_said_by_the_best_record_of_a_member(agreed: list[int], words: str) -> None:
+    records = {OTHER: [SimpleNamespace(agreed=count) for count in agreed]}
+    known: Any = SimpleNamespace(_records=records)
+    assert _Known._audited(known, OTHER) == words

@@ -78,6 +78,13 @@ def test_a_damaged_leaf_is_not_given(folder: Path, data: DataSpec, tmp_path: Pat
         file.write(b"x")
     with pytest.raises(WrongFolder, match="has the root"):
         DataFolder(copy, data)
+    with (copy / LEAVES).open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(WrongFolder, match="does not have 6 digests"):
+        DataFolder(copy, data)
+    (copy / LEAVES).unlink()
+    with pytest.raises(FileNotFoundError):
+        DataFolder(copy, data)
     os.truncate(copy / shard_name(0), 100)
     with pytest.raises(WrongFolder, match="has 100 bytes"):
         DataFolder(copy, data)

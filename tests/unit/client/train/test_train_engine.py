@@ -18,7 +18,7 @@ from protocol.matching.bodies import KIND as POSTING
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.view import RecordChanged, RecordGone
-from protocol.recovery.stored import STORED
+from protocol.recovery.stored import STORED, begun
 from protocol.waypoints.part import WAYPOINT
 from protocol.wire.letters import Mandate, Withdraw
 from protocol.wire.messages import Commit, Goodbye, JoinStage, Letter, Message, Propose, Vote
@@ -334,3 +334,36 @@ async def test_our_elector_hears_of_every_stage_and_answers_for_it(
     assert (promise.stage, promise.step, promise.promised) == (stage, 8, 2)
     assert promise.signature
     assert engine.internal_errors == 0
+
+
+@pytest.mark.parametrize(
+    ("full_mesh", "trained", "reached"),
+    [(False, False, {"elector": ["address of elector"]}), (True, False, {}), (False, True, {})],
+)
+async def test_electors_are_reached_in_a_large_swarm_until_the_lineage_has_begun(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, full_mesh: bool, trained: bool, reached: object
+) -> None:
+    me, roster = engine.signer.peer, engine.membership.roster
+    monkeypatch.setattr(roster, "is_full_mesh", lambda: full_mesh)
+    monkeypatch.setattr(roster, "live", lambda: {me, "elector", "another"})
+    monkeypatch.setattr(roster, "addresses", lambda peer: [f"address of {peer}"])
+    assert engine.history is not None
+    machine = engine.history.machine
+    monkeypatch.setattr(machine.known, "has_begun", lambda: trained)
+    machine.known.lineage = begun(0, 0, (), (me, "elector", "gone"), b"")
+    assert engine._electors_to_reach() == reached
+
+
+async def test_that_we_cannot_take_the_first_stage_is_told_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.describe(ADVERT, has_data=True)
+    told = watched(engine, "matching.set_unable", "own_advert.set_unable")
+    unable = {Stage(0): "asking members for the training data"}
+    engine._data_changed()
+    assert calls(told) == {}, "we can, as before"
+    monkeypatch.setattr(engine.data_search, "unable", lambda: unable)
+    engine._data_changed()
+    engine._data_changed()
+    assert calls(told)["own_advert_set_unable"] == [(unable,)]
+    assert len(calls(told)["matching_set_unable"]) == 1

@@ -118,3 +118,18 @@ async def test_a_lineage_that_was_begun_names_those_who_were_there(tmp_path: Pat
         third.assign(1)
         await swarm.until_done()
         swarm.assert_exact()
+
+
+async def test_what_we_have_seen_is_on_disk_as_soon_as_a_lineage_is_adopted(tmp_path: Path) -> None:
+    """After a crash, a version of the lineage that was given up would count as seen."""
+    async with open_swarm(tmp_path, steps=20) as swarm:
+        first, _ = await swarm.add(0), await swarm.add(1)
+        await swarm.until(lambda: first.step(0) >= 3)
+        first.life.cancel()
+        history = first.engine.history
+        assert history is not None
+        history.seats = None
+        file = Persisted(first.disk / EVIDENCE, Kept)
+        file.save(Kept())
+        history._adopt(history.lineage, None)
+        assert file.read() == history.machine.evidence.kept() != Kept()

@@ -619,6 +619,15 @@ class TestDoubts:
         assert [replica.peer for replica in found.serving(0)] == [SIBLING]
         assert found.serving(1) == self.view.serving(1), "nobody else serves this one"
 
+    def test_beside_a_waypoints_member_no_other_counts_until_we_have_worked(self) -> None:
+        newcomer = Evidence(Kept(known=(Known(SIBLING),)))
+        found = newcomer.vetted(self.view)
+        assert [replica.peer for replica in found.serving(0)] == [SIBLING]
+        assert found.serving(1) == self.view.serving(1), "the waypoint names nobody who serves it"
+        worked = Evidence(Kept(stages=(0,), known=(Known(SIBLING),)))
+        assert worked.vetted(self.view) == self.view
+        assert Evidence().vetted(self.view) == self.view
+
     def test_it_counts_again_once_it_has_given_something(self) -> None:
         evidence = Evidence()
         for _ in range(DOUBTED_AFTER):
