@@ -15,10 +15,10 @@ import pytest
 import trio
 
 from client.control import client as control_client
-from client.control import rpc, server
+from client.control import rpc, server, sockets
 from client.control.client import ControlClient, ControlError, NotRunning, running_nodes
 from client.control.server import ServerLimits, serve_control
-from client.control.sockets import is_alive, live_sockets, socket_path
+from client.control.sockets import is_alive, listening_sockets, live_sockets, socket_path
 from client.errors import UserError
 from tests.support.control_fakes import FakeProvider
 
@@ -284,3 +284,27 @@ def test_an_answer_is_read_up_to_the_longest_line(
         threading.Thread(target=babble, daemon=True).start()
         with pytest.raises(ControlError, match=words):
             ControlClient(path, timeout_s=5)
+
+
+def test_of_the_kernels_list_only_sockets_named_like_ours_that_listen_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "unix"
+    table.write_text(
+        "Num RefCount Protocol Flags Type St Inode Path\n"
+        "0: 2 0 00010000 0001 01 11 /run/b/abababab-abcdefgh.sock\n"
+        "0: 2 0 00010000 0001 01 12 /run/a b/abababab-abcdefgh.sock\n"
+        "0: 2 0 00000000 0001 03 13 /run/c/abababab-abcdefgh.sock\n"
+        "0: 2 0 0001zzzz 0001 01 14 /run/d/abababab-abcdefgh.sock\n"
+        "0: 2 0 00010000 0001 01 15 /run/e/abababab-abcdefgh.sock.old\n"
+        "0: 2 0 00010000 0001 01 16 @f/abababab-abcdefgh.sock\n"
+        "0: 2 0 -0010000 0001 01 17 /run/g/abababab-abcdefgh.sock\n"
+        "0: 2 0 00010000 0001 01 18\n"
+    )
+    monkeypatch.setattr(sockets, "_KERNEL_LIST", table)
+    found = [Path(f"/run/{name}/abababab-abcdefgh.sock") for name in ("a b", "b")]
+    assert listening_sockets() == found
+    monkeypatch.setattr(sockets, "MAX_LISTENING", 1)
+    assert listening_sockets() == found[:1]
+    monkeypatch.setattr(sockets, "_KERNEL_LIST", tmp_path / "elsewhere")
+    assert listening_sockets() == []

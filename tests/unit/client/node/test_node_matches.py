@@ -134,3 +134,37 @@ def test_audits_are_said_by_the_best_record_of_a_member(agreed: list[int], words
     records = {OTHER: [SimpleNamespace(agreed=count) for count in agreed]}
     known: Any = SimpleNamespace(_records=records)
     assert _Known._audited(known, OTHER) == words
+
+
+@pytest.mark.parametrize(
+    ("true_of_it", "standing", "words"),
+    [
+        ("out charged aside proves", "expelled", "a lie"),
+        ("charged aside proves", "charged", "has found it out, which is no majority"),
+        ("aside proves", "aside", "stage 3 and is left out of it for a while"),
+        ("proves named", "proven", "contain its work"),
+        ("named is_new", "proven", "planned with it"),
+        ("waits", "unproven", "everybody counts"),
+        ("is_new", "probation", "one is enough"),
+        ("is_new waits", "probation", "others are tried before it"),
+    ],
+)
+def test_the_worst_that_is_known_of_a_member_is_its_standing(
+    true_of_it: str, standing: str, words: str
+) -> None:
+    def tell(what: str) -> Any:
+        return lambda peer: peer == OTHER and what in true_of_it.split()
+
+    seat = SimpleNamespace(
+        place=SimpleNamespace(stage=3),
+        standing=SimpleNamespace(is_aside=tell("aside"), waits=tell("waits")),
+        quorum=SimpleNamespace(names=tell("named")),
+    )
+    known: Any = _Known.__new__(_Known)
+    known.out = {OTHER: "a lie"} if tell("out")(OTHER) else {}
+    known.charged = {OTHER: [THIRD]} if tell("charged")(OTHER) else {}
+    known._seats, known._records = [seat], {}
+    known._history, known._is_new = SimpleNamespace(proves=tell("proves")), tell("is_new")
+    found, said = known._standing(OTHER)
+    assert found == standing
+    assert said.endswith(words)
