@@ -163,7 +163,7 @@ async def _has_begun_or_failed(swarm: TestSwarm, training: Training) -> None:
     ("device", "words", "step"),
     [
         ("cuda:99", "no device 'cuda:99'", "--device"),
-        ("cpu:0,cpu:1", "are 2 processes, and --threads is 1", "raise --threads"),
+        ("cpu:0,cpu:1", "are 2 devices, and --threads is 1", "raise --threads"),
     ],
 )
 async def test_devices_that_cannot_be_used_are_said_to_the_user(
