@@ -5,12 +5,12 @@ multistream-select inside agrees on Yamux. Nothing else is offered and nothing e
 has no state and no deadline; the caller sets one for the whole handshake.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from client.net.errors import HandshakeFailed, NotAnswered
-from client.net.libp2p_patches import MUXER, SECURITY, BoundedCommunicator, GuardedStream
+from client.net.libp2p_patches import MUXER, SECURITY, GuardedStream
 from client.net.secure import Sealer, SecureChannel
 from client.net.transport import ByteStream
 from protocol.ids import PeerId, parse_peer_id
@@ -20,9 +20,14 @@ from protocol.ids import PeerId, parse_peer_id
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.x25519 import create_new_key_pair as create_noise_key_pair
 from libp2p.peer.id import ID
-from libp2p.protocol_muxer.multiselect import Multiselect
-from libp2p.protocol_muxer.multiselect_client import MULTISELECT_PROTOCOL_ID
 from libp2p.security.noise.patterns import PatternXX
+from libp2p.utils.varint import read_varint_prefixed_bytes_limited
+
+MULTISTREAM = "/multistream/1.0.0"
+MAX_TOKEN_BYTES = 1024
+"""Longest multistream token; the longest honest one is a protocol id of some 30 bytes."""
+MAX_PROPOSALS = 15
+"""Protocols that one agreement may try: each that we do not know is answered."""
 
 
 @dataclass(frozen=True)
@@ -121,20 +126,33 @@ async def request_protocol(stream: GuardedStream, protocol: str, then: bytes = b
 
 
 def _request(protocol: str) -> bytes:
-    return _token(MULTISELECT_PROTOCOL_ID) + _token(protocol)
+    return _token(MULTISTREAM) + _token(protocol)
 
 
 async def _expect_agreement(stream: GuardedStream, protocol: str) -> None:
     """Read what agrees to a protocol; raises HandshakeFailed if it is something else."""
-    answers = BoundedCommunicator(stream)
     try:
-        if (header := await answers.read()) != MULTISELECT_PROTOCOL_ID:
-            raise HandshakeFailed(f"{header!r} is not multistream-select")
-        agreed = await answers.read()
+        await _expect_multistream(stream)
+        agreed = await _read_token(stream)
+    except HandshakeFailed:
+        raise
     except Exception as error:
         raise HandshakeFailed(f"{protocol} was refused: {error}") from error
     if agreed != protocol:
         raise HandshakeFailed(f"{protocol} was refused: the answer is {agreed!r}")
+
+
+async def _expect_multistream(stream: GuardedStream) -> None:
+    if (header := await _read_token(stream)) != MULTISTREAM:
+        raise HandshakeFailed(f"{header!r} is not multistream-select")
+
+
+async def _read_token(stream: GuardedStream) -> str:
+    """Read one token; raises some error where there is none within our bounds."""
+    token = await read_varint_prefixed_bytes_limited(stream, MAX_TOKEN_BYTES)
+    if not token.endswith(b"\n"):
+        raise ValueError("a token without its line feed")
+    return str(token[:-1], "utf-8")
 
 
 def _token(text: str) -> bytes:
@@ -144,16 +162,20 @@ def _token(text: str) -> bytes:
     return bytes([len(data)]) + data
 
 
-async def accept_protocol(stream: GuardedStream, protocols: Iterable[str]) -> str:
+async def accept_protocol(stream: GuardedStream, protocols: Collection[str]) -> str:
     """Let the other side choose one of our protocols; raises HandshakeFailed if it does not."""
-    offered = dict.fromkeys(protocols)
     try:
-        agreed, _ = await Multiselect(offered).negotiate(BoundedCommunicator(stream))
+        await stream.write(_token(MULTISTREAM))
+        await _expect_multistream(stream)
+        for _ in range(MAX_PROPOSALS):
+            proposed = await _read_token(stream)
+            if proposed in protocols:
+                await stream.write(_token(proposed))
+                return proposed
+            await stream.write(_token("na"))
     except Exception as error:
         raise HandshakeFailed(f"no protocol agreed on: {error}") from error
-    if agreed not in offered:
-        raise HandshakeFailed(f"agreed on {agreed!r}, which was not offered")
-    return str(agreed)
+    raise HandshakeFailed("no protocol agreed on: too many were proposed")
 
 
 class _Asking(GuardedStream):

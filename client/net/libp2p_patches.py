@@ -1,20 +1,19 @@
 """py-libp2p 0.8.1, made safe for connections to strangers: all patches of the library.
 
-The client uses the library's Noise XX handshake, multistream-select, keys and peer ids. It does not
-use its ``BasicHost``, ``Swarm`` and ``Yamux``. Seven ways for one remote peer to end or flood a
-default host were reproduced, most of them in those three; `host.py`, `secure.py` and `yamux.py`
-speak the same wire protocols in a tenth of the code (and several times the speed). Fault by fault:
+The client uses the library's Noise XX handshake, keys and peer ids. It does not use its
+``BasicHost``, ``Swarm``, ``Multiselect`` and ``Yamux``. Seven ways for one remote peer to end or
+flood a default host were reproduced, most of them in those four; `host.py`, `handshake.py`,
+`secure.py` and `yamux.py` speak the same wire protocols in a tenth of the code (and several times
+the speed). Fault by fault:
 
 ====================================================  =============================================
 fault of 0.8.1                                        mend
 ====================================================  =============================================
-1 a multistream token that is not UTF-8 ends the host  ``BoundedCommunicator.read`` decodes inside
-                                                       the try
+1 a multistream token that is not UTF-8 ends the host  ``accept_protocol`` ends the agreement
 2 an exception in a stream handler ends the host       ``Host._guarded``: one connection ends
-4 ``/plaintext/2.0.0`` is offered by default           ``SECURITY`` offers Noise only;
-                                                       ``handshake`` checks what was agreed
+4 ``/plaintext/2.0.0`` is offered by default           ``SECURITY`` offers Noise only
 5 Yamux does not enforce the receive window            ``yamux.py`` enforces it
-6 the length before authentication is unbounded        ``BoundedCommunicator`` (1 KiB a token) and
+6 the length before authentication is unbounded        ``handshake.py`` (1 KiB a token) and
                                                        ``GuardedStream`` (128 KiB in all)
 7 inbound slots are never released (250 in all)        ``Host``: an own cap on *live* connections
 - ``muxer_opt`` is ignored for Yamux                   the muxer is made here, not by the library
@@ -39,10 +38,6 @@ import trio
 EXPECTED_VERSION: Final = "0.8.1"
 NOT_RUN: Final = ("libp2p", "libp2p.transport")
 """Packages whose ``__init__`` is left out."""
-MAX_TOKEN_BYTES: Final = 1024
-"""Longest multistream token; the longest honest one is a protocol id of some 30 bytes."""
-MAX_TOKENS: Final = 16
-"""Tokens of one agreement: each that we do not know is answered. Others propose a few protocols."""
 MAX_HANDSHAKE_BYTES: Final = 128 * 1024
 """Bytes that a stranger may send before it has proved its identity."""
 
@@ -75,12 +70,8 @@ if version("libp2p") != EXPECTED_VERSION:
     )
 _import_quietly()
 
-from libp2p.exceptions import ParseError  # noqa: E402
 from libp2p.io.abc import ReadWriteCloser  # noqa: E402
 from libp2p.io.exceptions import IOException  # noqa: E402
-from libp2p.protocol_muxer.exceptions import MultiselectCommunicatorError  # noqa: E402
-from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicator  # noqa: E402
-from libp2p.utils.varint import read_varint_prefixed_bytes_limited  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -88,34 +79,6 @@ if TYPE_CHECKING:
 SECURITY: Final = "/noise"
 """The only security protocol that is offered or accepted (mend 4)."""
 MUXER: Final = "/yamux/1.0.0"
-
-
-class BoundedCommunicator(MultiselectCommunicator):  # type: ignore[misc]  # untyped library
-    """multistream-select with a bounded reader that raises only expected errors.
-
-    Mends 1 and 6: the library's own reader takes a length prefix of up to 2**63 at its word, and
-    decodes the token outside its try, where a UnicodeDecodeError runs through to the host. It
-    answers as many tokens as a peer sends.
-    """
-
-    _left = MAX_TOKENS
-
-    async def read(self) -> str:
-        """Read one token of at most ``MAX_TOKEN_BYTES``.
-
-        Raises:
-            MultiselectCommunicatorError: the stream ended, holds no such token, or too many.
-        """
-        self._left -= 1
-        if self._left < 0:
-            raise MultiselectCommunicatorError("too many multistream tokens")
-        try:
-            token = await read_varint_prefixed_bytes_limited(self.read_writer, MAX_TOKEN_BYTES)
-            if not token.endswith(b"\n"):
-                raise ParseError("token without its line feed")
-            return str(token[:-1], "utf-8")
-        except (ParseError, IOException, UnicodeDecodeError, ValueError) as error:
-            raise MultiselectCommunicatorError("bad multistream token") from error
 
 
 class GuardedStream(ReadWriteCloser):  # type: ignore[misc]  # untyped library

@@ -17,15 +17,9 @@ import pytest
 import trio
 
 from client.net.errors import ConnectionLost, HandshakeFailed
-from client.net.handshake import accept_protocol
+from client.net.handshake import MAX_PROPOSALS, MAX_TOKEN_BYTES, MULTISTREAM, accept_protocol
 from client.net.host import Connection
-from client.net.libp2p_patches import (
-    MAX_TOKEN_BYTES,
-    MAX_TOKENS,
-    NOT_RUN,
-    BoundedCommunicator,
-    GuardedStream,
-)
+from client.net.libp2p_patches import NOT_RUN, GuardedStream
 from client.net.relay.exchange import negotiable
 from client.net.yamux import YamuxStream
 from tests.support.loopback import Hosts
@@ -36,7 +30,6 @@ import libp2p
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.io.exceptions import IOException
 from libp2p.peer.peerinfo import info_from_p2p_addr
-from libp2p.protocol_muxer.exceptions import MultiselectCommunicatorError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -52,8 +45,11 @@ pytestmark = [
 ]
 
 
-def stream_of(data: bytes, budget_bytes: int = 10**6) -> GuardedStream:
-    rest = bytearray(data)
+def stream_of(
+    data: bytes, budget_bytes: int = 10**6, sent: list[bytes] | None = None
+) -> GuardedStream:
+    """A stream that brings these bytes, and notes what is sent."""
+    rest, noted = bytearray(data), list[bytes]() if sent is None else sent
 
     async def receive(most: int) -> bytes:
         taken = bytes(rest[:most])
@@ -61,40 +57,37 @@ def stream_of(data: bytes, budget_bytes: int = 10**6) -> GuardedStream:
         return taken
 
     async def send(data: bytes) -> None:
-        raise NotImplementedError
+        noted.append(data)
 
     return GuardedStream(receive, send, budget_bytes)
 
 
+HEADER = b"\x13" + MULTISTREAM.encode() + b"\n"
 BAD_TOKENS = {
     "not UTF-8 (fault 1)": b"\x05\xff\xfe\xfd\xfc\n",
     "without line feed": b"\x05abcde",
     "empty": b"\x00",
     "huge (fault 6)": b"\x80\x80\x80\x80\x10" + b"x" * 10000,
     "endless length": b"\xff" * 30,
-    "one byte too long": (MAX_TOKEN_BYTES + 1).to_bytes(2, "little") + b"x" * 5000,
+    "one byte too long": b"\x81\x08" + b"x" * MAX_TOKEN_BYTES + b"\n",
     "truncated": b"\x05ab",
     "nothing": b"",
 }
 
 
 @pytest.mark.parametrize("data", BAD_TOKENS.values(), ids=BAD_TOKENS.keys())
-async def test_a_bad_token_raises_the_error_the_library_expects(data: bytes) -> None:
-    with pytest.raises(MultiselectCommunicatorError):
-        await BoundedCommunicator(stream_of(data)).read()
+async def test_a_bad_token_ends_the_agreement_and_is_not_read_to_its_end(data: bytes) -> None:
+    stream = stream_of(HEADER + data)
+    with pytest.raises(HandshakeFailed):
+        await accept_protocol(stream, [PROTOCOL])
+    assert stream._budget_bytes > 10**6 - 100
 
 
 async def test_who_proposes_protocols_without_end_is_not_answered_for_long() -> None:
     answers = list[bytes]()
-
-    async def send(data: bytes) -> None:
-        answers.append(data)
-
-    stream = stream_of(b"\x13/multistream/1.0.0\n" + b"\x02x\n" * 10_000)
-    asking = GuardedStream(stream.read, send)
-    with pytest.raises(HandshakeFailed):
-        await accept_protocol(asking, [PROTOCOL])
-    assert len(answers) == MAX_TOKENS
+    with pytest.raises(HandshakeFailed, match="too many were proposed"):
+        await accept_protocol(stream_of(HEADER + b"\x02x\n" * 10_000, sent=answers), [PROTOCOL])
+    assert answers == [HEADER, *[b"\x03na\n"] * MAX_PROPOSALS]
 
 
 async def test_the_budget_of_a_handshake() -> None:
