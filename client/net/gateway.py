@@ -1,5 +1,5 @@
 """Asks this network's router to let others in: by UPnP for a port of IPv4, in another process; by
-PCP for a hole in its IPv6 firewall, in datagrams.
+PCP (RFC 6887) for a hole in its IPv6 firewall, in datagrams.
 
 Answers are taken from the router alone, checked, and bounded in size and time. No state; PCP takes
 the address of the router, which only Linux tells here.
@@ -8,23 +8,22 @@ the address of the router, which only Linux tells here.
 import ipaddress
 import os
 import socket
+import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal
 
 import trio
 
-from client.net import pcp
 from client.net.addresses import reachable_hosts
-from client.net.pcp import Mapped, MappingRefused, Way
 from protocol.hosts import is_global
 
 PCP_PORT: Final = 5351
 """Where routers listen for PCP."""
-NONCE: Final = os.urandom(pcp.NONCE_BYTES)
+NONCE: Final = os.urandom(12)
 """The same for all requests of this process."""
 UPNP: Final = "client.net.upnp"
 """The program that speaks UPnP; it runs by itself."""
@@ -37,7 +36,37 @@ MAX_WORDS: Final = 200
 _ROUTES: Final = Path("/proc/thread-self/net/route")
 _ROUTES6: Final = Path("/proc/thread-self/net/ipv6_route")
 _UP_AND_GATEWAY: Final = 0x0003
-T = TypeVar("T")
+_VERSION, _MAP, _ANSWER, _TCP = 2, 1, 0x80, 6
+_HEADER, _BODY = ">BBHI16s", ">12sB3xHH16s"
+_SIZE: Final = 24 + 36
+_ANY_HOST: Final = bytes(16)
+
+Way = Literal["upnp", "pinhole"]
+"""UPnP, which maps a port of IPv4; or PCP for a hole in an IPv6 firewall, where the address and the
+port stay ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A port that a router passes on to ours.
+
+    Attributes:
+        host: the router's outer address.
+        port: its outer port.
+        lease_s: it ends then, unless it is renewed.
+    """
+
+    host: str
+    port: int
+    lease_s: float
+
+
+class MappingRefused(Exception):
+    """The router does not map, in words; ``conflict``: the port is somebody else's."""
+
+    def __init__(self, reason: str, *, conflict: bool = False) -> None:
+        super().__init__(reason)
+        self.conflict = conflict
 
 
 Routers = tuple[str | None, tuple[str, int] | None]
@@ -100,57 +129,63 @@ async def end(way: Way, own_port: int, outer_port: int) -> None:
 
 
 async def _pcp(own_port: int, lease_s: int) -> Mapped:
-    with await _router() as router:
-        own_host = str(router.getsockname()[0]).partition("%")[0]
-        request = pcp.ask_mapping(NONCE, own_host, own_port, lease_s)
-        return await _answer(router, request, lambda data: pcp.read_mapping(data, NONCE, own_port))
-
-
-async def _router() -> trio.socket.SocketType:
-    """Return a socket that takes datagrams from the router alone, over IPv6 and from an address
-    that lasts: the router opens a hole to that one."""
-    found = default_gateway6()
-    if found is None:
+    """Ask over IPv6 from an address that lasts: the router opens a hole to that one. Datagrams of
+    others, and those that are no answer, are ignored."""
+    if (found := default_gateway6()) is None:
         raise MappingRefused("the address of the router is not known")
-    host, line = found
-    return await _connected(socket.AF_INET6, (host, PCP_PORT, 0, line), _own_host6())
-
-
-def _own_host6() -> str:
-    lasting = [host for host in reachable_hosts("::") if is_global(host)]
-    if not lasting:
+    own_host = next(filter(is_global, reachable_hosts("::")), None)
+    if own_host is None:
         raise MappingRefused("this machine has no IPv6 address of the internet")
-    return lasting[0]
-
-
-async def _connected(
-    family: socket.AddressFamily, router: tuple[object, ...], own_host: str | None = None
-) -> trio.socket.SocketType:
-    opened = trio.socket.socket(family, socket.SOCK_DGRAM)
-    try:
-        if own_host is not None:
-            await opened.bind((own_host, 0))
-        await opened.connect(router)
-    except BaseException as error:
-        opened.close()
-        if isinstance(error, OSError):
+    host, line = found
+    request = ask_mapping(own_host, own_port, lease_s)
+    with trio.socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as router:
+        try:
+            await router.bind((own_host, 0))
+            await router.connect((host, PCP_PORT, 0, line))
+            for wait_s in WAITS_S:
+                with trio.move_on_after(wait_s):
+                    await router.send(request)
+                    while True:
+                        with suppress(ValueError):
+                            return read_mapping(await router.recv(MAX_DATAGRAM_BYTES), own_port)
+        except OSError as error:
             raise MappingRefused(f"the router: {error.strerror}") from error
-        raise
-    return opened
-
-
-async def _answer(router: trio.socket.SocketType, request: bytes, read: Callable[[bytes], T]) -> T:
-    """Send a request until its answer comes; other datagrams are ignored."""
-    for wait_s in WAITS_S:
-        with trio.move_on_after(wait_s):
-            try:
-                await router.send(request)
-                while True:
-                    with suppress(ValueError):
-                        return read(await router.recv(MAX_DATAGRAM_BYTES))
-            except OSError as error:
-                raise MappingRefused(f"the router: {error.strerror}") from error
     raise MappingRefused("no answer from the router")
+
+
+def ask_mapping(own_host: str, own_port: int, lease_s: int) -> bytes:
+    """Return the request for a hole (sections 7.1 and 11.1); a lease of 0 closes it.
+
+    Args:
+        own_host: IPv6 address from which the request is sent, a number.
+        own_port: ours, and the one that we would like outside.
+        lease_s: how long, in seconds.
+    """
+    host = ipaddress.IPv6Address(own_host).packed
+    header = struct.pack(_HEADER, _VERSION, _MAP, 0, lease_s, host)
+    return header + struct.pack(_BODY, NONCE, _TCP, own_port, own_port, _ANY_HOST)
+
+
+def read_mapping(data: bytes, own_port: int) -> Mapped:
+    """Return the mapping of an answer (sections 7.2 and 11.1).
+
+    Raises:
+        MappingRefused: the router says no, or does not speak PCP.
+        ValueError: it is no answer to this request.
+    """
+    if len(data) >= 4 and data[0] == 0 and data[1] & _ANSWER:
+        raise MappingRefused("it speaks NAT-PMP only")
+    if len(data) < _SIZE or data[0] != _VERSION or data[1] != _ANSWER | _MAP:
+        raise ValueError("no answer of PCP to this request")
+    answered, protocol, own, outer, host = struct.unpack(_BODY, data[24:_SIZE])
+    if answered != NONCE or protocol != _TCP or own != own_port:
+        raise ValueError("an answer to another request")
+    if result := data[3]:
+        raise MappingRefused(f"it refuses with code {result} (section 7.4)")
+    (lease_s,) = struct.unpack(">I", data[4:8])
+    if lease_s and not outer:
+        raise ValueError("a mapping without a port")
+    return Mapped(str(ipaddress.IPv6Address(host)), outer, lease_s)
 
 
 async def _upnp(*words: object) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from client.net import gateway
-from client.net.pcp import Mapped, MappingRefused, Way
+from client.net.gateway import Mapped, MappingRefused, Way
 from protocol.pace import ASIDE_S
 
 LOOK_S: Final = 5.0

@@ -1,59 +1,20 @@
-"""Questions to a router that is a socket of this machine."""
+"""Questions to a router that is a socket of this machine; PCP: what is asked and answered."""
 
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from client.net import gateway
-from client.net.gateway import WAITS_S, MappingRefused, _answer, _connected
-from client.net.pcp import Mapped
+from client.net.gateway import NONCE, WAITS_S, Mapped, MappingRefused, ask_mapping, read_mapping
 from client.net.upnp import ABOUT
-
-
-@pytest.fixture
-async def router() -> AsyncIterator[trio.socket.SocketType]:
-    with trio.socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
-        await opened.bind(("127.0.0.1", 0))
-        yield opened
-
-
-def only_yes(data: bytes) -> str:
-    if data != b"yes":
-        raise ValueError(data)
-    return "yes"
-
-
-async def test_a_router_that_says_nothing_is_asked_several_times_and_given_up(
-    router: trio.socket.SocketType, autojump_clock: MockClock
-) -> None:
-    asking = await _connected(socket.AF_INET, router.getsockname())
-    with asking, pytest.raises(MappingRefused, match="no answer from the router"):
-        await _answer(asking, b"?", only_yes)
-    assert trio.current_time() == pytest.approx(sum(WAITS_S))
-    for _ in WAITS_S:
-        assert await router.recv(10) == b"?"
-
-
-async def test_what_is_no_answer_is_ignored(router: trio.socket.SocketType) -> None:
-    with await _connected(socket.AF_INET, router.getsockname()) as asking:
-        for words in (b"noise", b"yes"):
-            await router.sendto(words, asking.getsockname())
-        assert await _answer(asking, b"?", only_yes) == "yes"
-
-
-async def test_a_router_without_such_a_service_is_named() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
-        closed.bind(("127.0.0.1", 0))
-        place = closed.getsockname()
-    asking = await _connected(socket.AF_INET, place)
-    with asking, pytest.raises(MappingRefused, match="the router: Connection refused"):
-        await _answer(asking, b"?", only_yes)
-
 
 ROUTES = """Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT
 eth0 0000A8C0 00000000 0001 0 0 0 00FFFFFF 0 0 0
@@ -80,64 +41,129 @@ def test_the_router_is_that_of_the_way_to_everywhere(
     assert gateway.routers() == (None, None)
 
 
+def answer(
+    *,
+    result: int = 0,
+    lease: bytes = struct.pack(">I", 3600),
+    nonce: bytes = NONCE,
+    protocol: int = 6,
+    own: int = 4001,
+    outer: int = 9000,
+) -> bytes:
+    """What a router says, as its document has it (RFC 6887, sections 7.2 and 11.1)."""
+    head = struct.pack(">BBBB4sI12x", 2, 0x81, 0, result, lease, 9)
+    host = bytes.fromhex("2a11" + "00" * 13 + "01")
+    return head + struct.pack(">12sB3xHH16s", nonce, protocol, own, outer, host)
+
+
 class Router:
-    """One that maps ports, on loopback; the requests are kept."""
+    """One that speaks PCP, on loopback; the requests are kept."""
 
     def __init__(self, opened: trio.socket.SocketType) -> None:
         self.socket, self.requests = opened, list[bytes]()
-        self.result = 0
+        self.result, self.says = 0, True
 
     async def serve(self) -> None:
         while True:
             data, sender = await self.socket.recvfrom(100)
             self.requests.append(data)
-            await self.socket.sendto(self.answer(data), sender)
-
-    def answer(self, data: bytes) -> bytes:
-        # version, operation, lease, client; nonce, protocol, ports
-        head = struct.pack(">BBBB4sI12x", 2, 0x81, 0, self.result, data[4:8], 0)
-        return head + data[24:40] + data[40:42] + (9000).to_bytes(2, "big") + data[44:]
+            if self.says:
+                await self.socket.sendto(b"noise", sender)
+                await self.socket.sendto(answer(result=self.result, lease=data[4:8]), sender)
 
 
-async def test_without_a_router_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "default_gateway6", lambda: None)
-    with pytest.raises(MappingRefused, match="address of the router is not known"):
-        await gateway.ask("pinhole", 4001, 4001, 600)
-    monkeypatch.setattr(gateway, "default_gateway6", lambda: ("::1", 1))
-    monkeypatch.setattr(gateway, "reachable_hosts", lambda _: ["fd00::1"])
-    with pytest.raises(MappingRefused, match="no IPv6 address of the internet"):
-        await gateway.ask("pinhole", 4001, 4001, 600)
-
-
-async def test_a_hole_in_a_firewall_is_asked_for_from_an_address_that_lasts_and_closed(
-    monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
-) -> None:
+@pytest.fixture
+async def router(monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery) -> AsyncIterator[Router]:
     with trio.socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as opened:
         await opened.bind(("::1", 0))
-        router, line = Router(opened), socket.if_nametoindex("lo")
+        line = socket.if_nametoindex("lo")
         monkeypatch.setattr(gateway, "PCP_PORT", opened.getsockname()[1])
         monkeypatch.setattr(gateway, "default_gateway6", lambda: ("::1", line))
         monkeypatch.setattr(gateway, "reachable_hosts", lambda _: ["fd00::1", "::1"])
-        monkeypatch.setattr(gateway, "is_global", lambda host: host == "::1")
-        nursery.start_soon(router.serve)
-        mapped = await gateway.ask("pinhole", 4001, 4001, 600)
-        assert (mapped.port, mapped.lease_s) == (9000, 600)
-        (request,) = router.requests
-        assert request[8:24] == bytes(15) + b"\1", "it names the address that it comes from"
-        assert struct.unpack(">HH", request[40:44]) == (4001, 4001)
-        await gateway.end("pinhole", 4001, 4001)
-        assert router.requests[-1][4:8] == bytes(4), "a lease of no seconds ends it"
-        router.result = 2
-        with pytest.raises(MappingRefused, match="its owner does not allow mappings"):
-            await gateway.ask("pinhole", 4001, 4001, 600)
-        await gateway.end("pinhole", 4001, 4001)
+        monkeypatch.setattr(gateway, "is_global", lambda host: host != "fd00::1")
+        made = Router(opened)
+        nursery.start_soon(made.serve)
+        yield made
 
 
-async def test_a_router_that_cannot_be_asked_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateway, "default_gateway6", lambda: ("ff00::1", 0))
-    monkeypatch.setattr(gateway, "_own_host6", lambda: "192.0.2.1")
-    with pytest.raises(MappingRefused, match="the router: "):
+async def test_a_hole_in_a_firewall_is_asked_for_from_an_address_that_lasts_and_closed(
+    router: Router,
+) -> None:
+    mapped = await gateway.ask("pinhole", 4001, 4001, 600)
+    assert (mapped.port, mapped.lease_s) == (9000, 600)
+    (request,) = router.requests
+    assert request[8:24] == bytes(15) + b"\1", "it names the address that it comes from"
+    assert struct.unpack(">HH", request[40:44]) == (4001, 4001)
+    await gateway.end("pinhole", 4001, 4001)
+    assert router.requests[-1][4:8] == bytes(4), "a lease of no seconds ends it"
+    router.result = 2
+    with pytest.raises(MappingRefused, match="it refuses with code 2"):
         await gateway.ask("pinhole", 4001, 4001, 600)
+    await gateway.end("pinhole", 4001, 4001)
+
+
+async def test_a_router_that_says_nothing_is_asked_several_times_and_given_up(
+    router: Router, autojump_clock: MockClock
+) -> None:
+    router.says, began = False, trio.current_time()
+    with pytest.raises(MappingRefused, match="no answer from the router"):
+        await gateway.ask("pinhole", 4001, 4001, 600)
+    assert trio.current_time() == pytest.approx(began + sum(WAITS_S))
+    assert len(router.requests) == len(WAITS_S)
+
+
+async def test_a_router_that_cannot_be_asked_is_named(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(words: str) -> None:
+        with pytest.raises(MappingRefused, match=words):
+            await gateway.ask("pinhole", 4001, 4001, 600)
+
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as closed:
+        closed.bind(("::1", 0))
+        monkeypatch.setattr(gateway, "PCP_PORT", closed.getsockname()[1])
+    await refused("the router: Connection refused")
+    monkeypatch.setattr(gateway, "reachable_hosts", lambda _: ["2a11::9"])
+    await refused("the router: Cannot assign requested address")
+    monkeypatch.setattr(gateway, "reachable_hosts", lambda _: ["fd00::1"])
+    await refused("no IPv6 address of the internet")
+    monkeypatch.setattr(gateway, "default_gateway6", lambda: None)
+    await refused("address of the router is not known")
+
+
+def test_pcp_as_its_document_says() -> None:
+    request = ask_mapping("2a11::2", 4001, 3600)
+    assert len(request) == 60
+    assert request[:8].hex() == "0201000000000e10"
+    assert request[8:24].hex() == "2a11" + "00" * 13 + "02"
+    assert request[24:36] == NONCE
+    assert request[36:44].hex() == "060000000fa10fa1"
+    assert request[44:] == bytes(16)
+    assert read_mapping(answer(), 4001) == Mapped("2a11::1", 9000, 3600)
+    with pytest.raises(MappingRefused, match="NAT-PMP only"):
+        read_mapping(b"\0\x81\0\1" + bytes(8), 4001)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", answer()[:59], answer(nonce=bytes(12)), answer(protocol=17), answer(own=4009),
+        answer(outer=0), b"\3" + answer()[1:], answer()[:1] + b"\x01" + answer()[2:],
+    ],
+)  # fmt: skip
+def test_what_is_no_answer_of_pcp(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        read_mapping(data, 4001)
+
+
+def _changed(place: int, byte: int) -> bytes:
+    return answer()[:place] + bytes([byte]) + answer()[place + 1 :]
+
+
+@given(st.binary(max_size=1100) | st.builds(_changed, st.integers(0, 59), st.integers(0, 255)))
+def test_hostile_bytes_are_an_answer_a_refusal_or_nothing(data: bytes) -> None:
+    with suppress(ValueError, MappingRefused):
+        assert isinstance(read_mapping(data, 4001), Mapped)
 
 
 LIBRARY = """

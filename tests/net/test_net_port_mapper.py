@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from client.net import gateway
-from client.net.pcp import Mapped, MappingRefused, Way
+from client.net.gateway import Mapped, MappingRefused, Way
 from client.net.port_mapper import LEASE_S, LEAST_LEASE_S, LOOK_S, MOST_RETRY_S, PortMapper
 from protocol.pace import ASIDE_S
 

@@ -11,7 +11,7 @@ from functools import partial
 import trio
 
 from client.net import port_mapper
-from client.net.pcp import Mapped, Way
+from client.net.gateway import Mapped, Way
 from client.net.port_mapper import PortMapper
 
 

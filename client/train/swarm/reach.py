@@ -12,8 +12,8 @@ import trio
 
 from client.control.snapshot import ReachView
 from client.net.addresses import reachable_hosts
+from client.net.gateway import Mapped
 from client.net.libp2p_network import Libp2pNetwork
-from client.net.pcp import Mapped
 from client.train.ports import Ports
 from protocol.address import Address, parse_address
 from protocol.effects import Explain, Penalise

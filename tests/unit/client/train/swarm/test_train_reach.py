@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from client.net.pcp import Mapped
+from client.net.gateway import Mapped
 from client.train.swarm import reach as reach_module
 from client.train.swarm.reach import LOOK_S, Reach
 from protocol.address import Address, parse_address
