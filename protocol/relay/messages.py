@@ -4,7 +4,7 @@ Two linked peers ask each other about their link in the same way.
 They never name their sender: that is who proved its identity on the link. After an answered
 ``Connect`` and ``Stop`` the two streams carry the bytes of a circuit. Over the circuit its two ends
 agree by the same kind of messages on a moment to dial each other
-(``client/net/punching_attempt.py``).
+(``client/net/punching.py``).
 """
 
 from typing import Annotated, Final, Literal

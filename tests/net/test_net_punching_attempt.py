@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from client.net.punching_attempt import TRIES, Attempt, AttemptFailed
+from client.net.punching import TRIES, Attempt, AttemptFailed
 from protocol.errors import RemoteProtocolError
 from protocol.hosts import Outer
 from protocol.pace import HEARD_S, LOST_S
