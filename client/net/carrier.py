@@ -20,7 +20,7 @@ from client.net.errors import ConnectionLost, HandshakeFailed, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
 from client.net.pacing import Pacing
-from client.net.queues import BoundedQueue
+from client.net.queues import ByteQueue
 from client.net.relay.exchange import RELAY_PROTOCOL, negotiable
 from client.net.unfinished import UnfinishedFrames
 from client.net.yamux import YamuxStream
@@ -106,7 +106,7 @@ class Carrier:
     def __init__(
         self,
         connection: Connection,
-        queues: Mapping[str, BoundedQueue[Outgoing]],
+        queues: Mapping[str, ByteQueue[Outgoing]],
         hooks: CarrierHooks,
         pacing: Pacing,
         unfinished: UnfinishedFrames,

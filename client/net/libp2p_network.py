@@ -30,7 +30,7 @@ from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, P
 from client.net.pacing import Pacing, Rates
 from client.net.penalties import PenaltyBox
 from client.net.punching import Punching
-from client.net.queues import BoundedQueue
+from client.net.queues import ByteQueue
 from client.net.racing import in_order
 from client.net.relay.exchange import answer_to, receive_message, send_last
 from client.net.relay.passing import PassingOn
@@ -137,7 +137,7 @@ class Libp2pNetwork:
         self._ended = Counter[str]()  # sums over carriers that have ended
         self._changed = WeakValueDictionary[PeerId, trio.lowlevel.ParkingLot]()
         """Who waits for a change of the link with a peer: those of others need not wake up."""
-        self._events = BoundedQueue[NetEvent](EVENT_ITEMS, EVENT_BYTES, _event_size)
+        self._events = ByteQueue[NetEvent](_event_size, EVENT_ITEMS, EVENT_BYTES)
 
     @property
     def peer_id(self) -> PeerId:
@@ -152,7 +152,7 @@ class Libp2pNetwork:
         return tuple(address for address in found if address)
 
     @property
-    def events(self) -> BoundedQueue[NetEvent]:
+    def events(self) -> ByteQueue[NetEvent]:
         """Network events, in order for each peer and lane; a bounded queue, which applies
         backpressure to peers while it is full."""
         return self._events
@@ -208,7 +208,7 @@ class Libp2pNetwork:
         link.
 
         Returns:
-            whether nothing has to make room first.
+            whether it is queued.
 
         Raises:
             LocalProtocolError: no peer would accept it.
@@ -217,13 +217,13 @@ class Libp2pNetwork:
         link = self._links.get(peer)
         if link is None or not link.works:
             return False
-        at_once = link.queues[lane].append(frame)
-        if not at_once:
+        link.queues[lane].append(frame)
+        if self._backlog.is_long(lane, link.queues[lane].size_bytes):
             waiting = {link.peer: link.queues[lane].size_bytes for link in self._links.values()}
             if (slow := self._backlog.slow_reader(peer, lane, waiting)) is not None:
                 self._stop_wanting(slow)
                 self._links[slow].close("it reads more slowly than it requests data")
-        return at_once
+        return True
 
     def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
         """Return the bytes of a lane not yet taken by the connection; 0 without a link."""

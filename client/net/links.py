@@ -1,6 +1,6 @@
 """A link: the traffic between us and one peer, over one or more connections.
 
-State: one bounded outbound queue per lane and the carriers at work, of which at most one takes
+State: one outbound queue per lane and the carriers at work, of which at most one takes
 frames from the queues. When both sides dial each other at once, both keep the connection dialled by
 the smaller peer id. The other is retired only once our lanes on the first are negotiated: by then
 the peer knows both connections, and does not take the end of one for the end of the link. A direct
@@ -19,16 +19,9 @@ import trio
 
 from client.net.carrier import LANES, Carrier, Outgoing
 from client.net.host import Connection
-from client.net.queues import BoundedQueue
+from client.net.queues import ByteQueue
 from protocol.ids import PeerId
 
-QUEUE_ITEMS = 1024
-QUEUE_BYTES = {
-    "control": 2 * 1024 * 1024,
-    "bulk": 64 * 1024 * 1024,
-    "background": 64 * 1024 * 1024,
-}
-"""Outbound bounds: about a second of traffic; beyond it, who can wait does."""
 CROSSING_S = 15.0
 """Seconds after which a peer's earlier dial must have arrived: a dial takes 10 s."""
 _REPLACED = "replaced by another connection"
@@ -45,9 +38,7 @@ class Link:
         self._own = own
         self.peer = peer
         self.before = before
-        self.queues = {
-            name: BoundedQueue[Outgoing](QUEUE_ITEMS, QUEUE_BYTES[name], _size) for name in LANES
-        }
+        self.queues = {name: ByteQueue[Outgoing](_size) for name in LANES}
         self._carriers: list[Carrier] = []
         self._active: Carrier | None = None
         self._up_at = 0.0
@@ -180,8 +171,8 @@ class Link:
 
         The deadline is the caller's; after it, `close`.
         """
-        for queue in self.queues.values():
-            await queue.wait_empty()
+        while any(self.queues.values()):
+            await self.sent.park()
         for carrier in self._carriers:
             carrier.retire(reason)
         await self.gone.wait()

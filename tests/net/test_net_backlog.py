@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from client.net.backlog import MOST_BYTES, MOST_BYTES_IN_ALL, ROUNDS, Backlog
+from client.net.backlog import MOST_BYTES, MOST_BYTES_IN_ALL, ROUNDS, SHARE, Backlog
 from client.net.network import PeerDown
 from protocol.ids import peer_id_from_key
 from protocol.wire.messages import Backward, Goodbye
@@ -18,6 +18,13 @@ def test_for_one_peer_so_much_may_wait() -> None:
     most = MOST_BYTES["control"]
     assert Backlog().slow_reader(PEERS[0], "control", {PEERS[0]: most, PEERS[1]: 0}) is None
     assert Backlog().slow_reader(PEERS[0], "control", {PEERS[0]: most + 1, PEERS[1]: 0}) == PEERS[0]
+
+
+def test_nobody_is_looked_for_while_little_waits_for_a_peer() -> None:
+    usual, large = Backlog(), Backlog(MOST_BYTES["bulk"])
+    share = MOST_BYTES_IN_ALL["bulk"] // SHARE
+    assert [usual.is_long("bulk", size) for size in (share, share + 1)] == [False, True]
+    assert not large.is_long("bulk", share + 1)
 
 
 def test_in_all_the_one_for_whom_most_waits_goes() -> None:
@@ -41,9 +48,8 @@ async def test_nobody_waits_for_one_that_does_not_read_and_its_link_ends(
 ) -> None:
     async with networks() as a, networks() as b:
         await b.connect(a.addresses[0])
-        took = [b.post(a.peer_id, Backward(0, 1, 0), PART) for _ in range(MOST_PARTS - 1)]
-        assert took[0]
-        assert not took[-1], "nobody reads a's events"
+        for _ in range(MOST_PARTS - 1):
+            assert b.post(a.peer_id, Backward(0, 1, 0), PART), "nobody reads a's events"
         await trio.sleep(0)
         assert b.statistics().peers == (a.peer_id,)
         for _ in range(20):

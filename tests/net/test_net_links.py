@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from client.net.carrier import Outgoing, outgoing
-from client.net.links import CROSSING_S, QUEUE_ITEMS, Link
+from client.net.links import CROSSING_S, Link
 from protocol.ids import PeerId
 from protocol.wire.messages import Goodbye
 
@@ -145,13 +145,6 @@ async def test_what_waits_is_dropped_with_the_last_connection() -> None:
     assert not made.works
 
 
-async def test_who_cannot_wait_is_told_that_a_lane_is_full() -> None:
-    made = up(carrier(dialled=True))
-    assert all(made.queues["control"].append(frame()) for _ in range(QUEUE_ITEMS))
-    assert not made.queues["control"].append(frame())
-    assert len(made.queues["control"]) == QUEUE_ITEMS + 1
-
-
 async def test_its_end_ends_all_connections_and_the_next_one_waits_for_what_is_told() -> None:
     one, other = carrier(dialled=True), carrier(dialled=False)
     one.connection.session.closed = True
@@ -178,6 +171,7 @@ async def test_it_is_finished_once_all_is_written(autojump_clock: trio.testing.M
         await trio.sleep(1)
         assert not one.retire.called
         made.queues["control"].receive_nowait()
+        made.sent.unpark_all()
         await trio.sleep(1)
         one.retire.assert_called_once_with("bye")
         made.detach(one)

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from client.net.carrier import Carrier, CarrierHooks, Outgoing
 from client.net.host import Connection
 from client.net.pacing import Pacing, Rates
-from client.net.queues import BoundedQueue
+from client.net.queues import ByteQueue
 from client.net.unfinished import FLOOR_BYTES_PER_S, PATIENCE_S, UnfinishedFrames
 from client.net.windows import WindowBudget
 from client.net.yamux import KEPT_BYTES, YamuxSession, YamuxStream
@@ -43,7 +43,7 @@ class Lane:
         self.refused: RemoteProtocolError | None = None
         self.ended_at: float | None = None
         self.pacing = Pacing(Rates())
-        queue = BoundedQueue[Outgoing](1000, 10**6, lambda frame: frame.size_bytes)
+        queue = ByteQueue[Outgoing](lambda frame: frame.size_bytes)
         self._carrier = Carrier(
             cast(Connection, SimpleNamespace()),
             {"control": queue},

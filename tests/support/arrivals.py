@@ -6,10 +6,12 @@ import trio
 
 from client.net.errors import NetworkError
 from client.net.libp2p_network import UP_S, Libp2pNetwork
-from client.net.links import QUEUE_BYTES
 from client.net.network import Inbound
 from protocol.ids import PeerId
 from protocol.wire.messages import Backward, Message
+
+ROOM_BYTES = {"control": 2 * 2**20, "bulk": 64 * 2**20, "background": 64 * 2**20}
+"""What these tests let wait for one peer."""
 
 
 class PeerUnreachable(NetworkError):
@@ -45,7 +47,7 @@ async def say(network: Libp2pNetwork, peer: PeerId, message: Message, payload: b
         with trio.move_on_after(UP_S):
             while not network._is_up(peer):
                 await trio.sleep(0.001)
-    while (held := network.unsent_bytes(peer, lane)) and held + len(payload) > QUEUE_BYTES[lane]:
+    while (held := network.unsent_bytes(peer, lane)) and held + len(payload) > ROOM_BYTES[lane]:
         await trio.sleep(0.001)
     if not network._is_up(peer):
         raise PeerUnreachable(f"no link to {peer}")

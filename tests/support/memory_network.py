@@ -17,7 +17,7 @@ import trio
 from client.net.errors import AddressError, DialError, NetworkError
 from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
 from client.net.penalties import PenaltyBox
-from client.net.queues import BoundedQueue
+from client.net.queues import ByteQueue
 from protocol.address import Address
 from protocol.errors import LocalProtocolError
 from protocol.hosts import Outer
@@ -28,9 +28,8 @@ from protocol.wire.route import Lane
 
 EVENT_ITEMS = 4096
 EVENT_BYTES = 256 * 1024 * 1024
-QUEUE_ITEMS = 1024
-QUEUE_BYTES = 64 * 1024 * 1024
 REDIAL_S = 0.25
+POLL_S = 0.01
 _PREFIX = "/memory/"
 
 
@@ -44,7 +43,7 @@ class _Parcel:
 class _Pipe:
     """One direction of a link; ``scope`` ends its task."""
 
-    queue: BoundedQueue[_Parcel]
+    queue: ByteQueue[_Parcel]
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
@@ -97,7 +96,7 @@ class MemoryHub:
         ):
             raise DialError(f"{_PREFIX}{b}: banned for a while")
         for sender, to in ((a, b), (b, a)):
-            pipe = _Pipe(BoundedQueue[_Parcel](QUEUE_ITEMS, QUEUE_BYTES, _parcel_size))
+            pipe = _Pipe(ByteQueue[_Parcel](_parcel_size))
             self._pipes[sender, to] = pipe
             self._members[sender].tell(PeerUp(to))
             self._nursery.start_soon(self._pump, sender, to, pipe)
@@ -110,7 +109,7 @@ class MemoryHub:
                 pipe.queue.close()
                 self._members[sender].tell(PeerDown(to, reason))
 
-    def pipe(self, sender: PeerId, to: PeerId) -> BoundedQueue[_Parcel]:
+    def pipe(self, sender: PeerId, to: PeerId) -> ByteQueue[_Parcel]:
         """Return the outbound queue of a link."""
         return self._pipes[sender, to].queue
 
@@ -133,7 +132,7 @@ class MemoryNetwork:
     def __init__(self, hub: MemoryHub, peer: PeerId) -> None:
         self._hub = hub
         self._peer = peer
-        self._events = BoundedQueue[NetEvent](EVENT_ITEMS, EVENT_BYTES, _event_size)
+        self._events = ByteQueue[NetEvent](_event_size, EVENT_ITEMS, EVENT_BYTES)
         self._wanted: dict[PeerId, tuple[str, ...]] = {}
         self.trusted: Collection[PeerId] | None = None
         self._alive = trio.CancelScope()
@@ -151,18 +150,18 @@ class MemoryNetwork:
         return (f"{_PREFIX}{self._peer}",)
 
     @property
-    def events(self) -> BoundedQueue[NetEvent]:
+    def events(self) -> ByteQueue[NetEvent]:
         """Network events, in order for each peer."""
         return self._events
 
     def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
-        """Queue ``message`` with its ``payload``, if there is a link; return whether there was
-        room."""
+        """Queue ``message`` with its ``payload``; return whether there is a link."""
         parcel = self._hub.parcel(message, payload)
         if peer not in self._hub.linked(self._peer):
             return False
         self._bytes_out += _parcel_size(parcel)
-        return self._hub.pipe(self._peer, peer).append(parcel)
+        self._hub.pipe(self._peer, peer).append(parcel)
+        return True
 
     def unsent_bytes(self, peer: PeerId, lane: Lane) -> int:
         """Return the bytes queued for this peer; the hub has one lane."""
@@ -172,8 +171,8 @@ class MemoryNetwork:
 
     async def wait_sent(self, peer: PeerId, lane: Lane) -> None:
         """Wait until the hub has taken everything."""
-        if peer in self._hub.linked(self._peer):
-            await self._hub.pipe(self._peer, peer).wait_empty()
+        while self.unsent_bytes(peer, lane):
+            await trio.sleep(POLL_S)
 
     async def connect(self, *addresses: str) -> PeerId:
         """Link to the member of an address. See `Libp2pNetwork.connect`."""
@@ -236,7 +235,7 @@ class MemoryNetwork:
         self._wanted.pop(peer, None)
         if peer in self._hub.linked(self._peer):
             with trio.move_on_after(1.0):
-                await self._hub.pipe(self._peer, peer).wait_empty()
+                await self.wait_sent(peer, "control")
             self._hub.unlink(self._peer, peer, reason)
         await trio.lowlevel.checkpoint()
 
@@ -264,7 +263,8 @@ class MemoryNetwork:
 
     def tell(self, event: PeerUp | PeerDown) -> None:
         """Note that a link came up or went down."""
-        assert self._events.append(event), "a test left thousands of events unread"
+        assert len(self._events) < EVENT_ITEMS, "a test left thousands of events unread"
+        self._events.append(event)
 
     async def deliver(self, event: Inbound) -> None:
         """Hand over a message, waiting while the events are full."""
