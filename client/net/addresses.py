@@ -14,10 +14,9 @@ from typing import Final
 import psutil
 import trio
 
-from client.config import EVERYWHERE
 from client.net.errors import AddressError
 from protocol import limits
-from protocol.address import Address, parse_address, parse_peer_address
+from protocol.address import Address, parse_peer_address
 from protocol.hosts import is_loopback, kind_of, number_of
 from protocol.ids import PeerId
 
@@ -106,30 +105,6 @@ def _look_up(address: Destination) -> str:
         if time.monotonic() - began < SLOW_LOOKUP_S:
             _unanswered.pop(address.peer, None)
     return str(found[0][4][0]).partition("%")[0]
-
-
-def parse_listen(where: str | tuple[str, int]) -> list[Address]:
-    """Return the addresses to listen on: one multiaddr, or a host and port.
-
-    The host is an IP address, or ``EVERYWHERE``.
-
-    Raises:
-        AddressError: neither.
-    """
-    if isinstance(where, tuple):
-        host, port = where
-        hosts = list(WILDCARDS.values()) if host == EVERYWHERE else [host]
-        if not all(map(number_of, hosts)) or "%" in host or not 0 <= port <= 65535:
-            what = f"{host!r} port {port}: not an IP address and port, nor {EVERYWHERE!r}"
-            raise AddressError(f"cannot listen on {what}")
-        return [Address(kind_of(host), host, port) for host in hosts]
-    try:
-        address = parse_address(where, lowest_port=0)
-    except ValueError as error:
-        raise AddressError(f"cannot listen on {where!r}: {error}") from error
-    if address.kind not in WILDCARDS or address.peer is not None:
-        raise AddressError(f"cannot listen on {where!r}: expected /ip4|ip6/<address>/tcp/<port>")
-    return [address]
 
 
 def reachable_hosts(host: str) -> list[str]:

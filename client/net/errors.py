@@ -12,15 +12,11 @@ class ListenError(NetworkError):
 class PortInUse(ListenError):
     """Another process listens on this port already."""
 
-    def __init__(self, ip: str, port: int) -> None:
+    def __init__(self, port: int) -> None:
         super().__init__(
-            f"port {port} on {ip} is in use by another program: "
+            f"port {port} is in use by another program: "
             "stop it, choose another port, or choose port 0 to let the system pick a free one"
         )
-
-
-class NoSuchFamily(ListenError):
-    """This machine has no IPv6, or no IPv4."""
 
 
 class AddressError(NetworkError):

@@ -23,7 +23,6 @@ from client.net.addresses import (
     Destination,
     numeric_host,
     parse_destination,
-    parse_listen,
     reachable_hosts,
 )
 from client.net.connection_limiter import ConnectionLimiter, HostLimits, InboundConnection, Refusal
@@ -31,16 +30,13 @@ from client.net.errors import (
     ConnectionLost,
     DialError,
     HandshakeFailed,
-    ListenError,
-    NoSuchFamily,
     NotAnswered,
     NotCalled,
-    PortInUse,
     TurnedAway,
 )
 from client.net.handshake import Authenticated, Identity, handshake, make_identity
 from client.net.racing import Race
-from client.net.tcp import TCP, TcpListener
+from client.net.tcp import TCP
 from client.net.transport import ByteStream, closing
 from client.net.yamux import YamuxSession
 from protocol.address import Address
@@ -51,8 +47,6 @@ from protocol.ids import PeerId
 PROBE_S = 5.0
 MEET_S = 2.5
 """Longest wait for the connection of who dials us at the same time: one packet may be lost."""
-PORT_TRIES = 10
-"""A port that is free for IPv4 may be taken for IPv6."""
 DRAIN_S = 1.0
 """Seconds after the end of the connection to read data that arrived before."""
 _log = logging.getLogger(__name__)
@@ -438,7 +432,7 @@ class Host:
 @asynccontextmanager
 async def open_host(
     seed: bytes,
-    listen: Sequence[str | tuple[str, int]],
+    listen: tuple[str, int] | None,
     handler: Handler,
     limits: HostLimits | None = None,
 ) -> AsyncIterator[Host]:
@@ -446,8 +440,7 @@ async def open_host(
 
     Args:
         seed: 32 bytes of the Ed25519 identity.
-        listen: multiaddrs, or hosts with ports as `parse_listen` takes them; port 0 lets the
-            system choose.
+        listen: where, as `Tcp.listen` takes it; None: nowhere.
         handler: called with every authenticated connection; it has to ``run`` it, and the
             connection is closed when it returns.
         limits: bounds on connections.
@@ -456,59 +449,15 @@ async def open_host(
         PortInUse, ListenError, AddressError: cannot listen there.
     """
     identity = make_identity(seed)
-    wanted = [address for where in listen for address in parse_listen(where)]
     async with AsyncExitStack() as stack:
-        listeners = await _listen(stack, wanted)
-        bound = [listener.address for listener in listeners]
+        listeners = [await stack.enter_async_context(TCP.listen(*listen))] if listen else []
+        bound = [address for listener in listeners for address in listener.addresses]
         async with trio.open_nursery() as nursery:
             host = Host(identity, handler, nursery, limits or HostLimits(), bound)
             for listener in listeners:
                 listener.welcome = host._is_welcome
-            if listeners:
-                nursery.start_soon(trio.serve_listeners, host._serve, listeners)
+                nursery.start_soon(trio.serve_listeners, host._serve, [listener])
             try:
                 yield host
             finally:
                 nursery.cancel_scope.cancel()
-
-
-async def _listen(stack: AsyncExitStack, wanted: Sequence[Address]) -> list[TcpListener]:
-    """Listen on addresses until the stack is closed.
-
-    Those that differ in nothing but their kind get the same port: so one rule of a firewall fits
-    both. A kind that this machine lacks is left out if there is another.
-
-    Raises:
-        PortInUse, ListenError: cannot listen there.
-    """
-    for _ in range(PORT_TRIES):
-        async with AsyncExitStack() as opened:
-            try:
-                listeners = await _listen_once(opened, wanted)
-            except PortInUse:
-                if all(address.port for address in wanted):
-                    raise
-                continue
-            stack.push_async_exit(opened.pop_all())
-            return listeners
-    raise ListenError("cannot find a port that is free for IPv4 and IPv6")
-
-
-async def _listen_once(stack: AsyncExitStack, wanted: Sequence[Address]) -> list[TcpListener]:
-    listeners: list[TcpListener] = []
-    lacking: list[NoSuchFamily] = []
-    chosen = 0
-    for address in wanted:
-        at = address
-        if address.host in WILDCARDS.values() and not address.port:
-            at = replace(address, port=chosen)
-        try:
-            listener = await stack.enter_async_context(TCP.listen(at))
-        except NoSuchFamily as error:
-            lacking.append(error)
-            continue
-        chosen = chosen or listener.address.port
-        listeners.append(listener)
-    if lacking and not listeners:
-        raise lacking[0]
-    return listeners

@@ -769,7 +769,7 @@ class Libp2pNetwork:
 @asynccontextmanager
 async def open_network(
     seed: bytes,
-    listen: Sequence[str | tuple[str, int]],
+    listen: tuple[str, int] | None,
     limits: HostLimits | None = None,
     rng: random.Random | None = None,
     rates: Rates = Rates(),  # noqa: B008  (frozen)

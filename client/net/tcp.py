@@ -17,7 +17,9 @@ from typing import Final
 
 import trio
 
-from client.net.errors import DialError, ListenError, NoSuchFamily, PortInUse
+from client.config import EVERYWHERE
+from client.net.addresses import WILDCARDS
+from client.net.errors import AddressError, DialError, ListenError, PortInUse
 from client.net.rendezvous import Rendezvous, await_at
 from client.net.transport import Buffer, ByteStream, closing
 from protocol.address import Address
@@ -29,6 +31,8 @@ SEND_BUFFER_BYTES = 32 * 1024 * 1024
 """Unacknowledged bytes in the kernel, with its bookkeeping: 400 Mb/s over 300 ms."""
 MAX_LOW_WATER_BYTES = 16 * 1024
 """Asked to wait for much more than this, Linux (6.18) clamps the receive window to it."""
+BACKLOG = 65535
+"""Connections that wait to be taken; the kernel has a bound of its own."""
 SHARED_DIALS = 8
 IPV6_ADDR_PREFERENCES, LASTING = 72, 2
 """Linux: leave from an address that lasts (RFC 5014), which we advertise, and not from one that was
@@ -50,7 +54,7 @@ class TcpStream(ByteStream):
                 stream.socket.getsockname(),
                 stream.socket.getpeername(),
             )
-            self.own_host, self.remote_host = _without_zone(own), _without_zone(other)
+            self.own_host, self.remote_host = _number(own), _number(other)
             self.ports = own_port, port
         _tune(stream)
 
@@ -104,16 +108,15 @@ class TcpListener(trio.abc.Listener[TcpStream]):
     """Asked with the other end's address, a number, when a connection comes: one that is not
     welcome ends at once, before it costs a task."""
 
-    def __init__(self, listener: trio.SocketListener) -> None:
-        self._listener = listener
-        host, port = listener.socket.getsockname()[:2]
-        self._address = Address(kind_of(host), host, port)
-
-    @property
-    def address(self) -> Address:
-        """The address on which it listens, without our peer id. The port is the one that the system
-        chose; the host may be 0.0.0.0 or ``::``."""
-        return self._address
+    def __init__(self, opened: socket.socket) -> None:
+        self._listener = trio.SocketListener(trio.socket.from_stdlib_socket(opened))
+        host, port = opened.getsockname()[:2]
+        both = opened.family == socket.AF_INET6 and not opened.getsockopt(
+            socket.IPPROTO_IPV6, socket.IPV6_V6ONLY
+        )
+        hosts = WILDCARDS.values() if both else [host]
+        self.addresses = [Address(kind_of(host), host, port) for host in hosts]
+        """Where it listens, without our peer id; hosts may be 0.0.0.0 and ``::``."""
 
     async def accept(self) -> TcpStream:
         """Wait for the next connection that is welcome."""
@@ -165,24 +168,28 @@ class Tcp:
             yield opened
 
     @asynccontextmanager
-    async def listen(self, address: Address) -> AsyncIterator[TcpListener]:
+    async def listen(self, host: str, port: int) -> AsyncIterator[TcpListener]:
         """Listen on an IP address and port; port 0 lets the system choose.
 
-        On IPv6 addresses only IPv6 is taken, so that ``::`` and 0.0.0.0 can have the same port.
+        Args:
+            host: a number, or ``EVERYWHERE``; ``::`` stands for all addresses of IPv6 only.
+            port: to listen on.
 
         Raises:
-            PortInUse, NoSuchFamily, ListenError: cannot listen there.
+            AddressError: these are no address and port.
+            PortInUse, ListenError: cannot listen there.
         """
-        host, port = address.host, address.port
+        is_host = host == EVERYWHERE or (number_of(host) is not None and "%" not in host)
+        if not is_host or not 0 <= port <= 65535:
+            what = f"{host!r} port {port}: not an IP address and port, nor {EVERYWHERE!r}"
+            raise AddressError(f"cannot listen on {what}")
         try:
-            (listener,) = await trio.open_tcp_listeners(port, host=host)
+            opened = TcpListener(_listening(host, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise PortInUse(host, port) from error
-            if error.errno == errno.EAFNOSUPPORT or _is_without_ip6(error, host):
-                raise NoSuchFamily(f"this machine has no addresses like {host}") from error
-            raise ListenError(f"cannot listen on {host} port {port}: {error.strerror}") from error
-        opened = TcpListener(listener)
+                raise PortInUse(port) from error
+            words = os.strerror(error.errno or 0)
+            raise ListenError(f"cannot listen on {host} port {port}: {words}") from error
         async with closing(opened):
             yield opened
 
@@ -283,8 +290,28 @@ def _can_meet(host: str) -> bool:
     return is_global(host) and hasattr(socket, "SO_REUSEPORT")
 
 
-def _without_zone(host: str) -> str:
-    return host.partition("%")[0]
+def _number(host: str) -> str:
+    """Return a host without its line, and one of IPv4 as such."""
+    host = host.partition("%")[0]
+    return host.removeprefix("::ffff:") if "." in host else host
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; everywhere is IPv4 alone where this machine lacks IPv6, or has
+    it switched off (``disable_ipv6``)."""
+    family = socket.AF_INET
+    if host == EVERYWHERE:
+        try:
+            return socket.create_server(
+                ("::", port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True
+            )
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno != errno.EADDRNOTAVAIL:
+                raise
+        host = "0.0.0.0"
+    elif kind_of(host) == "ip6":
+        family = socket.AF_INET6
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
 def _tune(stream: trio.SocketStream) -> None:
@@ -321,11 +348,6 @@ def _may_widen() -> bool:
     except (OSError, ValueError, IndexError):
         return False
     return min(allowed, SEND_BUFFER_BYTES) > found
-
-
-def _is_without_ip6(error: OSError, host: str) -> bool:
-    """Whether IPv6 is switched off (``disable_ipv6``): then not even all addresses are some."""
-    return host == "::" and error.errno == errno.EADDRNOTAVAIL
 
 
 def _cause(error: BaseException) -> str:

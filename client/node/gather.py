@@ -67,7 +67,7 @@ async def gather(
         UserError: nobody answers, or no version is offered by every stage.
     """
     seed = nacl.utils.random(32)
-    async with open_network(seed, [("0.0.0.0", 0)]) as network:
+    async with open_network(seed, ("0.0.0.0", 0)) as network:
         seen: list[NetEvent] = []
         swarm = await _find(network, target, dial_timeout_s, seen)
         async with trio.open_nursery() as nursery:
@@ -86,7 +86,7 @@ async def read_swarm(target: Target, *, dial_timeout_s: float) -> SwarmFile:
     Raises:
         UserError: nobody answers, or the swarm is not the one that was asked for.
     """
-    async with open_network(nacl.utils.random(32), [("0.0.0.0", 0)]) as network:
+    async with open_network(nacl.utils.random(32), ("0.0.0.0", 0)) as network:
         return await _find(network, target, dial_timeout_s, [])
 
 

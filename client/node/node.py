@@ -184,7 +184,7 @@ async def listening(
     limits = HostLimits(hello_s=HELLO_S)
 
     async def listen(port: int) -> Libp2pNetwork:
-        at = [(settings.listen_host, port)]
+        at = settings.listen_host, port
         opened = open_network(seed, at, limits=limits, rates=_rates(settings))
         return await stack.enter_async_context(opened)
 

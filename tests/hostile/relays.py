@@ -167,7 +167,7 @@ class Attacker:
 
 
 async def _opened(task_status: trio.TaskStatus[Libp2pNetwork]) -> None:
-    async with open_network(os.urandom(32), []) as network:
+    async with open_network(os.urandom(32), None) as network:
         task_status.started(network)
         await _drop(network)
 
@@ -188,7 +188,7 @@ async def reservations(attacker: Attacker) -> None:
     limit = trio.CapacityLimiter(400)
 
     async def one() -> None:
-        async with limit, open_network(os.urandom(32), []) as network:
+        async with limit, open_network(os.urandom(32), None) as network:
             with suppress(*BROKEN):
                 await network.connect(attacker.relay)
                 attacker.said["identities"] += 1
@@ -274,7 +274,7 @@ async def one_target(attacker: Attacker, askers: int) -> None:
 async def break_off(attacker: Attacker) -> None:
     """Flood the victim through circuits, and break off in the midst of it, again and again."""
     while True:
-        async with open_network(os.urandom(32), []) as network, trio.open_nursery() as filling:
+        async with open_network(os.urandom(32), None) as network, trio.open_nursery() as filling:
             with suppress(*BROKEN):
                 await network.connect(attacker.relay)
                 attacker.said["identities"] += 1
@@ -379,7 +379,7 @@ ATTACKS: dict[str, tuple[str, Callable[[Attacker], Awaitable[None]]]] = {
 
 
 async def _relay(host: str) -> None:
-    async with open_network(os.urandom(32), [(host, 0)]) as network:
+    async with open_network(os.urandom(32), (host, 0)) as network:
         network.passing.offer(relays=True, rate_bytes_per_s=RATE)
         machine = network.passing.machine
 
@@ -417,7 +417,7 @@ async def _honest(host: str, relay: str) -> None:
 
     async def newcomers(address: str) -> None:
         while True:
-            async with open_network(os.urandom(32), []) as network:
+            async with open_network(os.urandom(32), None) as network:
                 try:
                     with trio.fail_after(NEWCOMER_WAITS_S):
                         await network.connect(address)
@@ -428,8 +428,8 @@ async def _honest(host: str, relay: str) -> None:
             await trio.sleep(NEWCOMER_EVERY_S)
 
     async with (
-        open_network(os.urandom(32), [(host, 0)]) as a,
-        open_network(os.urandom(32), [(host, 0)]) as b,
+        open_network(os.urandom(32), (host, 0)) as a,
+        open_network(os.urandom(32), (host, 0)) as b,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(take, b)

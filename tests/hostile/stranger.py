@@ -187,7 +187,7 @@ async def open_stranger(
 ) -> AsyncIterator[Stranger]:
     """Open a new identity at an address of ours and link it with every address that answers."""
     seed = secrets.token_bytes(32)
-    async with open_network(seed, [(host, 0)]) as network, trio.open_nursery() as nursery:
+    async with open_network(seed, (host, 0)) as network, trio.open_nursery() as nursery:
         stranger = Stranger(Signer(seed), network, file, tuple(addresses), nursery, host)
         nursery.start_soon(stranger.listen)
         for address in addresses:

@@ -31,7 +31,7 @@ def networks() -> Networks:
         rates: Rates = Rates(),  # noqa: B008  (frozen)
     ) -> AsyncIterator[Libp2pNetwork]:
         with trio.fail_after(DEADLINE_S):
-            where = [("127.0.0.1", port)]
+            where = "127.0.0.1", port
             async with open_network(seed or os.urandom(32), where, limits, rates=rates) as network:
                 yield network
 
@@ -50,7 +50,7 @@ def hosts() -> Hosts:
         handler: Handler = idle, limits: HostLimits | None = None, seed: bytes | None = None
     ) -> AsyncIterator[Host]:
         with trio.fail_after(DEADLINE_S):
-            where = [("127.0.0.1", 0)]
+            where = "127.0.0.1", 0
             async with open_host(seed or os.urandom(32), where, handler, limits) as host:
                 yield host
 

@@ -21,16 +21,13 @@ from client.net.addresses import (
     Destination,
     numeric_host,
     parse_destination,
-    parse_listen,
     reachable_hosts,
 )
 from client.net.errors import AddressError
-from protocol.address import Address
 from protocol.limits import MAX_ADDRESS_CHARS
 from tests.support.protocol_examples import peer
 
 PEER, RELAY = peer(1), peer(2)
-LOOPBACK = "127.0.0.1"
 LASTING, PASSING, OLD = "2a11::1", "2a11::2", "2a11::3"
 
 
@@ -186,18 +183,3 @@ def test_behind_a_relay_it_is_the_relay_that_is_dialled() -> None:
     relayed = parse_destination(f"{at}/p2p-circuit/p2p/{PEER}")
     assert (relayed.peer, relayed.relay) == (PEER, RELAY)
     assert relayed.first_hop == parse_destination(at)
-
-
-def test_where_to_listen() -> None:
-    here = Address("ip4", LOOPBACK, 0)
-    assert parse_listen((LOOPBACK, 0)) == parse_listen(f"/ip4/{LOOPBACK}/tcp/0") == [here]
-    for wrong in ("/dns4/localhost/tcp/1", f"/ip4/{LOOPBACK}/tcp/1/p2p/{PEER}", "/ip4/x/tcp/1", ""):
-        with pytest.raises(AddressError, match="cannot listen on"):
-            parse_listen(wrong)
-    assert parse_listen(("::1", 7)) == parse_listen("/ip6/::1/tcp/7") == [Address("ip6", "::1", 7)]
-    assert parse_listen(("all", 7)) == [Address("ip4", "0.0.0.0", 7), Address("ip6", "::", 7)]
-    for pair in ((LOOPBACK, -1), (LOOPBACK, 65536), ("localhost", 1), ("", 1), ("fe80::1%lo", 1)):
-        with pytest.raises(AddressError, match="not an IP address and port"):
-            parse_listen(pair)
-    with pytest.raises(AddressError, match="expected"):
-        parse_destination("/ip4/127.0.0.1/tcp/0")

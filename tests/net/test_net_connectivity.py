@@ -96,7 +96,7 @@ def test_a_clock_that_jumps_tells_of_a_sleep_and_the_links_that_survived_stay() 
 
 
 def listening() -> AbstractAsyncContextManager[Libp2pNetwork]:
-    return open_network(os.urandom(32), [("127.0.0.1", 0)])
+    return open_network(os.urandom(32), ("127.0.0.1", 0))
 
 
 def test_this_machine_has_the_addresses_that_others_see() -> None:

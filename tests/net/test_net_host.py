@@ -11,8 +11,8 @@ import trio
 from client.net import host as host_module
 from client.net.addresses import Destination, parse_destination
 from client.net.connection_limiter import HostLimits
-from client.net.errors import DialError, ListenError, PortInUse, TurnedAway
-from client.net.host import PORT_TRIES, Connection, Host, open_host
+from client.net.errors import DialError, PortInUse, TurnedAway
+from client.net.host import Connection, Host, open_host
 from client.net.transport import ByteStream
 from protocol.ids import PeerId
 from tests.support.cli_process import apart
@@ -134,8 +134,8 @@ async def test_port_in_use(hosts: Hosts) -> None:
         async def unused(connection: Connection) -> None:
             raise NotImplementedError
 
-        with pytest.raises(PortInUse, match=rf"port {port} on 127.0.0.1 is in use .* choose"):
-            async with open_host(os.urandom(32), [("127.0.0.1", port)], unused):
+        with pytest.raises(PortInUse, match=rf"port {port} is in use .* choose"):
+            async with open_host(os.urandom(32), ("127.0.0.1", port), unused):
                 raise NotImplementedError
 
 
@@ -163,26 +163,6 @@ async def test_a_silent_server_is_given_up(hosts: Hosts) -> None:
         port = listener.socket.getsockname()[1]
         with pytest.raises(DialError, match="no answer within"):
             await host.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{third}")
-
-
-@pytest.mark.parametrize(
-    ("port", "error", "tries"),
-    [(0, "cannot find a port that is free", PORT_TRIES), (7, "in use", 1)],
-)
-async def test_a_port_that_the_system_chose_may_be_taken_for_the_other_kind(
-    monkeypatch: pytest.MonkeyPatch, port: int, error: str, tries: int
-) -> None:
-    tried = list[object]()
-
-    async def taken(stack: object, wanted: object) -> None:
-        tried.append(wanted)
-        raise PortInUse("::", port)
-
-    monkeypatch.setattr(host_module, "_listen_once", taken)
-    with pytest.raises(ListenError, match=error):
-        async with open_host(bytes(32), [("all", port)], lambda _: None):  # type: ignore[arg-type,return-value]
-            raise NotImplementedError
-    assert len(tried) == tries
 
 
 @pytest.mark.slow

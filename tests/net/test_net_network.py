@@ -202,7 +202,7 @@ CHILD = """
 import os, sys, trio
 from client.net.libp2p_network import open_network
 async def main():
-    async with open_network(os.urandom(32), [("127.0.0.1", 0)]) as network:
+    async with open_network(os.urandom(32), ("127.0.0.1", 0)) as network:
         await network.connect(sys.argv[1])
         await trio.sleep_forever()
 trio.run(main)
@@ -224,7 +224,7 @@ async def test_a_killed_process_is_noticed_at_once(networks: Networks) -> None:
 async def test_an_error_in_the_block_gets_out_of_it() -> None:
     """Closing cancels all waits of the network; the error must not be lost with them."""
     with pytest.raises(ExceptionGroup) as caught:
-        async with open_network(os.urandom(32), [("127.0.0.1", 0)]):
+        async with open_network(os.urandom(32), ("127.0.0.1", 0)):
             raise DialError("nobody is there")
     assert str(first_of(caught.value, DialError)) == "nobody is there"
 

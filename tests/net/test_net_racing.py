@@ -17,9 +17,9 @@ from client.net.errors import (
     PortInUse,
     TurnedAway,
 )
-from client.net.host import Connection, open_host
 from client.net.libp2p_network import open_network
 from client.net.racing import HEAD_START_S, Race, in_order
+from client.net.tcp import TCP
 from protocol.hosts import kind_of
 from protocol.ids import PeerId
 from tests.support.arrivals import is_up
@@ -175,9 +175,9 @@ needs_ip6 = pytest.mark.skipif(not _has_ip6(), reason="this machine has no IPv6"
 async def test_one_port_for_both_kinds_and_a_link_by_either() -> None:
     with trio.fail_after(DEADLINE_S):
         async with (
-            open_network(os.urandom(32), [("all", 0)]) as a,
-            open_network(os.urandom(32), [("all", 0)]) as b,
-            open_network(os.urandom(32), [("::1", 0)]) as c,
+            open_network(os.urandom(32), ("all", 0)) as a,
+            open_network(os.urandom(32), ("all", 0)) as b,
+            open_network(os.urandom(32), ("::1", 0)) as c,
         ):
             bound = a._host.bound
             assert [address.host for address in bound] == ["0.0.0.0", "::"]
@@ -187,20 +187,27 @@ async def test_one_port_for_both_kinds_and_a_link_by_either() -> None:
             await c.connect(six)
             await is_up(a, b)
             await is_up(a, c)
+            assert {carrier.connection.ip for carrier in a._links[b.peer_id].carriers} == {
+                "127.0.0.1"
+            }
             assert {carrier.connection.ip for carrier in a._links[c.peer_id].carriers} == {"::1"}
             assert c.addresses == (f"/ip6/::1/tcp/{c._host.bound[0].port}/p2p/{c.peer_id}",)
 
 
 @needs_ip6
-async def test_a_port_that_is_taken_for_one_kind_is_refused_for_both() -> None:
-    async def unused(connection: Connection) -> None:
-        raise AssertionError
-
-    with socket.socket(socket.AF_INET6) as taken:
-        taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        taken.bind(("::", 0))
-        taken.listen()
+@pytest.mark.parametrize("taken_host", ["0.0.0.0", "::"])
+async def test_a_port_that_is_taken_for_one_kind_is_refused_for_both(taken_host: str) -> None:
+    family = socket.AF_INET6 if taken_host == "::" else socket.AF_INET
+    with socket.create_server((taken_host, 0), family=family) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PortInUse, match=rf"port {port} on :: is in use"):
-            async with open_host(os.urandom(32), [("all", port)], unused):
+        with pytest.raises(PortInUse, match=f"port {port} is in use"):
+            async with TCP.listen("all", port):
                 raise NotImplementedError
+
+
+@needs_ip6
+async def test_all_of_ipv6_is_not_all() -> None:
+    async with TCP.listen("::", 0) as listener:
+        (address,) = listener.addresses
+        with socket.create_server(("0.0.0.0", address.port)):
+            assert address.host == "::"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from client.net.errors import DialError, ListenError, NetworkError, NoSuchFamily, PortInUse
+from client.net.errors import AddressError, DialError, ListenError, NetworkError, PortInUse
 from client.net.tcp import SHARED_DIALS, Tcp
 from protocol.address import Address
 
@@ -74,29 +74,48 @@ async def test_a_port_that_is_not_free_costs_no_dial(
 @pytest.mark.parametrize(
     ("number", "host", "kind", "words"),
     [
-        (errno.EADDRINUSE, "0.0.0.0", PortInUse, "port 7 on 0.0.0.0 is in use"),
-        (errno.EAFNOSUPPORT, "0.0.0.0", NoSuchFamily, "no addresses like 0.0.0.0"),
-        (errno.EADDRNOTAVAIL, "::", NoSuchFamily, "no addresses like ::"),
-        (
-            errno.EADDRNOTAVAIL,
-            "203.0.113.7",
-            ListenError,
-            "cannot listen on 203.0.113.7 port 7: no",
-        ),
-        (errno.EACCES, "::", ListenError, "cannot listen on :: port 7: no"),
+        (errno.EADDRINUSE, "all", PortInUse, "port 7 is in use"),
+        (errno.EACCES, "all", ListenError, "cannot listen on all port 7: Permission denied"),
+        (errno.EADDRNOTAVAIL, "::", ListenError, "cannot listen on :: port 7: Cannot assign"),
     ],
 )
 async def test_why_an_address_cannot_be_listened_on_is_said(
     monkeypatch: pytest.MonkeyPatch, number: int, host: str, kind: type[NetworkError], words: str
 ) -> None:
-    async def fail(*_: object, **__: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError(number, "no")
 
-    monkeypatch.setattr(trio, "open_tcp_listeners", fail)
+    monkeypatch.setattr(socket, "create_server", fail)
     with pytest.raises(ListenError, match=words) as refused:
-        async with Tcp().listen(Address("ip6" if ":" in host else "ip4", host, 7)):
+        async with Tcp().listen(host, 7):
             raise NotImplementedError
     assert type(refused.value) is kind
+
+
+@pytest.mark.parametrize("error", [ValueError("no dual stack"), OSError(errno.EADDRNOTAVAIL, "no")])
+async def test_everywhere_is_ipv4_alone_where_ipv6_is_switched_off(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    create = socket.create_server
+
+    def lacks_ip6(address: tuple[str, int], **options: Any) -> socket.socket:
+        if "::" in address:
+            raise error
+        return create(address, **options)
+
+    monkeypatch.setattr(socket, "create_server", lacks_ip6)
+    async with Tcp().listen("all", 0) as listener:
+        assert [address.host for address in listener.addresses] == ["0.0.0.0"]
+
+
+@pytest.mark.parametrize(
+    ("host", "port"),
+    [("127.0.0.1", -1), ("127.0.0.1", 65536), ("localhost", 1), ("", 1), ("fe80::1%lo", 1)],
+)
+async def test_what_is_no_address_and_port_is_not_listened_on(host: str, port: int) -> None:
+    with pytest.raises(AddressError, match="not an IP address and port"):
+        async with Tcp().listen(host, port):
+            raise NotImplementedError
 
 
 async def test_a_dial_that_fails_names_the_address_and_the_cause() -> None:

@@ -29,7 +29,7 @@ def _listening(net: Internet, host: str) -> Iterator[tuple[str, ...]]:
     ready, stop = threading.Event(), threading.Event()
 
     async def listen() -> None:
-        async with open_network(os.urandom(32), [("all", PORT)]) as network:
+        async with open_network(os.urandom(32), ("all", PORT)) as network:
             opened.append(network.addresses)
             ready.set()
             while not stop.is_set():
@@ -49,7 +49,7 @@ def _dial_s(net: Internet, host: str, *addresses: str) -> float:
     """How long a host takes to have a link to the peer at these addresses."""
 
     async def dial() -> float:
-        async with open_network(os.urandom(32), [("all", 0)]) as network:
+        async with open_network(os.urandom(32), ("all", 0)) as network:
             began = time.monotonic()
             with trio.fail_after(30):
                 await network.connect(*addresses)

@@ -72,7 +72,7 @@ class ReachingMember:
     async def run(self) -> None:
         """Take part until stopped."""
         async with (
-            open_network(os.urandom(32), [("all", PORT)]) as network,
+            open_network(os.urandom(32), ("all", PORT)) as network,
             trio.open_nursery() as nursery,
         ):
             self.network = network
@@ -149,7 +149,7 @@ class ReachingSwarm:
         """Whether a host without a link reaches a peer at an address."""
 
         async def dial() -> bool:
-            async with open_network(os.urandom(32), []) as network:
+            async with open_network(os.urandom(32), None) as network:
                 with trio.move_on_after(4):
                     return await network.connect(f"{address}/p2p/{peer}") == peer
             return False

@@ -24,7 +24,7 @@ CHUNKS = 24
 ROUND_TRIPS = 50
 TIMEOUT_S = 60.0
 ROOT = bytes(32)
-_LISTEN = [("127.0.0.1", 0)]
+_LISTEN = "127.0.0.1", 0
 
 
 class Measured(NamedTuple):
