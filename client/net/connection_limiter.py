@@ -151,7 +151,7 @@ class ConnectionLimiter:
         """Let a connection in, perhaps in place of another; return the seconds it must wait first.
 
         Raises:
-            Refusal: it is not welcome.
+            Refusal: it is not let in, which costs nobody a turn or a place, and little time.
         """
         self._check(inbound)
         turns = self._turns(inbound, now)
@@ -164,17 +164,6 @@ class ConnectionLimiter:
         self._inbound[inbound] = None
         self._by_machine[inbound.machine] += 1
         return max(turn.reserve(1, now) for turn, _ in turns)
-
-    def refusal(self, ip: str, now: float) -> str:
-        """Return in one word why a connection from an address would not be let in; empty: it would
-        be. This costs nobody a turn or a place, and little time: a crowd asks often."""
-        inbound = InboundConnection(ip, lambda: None)
-        try:
-            self._check(inbound)
-            _check_turns(self._turns(inbound, now), now)
-        except Refusal as refusal:
-            return str(refusal)
-        return ""
 
     def recognise(self, inbound: InboundConnection, peer: PeerId, now: float) -> float:
         """Note the proven identity; return the seconds that its link must wait: none for a member,

@@ -202,6 +202,8 @@ class Host:
         self.limiter = ConnectionLimiter(
             limits, lambda peer: self.is_member(peer), trio.current_time()
         )
+        self._arrived: dict[ByteStream, tuple[InboundConnection, trio.CancelScope, float]] = {}
+        """Those let in that have no task yet, each with what ends it and when it is its turn."""
         self.refused: Counter[str] = Counter()
         """Connections that did not come about or ended by a violation, by reason."""
 
@@ -352,44 +354,38 @@ class Host:
         finally:
             self.limiter.dialled -= 1
 
-    def _is_welcome(self, ip: str) -> bool:
-        """Whether a connection is worth a task: most of a crowd's are not."""
-        refusal = self.limiter.refusal(ip, trio.current_time())
-        if refusal:
-            self.refused[refusal] += 1
-        return not refusal
+    def _lets_in(self, stream: ByteStream, relay: PeerId | None = None) -> bool:
+        """Whether a connection may come in; it costs no task before: most of a crowd's may not."""
+        scope, now = trio.CancelScope(), trio.current_time()
+        inbound = InboundConnection(stream.remote_host, scope.cancel, relay=relay)
+        try:
+            turn_at = now + self.limiter.arrive(inbound, now)
+        except Refusal as refusal:
+            self.refused[str(refusal)] += 1
+            return False
+        self._arrived[stream] = inbound, scope, turn_at
+        return True
 
-    async def _serve(self, stream: ByteStream) -> None:
-        """Handle one inbound connection from its first byte to its last."""
-        async with closing(stream):
-            ip = stream.remote_host
-            if ip:  # else it was closed before we looked
-                await self._serve_within_limits(stream, ip)
+    async def _serve(self, stream: ByteStream, asker: PeerId | None = None) -> None:
+        """Handle one inbound connection, which was let in, to its last byte."""
+        inbound, scope, turn_at = self._arrived.pop(stream)
+        try:
+            async with closing(stream):
+                with scope:
+                    await trio.sleep_until(turn_at)
+                    await self._receive(stream, inbound, asker)
+        except Refusal as refusal:
+            self.refused[str(refusal)] += 1
+        finally:
+            self.limiter.leave(inbound)
+        if scope.cancelled_caught:
+            self.refused["made-room"] += 1
 
     async def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
         """Handle an inbound connection that a relay passes on for ``asker``, as it says."""
         async with closing(stream):
-            await self._serve_within_limits(stream, "", relay, asker)
-
-    async def _serve_within_limits(
-        self, stream: ByteStream, ip: str, relay: PeerId | None = None, asker: PeerId | None = None
-    ) -> None:
-        with trio.CancelScope() as scope:
-            inbound = InboundConnection(ip, scope.cancel, relay=relay)
-            try:
-                wait_s = self.limiter.arrive(inbound, trio.current_time())
-            except Refusal as refusal:
-                self.refused[str(refusal)] += 1
-                return
-            try:
-                await trio.sleep(wait_s)
-                await self._receive(stream, inbound, asker)
-            except Refusal as refusal:
-                self.refused[str(refusal)] += 1
-            finally:
-                self.limiter.leave(inbound)
-        if scope.cancelled_caught:
-            self.refused["made-room"] += 1
+            if self._lets_in(stream, relay):
+                await self._serve(stream, asker)
 
     async def _receive(
         self, stream: ByteStream, inbound: InboundConnection, asker: PeerId | None
@@ -455,7 +451,7 @@ async def open_host(
         async with trio.open_nursery() as nursery:
             host = Host(identity, handler, nursery, limits or HostLimits(), bound)
             for listener in listeners:
-                listener.welcome = host._is_welcome
+                listener.lets_in = host._lets_in
                 nursery.start_soon(trio.serve_listeners, host._serve, [listener])
             try:
                 yield host

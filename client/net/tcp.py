@@ -104,9 +104,8 @@ class TcpStream(ByteStream):
 class TcpListener(trio.abc.Listener[TcpStream]):
     """A socket that listens."""
 
-    welcome: Callable[[str], bool] = staticmethod(lambda _host: True)
-    """Asked with the other end's address, a number, when a connection comes: one that is not
-    welcome ends at once, before it costs a task."""
+    lets_in: Callable[[TcpStream], bool] = staticmethod(lambda _stream: True)
+    """Asked when a connection comes; one that is not let in ends at once."""
 
     def __init__(self, opened: socket.socket) -> None:
         self._listener = trio.SocketListener(trio.socket.from_stdlib_socket(opened))
@@ -119,11 +118,10 @@ class TcpListener(trio.abc.Listener[TcpStream]):
         """Where it listens, without our peer id; hosts may be 0.0.0.0 and ``::``."""
 
     async def accept(self) -> TcpStream:
-        """Wait for the next connection that is welcome."""
+        """Wait for the next connection that is let in."""
         while True:
             stream = TcpStream(await self._listener.accept())
-            host = stream.remote_host
-            if not host or self.welcome(host):
+            if stream.remote_host and self.lets_in(stream):  # else it has ended already
                 return stream
             stream.stream.socket.close()
 
