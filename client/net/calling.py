@@ -1,19 +1,11 @@
 """Limits dialling addresses from adverts, so that lies about addresses have little effect.
 
-An advert may name anybody's address. So dialling it needs a reason to believe it:
+An advert may name anybody's address, so dialling it needs a reason to believe it
+(`protocol/SPEC.md`, section 7): its peer has answered us there (it is *believed*), the user or an
+earlier session names it, or the peer was linked with us from the same machine (it is *likely*).
 
-- A range that the internet does not route (loopback, private networks) is dialled only if we have
-  met a peer there: distant strangers cannot make us dial our own machine or network.
-- An address at which its peer has answered us is *believed*: it is dialled whenever it is wanted,
-  in any range.
-- An address that the user or an earlier session names is *likely*, in any range, and so is one
-  whose peer was linked with us from the same machine: it is dialled once in a few seconds.
-- Any other is dialled once a minute, no matter how many peers name it, and all of them within a
-  small budget.
-
-At one machine only a few unproven addresses are dialled per minute; an IPv6 /64 is one machine
-(``protocol.hosts``). State: ranges and machines met, believed and named addresses, the last
-attempts; all bounded. The clock is passed in.
+State: ranges and machines met, believed and named addresses, the last attempts; all bounded. The
+clock is passed in.
 """
 
 import ipaddress

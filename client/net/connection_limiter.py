@@ -1,24 +1,13 @@
 """Admission of inbound connections: which are let in, and which are closed to make room.
 
-Identities are free, so a proof of one grants nothing: until a peer is a member, its connection is a
-stranger's. Strangers have a few places of their own, apart from those of members. When these are
-taken, a new stranger replaces the oldest, those not admitted first: so silent connections keep
-nobody out. All connections come to the handshake at a bounded rate; it shows who is a member. The
-link that follows costs more, and strangers get theirs at a lower rate, so that a crowd of them does
-not slow down training. One machine gets few handshakes, one prefix half of those of all at most,
-and a proven member's machine has its own.
-
-A link costs for as long as it lasts, whoever is at its other end. So once work has proven members
-to us, all others, strangers and members alike, are *guests*: they share few places. When these are
-taken, the oldest of the prefix that has the most makes room; if none has more than the newcomer's,
-the oldest of all makes room, every few seconds: so whoever waits gets in.
-
-No prefix is shut out for what some of it do: who breaks rules there may be anybody's neighbour. An
-IPv6 /64 counts as one address, for its holder may use all of it (``protocol.hosts``).
+The rules are those of `protocol/SPEC.md`, section 6. Identities are free, so a proof of one grants
+nothing: until a peer is a member, its connection is a stranger's. A link costs for as long as it
+lasts, so once work has proven members to us, all others, strangers and members alike, are *guests*:
+they share few places, and whoever waits gets in. No prefix is shut out for what some of it do: who
+breaks rules there may be anybody's neighbour.
 
 State: the inbound connections in the order in which they began, the proven peers, and the
-handshakes of each machine. The clock is passed in; no sockets. On loopback nothing is counted by
-address: many volunteers on one machine are legitimate.
+handshakes of each machine. The clock is passed in; no sockets.
 """
 
 import math

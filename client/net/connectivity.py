@@ -1,21 +1,13 @@
 """Connectivity: notices that our way to the others has changed, and sees to it.
 
-TCP notices a dead connection after minutes. So this looks, every second, at the addresses and
-routers of this machine, and at how many bytes each link has received. A link that has received
-nothing for 4 s is *asked* by a ping; one that has not answered 1 s and four round trips later is
-*doubted*, and its peer is dialled beside it. The new connection takes its place; if the old one is
-heard again first, nothing was lost.
+The states of a link and the kinds of change are those of `protocol/SPEC.md`, section 18. Every
+second this looks at the addresses and routers of this machine, and at how many bytes each link has
+received. Who is doubted is dialled beside the link: the new connection takes its place; if the old
+one is heard again first, nothing was lost.
 
-| a change | is noticed by |
-| --- | --- |
-| moved | other addresses or routers of this machine; links from a lost address are cut |
-| slept | a tick that is 8 s late, where suspended time counts |
-| silent | most links are doubted, or were lost within 8 s: our router, or its address |
-
-Then all links are asked, and who is not linked is dialled at once, and again after 4, 8, 16 ... 60
-s while nobody answers. What the world knows of us is renewed at the first answer, and at once after
-a move: our addresses, the router's mappings, the reservations at relays. The change is over when
-everybody is heard who was before, or 30 s after the first one.
+After a change who is not linked is dialled at once, and again after 4, 8, 16 ... 60 s while nobody
+answers. What the world knows of us is renewed at the first answer, and at once after a move. The
+change is over when everybody is heard who was before, or 30 s after the first one.
 
 State: what each link has received and when, our surroundings, the change under way, who is told.
 The clock is passed to all that decides.

@@ -76,6 +76,8 @@ from libp2p.io.exceptions import IOException  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from client.net.transport import Buffer
+
 SECURITY: Final = "/noise"
 """The only security protocol that is offered or accepted (mend 4)."""
 MUXER: Final = "/yamux/1.0.0"
@@ -92,7 +94,7 @@ class GuardedStream(ReadWriteCloser):  # type: ignore[misc]  # untyped library
 
     def __init__(
         self,
-        receive: Callable[[int], Awaitable[bytes]],
+        receive: Callable[[int], Awaitable[Buffer]],
         send: Callable[[bytes], Awaitable[None]],
         budget_bytes: int = MAX_HANDSHAKE_BYTES,
     ) -> None:
@@ -107,7 +109,7 @@ class GuardedStream(ReadWriteCloser):  # type: ignore[misc]  # untyped library
         if n is None or n > self._budget_bytes:
             raise IOException("more bytes than a handshake needs")
         try:
-            data = await self._receive(n)
+            data = bytes(await self._receive(n))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise IOException(str(error)) from error
         if not data:

@@ -1,13 +1,9 @@
 """Dialling one peer at all of its addresses (Happy Eyeballs, RFC 8305).
 
-The addresses are tried one after the other, each with a head start of 250 ms before the next one
-begins; an attempt that fails lets the next begin at once. So an address that swallows packets, as
-broken IPv6 does, costs 250 ms and no more. A way through a relay comes last and takes as many round
-trips, over a longer line. So it wins only where the direct ones do not work or have lost a packet;
-then a direct connection takes over later.
-The attempt in which the peer proves its identity first wins, at the moment before the peer learns
-ours; the others end then. So a peer never sees two connections of ours, which would replace each
-other.
+Each address has a head start of 250 ms before the next one is tried too; one that fails lets the
+next begin at once. The attempt in which the peer proves its identity first wins, at the moment
+before the peer learns ours; the others end then. So a peer never sees two connections of ours,
+which would replace each other.
 
 State of a race: the attempts under way, what became of others, and whether one has won.
 """

@@ -71,21 +71,14 @@ class SecureChannel:
     """
 
     def __init__(self, stream: ByteStream, sealer: Sealer, opener: Sealer) -> None:
-        self._stream = stream
+        self.stream = stream
+        """What it goes over; nobody else reads or writes it."""
         self._sealer = sealer
         self._opener = opener
         self._buffer = bytearray(FIRST_BUFFER_BYTES)
         self._filled = 0  # begins with a message that has not wholly arrived
         self.bytes_in = 0
         self.bytes_out = 0
-
-    def keep_unsent(self, most_bytes: int) -> None:
-        """See `ByteStream.keep_unsent`."""
-        self._stream.keep_unsent(most_bytes)
-
-    async def wait_for_room(self) -> None:
-        """See `ByteStream.wait_for_room`."""
-        await self._stream.wait_for_room()
 
     async def send(self, plaintexts: Iterable[Buffer]) -> None:
         """Seal and send messages of at most ``MAX_PLAINTEXT_BYTES`` each, in one write.
@@ -95,7 +88,7 @@ class SecureChannel:
         """
         data = self._sealer.seal(plaintexts)
         try:
-            await self._stream.send_all(data)
+            await self.stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise ConnectionLost("connection lost while sending") from error
         self.bytes_out += len(data)
@@ -110,7 +103,7 @@ class SecureChannel:
         while True:
             try:
                 with memoryview(self._buffer) as buffer, buffer[self._filled :] as free:
-                    count = await self._stream.receive_into(free, self._missing_bytes())
+                    count = await self.stream.receive_into(free, self._missing_bytes())
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 raise ConnectionLost("connection lost while receiving") from error
             if not count:
@@ -162,4 +155,4 @@ class SecureChannel:
 
     async def aclose(self) -> None:
         """Close the connection at once."""
-        await trio.aclose_forcefully(self._stream)
+        await trio.aclose_forcefully(self.stream)

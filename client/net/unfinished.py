@@ -1,15 +1,10 @@
 """Limits unfinished frames: the bytes they may hold, and the time they may take.
 
-A peer may announce a large frame and never finish it. Three rules bound that:
-
-- Patience. Between two frames a lane waits without limit; inside a frame, for 60 s. The time runs
-  only while no data is ready to be read, so that neither our own pacing nor a busy client counts
-  against the sender. Received data earns time back at 4 kB/s: a sender of that speed may take as
-  long as it needs, and pauses of a minute are forgiven.
-- Size. A frame is no larger than any that the run can need; before that is known, than 64 MiB.
-- Budget. All connections share a budget of bytes, for some of the run's usual frames. When it is
-  exceeded, the oldest unfinished frame is dropped with its connection: idle holders do not shut out
-  a newcomer, and an honest frame is seldom the oldest.
+A peer may announce a large frame and never finish it. Inside a frame a lane waits for 60 s; the
+time runs only while no data is ready to be read, so that neither our own pacing nor a busy client
+counts against the sender, and received data earns time back. All connections share a budget of
+bytes; when it is exceeded, the oldest unfinished frame is dropped with its connection: idle holders
+do not shut out a newcomer, and an honest frame is seldom the oldest.
 
 State: for each lane, the patience left; for the network, the bytes that lanes hold, oldest frame
 first.

@@ -98,7 +98,7 @@ class YamuxSession:
         self._something_waits = trio.Event()
         self._sending, self._reading = trio.CancelScope(), trio.CancelScope()
         self._slice_bytes = LEAST_SLICE_BYTES
-        channel.keep_unsent(self._slice_bytes)
+        channel.stream.keep_unsent(self._slice_bytes)
         self.budget = WindowBudget(WINDOW_BYTES)
         self.rtt_s: float | None = None
         """Smoothed round trip of a small frame, queues included; None: none was measured."""
@@ -221,7 +221,7 @@ class YamuxSession:
             began = trio.current_time()
             try:
                 if not frame.urgent:
-                    await self._channel.wait_for_room()
+                    await self._channel.stream.wait_for_room()
                 await self._send(_messages(frame.buffers))
                 frame.written = True
             except ConnectionLost:
@@ -260,7 +260,7 @@ class YamuxSession:
         elif took_s < SLICE_S / 4 and size_bytes > self.slice_bytes:  # a short one says nothing
             self._slice_bytes = min(MOST_SLICE_BYTES, int(GROWTH * before))
         if self._slice_bytes != before:
-            self._channel.keep_unsent(self._slice_bytes)
+            self._channel.stream.keep_unsent(self._slice_bytes)
 
     @property
     def trip_s(self) -> float:
@@ -504,11 +504,6 @@ class YamuxStream:
         if not self._reset:
             self.buffered_bytes -= size_bytes
             self._return_credit(opened_bytes)
-
-    async def receive_up_to(self, most: int) -> bytes:
-        """Wait for data and return up to ``most`` bytes of it; empty at the end of the stream."""
-        await self._wait_for_data()
-        return bytes(self.receive_nowait(most))
 
     def send_eof(self) -> None:
         """Signal the end of our data; receiving continues."""

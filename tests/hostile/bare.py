@@ -149,7 +149,7 @@ def _negotiable(stream: YamuxStream) -> GuardedStream:
     async def send(data: bytes) -> None:
         await stream.send_all([data])
 
-    return GuardedStream(stream.receive_up_to, send)
+    return GuardedStream(stream.receive_some, send)
 
 
 async def again_and_again(count: int, rate_per_s: float, what: Callable[[int], object]) -> None:

@@ -250,7 +250,7 @@ async def another_name(attacker: Attacker) -> None:
                 stream = await connection.session.open_stream()
                 await request_protocol(negotiable(stream), RELAY_PROTOCOL)
                 await stream.send_all([len(named).to_bytes(2, "big") + named])
-                attacker.said["answered" if await stream.receive_up_to(1) else "ended"] += 1
+                attacker.said["answered" if await stream.receive_some(1) else "ended"] += 1
         attacker.said["cut off"] += 1
 
 

@@ -42,7 +42,7 @@ async def hostile_lane(intrude: Intrude, address: str, name: str):  # type: igno
         async def send(data: bytes) -> None:
             await stream.send_all([data])
 
-        await request_protocol(GuardedStream(stream.receive_up_to, send), LANES[name])
+        await request_protocol(GuardedStream(stream.receive_some, send), LANES[name])
         yield session, stream
         nursery.cancel_scope.cancel()
 
@@ -124,7 +124,7 @@ async def test_a_lane_cannot_be_opened_twice(networks: Networks, intrude: Intrud
             await again.send_all([data])
 
         with contextlib.suppress(Exception):
-            await request_protocol(GuardedStream(again.receive_up_to, send), LANES["bulk"])
+            await request_protocol(GuardedStream(again.receive_some, send), LANES["bulk"])
         await until(lambda: session.closed)
         assert a.statistics().refused["lane-opened-twice"] == 1
 

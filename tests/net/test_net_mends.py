@@ -118,7 +118,7 @@ def _collect_leaks() -> Iterator[None]:
 
 async def read_exactly(stream: YamuxStream, size: int) -> bytes:
     data = bytearray()
-    while len(data) < size and (more := await stream.receive_up_to(size - len(data))):
+    while len(data) < size and (more := await stream.receive_some(size - len(data))):
         data += more
     return bytes(data)
 

@@ -38,6 +38,7 @@ class SlowLine:
     """A channel that takes one write whenever the test says so, and remembers the frames."""
 
     def __init__(self) -> None:
+        self.stream = self
         self.frames: list[tuple[int, int]] = []
         """Stream and length of each data frame, in the order of writing."""
         self.others = 0
@@ -152,7 +153,7 @@ class TimedLine(SlowLine):
         self.frames.append((0, size))
         await trio.sleep(size / self._bytes_per_s)
 
-    async def stream(self, nursery: trio.Nursery) -> YamuxStream:
+    async def opened(self, nursery: trio.Nursery) -> YamuxStream:
         session = YamuxSession(cast(SecureChannel, self), dialler=True)
         nursery.start_soon(session._write_frames)
         stream = await session.open_stream()
@@ -171,7 +172,7 @@ async def test_frames_are_as_long_as_the_line_is_fast(
     least: int,
 ) -> None:
     line = TimedLine(rate_bytes_per_s)
-    stream = await line.stream(nursery)
+    stream = await line.opened(nursery)
     cast(YamuxSession, stream._session)._slice_bytes = 4 * MAX_PLAINTEXT_BYTES
     await stream.send_all([bytes(16 * MIB)])
     size = line.frames[20][1]
@@ -185,7 +186,7 @@ async def test_on_a_slow_line_frames_and_what_is_unsent_stay_short(
 ) -> None:
     """Or a heartbeat would wait for seconds where many links share an upload."""
     line = TimedLine(20e3)
-    stream = await line.stream(nursery)
+    stream = await line.opened(nursery)
     for _ in range(100):
         await cast(YamuxSession, stream._session).write([b"short"], urgent=False)
     line.frames.clear()
@@ -201,7 +202,7 @@ async def test_little_waits_in_the_kernel_where_nothing_overtakes_it(
     most, seen, done = 64 * MIB, list[int](), trio.Event()
 
     async def flood(connection: Connection) -> None:
-        tcp = connection.session._channel._stream.stream.socket
+        tcp = connection.session._channel.stream.stream.socket
 
         async def work() -> None:
             stream = await connection.session.accept_stream()

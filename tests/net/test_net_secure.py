@@ -61,7 +61,7 @@ async def test_messages_come_whole_however_they_are_cut(piece: int) -> None:
 
 async def test_the_reader_sleeps_through_the_packets_of_a_message() -> None:
     async with line() as (bare, channel), trio.open_nursery() as nursery:
-        tcp = channel._stream.stream.socket
+        tcp = channel.stream.stream.socket
         first, second = Sealer(KEY, 0), Sealer(KEY, 1)
         wire = first.seal([bytes(MAX_PLAINTEXT_BYTES)])
         done = trio.Event()

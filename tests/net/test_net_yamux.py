@@ -245,7 +245,7 @@ class Scripted:
     """A channel that sends nothing and has received what the test says."""
 
     def __init__(self, *received: list[bytes]) -> None:
-        self._received = list(received)
+        self._received, self.stream = list(received), self
 
     def keep_unsent(self, most_bytes: int) -> None: ...
 
@@ -318,7 +318,7 @@ async def test_go_away_and_a_forged_message_end_it(hosts: Hosts, intrude: Intrud
         assert sessions.opened[0].reason == "closed by the peer"
         assert not sessions.opened[0].by_peer, "whoever says so has not died"
         async with intrude(host.addresses[0]) as attacker:
-            await attacker.channel._stream.send_all(b"\x00\x20" + b"?" * 32)
+            await attacker.channel.stream.send_all(b"\x00\x20" + b"?" * 32)
             await until(lambda: len(sessions.opened) >= 2)
             await sessions.opened[1].ended.wait()
         assert sessions.opened[1].reason == "noise-tag"

@@ -33,7 +33,7 @@ class CircuitStream(ByteStream):
     async def receive_some(self, most: int) -> bytes:
         """Return up to ``most`` bytes. See `ByteStream.receive_some`."""
         try:
-            return await self._stream.receive_up_to(most)
+            return bytes(await self._stream.receive_some(most))
         except _RELAY_FAILED as error:
             raise trio.BrokenResourceError(str(error)) from error
 

@@ -54,7 +54,7 @@ def negotiable(stream: YamuxStream) -> GuardedStream:
     async def send(data: bytes) -> None:
         await stream.send_all([data])
 
-    return GuardedStream(stream.receive_up_to, send)
+    return GuardedStream(stream.receive_some, send)
 
 
 async def send_message(stream: YamuxStream, message: RelayMessage) -> None:
@@ -140,7 +140,7 @@ def _framed(message: RelayMessage) -> bytes:
 async def _receive_exactly(stream: YamuxStream, size: int) -> bytes:
     data = b""
     while len(data) < size:
-        more = await stream.receive_up_to(size - len(data))
+        more = await stream.receive_some(size - len(data))
         if not more:
             raise StreamReset("the stream ended inside a message")
         data += more

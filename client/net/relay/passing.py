@@ -156,7 +156,7 @@ class PassingOn:
         member last."""
         while self._links.is_member(peer):
             with trio.move_on_after(REVIEW_S):
-                await stream.receive_up_to(1)  # whatever comes, it is the end
+                await stream.receive_some(1)  # whatever comes, it is the end
                 return
 
     async def _ask_target(self, request: _Request, target: PeerId, message: Stop) -> bool:

@@ -146,7 +146,7 @@ class Reaching:
         self._streams[relay] = stream
         self._perform(self.machine.answered(relay, True, trio.current_time()))
         with suppress(NetworkError):
-            await stream.receive_up_to(1)
+            await stream.receive_some(1)
         stream.reset()
         if not connection.session.closed:
             with trio.move_on_after(TICK_S):  # what ends all streams ends one of them first
