@@ -89,6 +89,14 @@ class TokenBuckets(Generic[Key]):
         """Whether ``take`` would take a token for a key."""
         return self._bucket(key, rate, now).has(1, now)
 
+    def wait_s(self, key: Key, now: float) -> float:
+        """Return the seconds that ``reserve`` would return; a key without a bucket gets none."""
+        return self._buckets[key].wait_s(1, now) if key in self._buckets else 0.0
+
+    def reserve(self, key: Key, rate: Rate, now: float) -> float:
+        """Take a token for a key, perhaps on credit; return the seconds to wait for it."""
+        return self._bucket(key, rate, now).reserve(1, now)
+
     def _bucket(self, key: Key, rate: Rate, now: float) -> TokenBucket:
         if key not in self._buckets:
             self._buckets[key] = TokenBucket(rate.per_s, rate.burst, now)

@@ -14,23 +14,25 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from protocol.hosts import is_loopback, machine_of, prefix_of
 from protocol.ids import PeerId
-from protocol.token_bucket import TokenBucket
+from protocol.token_bucket import Rate, TokenBuckets
 
-V = TypeVar("V")
+Turns = dict[tuple[str, str], Rate]
+"""What has to be waited for: each turn has the reason of a refusal, and whose it is."""
 
 MOST_WAIT_S = 2.0
 """Longest wait for each turn; a connection that would wait longer is refused."""
-MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST = 1.0, 16.0
+MACHINE_ARRIVALS = Rate(1.0, 16.0)
 """Handshakes of one machine; a home's volunteers start together."""
 PREFIX_SHARE = 0.5
 """Of the handshakes of all, what one prefix gets: a home may have 65,536 machines by IPv6."""
-MAX_MACHINES = 1024
-"""Machines, and prefixes, whose handshakes are counted; the one that came longest ago is forgotten.
+MAX_TURNS = 2048
+"""Machines and prefixes whose handshakes are counted; the one that came longest ago is forgotten.
 """
+MAX_FRIENDS = 1024
+"""Machines of proven members that are remembered."""
 GUEST_EVERY_S = 4.0
 """The least time between two guests that make room where no prefix has more than another: of 16
 places each lasts a minute."""
@@ -120,21 +122,14 @@ class ConnectionLimiter:
 
     limits: HostLimits
     is_member: Callable[[PeerId], bool]
-    now: float
     dialled: int = 0
     _proven: frozenset[PeerId] | None = None
     _guests: int = 0
     _next_guest: float = -math.inf
     _inbound: OrderedDict[InboundConnection, None] = field(default_factory=OrderedDict)
     _by_machine: Counter[str] = field(default_factory=Counter)
-    _handshakes: OrderedDict[str, TokenBucket] = field(default_factory=OrderedDict)
-    _of_prefixes: OrderedDict[str, TokenBucket] = field(default_factory=OrderedDict)
-    _friends: OrderedDict[str, None] = field(default_factory=OrderedDict)
-
-    def __post_init__(self) -> None:
-        limits = self.limits
-        self._arrivals = TokenBucket(limits.arrivals_per_s, limits.arrivals_burst, self.now)
-        self._links = TokenBucket(limits.links_per_s, limits.links_burst, self.now)
+    _turns: TokenBuckets[tuple[str, str]] = field(default_factory=lambda: TokenBuckets(MAX_TURNS))
+    _friends: dict[str, None] = field(default_factory=dict)
 
     def arrive(self, inbound: InboundConnection, now: float) -> float:
         """Let a connection in, perhaps in place of another; return the seconds it must wait first.
@@ -143,16 +138,11 @@ class ConnectionLimiter:
             Refusal: it is not let in, which costs nobody a turn or a place, and little time.
         """
         self._check(inbound)
-        turns = self._turns(inbound, now)
-        _check_turns(turns, now)
-        if not inbound.near:
-            _newest(self._handshakes, inbound.machine, turns[0][0])
-            if len(turns) > 1:
-                _newest(self._of_prefixes, inbound.origin, turns[1][0])
+        wait_s = self._take_turns(self._turns_of(inbound), now)
         self._make_room(inbound)
         self._inbound[inbound] = None
         self._by_machine[inbound.machine] += 1
-        return max(turn.reserve(1, now) for turn, _ in turns)
+        return wait_s
 
     def recognise(self, inbound: InboundConnection, peer: PeerId, now: float) -> float:
         """Note the proven identity; return the seconds that its link must wait: none for a member,
@@ -164,10 +154,10 @@ class ConnectionLimiter:
         if not self._is_guest(peer):
             inbound.peer, inbound.since = peer, now
             stranger = self._is_stranger(inbound)
-            return _turn(self._links, "too-many-strangers", now) if stranger else 0.0
+            return self._take_turns(self._link_turn, now) if stranger else 0.0
         there = [other for other in self._inbound if self._is_guest(other.peer)]
         room = self._room_for_guest(inbound, peer, there, now)
-        wait_s = _turn(self._links, "too-many-strangers", now)
+        wait_s = self._take_turns(self._link_turn, now)
         if room:
             self._next_guest = max(self._next_guest, now + GUEST_EVERY_S)
             _evict_down_to(room, len(room) - 1)
@@ -187,7 +177,10 @@ class ConnectionLimiter:
             now: monotonic seconds.
         """
         for ip in ips:
-            _newest(self._friends, machine_of(ip), None)
+            self._friends.pop(machine_of(ip), None)
+            self._friends[machine_of(ip)] = None
+            if len(self._friends) > MAX_FRIENDS:
+                del self._friends[next(iter(self._friends))]
         self._proven, self._guests = None if proven is None else frozenset(proven), guests
         there = [v for v in self._inbound if self._is_guest(v.peer) and not v.leaving]
         stayed = [v for v in there if now - v.since >= GUEST_STAYS_S]
@@ -200,24 +193,32 @@ class ConnectionLimiter:
         if not self._by_machine[inbound.machine]:
             del self._by_machine[inbound.machine]  # as small as the set of connected addresses
 
-    def _turns(self, inbound: InboundConnection, now: float) -> list[tuple[TokenBucket, str]]:
-        """Return the turns that its handshake waits for, its machine's own first, each with the
-        reason of a refusal; one machine that comes too often costs no other a turn."""
-        common = self._arrivals, "too-many-arrivals"
+    def _turns_of(self, inbound: InboundConnection) -> Turns:
+        """Return the turns that its handshake waits for, its machine's own first: one machine that
+        comes too often costs no other a turn."""
+        all_ = Rate(self.limits.arrivals_per_s, self.limits.arrivals_burst)
+        common: Turns = {("too-many-arrivals", ""): all_}
         if inbound.near:
-            return [common]
-        own = self._handshakes.get(inbound.machine)
-        if own is None:
-            own = TokenBucket(MACHINE_ARRIVALS_PER_S, MACHINE_ARRIVALS_BURST, now)
-        turns = [(own, "too-many-arrivals-from-one-ip")]
+            return common
+        own: Turns = {("too-many-arrivals-from-one-ip", inbound.machine): MACHINE_ARRIVALS}
         if inbound.machine in self._friends:
-            return turns
-        of_prefix = self._of_prefixes.get(inbound.origin)
-        if of_prefix is None:
-            per_s = max(MACHINE_ARRIVALS_PER_S, PREFIX_SHARE * self.limits.arrivals_per_s)
-            burst = max(MACHINE_ARRIVALS_BURST, PREFIX_SHARE * self.limits.arrivals_burst)
-            of_prefix = TokenBucket(per_s, burst, now)
-        return [*turns, (of_prefix, "too-many-arrivals-from-one-prefix"), common]
+            return own
+        of_prefix = Rate(
+            max(MACHINE_ARRIVALS.per_s, PREFIX_SHARE * all_.per_s),
+            max(MACHINE_ARRIVALS.burst, PREFIX_SHARE * all_.burst),
+        )
+        return own | {("too-many-arrivals-from-one-prefix", inbound.origin): of_prefix} | common
+
+    @property
+    def _link_turn(self) -> Turns:
+        return {("too-many-strangers", ""): Rate(self.limits.links_per_s, self.limits.links_burst)}
+
+    def _take_turns(self, turns: Turns, now: float) -> float:
+        """Return the seconds to wait for some turns; a Refusal takes none of them."""
+        for turn in turns:
+            if self._turns.wait_s(turn, now) > MOST_WAIT_S:
+                raise Refusal(turn[0])
+        return max(self._turns.reserve(turn, rate, now) for turn, rate in turns.items())
 
     def _room_for_guest(
         self, inbound: InboundConnection, peer: PeerId, there: list[InboundConnection], now: float
@@ -265,30 +266,9 @@ class ConnectionLimiter:
         return inbound.peer is None or not self.is_member(inbound.peer)
 
 
-def _check_turns(turns: list[tuple[TokenBucket, str]], now: float) -> None:
-    """Raise a Refusal where one of several turns would be waited for too long."""
-    for turn, reason in turns:
-        if turn.wait_s(1, now) > MOST_WAIT_S:
-            raise Refusal(reason)
-
-
-def _turn(bucket: TokenBucket, reason: str, now: float) -> float:
-    """Return the seconds to wait for a turn; a Refusal takes none."""
-    _check_turns([(bucket, reason)], now)
-    return bucket.reserve(1, now)
-
-
 def _evict_down_to(strangers: list[InboundConnection], count: int) -> None:
     """Close the oldest ones, beginning with those not admitted (the sort is stable)."""
     strangers.sort(key=lambda inbound: inbound.admitted)
     for inbound in strangers[: max(0, len(strangers) - count)]:
         inbound.leaving = True
         inbound.evict()
-
-
-def _newest(table: OrderedDict[str, V], key: str, default: V) -> None:
-    """Keep an entry, made if need be, as the newest of a bounded table."""
-    table.setdefault(key, default)
-    table.move_to_end(key)
-    if len(table) > MAX_MACHINES:
-        table.popitem(last=False)

@@ -199,9 +199,7 @@ class Host:
         """Tells which peers are members; their connections have places apart from strangers'."""
         self.circuits: Dialler
         """Dials the addresses that name a relay; set by the network."""
-        self.limiter = ConnectionLimiter(
-            limits, lambda peer: self.is_member(peer), trio.current_time()
-        )
+        self.limiter = ConnectionLimiter(limits, lambda peer: self.is_member(peer))
         self._arrived: dict[ByteStream, tuple[InboundConnection, trio.CancelScope, float]] = {}
         """Those let in that have no task yet, each with what ends it and when it is its turn."""
         self.refused: Counter[str] = Counter()

@@ -3,33 +3,24 @@
 A router may show a peer's port to us as another one than to everybody else, so nobody can dial it.
 But it can dial us, where our router lets in at a port whom we have written to from it, or anybody.
 Several may be awaited at one port, and a system gives what arrives to any of those who listen: so
-one socket listens for all, and hands each connection to who awaits its host. Anybody else's is
-closed. State: the socket, and who waits.
+one socket listens for all, and whoever looks takes what has come for others, too. Anybody else's
+connection is closed. State: the socket, who is awaited, and who has come.
 """
 
 from __future__ import annotations
 
 import socket
+from collections import Counter, defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 
 import trio
 
 BACKLOG = 16
-RETRY_S = 0.1
-"""After a connection that could not be taken."""
+LOOK_S = 0.02
+"""Between two looks whether somebody has come; nobody is awaited for more than a few seconds."""
 
 _open: trio.lowlevel.RunVar[dict[tuple[str, int], Rendezvous]] = trio.lowlevel.RunVar("rendezvous")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Awaited:
-    """Who waits: for whom, where the connection goes, and what ends the wait."""
-
-    host: str
-    came: list[trio.SocketStream]
-    scope: trio.CancelScope
 
 
 @contextmanager
@@ -70,50 +61,41 @@ class Rendezvous:
                 opened.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             opened.bind(("::" if family == socket.AF_INET6 else "0.0.0.0", port))
             opened.listen(BACKLOG)
-            self._socket = trio.socket.from_stdlib_socket(opened)
+            opened.setblocking(False)
         except BaseException:
             opened.close()
             raise
         self.users = 0
-        self._turn = trio.Lock()
-        self._awaited: list[_Awaited] = []
+        self._socket = opened
+        self._awaited = Counter[str]()
+        self._came = defaultdict[str, list[socket.socket]](list)
 
     async def accept(self, host: str) -> trio.SocketStream:
         """Wait for a connection from a host."""
-        came: list[trio.SocketStream] = []
+        self._awaited[host] += 1
         try:
-            with trio.CancelScope() as scope:
-                entry = _Awaited(host, came, scope)
-                self._awaited.append(entry)
-                try:
-                    async with self._turn:
-                        while not came:
-                            await self._accept_one()
-                finally:
-                    if entry in self._awaited:
-                        self._awaited.remove(entry)
-            return came[0]
-        except BaseException:
-            for stream in came:
-                stream.socket.close()
-            raise
+            while True:
+                self._look()
+                if came := self._came[host]:
+                    return trio.SocketStream(trio.socket.from_stdlib_socket(came.pop(0)))
+                await trio.sleep(LOOK_S)
+        finally:
+            self._awaited[host] -= 1
 
     def close(self) -> None:
         """Listen no more."""
         self._socket.close()
+        for left in self._came.values():
+            while left:
+                left.pop().close()
 
-    async def _accept_one(self) -> None:
-        """Hand the next connection to the first who awaits its host."""
-        try:
-            accepted, remote = await self._socket.accept()
-        except OSError:  # it has gone again, or we have no descriptor left
-            await trio.sleep(RETRY_S)
-            return
-        host = str(remote[0]).partition("%")[0]
-        entry = next((entry for entry in self._awaited if entry.host == host), None)
-        if entry is None:
-            accepted.close()
-            return
-        self._awaited.remove(entry)
-        entry.came.append(trio.SocketStream(accepted))
-        entry.scope.cancel()
+    def _look(self) -> None:
+        """Take who has come."""
+        with suppress(OSError):  # nobody, or it has gone again, or we have no descriptor left
+            while True:
+                accepted, remote = self._socket.accept()
+                host = str(remote[0]).partition("%")[0]
+                if self._awaited[host] > len(self._came[host]):
+                    self._came[host].append(accepted)
+                else:
+                    accepted.close()

@@ -7,8 +7,9 @@ import pytest
 from client.net.connection_limiter import (
     GUEST_EVERY_S,
     GUEST_STAYS_S,
-    MACHINE_ARRIVALS_BURST,
-    MAX_MACHINES,
+    MACHINE_ARRIVALS,
+    MAX_FRIENDS,
+    MAX_TURNS,
     ConnectionLimiter,
     HostLimits,
     InboundConnection,
@@ -23,7 +24,7 @@ class Crowd:
     """Inbound connections at one limiter, and who was told to go."""
 
     def __init__(self, limits: HostLimits = FAST, members: tuple[str, ...] = ()) -> None:
-        self.limiter = ConnectionLimiter(limits, lambda peer: peer in members, now=0.0)
+        self.limiter = ConnectionLimiter(limits, lambda peer: peer in members)
         self.gone: list[str] = []
 
     def arrive(self, name: str, ip: str = "127.0.0.1", now: float = 0.0) -> InboundConnection:
@@ -116,9 +117,7 @@ def test_limits_per_address_do_not_hold_on_loopback() -> None:
 
 
 def test_arrivals_wait_for_their_turn_or_are_refused() -> None:
-    limiter = ConnectionLimiter(
-        HostLimits(arrivals_per_s=10, arrivals_burst=5), lambda peer: False, now=0.0
-    )
+    limiter = ConnectionLimiter(HostLimits(arrivals_per_s=10, arrivals_burst=5), lambda peer: False)
     inbound = [InboundConnection("127.0.0.1", lambda: None) for _ in range(200)]
     waits = [limiter.arrive(one, 0.0) for one in inbound[:20]]
     assert waits[:5] == [0.0] * 5
@@ -133,7 +132,7 @@ def test_arrivals_wait_for_their_turn_or_are_refused() -> None:
 
 def test_a_member_gets_its_link_at_once_however_many_strangers_want_one() -> None:
     slow = HostLimits(arrivals_per_s=1e9, arrivals_burst=1e9, links_per_s=4, links_burst=8)
-    limiter = ConnectionLimiter(slow, lambda peer: peer == "member", now=0.0)
+    limiter = ConnectionLimiter(slow, lambda peer: peer == "member")
     inbound = [InboundConnection("127.0.0.1", lambda: None) for _ in range(18)]
     for one in inbound:
         limiter.arrive(one, 0.0)
@@ -147,14 +146,14 @@ def test_a_member_gets_its_link_at_once_however_many_strangers_want_one() -> Non
 
 
 def test_what_is_remembered_of_machines_is_bounded() -> None:
-    limiter = ConnectionLimiter(FAST, lambda peer: False, now=0.0)
-    for number in range(2 * MAX_MACHINES):
+    limiter = ConnectionLimiter(FAST, lambda peer: False)
+    for number in range(2 * MAX_TURNS):
         ip = f"10.{number // 256}.{number % 256}.1"
         one = InboundConnection(ip, lambda: None)
         limiter.arrive(one, 0.0)
         limiter.leave(one)
         limiter.trust(None, 4, [ip], 0.0)
-    assert len(limiter._handshakes) == len(limiter._friends) == MAX_MACHINES
+    assert (len(limiter._turns), len(limiter._friends)) == (MAX_TURNS, MAX_FRIENDS)
 
 
 PROVEN = ("p1", "p2")
@@ -248,9 +247,9 @@ def test_who_is_one_too_many_once_others_are_proven_has_time_to_work() -> None:
 
 
 def test_one_machine_gets_few_handshakes_and_costs_others_none() -> None:
-    slow = HostLimits(arrivals_per_s=2, arrivals_burst=MACHINE_ARRIVALS_BURST + 8)
-    limiter = ConnectionLimiter(slow, lambda peer: False, now=0.0)
-    for number in range(int(MACHINE_ARRIVALS_BURST) + 2):  # two of these wait for their turn
+    slow = HostLimits(arrivals_per_s=2, arrivals_burst=MACHINE_ARRIVALS.burst + 8)
+    limiter = ConnectionLimiter(slow, lambda peer: False)
+    for number in range(int(MACHINE_ARRIVALS.burst) + 2):  # two of these wait for their turn
         one = InboundConnection(f"2a11:0:0:1::{number:x}", lambda: None)
         limiter.arrive(one, 0.0)
         limiter.leave(one)
@@ -262,7 +261,7 @@ def test_one_machine_gets_few_handshakes_and_costs_others_none() -> None:
 
 def test_one_prefix_with_many_machines_leaves_handshakes_to_others() -> None:
     slow = HostLimits(arrivals_per_s=2, arrivals_burst=64)
-    limiter = ConnectionLimiter(slow, lambda peer: False, now=0.0)
+    limiter = ConnectionLimiter(slow, lambda peer: False)
     refused, let_in = set[str](), 0
     for number in range(4000):
         inbound = InboundConnection(f"2a11:0:0:{number:x}::1", lambda: None)
@@ -275,7 +274,7 @@ def test_one_prefix_with_many_machines_leaves_handshakes_to_others() -> None:
         let_in += 1
     assert refused == {"too-many-arrivals-from-one-prefix"}
     assert let_in <= 32 + 40 + 2
-    assert len(limiter._handshakes) == let_in, "who is refused displaces nobody"
+    assert len(limiter._turns) == let_in + 2, "who is refused displaces nobody"
     assert limiter.arrive(InboundConnection("2a12::1", lambda: None), 40.0) == 0.0
 
 
@@ -295,7 +294,7 @@ def test_a_machine_with_all_its_places_taken_costs_no_other_a_turn() -> None:
 
 def test_a_proven_members_machine_does_not_wait_behind_a_crowd() -> None:
     slow = HostLimits(arrivals_per_s=2, arrivals_burst=4, connections_per_ip=100)
-    limiter = ConnectionLimiter(slow, lambda peer: False, now=0.0)
+    limiter = ConnectionLimiter(slow, lambda peer: False)
     limiter.trust(frozenset(PROVEN), 4, ["192.0.2.1"], 0.0)
     for number in range(8):  # four of these wait for their turn
         limiter.arrive(InboundConnection(f"10.0.{number}.1", lambda: None), 0.0)

@@ -4,6 +4,7 @@ import errno
 import socket
 import sys
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -92,17 +93,18 @@ async def test_a_connection_that_cannot_be_taken_ends_nothing(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with await_at("ip4", port) as rendezvous, trio.fail_after(20):
-        accept, failures = rendezvous._socket.accept, [errno.EMFILE, errno.EHOSTUNREACH]
+        accept, close = rendezvous._socket.accept, rendezvous._socket.close
+        failures = [errno.EMFILE, errno.EHOSTUNREACH]
 
-        async def fails_at_first() -> object:
+        def fails_at_first() -> object:
             if failures:
                 raise OSError(failures.pop(), "cannot be taken")
-            return await accept()
+            return accept()
 
         async def comes() -> None:
             await says(await dialled(ONE, port), b"one")
 
-        monkeypatch.setattr(rendezvous._socket, "accept", fails_at_first)
+        monkeypatch.setattr(rendezvous, "_socket", Mock(accept=fails_at_first, close=close))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(comes)
             async with await rendezvous.accept(ONE) as stream:
