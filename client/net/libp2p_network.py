@@ -116,8 +116,6 @@ class Libp2pNetwork:
         """Reaches others through relays."""
         self.reached = False
         """Whether a member has dialled us from the internet, in the network where we are now."""
-        self.moved = trio.Event()
-        """Set when our addresses have changed; replaced by whoever takes notice."""
         self.watch = Connectivity(self)
         """Notices when our way to the others changes."""
         self.punching = Punching(self)
@@ -166,13 +164,16 @@ class Libp2pNetwork:
     def lines(self) -> list[Line]:
         """Return the links that work, as `Connectivity` judges them."""
         found = []
-        for peer, link in self._links.items():
-            connection = link.connection if link.works else None
-            if connection is not None:
-                session = connection.session
-                seen = connection.number, connection.bytes_in, session.answers
-                found.append(Line(peer, *seen, connection.own_host, session.rtt_s))
+        for peer, connection in self._working().items():
+            session = connection.session
+            seen = connection.number, connection.bytes_in, session.answers
+            found.append(Line(peer, *seen, connection.own_host, session.rtt_s))
         return found
+
+    def _working(self) -> dict[PeerId, Connection]:
+        """Return what takes the frames of each link that works."""
+        connections = {peer: link.connection for peer, link in self._links.items() if link.works}
+        return {peer: found for peer, found in connections.items() if found is not None}
 
     def ask(self, peer: PeerId) -> None:
         """Ping a peer on its link."""
@@ -356,8 +357,7 @@ class Libp2pNetwork:
     def ends(self, peer: PeerId) -> Ends | None:
         """Return the ends of the link to a peer; None: there is none, or it goes through another
         peer."""
-        link = self._links.get(peer)
-        connection = link.connection if link is not None and link.works else None
+        connection = self._connection(peer)
         if connection is None or not connection.ip or not connection.ports[1]:
             return None
         if connection.punched:
@@ -370,7 +370,7 @@ class Libp2pNetwork:
         them is in our own home; and a port of ours for each kind of host that everybody sees at
         one place."""
         self._outer_hosts = tuple(hosts)
-        self.punching.own = tuple(outers)
+        self.punching.seen_at(outers)
 
     async def wait_admitted(self, peer: PeerId) -> None:
         """Wait until a peer that is linked is admitted. See `Meeting`."""
@@ -467,14 +467,16 @@ class Libp2pNetwork:
 
     def direct(self, peer: PeerId) -> Connection | None:
         """Return the connection of a link that works without a relay. See `Links`."""
-        link = self._links.get(peer)
-        connection = link.connection if link is not None and link.works else None
+        connection = self._connection(peer)
         return None if connection is None or connection.relay is not None else connection
+
+    def _connection(self, peer: PeerId) -> Connection | None:
+        link = self._links.get(peer)
+        return link.connection if link is not None and link.works else None
 
     def relayed(self) -> frozenset[PeerId]:
         """Return the peers whose link goes through a relay."""
-        working = (link for link in self._links.values() if link.works)
-        return frozenset(link.peer for link in working if self.direct(link.peer) is None)
+        return frozenset(peer for peer, one in self._working().items() if one.relay is not None)
 
     def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
         """Take an inbound connection that a relay passes on; it outlives the relay's stream."""
@@ -505,26 +507,16 @@ class Libp2pNetwork:
         """Return the counters as they are now."""
         carriers = (carrier for link in self._links.values() for carrier in link.carriers)
         moved = sum(map(_moved, carriers), self._ended)
-        up = [link for link in self._links.values() if link.works]
-        failures = self.punching.refused.items()
+        working, failures = self._working(), self.punching.refused.items()
         unmet = Counter({f"punching: {reason}": number for reason, number in failures})
+        trips = {peer: one.session.rtt_s for peer, one in working.items()}
         return NetworkStatistics(
             **moved,
             refused=dict(self._refused + self._host.refused + unmet),
-            peers=tuple(link.peer for link in up),
-            relays={
-                link.peer: link.connection.relay
-                for link in up
-                if link.connection is not None and link.connection.relay is not None
-            },
-            punched=tuple(
-                link.peer for link in up if link.connection is not None and link.connection.punched
-            ),
-            rtt_s={
-                link.peer: link.connection.session.rtt_s
-                for link in up
-                if link.connection is not None and link.connection.session.rtt_s is not None
-            },
+            peers=tuple(link.peer for link in self._links.values() if link.works),
+            relays={peer: one.relay for peer, one in working.items() if one.relay is not None},
+            punched=tuple(peer for peer, one in working.items() if one.punched),
+            rtt_s={peer: trip_s for peer, trip_s in trips.items() if trip_s is not None},
         )
 
     def _change_of(self, peer: PeerId) -> trio.lowlevel.ParkingLot:
@@ -676,9 +668,6 @@ class Libp2pNetwork:
             return False
         return True
 
-    def _has_moved(self) -> None:
-        self.moved.set()
-
     def _on_refused(self, peer: PeerId, error: RemoteProtocolError) -> None:
         self.penalise(peer, error.penalty, error.reason)
 
@@ -796,7 +785,7 @@ async def open_network(
                 host.is_member = network.is_member
                 network._calls = Calls(host.chosen_hosts, trio.current_time())
                 network.passing = PassingOn(network, nursery, network._pacing)
-                network.reaching = Reaching(network, nursery, network._has_moved)
+                network.reaching = Reaching(network, nursery)
                 host.circuits = network.reaching
                 nursery.start_soon(network.watch.run)
                 try:

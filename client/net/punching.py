@@ -17,7 +17,7 @@ State: our own place, the budgets, what is under way.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, Literal, Protocol, TypeVar
 
@@ -188,17 +188,12 @@ class Punching:
         self._links = links
         self._budgets = Budgets()
         self._serving = 0
-        self._own: tuple[Outer, ...] = ()
+        self._own: Sequence[Outer] = ()
         self._known = trio.Event()
         self.refused: Counter[str] = Counter()
 
-    @property
-    def own(self) -> tuple[Outer, ...]:
-        """Our ports that everybody sees at one place, one for each kind of host."""
-        return self._own
-
-    @own.setter
-    def own(self, own: tuple[Outer, ...]) -> None:
+    def seen_at(self, own: Sequence[Outer]) -> None:
+        """Note our ports that everybody sees at one place, one for each kind of host."""
         self._own = own
         if own:
             self._known.set()
@@ -274,7 +269,7 @@ class Punching:
 
     def _attempt(self, connection: Connection, stream: YamuxStream) -> Attempt:
         seen_at = connection.host_by_relay
-        same_kind = (one for one in self.own if kind_of(one.host) == kind_of(seen_at))
+        same_kind = (one for one in self._own if kind_of(one.host) == kind_of(seen_at))
         say, hear = partial(send_message, stream), partial(receive_message, stream)
         meet = partial(self._meet, connection.peer)
         return Attempt(say, hear, meet, seen_at, next(same_kind, None))

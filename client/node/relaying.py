@@ -66,9 +66,9 @@ class Relaying:
         while True:
             self.look()
             with trio.move_on_after(LOOK_S):
-                await self._network.moved.wait()
-            if self._network.moved.is_set():
-                self._network.moved = trio.Event()
+                await self._network.reaching.moved.wait()
+            if self._network.reaching.moved.is_set():
+                self._network.reaching.moved = trio.Event()
                 self._own_advert.move()
 
     def look(self) -> None:

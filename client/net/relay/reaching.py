@@ -5,7 +5,7 @@ A circuit to a peer is dialled like any address; one from a peer is handed to th
 inbound connection.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Final, Protocol
@@ -57,11 +57,13 @@ class Reaching:
     Args:
         links: the links of this network.
         nursery: ends with the network.
-        moved: called when the relays have changed through which we are reached.
     """
 
-    def __init__(self, links: Dialling, nursery: trio.Nursery, moved: Callable[[], None]) -> None:
-        self._links, self._nursery, self._moved = links, nursery, moved
+    def __init__(self, links: Dialling, nursery: trio.Nursery) -> None:
+        self._links, self._nursery = links, nursery
+        self.moved = trio.Event()
+        """Set when the relays have changed through which we are reached; replaced by whoever takes
+        notice."""
         self.machine = RelayClient()
         self._candidates: dict[PeerId, tuple[Destination, ...]] = {}
         self._at: dict[PeerId, Destination] = {}
@@ -69,7 +71,7 @@ class Reaching:
         self._streams: dict[PeerId, YamuxStream] = {}
         """Of our reservations, each of which lasts as long."""
         self._told: tuple[PeerId, ...] = ()
-        """The relays through which we were reached when ``moved`` was called last."""
+        """The relays through which we were reached when ``moved`` was set last."""
         nursery.start_soon(self._tick)
 
     def update(self, relays: Mapping[PeerId, Sequence[str]], *, needed: bool) -> None:
@@ -187,7 +189,7 @@ class Reaching:
             self._streams.pop(relay).reset()
         if (relays := self.machine.relays) != self._told:
             self._told = relays
-            self._moved()
+            self.moved.set()
 
 
 def _prefix_of(address: Destination) -> str:
