@@ -262,16 +262,14 @@ class Host:
         task_status: Any = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Run a race, and then the connection of its winner."""
-
-        async def attempt(target: Destination, claim: Callable[[], None]) -> None:
-            await self._attempt(target, claim, may_call, task_status)
-
+        attempt = partial(self._attempt, may_call=may_call, task_status=task_status)
         await Race(attempt).run(targets)
 
     async def _attempt(
         self,
         target: Destination,
         claim: Callable[[], None],
+        *,
         may_call: Callable[[Destination], bool] | None,
         task_status: Any,
     ) -> None:

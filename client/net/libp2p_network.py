@@ -124,8 +124,7 @@ class Libp2pNetwork:
         self._wanted: dict[PeerId, tuple[str, ...]] = {}
         self._named = frozenset[str]()
         self._keepers: dict[PeerId, trio.CancelScope] = {}
-        self._attempts: dict[PeerId, trio.CancelScope] = {}
-        """What each keeper is about; to cancel it lets the keeper begin anew, without pauses."""
+        """Of the tasks that keep a link with each wanted peer."""
         self._dials: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
         self._calls: Calls  # set by open_network: it needs the listening addresses
         self._outer_hosts: tuple[str, ...] = ()
@@ -194,8 +193,9 @@ class Libp2pNetwork:
 
     def dial_again(self) -> None:
         """Dial all wanted peers without a sure link, at once, in place of dials under way."""
-        for attempts in list(self._attempts.values()):
-            attempts.cancel()
+        for peer in list(self._keepers):
+            self._stop_wanting(peer)
+            self._start_keeper(peer)
 
     def network_changed(self) -> None:
         """Forget what held in the network that this machine was in, and reserve at relays anew."""
@@ -328,11 +328,15 @@ class Libp2pNetwork:
             if self._wanted.get(peer) != before.get(peer):
                 self._has_changed(peer)
         for peer in set(self._keepers) - set(self._wanted):
-            self._keepers.pop(peer).cancel()
-            self._attempts.pop(peer, None)
+            self._stop_wanting(peer)
         for peer in set(self._wanted) - set(self._keepers):
-            self._keepers[peer] = trio.CancelScope()
-            self._nursery.start_soon(self._keep, peer, self._keepers[peer])
+            # The larger id gives the smaller one a head start: fewer connections cross.
+            larger = self.peer_id > peer
+            self._start_keeper(peer, self._rng.uniform(0.1, 0.5) if larger else 0.0)
+
+    def _start_keeper(self, peer: PeerId, after_s: float = 0.0) -> None:
+        self._keepers[peer] = trio.CancelScope()
+        self._nursery.start_soon(self._keep, peer, self._keepers[peer], after_s)
 
     def named(self, addresses: Iterable[str]) -> None:
         """Replace the addresses that the user or an earlier session names: while their peers are
@@ -373,21 +377,21 @@ class Libp2pNetwork:
         self.punching.seen_at(outers)
 
     async def wait_admitted(self, peer: PeerId) -> None:
-        """Wait until a peer that is linked is admitted. See `Meeting`."""
+        """Wait until a peer that is linked is admitted. See `Links`."""
         if link := self._links.get(peer):
             await link.admitted.wait()
 
     def is_admitted(self, peer: PeerId) -> bool:
-        """Whether a linked peer is admitted. See `Meeting`."""
+        """Whether a linked peer is admitted. See `Links`."""
         link = self._links.get(peer)
         return link is not None and link.admitted.is_set()
 
     def dialling(self, peer: PeerId) -> trio.Lock:
-        """Return what is held while a peer is dialled. See `Meeting`."""
+        """Return what is held while a peer is dialled. See `Links`."""
         return self._dials.setdefault(peer, trio.Lock())
 
     async def meet(self, target: Destination, own_port: int, *, first: bool) -> None:
-        """Dial a peer that dials us, and let the link move. See `Meeting`."""
+        """Dial a peer that dials us, and let the link move. See `Links`."""
         self._expect_move(target.peer)
         await self._host.meet(target, own_port, first=first)
 
@@ -671,27 +675,21 @@ class Libp2pNetwork:
     def _on_refused(self, peer: PeerId, error: RemoteProtocolError) -> None:
         self.penalise(peer, error.penalty, error.reason)
 
-    async def _keep(self, peer: PeerId, scope: trio.CancelScope) -> None:
+    async def _keep(self, peer: PeerId, scope: trio.CancelScope, after_s: float) -> None:
         """Dial a wanted peer whenever there is no link, with growing pauses while none lasts."""
         with scope:
-            # The larger id gives the smaller one a head start: fewer connections cross.
-            if self.peer_id > peer:
-                await trio.sleep(self._rng.uniform(0.1, 0.5))
+            await trio.sleep(after_s)
             backoff_s = BACKOFF_FIRST_S
             while True:
-                with trio.CancelScope() as attempts:
-                    self._attempts[peer] = attempts
-                    if not self._is_sure(peer):
-                        await self.dial_any(self._wanted.get(peer, ()))
-                    began = trio.current_time()
-                    await self._while_up(peer)
-                    if trio.current_time() - began >= STEADY_S:
-                        backoff_s = BACKOFF_FIRST_S
-                    else:
-                        await trio.sleep(backoff_s * self._rng.uniform(0.5, 1.5))
-                        backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
-                if attempts.cancelled_caught:
+                if not self._is_sure(peer):
+                    await self.dial_any(self._wanted.get(peer, ()))
+                began = trio.current_time()
+                await self._while_up(peer)
+                if trio.current_time() - began >= STEADY_S:
                     backoff_s = BACKOFF_FIRST_S
+                else:
+                    await trio.sleep(backoff_s * self._rng.uniform(0.5, 1.5))
+                    backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
 
     async def _while_up(self, peer: PeerId) -> None:
         """Wait while a wanted peer's link works; of a relayed one, try to make a direct one."""

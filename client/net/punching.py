@@ -19,7 +19,7 @@ State: our own place, the budgets, what is under way.
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final, Literal, TypeVar
 
 import trio
 
@@ -161,22 +161,6 @@ class Attempt:
         return "" if is_its_own else "elsewhere"
 
 
-class Meeting(Links, Protocol):
-    """The part of the network that punching uses."""
-
-    async def wait_admitted(self, peer: PeerId) -> None:
-        """Wait until a peer that is linked is admitted."""
-
-    def is_admitted(self, peer: PeerId) -> bool:
-        """Whether a linked peer is admitted."""
-
-    def dialling(self, peer: PeerId) -> trio.Lock:
-        """Return what is held while a peer is dialled."""
-
-    async def meet(self, target: Destination, own_port: int, *, first: bool) -> None:
-        """Dial a peer that dials us, and let the link move; raises DialError."""
-
-
 class Punching:
     """See the module's docstring.
 
@@ -184,7 +168,7 @@ class Punching:
         refused: attempts that led to nothing, by reason; those of both sides.
     """
 
-    def __init__(self, links: Meeting) -> None:
+    def __init__(self, links: Links) -> None:
         self._links = links
         self._budgets = Budgets()
         self._serving = 0

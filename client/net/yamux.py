@@ -121,11 +121,6 @@ class YamuxSession:
         self.told_to_go = False
         """Whether the peer has said that it ends the session: its process lives."""
 
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes received on all streams and not yet taken."""
-        return sum(stream.buffered_bytes for stream in self._streams.values())
-
     async def run(self, early: Sequence[bytes] = ()) -> None:
         """Process frames until the connection ends or the peer breaks a rule.
 
@@ -425,11 +420,6 @@ class YamuxStream:
         self._reset = False
         self._remote_done = False
         self._local_done = False
-
-    @property
-    def window_bytes(self) -> int:
-        """Bytes that the peer may have in flight and in the buffer together."""
-        return self._window.granted_bytes
 
     @property
     def trip_s(self) -> float:

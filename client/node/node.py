@@ -136,9 +136,7 @@ async def run_node(
     make_private(folders.runtime)
     signer = ensure_identity(make_private(folders.data))
     seed = load_identity(folders.data)
-    if seed is None:
-        words = f"the identity in {folders.data} vanished"
-        raise UserError(words, "start the volunteer again")
+    assert seed is not None, "it was there a moment ago"
     _note_begin(folders, options.target)
     return await _run(options, folders, signer, seed, on_event, stop)
 

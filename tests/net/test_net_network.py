@@ -20,7 +20,7 @@ from client.net.tcp import TCP
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
 from protocol.wire.messages import Backward, Goodbye, Message
-from tests.support.arrivals import backward, is_up, next_inbound, say, until
+from tests.support.arrivals import backward, buffered_bytes, is_up, next_inbound, say, until
 from tests.support.loopback import Networks
 
 
@@ -119,7 +119,7 @@ async def test_backpressure_reaches_the_sender_and_loses_nothing(networks: Netwo
                 sent += 1
         assert waiting.cancelled_caught
         held = a.events.size_bytes + sum(
-            carrier.connection.session.buffered_bytes for carrier in _carriers(a)
+            buffered_bytes(carrier.connection.session) for carrier in _carriers(a)
         )
         assert held <= EVENT_BYTES + WINDOW_BYTES["bulk"] + size
         assert b.post(a.peer_id, Goodbye("9"))  # the other lane has room

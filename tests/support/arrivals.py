@@ -7,6 +7,7 @@ import trio
 from client.net.errors import NetworkError
 from client.net.libp2p_network import UP_S, Libp2pNetwork
 from client.net.network import Inbound
+from client.net.yamux import YamuxSession
 from protocol.ids import PeerId
 from protocol.wire.messages import Backward, Message
 
@@ -20,6 +21,11 @@ class PeerUnreachable(NetworkError):
 
 def backward(number: int) -> Backward:
     return Backward(stage=0, step=1, microbatch=number)
+
+
+def buffered_bytes(session: YamuxSession) -> int:
+    """Bytes received on all streams and not yet taken."""
+    return sum(stream.buffered_bytes for stream in session._streams.values())
 
 
 async def until(condition: Callable[[], object]) -> None:

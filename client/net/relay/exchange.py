@@ -3,14 +3,17 @@
 Nothing is read beyond a message: what follows may be the bytes of a circuit. No state.
 """
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import trio
 
+from client.net.addresses import Destination
 from client.net.errors import HandshakeFailed, NetworkError, StreamReset
 from client.net.handshake import request_protocol
 from client.net.host import Connection
 from client.net.libp2p_patches import GuardedStream
+from client.net.transport import ByteStream
 from client.net.yamux import YamuxStream
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
@@ -28,7 +31,7 @@ _LENGTH_BYTES = 2
 
 
 class Links(Protocol):
-    """The part of the network that both sides of relaying use."""
+    """The part of the network that relaying and punching use."""
 
     @property
     def peer_id(self) -> PeerId:
@@ -46,6 +49,27 @@ class Links(Protocol):
     def penalise(self, peer: PeerId, points: int, reason: str) -> None:
         """Count a broken rule."""
         ...
+
+    async def connect(self, *addresses: str) -> PeerId:
+        """Dial a peer at any of its multiaddrs and wait until its link is up."""
+
+    async def dial_any(self, addresses: Sequence[str]) -> None:
+        """Try addresses in turn until one answers, as far as they may be called."""
+
+    def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
+        """Take an inbound connection that a relay passes on."""
+
+    async def wait_admitted(self, peer: PeerId) -> None:
+        """Wait until a peer that is linked is admitted."""
+
+    def is_admitted(self, peer: PeerId) -> bool:
+        """Whether a linked peer is admitted."""
+
+    def dialling(self, peer: PeerId) -> trio.Lock:
+        """Return what is held while a peer is dialled."""
+
+    async def meet(self, target: Destination, own_port: int, *, first: bool) -> None:
+        """Dial a peer that dials us, and let the link move; raises DialError."""
 
 
 def negotiable(stream: YamuxStream) -> GuardedStream:

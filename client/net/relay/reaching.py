@@ -8,7 +8,7 @@ inbound connection.
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -38,19 +38,6 @@ REFUSALS: Final = {
 }
 
 
-class Dialling(Links, Protocol):
-    """The part of the network that reaching others uses."""
-
-    async def connect(self, *addresses: str) -> PeerId:
-        """Dial a peer at any of its multiaddrs and wait until its link is up."""
-
-    async def dial_any(self, addresses: Sequence[str]) -> None:
-        """Try addresses in turn until one answers, as far as they may be called."""
-
-    def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
-        """Take an inbound connection that a relay passes on."""
-
-
 class Reaching:
     """See the module's docstring.
 
@@ -59,7 +46,7 @@ class Reaching:
         nursery: ends with the network.
     """
 
-    def __init__(self, links: Dialling, nursery: trio.Nursery) -> None:
+    def __init__(self, links: Links, nursery: trio.Nursery) -> None:
         self._links, self._nursery = links, nursery
         self.moved = trio.Event()
         """Set when the relays have changed through which we are reached; replaced by whoever takes
