@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
 import trio
 
@@ -164,13 +164,6 @@ class Connection:
         self._scope.cancel()
 
 
-class Dialler(Protocol):
-    """Opens byte streams to addresses: over TCP, or through a relay."""
-
-    def dial(self, address: Address) -> AbstractAsyncContextManager[ByteStream]:
-        """Connect to an address; the stream is closed with the block."""
-
-
 class _Proved(HandshakeFailed):
     """A peer that we probe has proved its identity."""
 
@@ -197,8 +190,8 @@ class Host:
         """Where we listen."""
         self.is_member: Callable[[PeerId], bool] = lambda _peer: True
         """Tells which peers are members; their connections have places apart from strangers'."""
-        self.circuits: Dialler
-        """Dials the addresses that name a relay; set by the network."""
+        self.dial_circuit: Callable[[Address], AbstractAsyncContextManager[ByteStream]]
+        """Dials an address that names a relay, as ``TCP.dial`` the others; set by the network."""
         self.limiter = ConnectionLimiter(limits, lambda peer: self.is_member(peer))
         self._arrived: dict[ByteStream, tuple[InboundConnection, trio.CancelScope, float]] = {}
         """Those let in that have no task yet, each with what ends it and when it is its turn."""
@@ -277,8 +270,8 @@ class Host:
         numeric = await numeric_host(target)
         if may_call is not None and not may_call(numeric):
             raise NotCalled(f"{target} is not called now")
-        dialler: Dialler = TCP if numeric.relay is None else self.circuits
-        async with dialler.dial(numeric) as stream:
+        dial = TCP.dial if numeric.relay is None else self.dial_circuit
+        async with dial(numeric) as stream:
             try:
                 proved = await handshake(stream, self._identity, target.peer, claim)
             except NotAnswered as error:

@@ -784,7 +784,7 @@ async def open_network(
                 network._calls = Calls(host.chosen_hosts, trio.current_time())
                 network.passing = PassingOn(network, nursery, network._pacing)
                 network.reaching = Reaching(network, nursery)
-                host.circuits = network.reaching
+                host.dial_circuit = network.reaching.dial
                 nursery.start_soon(network.watch.run)
                 try:
                     yield network

@@ -147,7 +147,7 @@ class Tcp:
         """Connect to an address; the stream is closed with the block.
 
         Args:
-            address: where somebody listens.
+            address: where somebody listens; its host is a number.
             own_port: of ours, from which we connect to who connects to us from the address at the
                 same time; None: nobody does.
 
@@ -159,8 +159,8 @@ class Tcp:
                 stream = await self._connect(address)
             else:
                 stream = await self._meet(address, own_port)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver accepts
-            raise DialError(f"{address}: {_cause(error)}") from error
+        except OSError as error:  # trio's words repeat the address
+            raise DialError(f"{address}: {os.strerror(error.errno or 0)}") from error
         opened = TcpStream(stream)
         async with closing(opened):
             yield opened
@@ -198,8 +198,6 @@ class Tcp:
 
     async def _connect(self, address: Address) -> trio.SocketStream:
         host, port = address.host, address.port
-        if number_of(host) is None:
-            return await trio.open_tcp_stream(host, port)
         if self._shares_port(host):
             self._dialled.add(host)
             try:
@@ -209,7 +207,7 @@ class Tcp:
             except OSError as error:
                 if error.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
                     raise
-        return await self._connect_from(0 if _can_meet(host) else None, host, port)
+        return await self._connect_from(0 if is_global(host) else None, host, port)
 
     async def _meet(self, address: Address, own_port: int) -> trio.SocketStream:
         """Dial a peer from a port, and take it if it comes there first.
@@ -259,11 +257,11 @@ class Tcp:
 
     def _shares_port(self, host: str) -> bool:
         new = host not in self._dialled and len(self._dialled) < SHARED_DIALS
-        return new and kind_of(host) == "ip4" and _can_meet(host)
+        return new and kind_of(host) == "ip4" and is_global(host)
 
     async def _connect_from(self, own_port: int | None, host: str, port: int) -> trio.SocketStream:
         """Connect from a port that other sockets may have, too; 0: from any such; None: from any
-        of our own."""
+        of our own. Where a router may be between, its mapping or firewall then lets in others."""
         family = socket.AF_INET6 if kind_of(host) == "ip6" else socket.AF_INET
         opened = trio.socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -281,11 +279,6 @@ class Tcp:
 
 
 TCP: Final = Tcp()
-
-
-def _can_meet(host: str) -> bool:
-    """Whether a router may be between, whose mapping or firewall then lets in others, too."""
-    return is_global(host) and hasattr(socket, "SO_REUSEPORT")
 
 
 def _number(host: str) -> str:
@@ -346,14 +339,3 @@ def _may_widen() -> bool:
     except (OSError, ValueError, IndexError):
         return False
     return min(allowed, SEND_BUFFER_BYTES) > found
-
-
-def _cause(error: BaseException) -> str:
-    """Describe briefly why a connection failed."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    if isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
-        return os.strerror(error.errno)  # trio's words repeat the address
-    return getattr(error, "strerror", None) or str(error)

@@ -4,7 +4,6 @@ import os
 import time
 from collections import Counter
 
-import msgspec
 import psutil
 
 from client import __version__
@@ -71,7 +70,8 @@ def take_snapshot(
     step, sink = _step(engine, stages), engine.event_sink
     pace = 0.0 if state == "done" else sink.pace.per_s()
     error = sink.last_error
-    now = Snapshot(
+    waypoint, given_up = engine.waypoints.machine.newest, sink.given_up
+    return Snapshot(
         version=__version__,
         pid=os.getpid(),
         peer=engine.signer.peer,
@@ -106,16 +106,6 @@ def take_snapshot(
         last_error_at=error[1] if error else None,
         audits=_audits(held_stages),
         trust=trust_of(engine, held_stages),
-    )
-    return _of_the_swarm(now, engine)
-
-
-def _of_the_swarm(now: Snapshot, engine: Engine) -> Snapshot:
-    """Return the snapshot with what is known of the run and of all members."""
-    manifest, waypoint = engine.manifest, engine.waypoints.machine.newest
-    given_up = engine.event_sink.given_up
-    return msgspec.structs.replace(
-        now,
         amendments=amendment_views(engine.amending.book),
         beside=_beside(engine),
         given_up=EventView.of(given_up) if given_up else None,
