@@ -8,9 +8,8 @@ import trio
 from client.net.carrier import LANES
 from client.net.errors import DialError
 from client.net.handshake import request_protocol
-from client.net.libp2p_patches import GuardedStream
 from client.net.network import PeerDown, PeerUp
-from client.net.relay.exchange import FAILURES, ask
+from client.net.relay.exchange import FAILURES, ask, negotiable
 from client.net.yamux import (
     HEADER,
     MAX_REPLY_BYTES,
@@ -38,11 +37,7 @@ async def hostile_lane(intrude: Intrude, address: str, name: str):  # type: igno
 
         nursery.start_soon(run)
         stream = await session.open_stream()
-
-        async def send(data: bytes) -> None:
-            await stream.send_all([data])
-
-        await request_protocol(GuardedStream(stream.receive_some, send), LANES[name])
+        await request_protocol(negotiable(stream), LANES[name])
         yield session, stream
         nursery.cancel_scope.cancel()
 
@@ -119,12 +114,8 @@ async def test_an_end_inside_a_frame_is_noticed(
 async def test_a_lane_cannot_be_opened_twice(networks: Networks, intrude: Intrude) -> None:
     async with networks() as a, hostile_lane(intrude, a.addresses[0], "bulk") as (session, _):
         again = await session.open_stream()
-
-        async def send(data: bytes) -> None:
-            await again.send_all([data])
-
         with contextlib.suppress(Exception):
-            await request_protocol(GuardedStream(again.receive_some, send), LANES["bulk"])
+            await request_protocol(negotiable(again), LANES["bulk"])
         await until(lambda: session.closed)
         assert a.statistics().refused["lane-opened-twice"] == 1
 

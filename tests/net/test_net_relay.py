@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -242,11 +243,15 @@ async def test_there_are_no_circuits_over_circuits(networks: Networks) -> None:
         assert b.statistics().refused["relay-loop"] == 2
 
 
-@pytest.mark.parametrize("garbage", [b"\xff\xff", b"\x00\x03abc", b"\x00\x00"])
+FOR_ANOTHER = msgspec.msgpack.encode(["Reserve", SOMEBODY])
+GARBAGE = [b"\xff\xff", b"\x00\x03abc", b"\x00\x00", bytes([0, len(FOR_ANOTHER)]) + FOR_ANOTHER]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE)
 async def test_garbage_costs_points_and_one_connection(networks: Networks, garbage: bytes) -> None:
     async with networks() as a, networks() as relay, networks() as b:
         await a.connect(relay.addresses[0])
-        await b.connect(relay.addresses[0])
+        await reserve(b, relay)
         connection = a.direct(relay.peer_id)
         stream = await connection.session.open_stream()
         await request_protocol(negotiable(stream), RELAY_PROTOCOL)
@@ -254,6 +259,7 @@ async def test_garbage_costs_points_and_one_connection(networks: Networks, garba
         stream.send_eof()
         await until(lambda: not linked(a, relay))
         assert linked(b, relay)
+        assert relay.passing.machine.reservations == {b.peer_id}
 
 
 async def test_a_slow_reader_stops_its_sender_and_fills_no_memory(networks: Networks) -> None:

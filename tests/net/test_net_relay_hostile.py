@@ -4,16 +4,13 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-import msgspec
 import pytest
 import trio
 
 from client.net.connection_limiter import HostLimits
-from client.net.handshake import request_protocol
 from client.net.host import Connection
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.relay import passing
-from client.net.relay.exchange import RELAY_PROTOCOL, negotiable
 from client.net.transport import ByteStream
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect
@@ -99,23 +96,6 @@ async def reserve_as_member(member: Libp2pNetwork, relay: Libp2pNetwork) -> None
     await until(lambda: linked(relay, member))
     relay.admit(member.peer_id)
     await reserve(member, relay)
-
-
-async def test_who_names_another_in_a_request_is_cut_off_and_reserves_for_nobody(
-    networks: Networks,
-) -> None:
-    async with networks() as relay, networks() as b, networks() as liar:
-        await reserve(b, relay)
-        await liar.connect(relay.addresses[0])
-        connection = liar.direct(relay.peer_id)
-        named = msgspec.msgpack.encode(["Reserve", b.peer_id])
-        stream = await connection.session.open_stream()
-        said = len(named).to_bytes(2, "big") + named
-        await request_protocol(negotiable(stream), RELAY_PROTOCOL, said)
-        await until(lambda: not linked(relay, liar))
-        assert relay.passing.machine.reservations == {b.peer_id}
-        assert relay.statistics().refused["relay-message-malformed"] == 1
-        assert linked(relay, b)
 
 
 async def test_many_identities_of_one_prefix_get_one_share_of_the_rate(
