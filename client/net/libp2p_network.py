@@ -258,37 +258,22 @@ class Libp2pNetwork:
         if self._penalties.is_banned(peer, trio.current_time()):
             raise DialError(f"{targets[0]}: this peer is banned for a while")
         # One dial at a time: two of our connections would replace each other.
-        async with self._dials.setdefault(peer, trio.Lock()):
+        async with self.dialling(peer):
             link = self._links.get(peer)
             if link is not None and link.in_doubt:
-                await self._dial_beside(link, targets, may_call)
+                with trio.CancelScope() as beside:
+                    self._nursery.start_soon(self._cancel_once_heard, link, beside)
+                    await self._dial(targets, may_call)
             elif not self._is_up(peer):
                 await self._dial(targets, may_call)
         return peer
 
-    async def _dial_beside(
-        self,
-        link: Link,
-        targets: Sequence[Destination],
-        may_call: Callable[[Destination], bool] | None,
-    ) -> None:
-        """Dial a peer that does not answer on its link, until it does."""
-        with trio.CancelScope() as scope:
-            watching = trio.CancelScope()
-            self._nursery.start_soon(self._cancel_once_heard, link, scope, watching)
-            try:
-                await self._dial(targets, may_call)
-            finally:
-                watching.cancel()
-
-    async def _cancel_once_heard(
-        self, link: Link, dial: trio.CancelScope, watching: trio.CancelScope
-    ) -> None:
-        with watching:
-            while link.in_doubt:
-                await trio.sleep(HEARD_S)
-            if self._links.get(link.peer) is link:
-                dial.cancel()
+    async def _cancel_once_heard(self, link: Link, dial: trio.CancelScope) -> None:
+        """End a dial beside a link when the peer answers on that; if the dial is over, nothing."""
+        while link.in_doubt:
+            await trio.sleep(HEARD_S)
+        if self._links.get(link.peer) is link:
+            dial.cancel()
 
     async def _dial(
         self,
@@ -376,15 +361,10 @@ class Libp2pNetwork:
         self._outer_hosts = tuple(hosts)
         self.punching.seen_at(outers)
 
-    async def wait_admitted(self, peer: PeerId) -> None:
-        """Wait until a peer that is linked is admitted. See `Links`."""
-        if link := self._links.get(peer):
-            await link.admitted.wait()
-
-    def is_admitted(self, peer: PeerId) -> bool:
-        """Whether a linked peer is admitted. See `Links`."""
+    def admission(self, peer: PeerId) -> trio.Event:
+        """Return what is set once a linked peer is admitted. See `Links`."""
         link = self._links.get(peer)
-        return link is not None and link.admitted.is_set()
+        return trio.Event() if link is None else link.admitted
 
     def dialling(self, peer: PeerId) -> trio.Lock:
         """Return what is held while a peer is dialled. See `Links`."""
@@ -718,7 +698,7 @@ class Libp2pNetwork:
         if await answer_to(self, connection, Moving()) is None:
             return
         self._expect_move(peer)
-        async with self._dials.setdefault(peer, trio.Lock()):
+        async with self.dialling(peer):
             if self.direct(peer) is None:
                 with suppress(NetworkError, trio.TooSlowError), trio.fail_after(DIRECT_S):
                     await self._dial(self._in_order(addresses), None)

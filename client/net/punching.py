@@ -196,7 +196,7 @@ class Punching:
         peer, lock = connection.peer, self._links.dialling(connection.peer)
         if connection.relay is None or connection.dialled:
             raise RemoteProtocolError("punch-unasked", penalty=20)
-        if not self._links.is_admitted(peer) or lock.locked() or self._serving >= MOST:
+        if not self._links.admission(peer).is_set() or lock.locked() or self._serving >= MOST:
             self.refused["busy"] += 1
             await send_last(stream, PunchRefused("busy"))
             return
@@ -211,7 +211,7 @@ class Punching:
             self._serving -= 1
 
     async def _keep_trying(self, connection: Connection) -> None:
-        await self._links.wait_admitted(connection.peer)
+        await self._links.admission(connection.peer).wait()
         pause_s = AGAIN_FIRST_S
         while True:
             await self._known.wait()

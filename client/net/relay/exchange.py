@@ -59,11 +59,8 @@ class Links(Protocol):
     def serve_circuit(self, stream: ByteStream, relay: PeerId, asker: PeerId) -> None:
         """Take an inbound connection that a relay passes on."""
 
-    async def wait_admitted(self, peer: PeerId) -> None:
-        """Wait until a peer that is linked is admitted."""
-
-    def is_admitted(self, peer: PeerId) -> bool:
-        """Whether a linked peer is admitted."""
+    def admission(self, peer: PeerId) -> trio.Event:
+        """Return what is set once a linked peer is admitted."""
 
     def dialling(self, peer: PeerId) -> trio.Lock:
         """Return what is held while a peer is dialled."""
