@@ -17,7 +17,7 @@ import trio
 from client.net.errors import AddressError
 from protocol import limits
 from protocol.address import Address, parse_peer_address
-from protocol.hosts import is_loopback, kind_of, number_of
+from protocol.hosts import kind_of, number_of
 from protocol.ids import PeerId
 
 WILDCARDS: Final = {"ip4": "0.0.0.0", "ip6": "::"}
@@ -115,17 +115,22 @@ def reachable_hosts(host: str) -> list[str]:
     """
     if host not in WILDCARDS.values():
         return [host]
+    found = [own for own in own_hosts() if kind_of(own) == kind_of(host)]
+    return _lasting(found) if kind_of(host) == "ip6" else found
+
+
+def own_hosts() -> list[str]:
+    """Return the addresses of this machine, numbers, without loopback, and of IPv6 without those
+    that are only valid on one line."""
     entries = [entry for entries in psutil.net_if_addrs().values() for entry in entries]
-    kind = kind_of(host)
-    found = [entry.address for entry in entries if _is_number(entry.address, kind)]
-    outside = [address for address in found if not is_loopback(address)]
-    return _lasting(outside) if kind == "ip6" else outside
-
-
-def _is_number(text: str, kind: str) -> bool:
-    number = number_of(text)
-    on_one_line = kind == "ip6" and number is not None and number.is_link_local
-    return number is not None and kind_of(text) == kind and not on_one_line
+    numbers = ((entry.address, number_of(entry.address)) for entry in entries)
+    return [
+        host
+        for host, number in numbers
+        if number is not None
+        and not number.is_loopback
+        and not (number.version == 6 and number.is_link_local)
+    ]
 
 
 def _lasting(found: list[str]) -> list[str]:

@@ -18,12 +18,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-import psutil
 import trio
 
+from client.net.addresses import own_hosts
 from client.net.gateway import routers
 from protocol.effects import Explain
-from protocol.hosts import number_of
 from protocol.ids import PeerId
 from protocol.pace import ANSWER_S, ASIDE_S, FORGET_S, HEARD_S, LONG_S, LOOK_S, LOST_S, TICK_S
 
@@ -348,13 +347,5 @@ def _seconds(seconds: float) -> str:
 
 
 def surroundings() -> Surroundings:
-    """Return this machine's addresses and routers; addresses that hold on one line only are no
-    way to anybody."""
-    entries = [entry for entries in psutil.net_if_addrs().values() for entry in entries]
-    hosts = {entry.address.partition("%")[0] for entry in entries if _is_host(entry.address)}
-    return Surroundings(frozenset(hosts), routers())
-
-
-def _is_host(text: str) -> bool:
-    number = number_of(text.partition("%")[0])
-    return number is not None and not (number.is_loopback or number.is_link_local)
+    """Return this machine's addresses and routers."""
+    return Surroundings(frozenset(own_hosts()), routers())

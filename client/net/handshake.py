@@ -81,10 +81,14 @@ async def handshake(
         raw = GuardedStream(stream.receive_some, stream.send_all)
     else:
         raw = _Asking(SECURITY, stream)
+    pattern = _Pattern(identity.libp2p_id, identity.private_key, identity.noise_key)
     try:
         if expected is None:
             await accept_protocol(raw, [SECURITY])
-        session = await _prove(raw, identity, expected, claim)
+            session = await pattern.handshake_inbound(raw)
+        else:
+            pattern.claim = claim
+            session = await pattern.handshake_outbound(raw, ID.from_base58(expected))
         peer = parse_peer_id(session.get_remote_peer().to_base58())
         channel = _take_over(stream, session)
         inner = _ChannelBytes(channel)
@@ -203,19 +207,6 @@ class _Asking(GuardedStream):
         asking = b"" if self._asked else _request(self._protocol)
         self._asked = True
         await super().write(asking + data)
-
-
-async def _prove(
-    raw: GuardedStream,
-    identity: Identity,
-    expected: PeerId | None,
-    claim: Callable[[], None] | None,
-) -> Any:
-    pattern = _Pattern(identity.libp2p_id, identity.private_key, identity.noise_key)
-    if expected is None:
-        return await pattern.handshake_inbound(raw)
-    pattern.claim = claim
-    return await pattern.handshake_outbound(raw, ID.from_base58(expected))
 
 
 class _Pattern(PatternXX):  # type: ignore[misc]  # untyped library
