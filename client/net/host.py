@@ -22,7 +22,6 @@ from client.net.addresses import (
     WILDCARDS,
     Destination,
     numeric_host,
-    parse_destination,
     reachable_hosts,
 )
 from client.net.connection_limiter import ConnectionLimiter, HostLimits, InboundConnection, Refusal
@@ -217,19 +216,10 @@ class Host:
         """Our peer id."""
         return self._identity.peer
 
-    async def connect(self, address: str) -> Connection:
-        """Dial a full multiaddr and authenticate the peer; the handler then runs in the host.
-
-        Raises:
-            AddressError: not an address this client dials.
-            DialError: nobody there, somebody else there, or too slow.
-        """
-        return await self.connect_any([parse_destination(address)])
-
-    async def connect_any(
+    async def connect(
         self, targets: Sequence[Destination], may_call: Callable[[Destination], bool] | None = None
     ) -> Connection:
-        """Dial a peer at its addresses, as `racing` says. See `connect`.
+        """Dial a peer at its addresses, as `racing` says; the handler then runs in the host.
 
         Args:
             targets: addresses of one peer, the first to be tried first.
@@ -237,7 +227,7 @@ class Host:
 
         Raises:
             NotCalled: no address may be called.
-            DialError: no attempt succeeded.
+            DialError: nobody there, somebody else there, or too slow.
         """
         words = ", ".join(map(str, targets))
         if any(target.peer == self.peer_id for target in targets):

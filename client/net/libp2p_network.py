@@ -238,16 +238,12 @@ class Libp2pNetwork:
             await link.sent.park()
 
     async def connect(self, *addresses: str) -> PeerId:
-        """Dial a peer at any of its multiaddrs, and wait until its link is up.
+        """Dial a peer at any of its multiaddrs, one at least, and wait until its link is up.
 
         Raises:
             AddressError, DialError: names the attempts and their results.
         """
-        targets = [parse_destination(address) for address in addresses]
-        peers = {target.peer for target in targets}
-        if len(peers) != 1:
-            raise AddressError("these are not the addresses of one peer")
-        return await self._connect(self._in_order(targets), None)
+        return await self._connect(self._in_order(map(parse_destination, addresses)), None)
 
     async def _connect(
         self,
@@ -280,7 +276,7 @@ class Libp2pNetwork:
         targets: Sequence[Destination],
         may_call: Callable[[Destination], bool] | None,
     ) -> None:
-        connection = await self._host.connect_any(targets, may_call)
+        connection = await self._host.connect(targets, may_call)
         peer = connection.peer
         assert connection.called is not None
         if connection.relay is None:

@@ -244,7 +244,7 @@ async def test_whom_the_invite_names_in_public_is_dialled_at_least_once_a_minute
         raise DialError("connection refused")
 
     async with open_network(os.urandom(32), ("127.0.0.1", 0), rng=Random(1)) as a:
-        monkeypatch.setattr(a._host, "connect_any", refuse)
+        monkeypatch.setattr(a._host, "connect", refuse)
         peer = make_identity(os.urandom(32)).peer
         invite = f"/ip4/{FAR}/tcp/4001/p2p/{peer}"
         a.named([invite])

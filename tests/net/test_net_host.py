@@ -16,7 +16,7 @@ from client.net.host import Connection, Host, open_host
 from client.net.transport import ByteStream
 from protocol.ids import PeerId
 from tests.support.cli_process import apart
-from tests.support.loopback import Dial, Hosts
+from tests.support.loopback import Dial, Hosts, dialled
 
 
 def token(text: bytes) -> bytes:
@@ -56,7 +56,7 @@ async def test_the_host_outlives_hostile_bytes(hosts: Hosts, dial: Dial, data: b
                     pass
             except trio.BrokenResourceError:
                 pass
-        connection = await honest.connect(host.addresses[0])
+        connection = await dialled(honest, host.addresses[0])
         assert connection.peer == host.peer_id
         assert set(host.refused) <= {"handshake-failed", "handshake-slow"}
         assert host.refused.total() == 1
@@ -79,16 +79,16 @@ async def test_live_connections_are_capped_and_freed(hosts: Hosts) -> None:
         hosts() as c,
         hosts() as d,
     ):
-        first = await a.connect(host.addresses[0])
-        await b.connect(host.addresses[0])
-        await c.connect(host.addresses[0])
+        first = await dialled(a, host.addresses[0])
+        await dialled(b, host.addresses[0])
+        await dialled(c, host.addresses[0])
         with pytest.raises(TurnedAway, match="too many"):
-            await d.connect(host.addresses[0])
+            await dialled(d, host.addresses[0])
         assert host.refused["too-many-connections"] == 1
         first.close("make room")
         while len(host.limiter._inbound) == 3:
             await trio.sleep(0.01)
-        await d.connect(host.addresses[0])
+        await dialled(d, host.addresses[0])
         while first._channel._buffer:  # whoever still knows it does not keep what it has read
             await trio.sleep(0.01)
 
@@ -104,7 +104,7 @@ async def test_a_connection_that_nobody_lets_in_costs_no_task(
 
     monkeypatch.setattr(Host, "_serve", note)
     async with hosts(limits=HostLimits(connections=1)) as host, hosts() as honest:
-        await honest.connect(host.addresses[0])
+        await dialled(honest, host.addresses[0])
         for _ in range(20):
             async with dial(host.addresses[0]) as stream:
                 assert await stream.receive_some() == b""
@@ -122,7 +122,7 @@ async def test_an_exception_in_a_handler_ends_its_connection_only(hosts: Hosts) 
 
     async with hosts(broken) as host, hosts() as peer:
         for failures in (1, 2):
-            await peer.connect(host.addresses[0])
+            await dialled(peer, host.addresses[0])
             while host.refused["handler-failed"] < failures:
                 await trio.sleep(0.01)
 
@@ -143,16 +143,16 @@ async def test_dialling_says_what_went_wrong(hosts: Hosts) -> None:
     async with hosts() as host, hosts() as other:
         here = host.addresses[0]
         with pytest.raises(DialError, match="this very peer"):
-            await host.connect(here)
+            await dialled(host, here)
         wrong = here.replace(host.peer_id, other.peer_id)
         third = "12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5"
         with pytest.raises(DialError, match="PeerIDMismatchesPubkey"):
-            await other.connect(here.replace(host.peer_id, third))
+            await dialled(other, here.replace(host.peer_id, third))
         with pytest.raises(DialError, match="this very peer"):
-            await other.connect(wrong)
+            await dialled(other, wrong)
         free = f"/ip4/127.0.0.1/tcp/1/p2p/{third}"
         with pytest.raises(DialError, match="refused") as nobody:
-            await host.connect(free)
+            await dialled(host, free)
         assert not isinstance(nobody.value, TurnedAway)
 
 
@@ -162,7 +162,7 @@ async def test_a_silent_server_is_given_up(hosts: Hosts) -> None:
         third = "12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5"
         port = listener.socket.getsockname()[1]
         with pytest.raises(DialError, match="no answer within"):
-            await host.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{third}")
+            await dialled(host, f"/ip4/127.0.0.1/tcp/{port}/p2p/{third}")
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
 from client.net.relay.exchange import negotiable
 from client.net.yamux import YamuxStream
+from tests.support import loopback
 from tests.support.loopback import Hosts
 
 HERE = Path(__file__).with_name("interop")
@@ -124,7 +125,7 @@ async def rest(stream: YamuxStream) -> bytes:
 @asynccontextmanager
 async def dialled(hosts: Hosts, js: JsPeer) -> AsyncIterator[Connection]:
     async with hosts() as host:
-        yield await host.connect(js.address)
+        yield await loopback.dialled(host, js.address)
 
 
 async def test_we_dial_and_every_byte_comes_back_after_our_half_is_closed(

@@ -22,7 +22,7 @@ from client.net.host import Connection
 from client.net.libp2p_patches import NOT_RUN, GuardedStream
 from client.net.relay.exchange import negotiable
 from client.net.yamux import YamuxStream
-from tests.support.loopback import Hosts
+from tests.support.loopback import Hosts, dialled
 
 # isort: split
 # After mends, which imports the library quietly.
@@ -174,7 +174,7 @@ async def test_a_host_that_offers_only_plaintext_is_not_spoken_to(hosts: Hosts) 
     )
     async with hosts() as ours, stock.run([multiaddr.Multiaddr("/ip4/127.0.0.1/tcp/0")]):
         with pytest.raises(Exception, match="/noise was refused"):
-            await ours.connect(str(stock.get_addrs()[0]))
+            await dialled(ours, str(stock.get_addrs()[0]))
         with pytest.raises(Exception, match=r"(?i)fail|unable|dial"):
             await stock.connect(info_from_p2p_addr(multiaddr.Multiaddr(ours.addresses[0])))
         assert ours.refused["handshake-failed"] >= 1

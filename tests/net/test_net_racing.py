@@ -10,7 +10,6 @@ import trio
 
 from client.net.addresses import Destination, parse_destination
 from client.net.errors import (
-    AddressError,
     DialError,
     HandshakeFailed,
     NotCalled,
@@ -142,21 +141,13 @@ async def test_all_failures_are_named(hosts: Hosts) -> None:
     async with hosts() as host:
         targets = [parse_destination(f"/ip4/127.0.0.1/tcp/{port}/p2p/{P}") for port in (1, 2)]
         with pytest.raises(DialError, match=r"tcp/1/.*refused.*tcp/2/.*refused"):
-            await host.connect_any(targets)
+            await host.connect(targets)
         with pytest.raises(NotCalled):
-            await host.connect_any(targets, lambda target: False)
+            await host.connect(targets, lambda target: False)
         asked: list[int] = []
         with pytest.raises(DialError, match="tcp/2"):
-            await host.connect_any(targets, lambda t: asked.append(t.port) or t.port == 2)  # type: ignore[func-returns-value]
+            await host.connect(targets, lambda t: asked.append(t.port) or t.port == 2)  # type: ignore[func-returns-value]
         assert asked == [1, 2]
-
-
-async def test_addresses_of_two_peers_are_no_race(networks: Networks) -> None:
-    async with networks() as a, networks() as b, networks() as c:
-        with pytest.raises(AddressError, match="one peer"):
-            await a.connect(b.addresses[0], c.addresses[0])
-        with pytest.raises(AddressError, match="one peer"):
-            await a.connect()
 
 
 def _has_ip6() -> bool:

@@ -33,7 +33,7 @@ from client.net.yamux import (
 )
 from protocol.errors import RemoteProtocolError
 from tests.support.arrivals import buffered_bytes, until
-from tests.support.loopback import Hosts, Intrude
+from tests.support.loopback import Hosts, Intrude, dialled
 
 CHUNK_BYTES = MAX_PLAINTEXT_BYTES - HEADER.size
 Pair = tuple[YamuxSession, YamuxSession]
@@ -333,8 +333,8 @@ async def pair(hosts: Hosts, nursery: trio.Nursery) -> Callable[[], object]:
         async def stay() -> None:
             sessions = Sessions()
             async with hosts(sessions) as a, hosts() as b:
-                dialled = await b.connect(a.addresses[0])
-                found.append((dialled.session, (await sessions.first()).session))
+                near = await dialled(b, a.addresses[0])
+                found.append((near.session, (await sessions.first()).session))
                 ready.set()
                 await trio.sleep_forever()
 

@@ -5,11 +5,17 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
+from client.net.addresses import parse_destination
 from client.net.handshake import Authenticated
-from client.net.host import Host
+from client.net.host import Connection, Host
 from client.net.libp2p_network import Libp2pNetwork
 
 Networks = Callable[..., AbstractAsyncContextManager[Libp2pNetwork]]
 Hosts = Callable[..., AbstractAsyncContextManager[Host]]
 Dial = Callable[[str], AbstractAsyncContextManager[trio.SocketStream]]
 Intrude = Callable[[str], AbstractAsyncContextManager[Authenticated]]
+
+
+async def dialled(host: Host, address: str) -> Connection:
+    """Let a host dial a multiaddr."""
+    return await host.connect([parse_destination(address)])
