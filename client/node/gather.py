@@ -8,7 +8,6 @@ The records' hashes prove every chunk as it arrives.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import nacl.utils
@@ -20,15 +19,14 @@ from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
-from client.train.messaging.bootstrap import dial_first, fetch_manifest
+from client.train.messaging.bootstrap import find_swarm
 from client.train.recovery.copies import ANSWER_S
 from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
 from client.train.transfer.blobs import DiskFailed, DownloadFailed
-from protocol.address import Address
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.invite import Invite, SwarmFile, Target
+from protocol.invite import SwarmFile, Target
 from protocol.manifest import FIRST_SAVED
 from protocol.recovery.stored import STORED, Stored, parse_stored
 from protocol.transfer.blob import Blob
@@ -69,7 +67,7 @@ async def gather(
     seed = nacl.utils.random(32)
     async with open_network(seed, ("0.0.0.0", 0)) as network:
         seen: list[NetEvent] = []
-        swarm = await _find(network, target, dial_timeout_s, seen)
+        swarm = await find_swarm(network, target, None, network.peer_id, seen, dial_timeout_s)
         async with trio.open_nursery() as nursery:
             engine = _engine(network, Signer(seed), swarm, nursery, lend)
             nursery.start_soon(engine.run, seen)
@@ -87,21 +85,7 @@ async def read_swarm(target: Target, *, dial_timeout_s: float) -> SwarmFile:
         UserError: nobody answers, or the swarm is not the one that was asked for.
     """
     async with open_network(nacl.utils.random(32), ("0.0.0.0", 0)) as network:
-        return await _find(network, target, dial_timeout_s, [])
-
-
-async def _find(
-    network: Libp2pNetwork, target: Target, timeout_s: float, seen: list[NetEvent]
-) -> SwarmFile:
-    named = (target,) if isinstance(target, Address) else target.peers
-    member = await dial_first(network, named, timeout_s)
-    if isinstance(target, SwarmFile):
-        return target
-    swarm = target.swarm if isinstance(target, Invite) else None
-    found = await fetch_manifest(network, member, swarm, seen)
-    if isinstance(target, Address):
-        return replace(found, peers=named)
-    return replace(found, peers=named, ticket=target.ticket)
+        return await find_swarm(network, target, None, network.peer_id, [], dial_timeout_s)
 
 
 def _engine(

@@ -33,7 +33,7 @@ REPLY_S = 10.0
 async def find_swarm(
     network: Libp2pNetwork,
     target: Target,
-    store: SwarmStore,
+    store: SwarmStore | None,
     me: PeerId,
     seen: list[NetEvent],
     timeout_s: float,
@@ -45,7 +45,7 @@ async def find_swarm(
     Args:
         network: our links.
         target: an invite, a swarm file or an address.
-        store: the swarms known on this machine.
+        store: the swarms known on this machine; None: none of them counts.
         me: our peer id.
         seen: collects network events about anything else.
         timeout_s: limit for the whole search.
@@ -61,7 +61,7 @@ async def find_swarm(
         try:
             member = await dial_first(network, peers, timeout_s)
         except UserError:
-            if known is None or store.load(known.swarm) is None:
+            if known is None or store is None or store.load(known.swarm) is None:
                 raise
     elif known is None:
         raise UserError(
@@ -98,11 +98,11 @@ def remember_swarm(swarm: SwarmFile, store: SwarmStore, tell: Callable[[Event], 
         tell(LogLine(words=problem, level="error"))
 
 
-def _known_swarm(target: Target, store: SwarmStore) -> SwarmFile | None:
+def _known_swarm(target: Target, store: SwarmStore | None) -> SwarmFile | None:
     if isinstance(target, SwarmFile):
         verify_manifest(target.encoded, target.signature)
         return target
-    return store.load(target.swarm) if isinstance(target, Invite) else None
+    return store.load(target.swarm) if store and isinstance(target, Invite) else None
 
 
 async def dial_first(network: Libp2pNetwork, peers: Sequence[Address], timeout_s: float) -> PeerId:
