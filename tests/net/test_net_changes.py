@@ -1,11 +1,9 @@
 """Connectivity: what counts as a change, who is asked and dialled, what is told."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import pairwise
 
 from client.net.connectivity import SILENT_WORDS, Connectivity, Line, Surroundings
-from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.pace import FORGET_S, HEARD_S, LOOK_S, LOST_S
 
@@ -14,34 +12,14 @@ HOME = Surroundings(frozenset({"192.168.1.2"}), ("192.168.1.1",))
 CABLE = Surroundings(frozenset({"10.0.0.7"}), ("10.0.0.1",))
 
 
-@dataclass(frozen=True)
-class Ask:
-    peer: PeerId
+Call = tuple[str, ...]
+"""What it does, as the world notes it: a word, and of whom or why."""
+DIAL_AGAIN: Call = ("dial again",)
+RENEW: Call = ("renew",)
 
 
-@dataclass(frozen=True)
-class Doubt:
-    peer: PeerId
-
-
-@dataclass(frozen=True)
-class Cut:
-    peer: PeerId
-    reason: str
-
-
-@dataclass(frozen=True)
-class DialAgain:
-    pass
-
-
-@dataclass(frozen=True)
-class Renew:
-    pass
-
-
-Call = Ask | Doubt | Cut | DialAgain | Renew | Explain
-"""What it does, as the world notes it."""
+def ask(peer: PeerId) -> Call:
+    return "ask", peer
 
 
 class World:
@@ -49,8 +27,8 @@ class World:
 
     def __init__(self, *peers: PeerId) -> None:
         self.machine = Connectivity(self)
-        self.machine.renew = lambda: self.told.append((self.now, Renew()))
-        self.machine.explain = lambda words: self.told.append((self.now, words))
+        self.machine.renew = lambda: self.told.append((self.now, RENEW))
+        self.machine.explain = lambda told: self.told.append((self.now, ("say", told.words)))
         self.now = 1000.0
         self.numbers = 0
         self.links: dict[PeerId, Line] = {}
@@ -72,18 +50,18 @@ class World:
         return list(self.links.values())
 
     def ask(self, peer: PeerId) -> None:
-        self.told.append((self.now, Ask(peer)))
+        self.told.append((self.now, ask(peer)))
         self.pinged.add(peer)
 
     def doubt(self, peer: PeerId) -> None:
-        self.told.append((self.now, Doubt(peer)))
+        self.told.append((self.now, ("doubt", peer)))
 
     def cut(self, peer: PeerId, reason: str) -> None:
-        self.told.append((self.now, Cut(peer, reason)))
+        self.told.append((self.now, ("cut", peer, reason)))
         del self.links[peer]
 
     def dial_again(self) -> None:
-        self.told.append((self.now, DialAgain()))
+        self.told.append((self.now, DIAL_AGAIN))
 
     def network_changed(self) -> None:
         """Noted by ``renew``, which is called with it."""
@@ -119,7 +97,7 @@ class World:
         return self.since(begun)
 
     def words(self) -> list[str]:
-        return [effect.words for _, effect in self.told if isinstance(effect, Explain)]
+        return [effect[1] for _, effect in self.told if effect[0] == "say"]
 
 
 def test_a_long_line_has_longer_to_answer() -> None:
@@ -127,8 +105,8 @@ def test_a_long_line_has_longer_to_answer() -> None:
     world.run(10)
     world.links[A] = Line(A, 9, 100, 0, "192.168.1.2", rtt_s=3.0)
     world.heard.remove(A)
-    assert world.run(12) == [Ask(A)]
-    assert Doubt(A) in world.run(10)
+    assert world.run(12) == [ask(A)]
+    assert ("doubt", A) in world.run(10)
 
 
 def test_who_moves_cuts_links_from_the_lost_address_and_asks_the_others() -> None:
@@ -136,12 +114,12 @@ def test_who_moves_cuts_links_from_the_lost_address_and_asks_the_others() -> Non
     world.link(C, "10.0.0.7")
     world.run(5)
     found = world.look(CABLE)
-    assert [e for e in found if isinstance(e, Cut)] == [
-        Cut(A, "its address of this machine is gone"),
-        Cut(B, "its address of this machine is gone"),
+    assert [e for e in found if e[0] == "cut"] == [
+        ("cut", A, "its address of this machine is gone"),
+        ("cut", B, "its address of this machine is gone"),
     ]
-    assert [e for e in found if isinstance(e, Ask)] == [Ask(C)]
-    assert found[-2:] == [DialAgain(), Renew()]
+    assert [e for e in found if e[0] == "ask"] == [ask(C)]
+    assert found[-2:] == [DIAL_AGAIN, RENEW]
     world.run(2)
     for peer in (A, B):
         world.link(peer, "10.0.0.7")
@@ -156,7 +134,7 @@ def test_who_moves_cuts_links_from_the_lost_address_and_asks_the_others() -> Non
 def test_an_address_that_comes_and_harms_nobody_is_not_worth_a_word() -> None:
     world = World(A, B)
     more = Surroundings(HOME.hosts | {"172.17.0.1"}, HOME.routers)
-    assert Ask(A) in world.look(more)
+    assert ask(A) in world.look(more)
     world.run(30)
     assert world.words() == []
     assert world.look(more) == []
@@ -167,11 +145,11 @@ def test_a_router_with_a_new_address_is_noticed_by_silence() -> None:
     world.run(10)
     world.heard.clear()
     began = world.now
-    found = world.run(30, lambda effect: isinstance(effect, DialAgain))
-    assert {e.peer for e in found if isinstance(e, Doubt)} == {A, B, C}
+    found = world.run(30, lambda effect: effect == DIAL_AGAIN)
+    assert {e[1] for e in found if e[0] == "doubt"} == {A, B, C}
     world.link(A)
     found = world.run(1)
-    assert found == [DialAgain(), Renew()]
+    assert found == [DIAL_AGAIN, RENEW]
     world.link(B)
     world.link(C)
     world.run(1)
@@ -184,13 +162,13 @@ def test_links_lost_at_once_tell_of_us_and_one_link_of_its_peer() -> None:
     world = World(A, B, C)
     world.run(5)
     del world.links[A]
-    assert not [e for e in world.run(12) if isinstance(e, Ask)]
+    assert not [e for e in world.run(12) if e[0] == "ask"]
     del world.links[B], world.links[C]
     world.run(2)
     assert world.machine.words(world.now).startswith(f"{SILENT_WORDS}; dialling 2 again")
     for peer in (B, C):
         world.link(peer)
-    assert Renew() in world.run(2)
+    assert RENEW in world.run(2)
 
 
 def test_links_that_broke_and_came_back_between_two_looks_are_told() -> None:
@@ -199,7 +177,7 @@ def test_links_that_broke_and_came_back_between_two_looks_are_told() -> None:
     world.run(10)
     for peer in (A, B, C):
         world.link(peer)
-    assert Renew() in world.run(2)
+    assert RENEW in world.run(2)
     (words,) = world.words()
     assert words.startswith(f"{SILENT_WORDS}; linked again with 3 of 3 after ")
 
@@ -235,7 +213,7 @@ def test_a_busy_moment_of_ours_proves_no_silence() -> None:
     for _ in range(5):
         world.now += LOST_S - 2
         found = world.tick()
-        assert not [effect for effect in found if not isinstance(effect, Ask)]
+        assert not [effect for effect in found if effect[0] != "ask"]
 
 
 def test_who_is_alone_dials_again_and_again_but_ever_more_rarely() -> None:
@@ -243,14 +221,14 @@ def test_who_is_alone_dials_again_and_again_but_ever_more_rarely() -> None:
     world.look(CABLE)
     began = world.now
     world.run(600)
-    at = [when - began for when, effect in world.told if isinstance(effect, DialAgain)]
+    at = [when - began for when, effect in world.told if effect == DIAL_AGAIN]
     assert at[0] == 0.0
     assert HEARD_S <= at[1] <= HEARD_S + LOOK_S
     pauses = [later - earlier for earlier, later in pairwise(at)]
     assert pauses == sorted(pauses)
     assert 60 <= pauses[-1] <= 61
     world.link(A, "10.0.0.7")
-    assert Renew() in world.run(2)
+    assert RENEW in world.run(2)
 
 
 def test_a_change_ends_without_those_who_do_not_come_back() -> None:

@@ -90,21 +90,6 @@ async def test_what_cannot_be_reached(networks: Networks) -> None:
                 await a.connect(f"/dns4/{name}/tcp/1/p2p/{stranger}")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "x" * 10_000,
-        "/ip4/127.0.0.1/tcp/80",
-        "/ip4/127.0.0.1/tcp/80/p2p/12D3KooW",
-        "/ip4/127.0.0.1/tcp/0/p2p/12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5",
-    ],
-)
-def test_addresses_that_are_not_dialled(text: str) -> None:
-    with pytest.raises(AddressError):
-        parse_destination(text)
-
-
 # --- flow ------------------------------------------------------------------------------------
 
 
