@@ -59,10 +59,8 @@ class Connection:
         proved: the encrypted connection, and the proven identity of the other end.
         stream: what carries it.
         dialled: whether we dialled.
-        ip: address of the other end, a number; empty behind a relay.
         inbound: the record of an inbound connection at the limiter.
         called: where we dialled it; its host, or that of its relay, is a number.
-        relay: the peer that passes the connection on; None: it is direct.
         punched: whether both sides dialled at once; then the one that began Noise has "dialled".
     """
 
@@ -72,26 +70,19 @@ class Connection:
         stream: ByteStream,
         *,
         dialled: bool,
-        ip: str,
         inbound: InboundConnection | None = None,
         called: Destination | None = None,
-        relay: PeerId | None = None,
         punched: bool = False,
     ) -> None:
-        self.peer = proved.peer
-        self.dialled = dialled
-        self.called = called
-        self.relay = relay
+        self.peer, self.dialled, self.called, self.punched = proved.peer, dialled, called, punched
+        self._inbound, way = inbound, inbound or called
+        self.relay = None if way is None else way.relay
+        """The peer that passes the connection on; None: it is direct."""
         self.host_by_relay = stream.host_by_relay
-        """Where the relay says that it sees the other end; empty: nowhere."""
-        self.punched = punched
-        self.ports, self.own_host = stream.ports, stream.own_host
+        self.ip, self.own_host, self.ports = stream.remote_host, stream.own_host, stream.ports
         """See `ByteStream`."""
         self.number = next(_numbers)
         """Another one for each connection of this process."""
-        self.ip = ip
-        """The address of the other end."""
-        self._inbound = inbound
         self.session = YamuxSession(proved.channel, dialler=dialled)
         self._channel, self._early = proved.channel, proved.early
         self._scope = trio.CancelScope()
@@ -268,10 +259,7 @@ class Host:
                 raise TurnedAway(f"{target}: {error}") from error
             except HandshakeFailed as error:
                 raise DialError(f"{target}: {error}") from error
-            ip = "" if numeric.relay is not None else stream.remote_host or numeric.host
-            connection = Connection(
-                proved, stream, dialled=True, ip=ip, called=numeric, relay=numeric.relay
-            )
+            connection = Connection(proved, stream, dialled=True, called=numeric)
             task_status.started(connection)
             await self._dialled(connection)
 
@@ -322,7 +310,7 @@ class Host:
                 raise DialError(f"{target}: {error or 'nobody came in time'}") from error
             if proved.peer != target.peer:
                 raise DialError(f"{target}: somebody else came")
-            connection = Connection(proved, stream, dialled=first, ip=target.host, punched=True)
+            connection = Connection(proved, stream, dialled=first, punched=True)
             task_status.started()
             await self._dialled(connection)
 
@@ -369,31 +357,19 @@ class Host:
     async def _receive(
         self, stream: ByteStream, inbound: InboundConnection, asker: PeerId | None
     ) -> None:
-        connection = await self._authenticate(stream, inbound)
-        if connection is not None and asker not in (None, connection.peer):
-            self.refused["circuit-identity"] += 1  # the relay lies, or its client does
-            return
-        if connection is not None:
-            wait_s = self.limiter.recognise(inbound, connection.peer, trio.current_time())
-            await trio.sleep(wait_s)
-            inbound.evict = partial(connection.close, "made room for another")
-            await self._guarded(connection)
-
-    async def _authenticate(
-        self, stream: ByteStream, inbound: InboundConnection
-    ) -> Connection | None:
         try:
             with trio.fail_after(self._limits.handshake_s):
                 proved = await handshake(stream, self._identity, None)
         except trio.TooSlowError:
-            self.refused["handshake-slow"] += 1
-            return None
-        except HandshakeFailed:
-            self.refused["handshake-failed"] += 1
-            return None
-        return Connection(
-            proved, stream, dialled=False, ip=inbound.ip, inbound=inbound, relay=inbound.relay
-        )
+            raise Refusal("handshake-slow") from None
+        except HandshakeFailed as error:
+            raise Refusal("handshake-failed") from error
+        if asker not in (None, proved.peer):
+            raise Refusal("circuit-identity")  # the relay lies, or its client does
+        await trio.sleep(self.limiter.recognise(inbound, proved.peer, trio.current_time()))
+        connection = Connection(proved, stream, dialled=False, inbound=inbound)
+        inbound.evict = partial(connection.close, "made room for another")
+        await self._guarded(connection)
 
     async def _guarded(self, connection: Connection) -> None:
         """Run a connection; an error in its handler ends only this connection."""
