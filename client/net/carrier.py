@@ -73,11 +73,8 @@ def outgoing(message: Message, payload: bytes) -> Outgoing:
     return Outgoing(tuple(buffers), sum(len(buffer) for buffer in buffers))
 
 
-@dataclass(frozen=True)
-class Refused:
-    """A header that broke a rule, where the stream can still be read on."""
-
-    error: RemoteProtocolError
+Header = Message | RemoteProtocolError
+"""A message; or the rule that its header broke, where the stream can still be read on."""
 
 
 @dataclass(frozen=True)
@@ -261,21 +258,19 @@ class Carrier:
                     await self._take(frame)
         decoder.receive_eof()
 
-    def _limit_of(self, header: Message | Refused) -> int:
-        limit = 0 if isinstance(header, Refused) else header.route.payload_limit
+    def _limit_of(self, header: Header) -> int:
+        limit = 0 if isinstance(header, RemoteProtocolError) else header.route.payload_limit
         return min(limit, self._unfinished.payload_limit)
 
     def _evict(self) -> None:
         self._hooks.refused(RemoteProtocolError("unfinished-frames", penalty=0))
         self.connection.close("unfinished-frames")
 
-    async def _take(self, frame: Frame[Message | Refused]) -> None:
-        match frame.header:
-            case Refused(error):
-                self._hooks.refused(error)
-                return
-            case message:
-                await self._hooks.deliver(message, frame.payload)
+    async def _take(self, frame: Frame[Header]) -> None:
+        if isinstance(frame.header, RemoteProtocolError):
+            self._hooks.refused(frame.header)
+            return
+        await self._hooks.deliver(frame.header, frame.payload)
         self.frames_in += 1
 
     async def _write_lane(self, name: str) -> None:
@@ -340,11 +335,11 @@ class Carrier:
             self.connection.session.ping()
 
 
-def _parse(name: str, header: bytes) -> Message | Refused:
+def _parse(name: str, header: bytes) -> Header:
     try:
         message = decode_message(header)
     except RemoteProtocolError as error:
-        return Refused(error)
+        return error
     if message.route.lane != name:
-        return Refused(RemoteProtocolError("wrong-lane", type(message).__name__, penalty=20))
+        return RemoteProtocolError("wrong-lane", type(message).__name__, penalty=20)
     return message

@@ -428,7 +428,7 @@ class Libp2pNetwork:
         """Replace the set of known members; all others share the small budget of strangers."""
         before, self._members = self._members, frozenset(peers)
         for peer in self._members - before:
-            self.passing.admitted(peer)
+            self.passing.machine.admitted(peer)
 
     def trust(self, proven: Collection[PeerId] | None, guests: int) -> None:
         """Replace the set of peers that work has proven. All others, members or not, share so many

@@ -14,6 +14,7 @@ of the client is told the end of the old one first.
 from __future__ import annotations
 
 import math
+from operator import attrgetter
 
 import trio
 
@@ -38,7 +39,7 @@ class Link:
         self._own = own
         self.peer = peer
         self.before = before
-        self.queues = {name: ByteQueue[Outgoing](_size) for name in LANES}
+        self.queues = {name: ByteQueue[Outgoing](attrgetter("size_bytes")) for name in LANES}
         self._carriers: list[Carrier] = []
         self._active: Carrier | None = None
         self._up_at = 0.0
@@ -190,7 +191,3 @@ class Link:
 
 def _way(connection: Connection) -> tuple[bool, bool]:
     return connection.dialled, connection.relay is None
-
-
-def _size(frame: Outgoing) -> int:
-    return frame.size_bytes

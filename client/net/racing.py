@@ -11,7 +11,7 @@ State of a race: the attempts under way, what became of others, and whether one 
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from itertools import chain, zip_longest
-from typing import Final, TypeVar
+from typing import Final
 
 import trio
 
@@ -28,7 +28,6 @@ from protocol.hosts import is_global, machine_of, number_of
 
 HEAD_START_S: Final = 0.25
 """Connection Attempt Delay (RFC 8305, section 5)."""
-T = TypeVar("T")
 
 
 Attempt = Callable[[Destination, Callable[[], None]], Awaitable[None]]
@@ -109,7 +108,8 @@ def in_order(targets: Iterable[Destination], own: Collection[str]) -> list[Desti
     far = [target for target in targets if _is_public(target.host)]
     six = [target for target in far if target.kind in ("ip6", "dns6")]
     four = [target for target in far if target not in six]
-    turns = _in_turns(six, four)
+    pairs = chain.from_iterable(zip_longest(six, four))
+    turns = [target for target in pairs if target is not None]
     ours = {machine_of(host) for host in own if is_global(host)}
     together = any(number_of(t.host) and machine_of(t.host) in ours for t in far)
     return near + turns if together or not far else turns + near
@@ -117,8 +117,3 @@ def in_order(targets: Iterable[Destination], own: Collection[str]) -> list[Desti
 
 def _is_public(host: str) -> bool:
     return number_of(host) is None or is_global(host)
-
-
-def _in_turns(first: list[T], second: list[T]) -> list[T]:
-    turns = chain.from_iterable(zip_longest(first, second))
-    return [item for item in turns if item is not None]

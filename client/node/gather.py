@@ -14,7 +14,7 @@ import nacl.utils
 import trio
 
 from client.errors import ExitCode, UserError
-from client.events import Event, EventLog
+from client.events import EventLog
 from client.net.libp2p_network import Libp2pNetwork, open_network
 from client.net.network import NetEvent
 from client.train.engine import Engine
@@ -95,7 +95,7 @@ def _engine(
     nursery: trio.Nursery,
     lend: Lend,
 ) -> Engine:
-    engine = Engine(network, signer, swarm, EventSink(EventLog(), _ignore), nursery)
+    engine = Engine(network, signer, swarm, EventSink(EventLog(), _drop), nursery)
     if swarm.manifest.policy.private:
         kept = lend(swarm, signer.peer)
         register = Register(signer, swarm.manifest.founder, swarm.swarm, kept)
@@ -177,8 +177,4 @@ async def _copy_tokenizer(engine: Engine, out_dir: Path, say: Progress) -> None:
 
 
 def _drop(_: object) -> None:
-    """An observer keeps nothing; what it misses for being refused, it says itself."""
-
-
-def _ignore(event: Event) -> None:
-    """An observer reports only its downloads to its user."""
+    """An observer keeps nothing, and reports its downloads alone and what it is refused for."""

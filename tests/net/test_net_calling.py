@@ -45,6 +45,7 @@ def calls(*own: str) -> Calls:
     [
         ("127.0.0.1", "127.0.0.77", "10.0.0.1"),
         ("10.0.0.1", "10.0.0.77", "192.168.0.1"),
+        ("10.1.2.3", "10.200.7.7", "172.16.2.3"),  # their network may be larger than a /16
         ("172.20.0.1", "172.20.0.77", "10.0.0.1"),
         ("192.168.1.1", "192.168.1.77", "10.0.0.1"),
         ("169.254.169.254", "169.254.169.77", "10.0.0.1"),
@@ -66,14 +67,6 @@ def test_private_ranges_are_called_where_we_have_met_somebody(
     assert not some.may_call(at(P, elsewhere, 4001), 0.0)
 
 
-def test_a_private_range_is_met_as_a_whole() -> None:
-    """Whoever was met in 10.0.0.0/8 is in our network, which may be larger than a /16."""
-    some = calls()
-    some.met(Q, "10.200.7.7")
-    assert some.may_call(at(P, "10.1.2.3", 4001), 0.0)
-    assert not some.may_call(at(P, "172.16.2.3", 4001), 0.0)
-
-
 @pytest.mark.parametrize("ip6", [True, False])
 def test_few_unproven_addresses_of_one_machine_are_called_in_a_minute(ip6: bool) -> None:
     """All of an IPv6 network is one."""
@@ -81,14 +74,6 @@ def test_few_unproven_addresses_of_one_machine_are_called_in_a_minute(ip6: bool)
     places = [at(P, f"2a11::{n:x}", 4001) if ip6 else at(P, FAR, n) for n in range(1, 1001)]
     assert sum(some.may_call(one, now=n % 50) for n, one in enumerate(places[:-1])) == HOST_CALLS
     assert some.may_call(places[-1], UNPROVEN_S + 50)
-
-
-def test_a_peer_that_was_met_is_called_at_another_address_of_its_ip6_network() -> None:
-    some = calls()
-    some.met(Q, "2a11:0:0:2::1")  # and advertises another address of its network
-    assert some.may_call(at(Q, "2a11:0:0:2::9", 4001), 50.0)
-    assert not some.may_call(at(Q, "2a11:0:0:2::9", 4001), 51.0)
-    assert some.may_call(at(Q, "2a11:0:0:2::9", 4001), 56.0)
 
 
 NOBODYS = ("0.0.0.0", "224.0.0.1", "255.255.255.255", "240.0.0.1")
@@ -131,13 +116,15 @@ def test_all_unproven_addresses_share_a_budget_and_proven_ones_do_not(form: str)
     assert not some.may_call(at(P, FAR, 4001), 60.0)  # another name for the same place
 
 
-def test_a_peer_that_was_linked_from_there_is_called_again_soon() -> None:
+@pytest.mark.parametrize(("met", "ip"), [(FAR, FAR), ("2a11:0:0:2::1", "2a11:0:0:2::9")])
+def test_a_peer_that_was_linked_from_there_is_called_again_soon(met: str, ip: str) -> None:
+    """A machine has all of its IPv6 network."""
     some = calls()
-    some.met(P, FAR)
-    assert some.may_call(at(P, FAR, 4001), 0.0)
-    assert not some.may_call(at(P, FAR, 4001), 1.0)
-    assert some.may_call(at(P, FAR, 4001), 6.0)
-    assert not some.may_call(at(Q, FAR, 4001), 30.0)
+    some.met(P, met)
+    assert some.may_call(at(P, ip, 4001), 0.0)
+    assert not some.may_call(at(P, ip, 4001), 1.0)
+    assert some.may_call(at(P, ip, 4001), 6.0)
+    assert not some.may_call(at(Q, ip, 4001), 30.0)
 
 
 @pytest.mark.parametrize("ip", [FAR, "10.0.0.1"])

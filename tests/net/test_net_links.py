@@ -3,7 +3,6 @@
 from typing import Any
 from unittest.mock import Mock
 
-import pytest
 import trio
 
 from client.net.carrier import Outgoing, outgoing
@@ -39,43 +38,6 @@ def up(*carriers: Any, **ends: PeerId) -> Link:
     return made
 
 
-async def test_it_is_up_once_a_connection_is_ready() -> None:
-    made, one = link(), carrier(dialled=True, ready=False)
-    made.attach(one)
-    assert not made.settle()
-    assert not made.works
-    one.ready = True
-    assert made.settle()
-    assert not made.settle(), "once"
-    assert made.works
-    assert made.connection is one.connection
-    one.begin.assert_called_once_with(())
-    one.live = False
-    assert not made.works
-
-
-@pytest.mark.parametrize(("own", "peer", "ours"), [(SMALL, LARGE, True), (LARGE, SMALL, False)])
-async def test_of_two_dials_that_cross_that_of_the_smaller_id_takes_the_frames(
-    own: PeerId, peer: PeerId, ours: bool
-) -> None:
-    dialled, accepted = carrier(dialled=True), carrier(dialled=False)
-    made = up(dialled, accepted, own=own, peer=peer)
-    best, other = (dialled, accepted) if ours else (accepted, dialled)
-    assert made.connection is best.connection
-    other.retire.assert_called_once()
-    assert not best.retire.called
-    best.begin.assert_called_once_with((other.connection.ended,))
-    assert made.carriers == (dialled, accepted)
-
-
-async def test_a_direct_connection_takes_over_from_a_relayed_one() -> None:
-    relayed, direct = carrier(dialled=True, relay="r"), carrier(dialled=False)
-    made = up(relayed)
-    made.attach(direct)
-    assert not made.settle()
-    assert made.connection is direct.connection
-
-
 async def test_a_second_dial_the_same_way_gives_the_first_one_up() -> None:
     first, relayed, again = (carrier(dialled=True, relay=r) for r in (None, "r", None))
     made = up(first)
@@ -94,16 +56,6 @@ class TestANewConnection:
         assert made.is_over_for(carrier(dialled=False).connection), "it has none"
         made.attach(one)
         assert not made.is_over_for(carrier(dialled=False).connection)
-
-    async def test_of_a_peer_that_does_not_answer(self) -> None:
-        one = carrier(dialled=True)
-        made = up(one)
-        assert not made.in_doubt
-        made.doubt()
-        assert made.in_doubt
-        assert made.is_over_for(carrier(dialled=False).connection)
-        one.connection.bytes_in += 1
-        assert not made.in_doubt, "it was heard since"
 
     async def test_the_same_way_as_before_the_peer_has_begun_anew(self) -> None:
         made = up(carrier(dialled=False))
@@ -160,18 +112,3 @@ async def test_its_end_ends_all_connections_and_the_next_one_waits_for_what_is_t
     before = trio.Event()
     silent = Link(SMALL, LARGE, before)
     assert silent.give_way().before is before, "nobody was told that it was there"
-
-
-async def test_it_is_finished_once_all_is_written(autojump_clock: trio.testing.MockClock) -> None:
-    one = carrier(dialled=True)
-    made = up(one)
-    made.queues["control"].append(frame())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(made.finish, "bye")
-        await trio.sleep(1)
-        assert not one.retire.called
-        made.queues["control"].receive_nowait()
-        made.sent.unpark_all()
-        await trio.sleep(1)
-        one.retire.assert_called_once_with("bye")
-        made.detach(one)

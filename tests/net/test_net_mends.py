@@ -22,7 +22,7 @@ from client.net.host import Connection
 from client.net.libp2p_patches import NOT_RUN, GuardedStream
 from client.net.relay.exchange import negotiable
 from client.net.yamux import YamuxStream
-from tests.support.loopback import Hosts, dialled
+from tests.support.loopback import Hosts
 
 # isort: split
 # After mends, which imports the library quietly.
@@ -163,18 +163,3 @@ async def test_a_stock_host_dials_us_and_data_goes_both_ways(hosts: Hosts) -> No
             while len(received) < len(PAYLOAD):
                 received += await stream.read(65536)
         assert received == PAYLOAD
-
-
-async def test_a_host_that_offers_only_plaintext_is_not_spoken_to(hosts: Hosts) -> None:
-    from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
-
-    pair = create_new_key_pair(os.urandom(32))
-    stock = libp2p.new_host(
-        key_pair=pair, sec_opt={PLAINTEXT_PROTOCOL_ID: InsecureTransport(pair, peerstore=None)}
-    )
-    async with hosts() as ours, stock.run([multiaddr.Multiaddr("/ip4/127.0.0.1/tcp/0")]):
-        with pytest.raises(Exception, match="/noise was refused"):
-            await dialled(ours, str(stock.get_addrs()[0]))
-        with pytest.raises(Exception, match=r"(?i)fail|unable|dial"):
-            await stock.connect(info_from_p2p_addr(multiaddr.Multiaddr(ours.addresses[0])))
-        assert ours.refused["handshake-failed"] >= 1

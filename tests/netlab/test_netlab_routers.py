@@ -8,7 +8,7 @@ import pytest
 
 from tests.netlab.inside import inside
 from tests.netlab.internet import Internet, Place, why_not
-from tests.netlab.routers import IPv6, Router
+from tests.netlab.routers import Router
 
 reason = why_not()
 pytestmark = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
@@ -17,8 +17,6 @@ PORT = 4001
 PATIENCE_S = 20.0
 SILENCE_S = 1.5
 """How long nobody answers before we say that packets are dropped: an answer takes no time here."""
-OPEN = Place(ipv6=IPv6.OPEN)
-"""Hosts one and two are public, as is ``three``, which the home never writes to."""
 LETS_IN = {
     Router.FULL_CONE: ("in", "in", "in"),
     Router.ADDRESS_RESTRICTED: ("in", "silence", "in"),
@@ -29,8 +27,8 @@ LETS_IN = {
 """What a fresh port of host one, of host three and of two meet at the port that one saw."""
 
 
-def _socket(family: socket.AddressFamily = socket.AF_INET) -> socket.socket:
-    made = socket.socket(family, socket.SOCK_STREAM)
+def _socket() -> socket.socket:
+    made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     made.settimeout(PATIENCE_S)
@@ -38,7 +36,7 @@ def _socket(family: socket.AddressFamily = socket.AF_INET) -> socket.socket:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    made = _socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    made = _socket()
     made.bind((host, port))
     return made
 
@@ -52,7 +50,7 @@ def _listening(host: str, port: int) -> socket.socket:
 @contextmanager
 def _left(net: Internet, host: str, to: dict[str, str]) -> Iterator[dict[str, tuple[str, int]]]:
     """Connect from a host's ``PORT`` to public hosts; what each of these sees, by name."""
-    own = net.address6(host) if ":" in next(iter(to.values())) else net.address(host)
+    own = net.address(host)
     with ExitStack() as stack:
         seen = {}
         stack.enter_context(inside(net, host, lambda: _listening(own, PORT)))
@@ -68,8 +66,7 @@ def _left(net: Internet, host: str, to: dict[str, str]) -> Iterator[dict[str, tu
 
 def _meets(net: Internet, host: str, target: tuple[str, int]) -> str:
     """What a fresh port of a host meets: ``in``, ``refused`` or ``silence``."""
-    family = socket.AF_INET6 if ":" in target[0] else socket.AF_INET
-    with inside(net, host, lambda: _socket(family)) as dialler:
+    with inside(net, host, _socket) as dialler:
         dialler.settimeout(SILENCE_S)
         try:
             dialler.connect(target)
@@ -82,7 +79,7 @@ def _meets(net: Internet, host: str, target: tuple[str, int]) -> str:
 
 @pytest.mark.parametrize("kind", Router)
 def test_a_router_maps_and_filters_as_its_kind_says(kind: Router) -> None:
-    places = {"home": Place(kind), "one": OPEN, "two": OPEN, "three": OPEN}
+    places = {"home": Place(kind), "one": Place(), "two": Place(), "three": Place()}
     with Internet(places) as net:
         to = {name: net.public(name) for name in ("one", "two")}
         with _left(net, "home", to) as seen:
@@ -91,25 +88,3 @@ def test_a_router_maps_and_filters_as_its_kind_says(kind: Router) -> None:
             assert same_port == (kind is not Router.SYMMETRIC)
             met = tuple(_meets(net, name, seen["one"]) for name in ("one", "three", "two"))
             assert met == LETS_IN[kind]
-
-
-@pytest.mark.parametrize(("outer", "same"), [(Router.PORT_RESTRICTED, 1), (Router.SYMMETRIC, 2)])
-def test_a_providers_router_decides_what_the_world_sees(outer: Router, same: int) -> None:
-    home = Place(Router.FULL_CONE, carrier=outer)
-    with Internet({"home": home, "one": OPEN, "two": OPEN}) as net:
-        to = {name: net.public(name) for name in ("one", "two")}
-        with _left(net, "home", to) as seen:
-            assert {address for address, _ in seen.values()} == {net.public("home")}
-            assert len({port for _, port in seen.values()}) == same
-            assert _meets(net, "two", seen["one"]) == "silence"
-
-
-def test_ipv6_passes_a_firewall_from_inside_only() -> None:
-    places = {"home": Place(Router.SYMMETRIC, ipv6=IPv6.FILTERED), "one": OPEN,
-              "bare": Place(Router.SYMMETRIC, ipv6=IPv6.OPEN)}  # fmt: skip
-    with Internet(places) as net:
-        with _left(net, "home", {"one": net.address6("one")}) as seen:
-            assert seen["one"] == (net.address6("home"), PORT)
-            assert _meets(net, "one", seen["one"]) == "silence"
-        with _left(net, "bare", {"one": net.address6("one")}) as seen:
-            assert _meets(net, "one", seen["one"]) == "in"

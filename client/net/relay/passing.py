@@ -96,10 +96,6 @@ class PassingOn:
         else:
             self.machine.drain(drain_s, trio.current_time())
 
-    def admitted(self, peer: PeerId) -> None:
-        """A peer has become a member."""
-        self.machine.admitted(peer)
-
     async def serve(
         self, connection: Connection, stream: YamuxStream, message: Reserve | Connect | WhereIs
     ) -> None:
