@@ -45,8 +45,6 @@ proven anybody may be about to work."""
 class HostLimits:
     """Bounds on the live connections, and on the time each may take to be established.
 
-    On loopback the limits per IP do not apply: many volunteers on one machine are legitimate.
-
     Attributes:
         connections: of members, and those that we dialled.
         connections_per_ip, strangers_per_ip: of one machine (``protocol.hosts``).

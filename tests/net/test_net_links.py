@@ -26,12 +26,8 @@ def frame() -> Outgoing:
     return outgoing(MESSAGE, b"")
 
 
-def link(own: PeerId = SMALL, peer: PeerId = LARGE) -> Link:
-    return Link(own, peer, None)
-
-
-def up(*carriers: Any, **ends: PeerId) -> Link:
-    made = link(**ends)
+def up(*carriers: Any) -> Link:
+    made = Link(SMALL, LARGE, None)
     for one in carriers:
         made.attach(one)
     assert made.settle()
@@ -52,7 +48,7 @@ class TestANewConnection:
     """Does it show that the link is over?"""
 
     async def test_of_a_link_that_is_not_up(self) -> None:
-        made, one = link(), carrier(dialled=True, ready=False)
+        made, one = Link(SMALL, LARGE, None), carrier(dialled=True, ready=False)
         assert made.is_over_for(carrier(dialled=False).connection), "it has none"
         made.attach(one)
         assert not made.is_over_for(carrier(dialled=False).connection)

@@ -38,6 +38,7 @@ STALL_S: Final = 30.0
 class _Request:
     """One request and, if that leads to a circuit, its two streams."""
 
+    number: int
     stream: YamuxStream
     scope: trio.CancelScope
     lasts: bool = False
@@ -45,12 +46,8 @@ class _Request:
     target: YamuxStream | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Sender:
-    """Whose share the bytes of one direction come out of."""
-
-    peer: PeerId
-    prefix: str
+Sender = tuple[PeerId, str]
+"""Whose share the bytes of one direction come out of, and its prefix."""
 
 
 class PassingOn:
@@ -101,23 +98,19 @@ class PassingOn:
     ) -> None:
         """Answer a request that came on a stream, and carry the circuit that it leads to."""
         with trio.CancelScope() as scope:
-            number, request = next(self._numbers), _Request(stream, scope)
-            self._requests[number] = request
+            request = _Request(next(self._numbers), stream, scope)
+            self._requests[request.number] = request
             try:
-                await self._serve(number, request, connection, message)
+                await self._serve(request, connection, message)
             except NetworkError:
                 pass  # the asker has ended its stream
             finally:
-                self._forget(number, request)
+                self._forget(request)
 
     async def _serve(
-        self,
-        number: int,
-        request: _Request,
-        connection: Connection,
-        message: Reserve | Connect | WhereIs,
+        self, request: _Request, connection: Connection, message: Reserve | Connect | WhereIs
     ) -> None:
-        peer = connection.peer
+        peer, number = connection.peer, request.number
         member, relayed = self._links.is_member(peer), connection.relay is not None
         asked = Asked(number, peer, message, member, relayed, _prefix(connection))
         answer, blame = self.machine.asked(asked, trio.current_time())
@@ -142,10 +135,9 @@ class PassingOn:
         target = PeerId(message.target)
         there, back = request.target, request.stream
         async with trio.open_nursery() as nursery:
-            near = _Sender(peer, _prefix(connection))
-            far = _Sender(target, _prefix(self._links.direct(target)))
-            nursery.start_soon(self._carry, request, number, back, there, near)
-            nursery.start_soon(self._carry, request, number, there, back, far)
+            near, far = _prefix(connection), _prefix(self._links.direct(target))
+            nursery.start_soon(self._carry, request, back, there, (peer, near))
+            nursery.start_soon(self._carry, request, there, back, (target, far))
 
     async def _hold(self, stream: YamuxStream, peer: PeerId) -> None:
         """Wait until a reservation ends: with its stream, or some time after its holder was a
@@ -167,11 +159,11 @@ class PassingOn:
         return "" if connection is None else connection.ip
 
     async def _carry(
-        self, request: _Request, number: int, source: YamuxStream, to: YamuxStream, sender: _Sender
+        self, request: _Request, source: YamuxStream, to: YamuxStream, sender: Sender
     ) -> None:
         """Pass on one direction; its failure ends the circuit, and nothing else."""
         try:
-            await self._pass_on(number, source, to, sender)
+            await self._pass_on(request.number, source, to, sender)
         except NetworkError:  # of either link, which ends by itself
             request.scope.cancel()
         except trio.TooSlowError:
@@ -179,7 +171,7 @@ class PassingOn:
             request.scope.cancel()
 
     async def _pass_on(
-        self, number: int, source: YamuxStream, to: YamuxStream, sender: _Sender
+        self, number: int, source: YamuxStream, to: YamuxStream, sender: Sender
     ) -> None:
         """Pass on what one side sends until it sends no more."""
         holding = Holding(self._room, trio.current_time())
@@ -196,9 +188,10 @@ class PassingOn:
         to.send_eof()
         self.machine.half_closed(number, trio.current_time())
 
-    async def _turn(self, sender: _Sender, size_bytes: int) -> None:
+    async def _turn(self, sender: Sender, size_bytes: int) -> None:
         """Wait until the sender's share allows for a piece."""
-        ticket = self._shares.ask(sender.peer, size_bytes, sender.prefix)
+        peer, prefix = sender
+        ticket = self._shares.ask(peer, size_bytes, prefix)
         turn = self._turns[ticket] = trio.Event()
         self._grant()
         if not turn.is_set():
@@ -231,13 +224,13 @@ class PassingOn:
                     request.scope.cancel()
             await trio.sleep(TICK_S)
 
-    def _forget(self, number: int, request: _Request) -> None:
-        del self._requests[number]
+    def _forget(self, request: _Request) -> None:
+        del self._requests[request.number]
         if request.lasts and not request.stream.done:
             request.stream.reset()
         if request.target is not None and not request.target.done:
             request.target.reset()
-        self.machine.ended(number)
+        self.machine.ended(request.number)
 
 
 def _prefix(connection: Connection | None) -> str:
