@@ -50,6 +50,15 @@ class Crowd:
         self.limiter.leave(one)
 
 
+def stranger(ip: str = "127.0.0.1") -> InboundConnection:
+    return InboundConnection(ip, lambda: None)
+
+
+def unknown(**numbers: float) -> ConnectionLimiter:
+    """A limiter with these limits that knows no member."""
+    return ConnectionLimiter(HostLimits(**numbers), lambda peer: False)  # type: ignore[arg-type]
+
+
 def limits(**numbers: int) -> HostLimits:
     return HostLimits(arrivals_per_s=1e9, arrivals_burst=1e9, **numbers)
 
@@ -117,8 +126,8 @@ def test_limits_per_address_do_not_hold_on_loopback() -> None:
 
 
 def test_arrivals_wait_for_their_turn_or_are_refused() -> None:
-    limiter = ConnectionLimiter(HostLimits(arrivals_per_s=10, arrivals_burst=5), lambda peer: False)
-    inbound = [InboundConnection("127.0.0.1", lambda: None) for _ in range(200)]
+    limiter = unknown(arrivals_per_s=10, arrivals_burst=5)
+    inbound = [stranger() for _ in range(200)]
     waits = [limiter.arrive(one, 0.0) for one in inbound[:20]]
     assert waits[:5] == [0.0] * 5
     assert waits[19] == pytest.approx(1.5)
@@ -133,7 +142,7 @@ def test_arrivals_wait_for_their_turn_or_are_refused() -> None:
 def test_a_member_gets_its_link_at_once_however_many_strangers_want_one() -> None:
     slow = HostLimits(arrivals_per_s=1e9, arrivals_burst=1e9, links_per_s=4, links_burst=8)
     limiter = ConnectionLimiter(slow, lambda peer: peer == "member")
-    inbound = [InboundConnection("127.0.0.1", lambda: None) for _ in range(18)]
+    inbound = [stranger() for _ in range(18)]
     for one in inbound:
         limiter.arrive(one, 0.0)
     waits = [limiter.recognise(v, PeerId(f"s{n}"), 0.0) for n, v in enumerate(inbound[:16])]
@@ -149,7 +158,7 @@ def test_what_is_remembered_of_machines_is_bounded() -> None:
     limiter = ConnectionLimiter(FAST, lambda peer: False)
     for number in range(2 * MAX_TURNS):
         ip = f"10.{number // 256}.{number % 256}.1"
-        one = InboundConnection(ip, lambda: None)
+        one = stranger(ip)
         limiter.arrive(one, 0.0)
         limiter.leave(one)
         limiter.trust(None, 4, [ip], 0.0)
@@ -247,24 +256,22 @@ def test_who_is_one_too_many_once_others_are_proven_has_time_to_work() -> None:
 
 
 def test_one_machine_gets_few_handshakes_and_costs_others_none() -> None:
-    slow = HostLimits(arrivals_per_s=2, arrivals_burst=MACHINE_ARRIVALS.burst + 8)
-    limiter = ConnectionLimiter(slow, lambda peer: False)
+    limiter = unknown(arrivals_per_s=2, arrivals_burst=MACHINE_ARRIVALS.burst + 8)
     for number in range(int(MACHINE_ARRIVALS.burst) + 2):  # two of these wait for their turn
-        one = InboundConnection(f"2a11:0:0:1::{number:x}", lambda: None)
+        one = stranger(f"2a11:0:0:1::{number:x}")
         limiter.arrive(one, 0.0)
         limiter.leave(one)
     for number in range(100):
         with pytest.raises(Refusal, match="too-many-arrivals-from-one-ip"):
-            limiter.arrive(InboundConnection(f"2a11:0:0:1::{number:x}", lambda: None), 0.0)
-    assert limiter.arrive(InboundConnection("192.0.2.1", lambda: None), 0.0) == 0.0
+            limiter.arrive(stranger(f"2a11:0:0:1::{number:x}"), 0.0)
+    assert limiter.arrive(stranger("192.0.2.1"), 0.0) == 0.0
 
 
 def test_one_prefix_with_many_machines_leaves_handshakes_to_others() -> None:
-    slow = HostLimits(arrivals_per_s=2, arrivals_burst=64)
-    limiter = ConnectionLimiter(slow, lambda peer: False)
+    limiter = unknown(arrivals_per_s=2, arrivals_burst=64)
     refused, let_in = set[str](), 0
     for number in range(4000):
-        inbound = InboundConnection(f"2a11:0:0:{number:x}::1", lambda: None)
+        inbound = stranger(f"2a11:0:0:{number:x}::1")
         try:
             limiter.arrive(inbound, number / 100)
         except Refusal as refusal:
@@ -275,7 +282,7 @@ def test_one_prefix_with_many_machines_leaves_handshakes_to_others() -> None:
     assert refused == {"too-many-arrivals-from-one-prefix"}
     assert let_in <= 32 + 40 + 2
     assert len(limiter._turns) == let_in + 2, "who is refused displaces nobody"
-    assert limiter.arrive(InboundConnection("2a12::1", lambda: None), 40.0) == 0.0
+    assert limiter.arrive(stranger("2a12::1"), 40.0) == 0.0
 
 
 def test_a_machine_with_all_its_places_taken_costs_no_other_a_turn() -> None:
@@ -288,16 +295,15 @@ def test_a_machine_with_all_its_places_taken_costs_no_other_a_turn() -> None:
         with pytest.raises(Refusal, match="too-many-from-one-ip"):
             crowd.arrive(f"late-{number}", "198.51.100.1")
     for number in range(4):
-        one = InboundConnection(f"10.{number}.0.1", lambda: None)
+        one = stranger(f"10.{number}.0.1")
         assert crowd.limiter.arrive(one, 0.0) == 0.0
 
 
 def test_a_proven_members_machine_does_not_wait_behind_a_crowd() -> None:
-    slow = HostLimits(arrivals_per_s=2, arrivals_burst=4, connections_per_ip=100)
-    limiter = ConnectionLimiter(slow, lambda peer: False)
+    limiter = unknown(arrivals_per_s=2, arrivals_burst=4, connections_per_ip=100)
     limiter.trust(frozenset(PROVEN), 4, ["192.0.2.1"], 0.0)
     for number in range(8):  # four of these wait for their turn
-        limiter.arrive(InboundConnection(f"10.0.{number}.1", lambda: None), 0.0)
+        limiter.arrive(stranger(f"10.0.{number}.1"), 0.0)
     with pytest.raises(Refusal, match="too-many-arrivals"):
-        limiter.arrive(InboundConnection("10.0.9.1", lambda: None), 0.0)
-    assert limiter.arrive(InboundConnection("192.0.2.1", lambda: None), 0.0) == 0.0
+        limiter.arrive(stranger("10.0.9.1"), 0.0)
+    assert limiter.arrive(stranger("192.0.2.1"), 0.0) == 0.0

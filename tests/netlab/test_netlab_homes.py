@@ -2,10 +2,7 @@
 
 import os
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,34 +12,12 @@ from client.net.libp2p_network import open_network
 from tests.netlab.inside import inside
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import IPv6, Router
+from tests.support.reaching_members import reaching_swarm
 from tests.support.scattered_swarm import PORT, scattered_swarm
 
 reason = why_not()
 pytestmark = pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}")
 OPEN = Place(ipv6=IPv6.OPEN)
-
-
-@contextmanager
-def _listening(net: Internet, host: str) -> Iterator[tuple[str, ...]]:
-    """The addresses of a network on all addresses of a host, in a thread that stays there."""
-    opened: list[tuple[str, ...]] = []
-    ready, stop = threading.Event(), threading.Event()
-
-    async def listen() -> None:
-        async with open_network(os.urandom(32), ("all", PORT)) as network:
-            opened.append(network.addresses)
-            ready.set()
-            while not stop.is_set():
-                await trio.sleep(0.02)
-
-    thread = threading.Thread(target=lambda: inside(net, host, lambda: trio.run(listen)))
-    thread.start()
-    try:
-        assert ready.wait(20)
-        yield opened[0]
-    finally:
-        stop.set()
-        thread.join()
 
 
 def _dial_s(net: Internet, host: str, *addresses: str) -> float:
@@ -60,8 +35,8 @@ def _dial_s(net: Internet, host: str, *addresses: str) -> float:
 
 def test_broken_ipv6_costs_a_quarter_of_a_second() -> None:
     home = Place(Router.PORT_RESTRICTED, ipv6=IPv6.BROKEN)
-    with Internet({"home": home, "one": OPEN}) as net, _listening(net, "one") as one:
-        four, six = one
+    with Internet({"home": home, "one": OPEN}) as net, reaching_swarm(net) as swarm:
+        four, six = swarm.start("one").addresses
         assert six.startswith(f"/ip6/{net.address6('one')}/tcp/{PORT}/")
         assert four.startswith(f"/ip4/{net.public('one')}/tcp/{PORT}/")
         assert _dial_s(net, "one", four) < 3.0
