@@ -3,14 +3,15 @@
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from client.lab.local_swarm import LocalSwarm, Member
+from client.control.snapshot import Snapshot
+from client.lab.local_swarm import LocalSwarm
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from protocol.address import Address
@@ -19,17 +20,15 @@ from protocol.invite import parse_swarm_file
 from tests.netlab.inside import inside
 from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import Router
-from tests.support import e2e_local
 from tests.support.cases import usual
 from tests.support.e2e_local import killed_at_the_end, volunteer
+from tests.support.scattered_swarm import PORT, ScatteredSwarm
 
 reason = why_not()
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(reason is not None, reason=f"no laboratory here: {reason}"),
 ]
-PORT = 4001
-PATIENCE_S = 180.0
 CANARY = b"the canary sings at 5:17"
 MODEL = ("--layers", "2", "--width", "32", "--heads", "2", "--context", "16", "--stages", "2")
 RUN = ("--microbatch", "2", "--microbatches", "4", "--no-measure")
@@ -38,59 +37,30 @@ ETH_P_ALL = 3
 
 @contextmanager
 def swarm_of(
-    net: Internet, folder: Path, founder: str, relays: tuple[str, ...], steps: int, *more: str
-) -> Iterator[LocalSwarm]:
-    """Found a swarm on a text that only its founder has, with relays as the members to call."""
+    net: Internet, folder: Path, founder: str, steps: int, *more: str
+) -> Iterator[ScatteredSwarm]:
+    """Found a swarm on a text that only its founder has, with a relay in the open to call."""
     book = folder / "book.txt"
     book.write_bytes(b"".join(b"%s %d\n" % (CANARY, number) for number in range(2000)))
     swarm = folder / "x.swarm"
     run = ("--steps", str(steps), "--name", "far", "--data", str(book), "--out", str(swarm), *more)
     volunteer(folder / founder, "create", *MODEL, *RUN, *run).check_returncode()
     book.unlink()  # the founder keeps a copy in its home, nobody else has one
-    peers = [Address("ip4", net.public(relay), PORT, identity(folder / relay)) for relay in relays]
-    swarm.write_text(str(replace(parse_swarm_file(swarm.read_text()), peers=tuple(peers))))
+    relay = ensure_identity(make_private(home_folders(folder / "open").data)).peer
+    peers = (Address("ip4", net.public("open"), PORT, relay),)
+    swarm.write_text(str(replace(parse_swarm_file(swarm.read_text()), peers=peers)))
     with killed_at_the_end(folder) as processes:
-        yield processes
+        yield ScatteredSwarm(processes, net.command, folder)
 
 
-def identity(home: Path) -> PeerId:
-    return ensure_identity(make_private(home_folders(home).data)).peer
+def start_relay(swarm: ScatteredSwarm) -> PeerId:
+    swarm.start("open", "--listen-port", str(PORT), "--relay", "20MB/s", relay_only=True)
+    return swarm.wait(lambda seen: seen["open"].state == "relaying", "it relays")["open"].peer
 
 
-def start(net: Internet, swarm: LocalSwarm, host: str, *, relay_only: bool = False) -> Member:
-    flags = ("--listen-port", str(PORT)) if relay_only else ("--threads", "1")
-    if relay_only:
-        flags = (*flags, "--relay", "20MB/s")
-    return swarm.start(host, flags, within=net.command(host), relay_only=relay_only)
-
-
-def wait_for(swarm: LocalSwarm, what: str, condition: Callable[[], bool]) -> None:
-    def look() -> bool | None:
-        with suppress(AttributeError):  # a member does not answer yet
-            return condition() or None
-        return None
-
-    e2e_local.wait_for(look, what, swarm.members, PATIENCE_S)
-
-
-def started_relay(net: Internet, swarm: LocalSwarm, host: str = "open") -> Member:
-    relay = start(net, swarm, host, relay_only=True)
-    wait_for(swarm, "the relay answers", lambda: relay.snapshot().state == "relaying")
-    return relay
-
-
-def goes_on(swarm: LocalSwarm, *members: Member) -> None:
-    before = members[0].snapshot().step
-    wait_for(swarm, "goes on", lambda: members[0].snapshot().step > before + 3)
-    for member in members:
-        assert member.snapshot().counters.doubled_microbatches == 0
-
-
-def relay_of(member: Member, other: Member) -> str:
+def relay_of(now: Snapshot, other: PeerId) -> str:
     """Return the peer through which a member is linked with another one."""
-    there = other.snapshot()
-    links = {one.peer: one for one in member.snapshot().peers}
-    link = links.get(there.peer)
+    link = {one.peer: one for one in now.peers}.get(other)
     return link.relay if link is not None and link.state == "connected" else "not linked"
 
 
@@ -137,19 +107,20 @@ def test_two_behind_routers_train_through_a_relay_that_sees_nothing(
     places = {"open": Place(), "a": Place(one), "b": Place(other)}
     with (
         Internet(places, rtt_ms=20) as net,
-        swarm_of(net, folder, "a", ("open",), steps=4) as swarm,
+        swarm_of(net, folder, "a", steps=4) as swarm,
         captured(net, "open") as packets,
     ):
-        relay = started_relay(net, swarm)
-        a, b = start(net, swarm, "a"), start(net, swarm, "b")
-        wait_for(swarm, "trained", lambda: all(m.snapshot().state == "done" for m in (a, b)))
-        for member, partner in ((a, b), (b, a)):
-            assert relay_of(member, partner) == relay.snapshot().peer
-            assert member.snapshot().relay.through == [relay.snapshot().peer]
-            assert member.snapshot().counters.doubled_microbatches == 0
-        assert relay.snapshot().relay.passed_bytes > 100_000
-        assert relay.snapshot().seats == []
-        maps = Path(f"/proc/{relay.process.pid}/maps").read_text()
+        relay = start_relay(swarm)
+        swarm.start("a")
+        swarm.start("b")
+        seen = swarm.wait(lambda seen: all(seen[m].state == "done" for m in "ab"), "trained")
+        for member, partner in ("ab", "ba"):
+            assert relay_of(seen[member], seen[partner].peer) == relay
+            assert seen[member].relay.through == [relay]
+            assert seen[member].counters.doubled_microbatches == 0
+        assert seen["open"].relay.passed_bytes > 100_000
+        assert seen["open"].seats == []
+        maps = Path(f"/proc/{swarm.pid('open')}/maps").read_text()
         assert "libtorch" not in maps
     traffic = b"".join(packets)
     assert len(traffic) > 200_000  # the text went through, among others
@@ -160,19 +131,25 @@ def test_two_behind_routers_train_through_a_relay_that_sees_nothing(
 
 def test_two_whose_routers_keep_their_ports_become_direct_while_they_train(folder: Path) -> None:
     home = Place(Router.PORT_RESTRICTED)
+
+    def direct(seen: dict[str, Snapshot]) -> bool:
+        a, b = seen["a"], seen["b"]
+        return relay_of(a, b.peer) == relay_of(b, a.peer) == ""
+
     with (
         Internet({"open": Place(), "a": home, "b": home}, rtt_ms=20) as net,
-        swarm_of(net, folder, "a", ("open",), steps=100_000) as swarm,
+        swarm_of(net, folder, "a", steps=100_000) as swarm,
     ):
-        started_relay(net, swarm)
-        a, b = start(net, swarm, "a"), start(net, swarm, "b")
-        wait_for(swarm, "direct", lambda: relay_of(a, b) == relay_of(b, a) == "")
-        links = {one.peer: one for one in a.snapshot().peers}
-        assert links[b.snapshot().peer].punched
-        goes_on(swarm, a, b)
-        for member in (a, b):
-            told = [event.words for event in member.new_events()]
-            assert not [words for words in told if " is down" in words]
+        start_relay(swarm)
+        swarm.start("a")
+        swarm.start("b")
+        seen = swarm.wait(direct, "direct")
+        assert {link.peer: link for link in seen["a"].peers}[seen["b"].peer].punched
+        before = seen["a"].step
+        seen = swarm.wait(lambda now: now["a"].step > before + 3, "goes on")
+        for member in "ab":
+            assert seen[member].counters.doubled_microbatches == 0
+            assert not [words for words in swarm.told(member) if " is down" in words]
 
 
 @pytest.mark.long
@@ -181,24 +158,25 @@ def test_who_is_behind_a_router_invites_somebody_who_is_behind_another_one(folde
     a relay that would refuse it."""
     places = {"open": Place(), "a": Place(Router.SYMMETRIC), "b": Place(Router.PORT_RESTRICTED)}
 
-    def invited(inviter: str, newcomer: str) -> LocalSwarm:
+    @contextmanager
+    def invited(net: Internet, inviter: str, newcomer: str) -> Iterator[ScatteredSwarm]:
         path = folder / f"{newcomer}.swarm"
         volunteer(folder / inviter, "invite", "--once", "--out", str(path)).check_returncode()
-        return LocalSwarm(path, folder, folder / "logs")
+        with LocalSwarm(path, folder, folder / "logs") as swarm:
+            yield ScatteredSwarm(swarm, net.command, folder)
 
     with (
         Internet(places, rtt_ms=20) as net,
-        swarm_of(net, folder, "open", ("open",), 3, "--private") as swarm,
+        swarm_of(net, folder, "open", 3, "--private") as swarm,
     ):
-        relay = started_relay(net, swarm)
-        with invited("open", "a") as first:
-            a = start(net, first, "a")
-            wait_for(first, "a is relayed", lambda: a.snapshot().relay.through != [])
-            with invited("a", "b") as second:
+        relay = start_relay(swarm)
+        with invited(net, "open", "a") as first:
+            first.start("a")
+            a = first.wait(lambda seen: seen["a"].relay.through != [], "a is relayed")["a"].peer
+            with invited(net, "a", "b") as second:
                 peers = parse_swarm_file((folder / "b.swarm").read_text()).peers
-                assert peers[0].relay == relay.snapshot().peer
-                b = start(net, second, "b")
-                wait_for(second, "a link", lambda: relay_of(b, a) == relay.snapshot().peer)
-                wait_for(second, "b is a member", lambda: b.snapshot().relay.through != [])
-                told = [event.words for event in b.new_events()]
-                assert not [words for words in told if " is down" in words]
+                assert peers[0].relay == relay
+                second.start("b")
+                second.wait(lambda seen: relay_of(seen["b"], a) == relay, "a link")
+                second.wait(lambda seen: seen["b"].relay.through != [], "b is a member")
+                assert not [words for words in second.told("b") if " is down" in words]

@@ -40,12 +40,18 @@ class ScatteredSwarm:
     ) -> None:
         self._swarm, self._within, self._folder = swarm, within, folder
 
-    def start(self, host: str, *flags: str) -> None:
-        self._swarm.start(host, (*FLAGS, *flags), within=self._within(host))
+    def start(self, host: str, *flags: str, relay_only: bool = False) -> None:
+        flags = flags if relay_only else (*FLAGS, *flags)
+        self._swarm.start(host, flags, within=self._within(host), relay_only=relay_only)
 
     def pid(self, host: str) -> int:
         """Return the process of a host's volunteer."""
         return next(one.process.pid for one in self._swarm.members if one.name == host)
+
+    def told(self, host: str) -> list[str]:
+        """Return what the owner of a host's volunteer is told, once."""
+        member = next(one for one in self._swarm.members if one.name == host)
+        return [event.words for event in member.new_events()]
 
     def wait(self, until: Callable[[dict[str, Snapshot]], bool], what: str) -> dict[str, Snapshot]:
         """Wait until the volunteers' snapshots fulfil a condition; return them."""
