@@ -69,10 +69,7 @@ class MappingRefused(Exception):
         self.conflict = conflict
 
 
-Routers = tuple[str | None, tuple[str, int] | None]
-
-
-def routers() -> Routers:
+def routers() -> tuple[str | None, tuple[str, int] | None]:
     """Return the routers for IPv4 and IPv6, by which this network is told from another one."""
     return default_gateway(), default_gateway6()
 
