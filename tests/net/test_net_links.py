@@ -53,6 +53,16 @@ class TestANewConnection:
         made.attach(one)
         assert not made.is_over_for(carrier(dialled=False).connection)
 
+    async def test_of_a_peer_that_does_not_answer(self) -> None:
+        one = carrier(dialled=True)
+        made = up(one)
+        assert not made.in_doubt
+        made.doubt()
+        assert made.in_doubt
+        assert made.is_over_for(carrier(dialled=False).connection)
+        one.connection.bytes_in += 1
+        assert not made.in_doubt, "it was heard since"
+
     async def test_the_same_way_as_before_the_peer_has_begun_anew(self) -> None:
         made = up(carrier(dialled=False))
         assert made.is_over_for(carrier(dialled=False).connection)
