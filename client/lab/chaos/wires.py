@@ -60,15 +60,10 @@ class Wires:
         )
         return port
 
-    def shape(self, source: str | None, target: str | None, shape: Shape) -> None:
-        """Shape the traffic from one volunteer to another; None stands for any."""
-        rule = partial(self._rules.set, source, target, shape)
-        trio.from_thread.run_sync(rule, trio_token=self._token)
-
     def surround(self, name: str, shape: Shape) -> None:
         """Shape all traffic of one volunteer."""
-        self.shape(name, None, shape)
-        self.shape(None, name, shape)
+        rule = partial(self._rules.set, name, shape)
+        trio.from_thread.run_sync(rule, trio_token=self._token)
 
     def _run(self) -> None:
         trio.run(self._main)
