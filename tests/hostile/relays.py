@@ -1,13 +1,13 @@
 """Attack a relay, and the members that it relays for.
 
-    python -m tests.hostile.relays [NAME ...] [--seconds 20] [--loopback] [--keep]
+    python -m tests.hostile.relays [NAME ...] [--seconds 20] [--loopback]
 
 A relay, two honest members that send through it, and one attacker, each a process of its own. They
 are at three places of a laboratory's internet (``tests.netlab``, takes root), or with
 ``--loopback`` on one machine, where nobody is counted by address, which helps the attacker. For the
 relay everybody is a member, which helps it, too. Now and then a newcomer asks for a circuit, and
-leaves. Every attack is tried on a relay of its own; ``--keep`` puts its row into
-``tests/bench/results/hostile_relays.jsonl`` and rewrites the table beside it.
+leaves. Every attack is tried on a relay of its own, and prints its row of
+``tests/bench/results/hostile_relays.md``.
 """
 
 import argparse
@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -106,7 +105,6 @@ NEWCOMER_EVERY_S, NEWCOMER_WAITS_S = 2.0, 5.0
 """So often a prefix may ask for one target."""
 BEFORE_S: Final = 6.0
 AFTER_S: Final = 4.0
-RESULTS: Final = Path(__file__).parents[1] / "bench" / "results"
 BROKEN = (NetworkError, RemoteProtocolError, trio.TooSlowError)
 
 
@@ -610,50 +608,9 @@ def _more(looks: Sequence[dict[str, Any]], key: str) -> dict[str, int]:
 
 # --- the table -------------------------------------------------------------------------------
 
-HEAD = """# One hostile peer against a relay and those whom it relays for
-
-    python -m tests.hostile.relays [NAME ...] --keep
-
-A relay that lends {rate:.0f} MB/s, two members of which one sends 1 MB/s through it, and an
-attacker. Everybody counts as a member, and *on loopback* nobody is counted by address. *Share* is
-the honest rate during the attack against before. *Newcomers* ask for a circuit every other second;
-so many of those that tried were served, before and during. Memory and descriptors are the relay's:
-before, most, after. One run each.
-
-"""
-COLUMNS: Final = (
-    "attack",
-    "what it does",
-    "share",
-    "newcomers",
-    "memory, MiB",
-    "descriptors",
-    "CPU, cores",
-    "most reservations, circuits",
-    "refused and blamed by the relay",
-    "by the member",
-    "the attacker counted",
-    "bounds",
-    "code",
-)
-
-
-def keep(row: Row, folder: Path = RESULTS) -> None:
-    """Append a row and rewrite the table from the newest of each attack."""
-    path = folder / "hostile_relays.jsonl"
-    with path.open("ab") as file:
-        file.write(msgspec.json.encode(row) + b"\n")
-    rows = [msgspec.json.decode(kept, type=Row) for kept in path.read_bytes().splitlines()]
-    newest = {(one.attack, one.counted): one for one in rows}
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
-    order = [(name, counted) for name in ATTACKS for counted in (True, False)]
-    lines += [line(newest[which]) for which in order if which in newest]
-    text = HEAD.format(rate=RATE / 1e6) + "\n".join(lines) + f"\n\nMachine: {row.machine}.\n"
-    (folder / "hostile_relays.md").write_text(text)
-
 
 def line(row: Row) -> str:
-    """Return a row of the table."""
+    """Return a row of the table, which says what its columns are."""
     cells = (
         row.attack if row.counted else f"{row.attack}, on loopback",
         ATTACKS[row.attack][0],
@@ -685,7 +642,6 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[*ATTACKS, []], default=[])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--loopback", action="store_true")
-    parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
     missed = 0
     with ExitStack() as stack:
@@ -695,8 +651,6 @@ def main() -> int:
             row = tried(name, asked.seconds, net)
             missed += bool(row.misses())
             print(line(row), flush=True)
-            if asked.keep:
-                keep(row)
     return int(missed > 0)
 
 
