@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from client.lab.simulate.market.setting import Setting
 
 BAR_WIDTH = 30
-HEADINGS = ("policy", "share", "of LP", "moves", "re-match", "p95", "empty", "messages", "wall")
+HEADINGS = ("policy", "share", "moves", "re-match", "p95", "empty", "messages")
 
 
 class Bar:
@@ -48,7 +48,7 @@ def report(setting: Setting, found: list[Figures]) -> str:
 
 
 LEGEND = """\
-share: throughput over the bound for one stage a volunteer; of LP: over that for time shared freely
+share: throughput over the bound for one stage a volunteer
 moves, messages (bytes with records): per volunteer and hour
 re-match: from a loss that is felt until throughput is back
 empty: time in which a stage had nobody"""
@@ -60,13 +60,11 @@ def _row(figures: Figures) -> tuple[str, ...]:
     return (
         figures.policy,
         f"{figures.share:.3f}",
-        f"{figures.share_lp:.3f}",
         f"{figures.moves:.2f}",
         _seconds(figures.rematch_median_s),
         _seconds(figures.rematch_p95_s),
         f"{figures.empty:.1%}",
         said,
-        f"{figures.wall_s:.1f} s",
     )
 
 

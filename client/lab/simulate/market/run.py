@@ -4,7 +4,6 @@ Time passes in an ``Agenda``; the throughput is observed at regular moments, so 
 however many events fall between two of them.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -30,13 +29,11 @@ class Record:
     empty: Flags  # (T,), whether a stage was not served
     losses_s: Floats  # when serving volunteers were lost
     effort: Effort
-    wall_s: float
     said: Said | None = None
 
 
 def play(nature: Nature, policy: MakePolicy, progress: Progress | None = None) -> Record:
     """Run a policy in a world to the end of its time."""
-    begin = time.perf_counter()
     stage = _Stage(nature, policy)
     times = np.arange(RESOLUTION_S, nature.horizon_s + RESOLUTION_S / 2, RESOLUTION_S)
     throughput, empty = np.zeros(len(times)), np.zeros(len(times), dtype=bool)
@@ -57,7 +54,6 @@ def play(nature: Nature, policy: MakePolicy, progress: Progress | None = None) -
         losses_s=np.array(sorted(stage.losses_s)),
         effort=stage.fleet.effort,
         said=stage.said,
-        wall_s=time.perf_counter() - begin,
     )
 
 
