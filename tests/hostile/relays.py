@@ -39,7 +39,7 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect, RelayMessage, Reserve, Status
 from protocol.wire.messages import Backward
-from tests.bench.machines import commit, this_machine
+from tests.bench.machines import commit
 from tests.hostile.attack import MIB
 from tests.netlab.internet import Internet, Place
 from tests.support.arrivals import say
@@ -480,7 +480,8 @@ async def _peer(role: str, host: str, arguments: Sequence[str]) -> None:
 # --- trying an attack ------------------------------------------------------------------------
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Row:
     """The result of one attack. Memory in bytes, rates in bytes per second."""
 
     attack: str
@@ -505,8 +506,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The same of the honest member that everybody wants to reach."""
     attacker: dict[str, int]
     """What it was told."""
-    seconds: float
-    machine: str
     code: str
 
     def misses(self) -> list[str]:
@@ -585,8 +584,6 @@ def _row(
         refused=_more(relay, "refused") | _more(relay, "blamed"),
         victim=_more(honest, "blamed"),
         attacker=said,
-        seconds=round(took, 1),
-        machine=this_machine(),
         code=commit(),
     )
 
