@@ -43,6 +43,7 @@ from tests.bench.machines import commit
 from tests.hostile.attack import MIB
 from tests.netlab.internet import Internet, Place
 from tests.support.arrivals import say
+from tests.support.circuits import fill
 
 
 async def talk(first: str, tell: Callable[[], dict[str, Any]]) -> None:
@@ -100,7 +101,6 @@ KEPT_RATE: Final = 0.8
 HONEST_RATE: Final = 1_000_000
 """Bytes per second that the honest members send: less than one of ten senders' share."""
 PAYLOAD_BYTES: Final = 64 * 1024
-PIECE: Final = bytes(64 * 1024)
 NEWCOMER_EVERY_S, NEWCOMER_WAITS_S = 2.0, 5.0
 """So often a prefix may ask for one target."""
 BEFORE_S: Final = 6.0
@@ -173,12 +173,6 @@ async def _opened(task_status: trio.TaskStatus[Libp2pNetwork]) -> None:
 async def _drop(network: Libp2pNetwork) -> None:
     async for _ in network.events:
         pass
-
-
-async def _fill(stream: YamuxStream) -> None:
-    with suppress(*BROKEN):
-        while True:
-            await stream.send_all([PIECE])
 
 
 async def reservations(attacker: Attacker) -> None:
@@ -279,7 +273,7 @@ async def break_off(attacker: Attacker) -> None:
                 for _ in range(4):
                     stream = await attacker.ask(network, Connect(attacker.target))
                     if stream is not None:
-                        filling.start_soon(_fill, stream)
+                        filling.start_soon(fill, stream)
                 await trio.sleep(0.3)
             filling.cancel_scope.cancel()
 
@@ -298,7 +292,7 @@ async def slow_readers(attacker: Attacker) -> None:
             with suppress(*BROKEN):
                 stream = await attacker.ask(asker, Connect(target.peer_id))
                 if stream is not None:
-                    attacker.nursery.start_soon(_fill, stream)
+                    attacker.nursery.start_soon(fill, stream)
 
 
 async def never_agrees(attacker: Attacker) -> None:
@@ -339,7 +333,7 @@ async def greedy(attacker: Attacker) -> None:
         for _ in range(4):
             stream = await attacker.ask(asker, Connect(target.peer_id))
             if stream is not None:
-                attacker.nursery.start_soon(_fill, stream)
+                attacker.nursery.start_soon(fill, stream)
 
 
 def _take_all(nursery: trio.Nursery, stream: Any, relay: PeerId, asker: PeerId) -> None:

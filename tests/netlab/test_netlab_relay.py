@@ -1,8 +1,6 @@
 """Volunteers behind routers that let nobody in train together through a public relay."""
 
 import socket
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from client.lab.local_swarm import LocalSwarm, Member, environment
+from client.lab.local_swarm import LocalSwarm, Member
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, make_private
 from protocol.address import Address
@@ -23,7 +21,7 @@ from tests.netlab.internet import Internet, Place, why_not
 from tests.netlab.routers import Router
 from tests.support import e2e_local
 from tests.support.cases import usual
-from tests.support.e2e_local import killed_at_the_end
+from tests.support.e2e_local import killed_at_the_end, volunteer
 
 reason = why_not()
 pytestmark = [
@@ -46,14 +44,8 @@ def swarm_of(
     book = folder / "book.txt"
     book.write_bytes(b"".join(b"%s %d\n" % (CANARY, number) for number in range(2000)))
     swarm = folder / "x.swarm"
-    create = [sys.executable, "-m", "client.cli.main", "create", "--data", str(book)]
-    subprocess.run(
-        [*create, *MODEL, *RUN, "--steps", str(steps), "--name", "far", "--out", str(swarm), *more],
-        env=environment(folder / founder),
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
+    flags = (*MODEL, *RUN, "--steps", str(steps), "--name", "far", "--out", str(swarm), *more)
+    volunteer(folder / founder, "create", "--data", str(book), *flags).check_returncode()
     book.unlink()  # the founder keeps a copy in its home, nobody else has one
     peers = [Address("ip4", net.public(relay), PORT, identity(folder / relay)) for relay in relays]
     swarm.write_text(str(replace(parse_swarm_file(swarm.read_text()), peers=tuple(peers))))
@@ -191,14 +183,7 @@ def test_who_is_behind_a_router_invites_somebody_who_is_behind_another_one(folde
 
     def invited(inviter: str, newcomer: str) -> LocalSwarm:
         path = folder / f"{newcomer}.swarm"
-        command = [sys.executable, "-m", "client.cli.main", "invite", "--once", "--out", str(path)]
-        subprocess.run(
-            command,
-            env=environment(folder / inviter),
-            check=True,
-            capture_output=True,
-            timeout=60,
-        )
+        volunteer(folder / inviter, "invite", "--once", "--out", str(path)).check_returncode()
         return LocalSwarm(path, folder, folder / "logs")
 
     with (

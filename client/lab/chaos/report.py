@@ -35,7 +35,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Percent of the time that each volunteer may compute."""
     cores: int
     load: float
-    """Memory of the machine at the end."""
+    """Of the machine, at the end."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
