@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 
 import psutil
 import trio
@@ -42,12 +41,7 @@ class Wires:
             raise UserError("the relays did not start in time")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(lambda: self._nursery.cancel_scope.cancel())
         self._thread.join(START_S)
