@@ -10,7 +10,7 @@ import pytest
 
 from tests.bench import learning
 from tests.bench.rivals.pipeline import OURS, REFERENCE, TORCH, Turn
-from tests.support.e2e_local import REPOSITORY
+from tests.support.cli_process import REPOSITORY
 
 pytestmark = pytest.mark.long
 

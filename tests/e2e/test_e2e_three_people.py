@@ -21,10 +21,9 @@ import pytest
 
 from client.control.snapshot import Snapshot
 from client.lab.local_swarm import environment
-from tests.support.cli_process import Volunteer
+from tests.support.cli_process import REPOSITORY, Volunteer
 from tests.support.e2e_local import (
     HOST,
-    REPOSITORY,
     kill_nodes,
     parsed,
     snapshot_of,
