@@ -1,7 +1,7 @@
 """Home lines in small: what volunteers train, as a share of what each of them trains alone.
 
     python -m tests.bench.homelines [--shapes 1x4,2x4] [--rounds 4] [--compute-share 10]
-                                    [--no-kill] [--keep FOLDER] [--json]
+                                    [--no-kill] [--keep FOLDER]
 
 S x R: real volunteers in network namespaces (takes root), R at each of S stages, with local rounds.
 Each computes that share of the time on one thread, by the processor time of the thread, so none
@@ -27,7 +27,6 @@ shape ends with the second round after its return. The logs are added up at the 
 
 import argparse
 import itertools
-import json
 import math
 import statistics
 import tempfile
@@ -381,7 +380,6 @@ def main() -> None:
     parser.add_argument("--compute-share", type=int, default=10)
     parser.add_argument("--no-kill", action="store_true")
     parser.add_argument("--keep", type=Path, help="a folder in which the logs are left")
-    parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     with (
         terminate_as_interrupt(),
@@ -390,12 +388,11 @@ def main() -> None:
     ):
         laboratory = Laboratory(asked, asked.keep or Path(name))
         laboratory.measure_alone()
-        if not asked.json:
-            print(f"one alone: {laboratory.alone:.0f} tokens/s", flush=True)
+        print(f"one alone: {laboratory.alone:.0f} tokens/s", flush=True)
         for stages, replicas in (map(int, shape.split("x")) for shape in asked.shapes.split(",")):
             result = laboratory.measured((stages, replicas))
             lines = (f"{name}: {value}" for name, value in asdict(result).items())
-            print(json.dumps(asdict(result)) if asked.json else "\n".join(lines), flush=True)
+            print("\n".join(lines), flush=True)
 
 
 if __name__ == "__main__":

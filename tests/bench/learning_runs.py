@@ -23,7 +23,7 @@ from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OPTIMIZERS, OptimizerSpec
 from model_zoo.specs.tokens import token_dtype
 from protocol.pipeline.effects import ApplyTask, ContributeTask, LossTask, PassTask
-from tests.bench.figures import checked_out
+from tests.bench.machines import commit
 from tests.support.compute_rounds import summed
 from tests.support.compute_stages import LocalWorker, open_request
 
@@ -226,4 +226,4 @@ def train(run: Run, corpus: Corpus) -> Result:
         swarm.round(step)
         if (step + 1) * 4 // run.rounds > step * 4 // run.rounds:
             curve.append(swarm.held_out(step + 1))
-    return Result(run, tuple(curve), time.process_time() - begun, checked_out())
+    return Result(run, tuple(curve), time.process_time() - begun, f"`{commit()}`")

@@ -1,5 +1,4 @@
-"""Every benchmark that needs no card and no root runs in small, as `make figures` and `make bench`
-run it."""
+"""Every benchmark that needs no card and no root runs in small."""
 
 import json
 import subprocess
@@ -10,8 +9,8 @@ import msgspec
 import pytest
 
 from tests.bench import learning
-from tests.bench.figures import REPOSITORY
 from tests.bench.rivals.pipeline import OURS, REFERENCE, TORCH, Turn
+from tests.support.cli_process import REPOSITORY
 
 pytestmark = pytest.mark.long
 

@@ -26,7 +26,7 @@ def test_a_kill_in_the_middle_of_a_step_loses_nothing() -> None:
         seen = run.perform(SECONDS)
 
     per_step = ground.manifest.microbatches_per_step
-    (fault,) = measure_faults(seen, per_step)
+    (fault,) = measure_faults(seen)
     assert fault.at_s is not None, "the failpoint was reached"
     assert fault.lost_steps == 0
     assert fault.rto_s is not None, "work went on"
@@ -34,7 +34,6 @@ def test_a_kill_in_the_middle_of_a_step_loses_nothing() -> None:
 
     ledger = read_ledger(seen.notes, per_step, 2)
     assert (ledger.doubled, ledger.differing, ledger.undone) == (0, 0, ())
-    assert seen.counters[-1][1]["doubled_microbatches"] == 0
     assert fault.step is not None
     assert ledger.closed > fault.step + 1, "the step of the kill and one more are closed"
     assert ledger.missing == ()

@@ -4,8 +4,6 @@
 steps, which it had completed alone. Its key is nobody's.
 """
 
-import subprocess
-import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ from client.store.identity import load_identity
 from client.store.paths import home_folders
 from client.store.swarms import SwarmStore
 from tests.support import e2e_local
-from tests.support.e2e_local import HOST, REPOSITORY, environment, parsed, volunteer
+from tests.support.e2e_local import HOST, parsed, volunteer
 
 pytestmark = pytest.mark.slow
 HOME = Path(e2e_local.__file__).with_name("earlier_home.tar.xz")
@@ -44,15 +42,7 @@ def test_a_volunteer_starts_from_it_and_keeps_what_it_had(home: Path) -> None:
     folders = home_folders(home)
     (swarm,) = SwarmStore(folders.swarms).all()
     join = ("join", "--headless", "--exit-when-done", "--listen-host", HOST, "--threads", "1")
-    done = subprocess.run(
-        [sys.executable, "-m", "client.cli.main", *join, "--dial-timeout-s", "1"],
-        env=environment(home),
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = volunteer(home, *join, "--dial-timeout-s", "1", timeout_s=300)
     assert done.returncode == 0, done.stderr
     assert "the run is complete after 12 steps" in done.stderr
     names = {path.name for path in folders.checkpoints(swarm.swarm).iterdir()}

@@ -15,11 +15,11 @@ from client.cli.founding.options import RunChoices
 from client.cli.reach.home import free_port
 from client.cli.serving.metrics import METRICS
 from client.errors import ExitCode
+from client.lab.local_swarm import environment
+from tests.support.cli_process import REPOSITORY
 from tests.support.e2e_local import (
     HOST,
     JOIN,
-    REPOSITORY,
-    environment,
     found,
     snapshot_of,
     wait_for,

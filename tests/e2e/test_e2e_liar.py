@@ -13,7 +13,8 @@ from client.lab.local_swarm import LocalSwarm, Member
 from client.lab.reference import train_reference, training_plan
 from protocol.invite import SwarmFile
 from tests.hostile.member import LIES_FROM
-from tests.support.e2e_local import HOST, REPOSITORY, beyond, found, killed_at_the_end, wait_for
+from tests.support.cli_process import REPOSITORY
+from tests.support.e2e_local import HOST, beyond, found, killed_at_the_end, wait_for
 from tests.support.texts import corpus_of
 
 pytestmark = pytest.mark.slow

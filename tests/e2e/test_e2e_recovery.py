@@ -13,7 +13,7 @@ from client.store.persisted import Persisted
 from client.store.records import EVIDENCE
 from protocol.invite import SwarmFile
 from protocol.recovery.evidence import Kept
-from tests.support.e2e_local import HOST, found, wait_for
+from tests.support.e2e_local import HOST, found, told_losses, wait_for
 from tests.support.texts import corpus_of
 
 pytestmark = pytest.mark.slow
@@ -57,22 +57,10 @@ def _start_alone_first(processes: LocalSwarm, names: tuple[str, str]) -> list[Me
     return members
 
 
-def _losses(members: list[Member]) -> dict[int, list[float]]:
-    """Every loss that was told of a step, by anybody."""
-    told: dict[int, list[float]] = {}
-    for member in members:
-        for event in member.new_events():
-            if event.kind == "StepCommitted":
-                told.setdefault(int(str(event.data["step"])), []).append(
-                    float(str(event.data["loss"]))
-                )
-    return told
-
-
 def _tells(told: dict[int, list[float]], members: list[Member], count: int) -> bool | None:
     """Add what is new; whether so many steps after the first one have been told by now."""
-    for number, losses in _losses(members).items():
-        told.setdefault(number, []).extend(losses)
+    for step, loss in told_losses(members):
+        told.setdefault(step, []).append(loss)
     return True if told and max(told) >= min(told) + count else None
 
 

@@ -22,6 +22,7 @@ from tests.support.e2e_local import (
     in_state,
     killed_at_the_end,
     parsed,
+    told_losses,
     volunteer,
     wait_for,
 )
@@ -80,9 +81,7 @@ def test_two_volunteers_train_what_one_process_trains(folder: Path, processes: L
     losses: dict[int, float] = {}
 
     def all_told() -> bool | None:
-        for event in members[0].new_events():
-            if event.kind == "StepCommitted":
-                losses[int(str(event.data["step"]))] = float(str(event.data["loss"]))
+        losses.update(told_losses(members[:1]))
         return len(losses) == swarm.manifest.steps or None
 
     for member in members:

@@ -20,10 +20,10 @@ import psutil
 import pytest
 
 from client.control.snapshot import Snapshot
+from client.lab.local_swarm import environment
+from tests.support.cli_process import REPOSITORY, Volunteer
 from tests.support.e2e_local import (
     HOST,
-    REPOSITORY,
-    environment,
     kill_nodes,
     parsed,
     snapshot_of,
@@ -124,26 +124,13 @@ class Person:
     def __init__(self, folder: Path, name: str) -> None:
         self.home, self.work = folder / name, folder / f"{name}-work"
         self.work.mkdir()
-        self.variables = {**environment(self.home), **HERE, "HOME": str(self.work)}
-        self.variables["PYTHONPATH"] = str(REPOSITORY)
+        self.volunteer = Volunteer(self.home, self.work, **HERE, HOME=str(self.work))
+        self.variables = self.volunteer.environment
         self.variables.pop("XDG_CONFIG_HOME", None)
 
-    def volunteer(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
-        return subprocess.run(
-            [sys.executable, "-m", "client.cli.main", *arguments],
-            env=self.variables,
-            cwd=self.work,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
-
-    def ok(self, *arguments: str, stdin: str = "") -> str:
+    def ok(self, *arguments: str) -> str:
         """Run a command that must succeed; return its stdout."""
-        done = self.volunteer(*arguments, stdin=stdin)
+        done = self.volunteer(*arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -9,7 +9,8 @@ import pytest
 
 from client.cli.reach.home import free_port
 from client.errors import ExitCode
-from tests.support.e2e_local import HOST, environment, parsed, snapshot_of, volunteer, wait_for
+from client.lab.local_swarm import environment
+from tests.support.e2e_local import HOST, parsed, snapshot_of, volunteer, wait_for
 
 pytestmark = pytest.mark.long
 SMALL = ("--layers", "2", "--width", "32", "--heads", "2", "--context", "16", "--no-measure")

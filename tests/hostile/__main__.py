@@ -4,15 +4,12 @@
     python -m tests.hostile table [NAME ...]   try attacks (default: all), each on a swarm made
                                                for it, --times N; write the table
     python -m tests.hostile NAME               try one, print its row
-    python -m tests.hostile NAME --swarm FILE  attack a swarm that runs already
 
-Everything runs on this machine; a swarm of your own is attacked where its file says its members
-are.
+Everything runs on this machine.
 """
 
 import argparse
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -38,8 +35,6 @@ def main() -> int:
     )
     parser.add_argument("what", help="list, table, or the name of an attack")
     parser.add_argument("names", nargs="*", help="with table: which")
-    parser.add_argument("--swarm", type=Path, help="a .swarm file: attack that swarm")
-    parser.add_argument("--seconds", type=float, default=60.0, help="with --swarm: how long")
     parser.add_argument("--logs", type=Path, help="keep the volunteers' logs in this folder")
     parser.add_argument("--times", type=int, default=1, help="runs of each; their middle counts")
     parser.add_argument("--nice", type=int, default=19, help=NICE)
@@ -63,10 +58,7 @@ def perform(arguments: argparse.Namespace) -> int:
         missed = [attack.name for attack in runs if not tried(attack, arguments, keep=True)]
         print(report.write(all_attacks()))
         return int(bool(missed))
-    attack = attack_named(arguments.what)
-    if arguments.swarm is not None:
-        return by_hand(attack, arguments.swarm, arguments.seconds)
-    return int(not tried(attack, arguments, keep=False))
+    return int(not tried(attack_named(arguments.what), arguments, keep=False))
 
 
 def tried(attack: Attack, how: argparse.Namespace, *, keep: bool) -> bool:
@@ -91,17 +83,6 @@ def played(attack: Attack, how: argparse.Namespace) -> Result:
             finally:
                 if logs is not None:
                     shutil.copytree(Path(folder) / "logs", logs / attack.name, dirs_exist_ok=True)
-
-
-def by_hand(attack: Attack, swarm: Path, seconds: float) -> int:
-    """Attack a swarm that runs already."""
-    if attack.stranger is not None:
-        program = ["tests.hostile.stranger", attack.name, "--seconds", str(seconds)]
-        more = ["--swarm", str(swarm)]
-    else:
-        program = ["tests.hostile.member", attack.name]
-        more = ["join", "--headless", "--swarm", str(swarm)]
-    return subprocess.call([sys.executable, "-m", *program, *more])
 
 
 if __name__ == "__main__":

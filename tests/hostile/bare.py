@@ -22,7 +22,7 @@ from client.net.handshake import (
     make_identity,
     request_protocol,
 )
-from client.net.libp2p_patches import GuardedStream
+from client.net.relay.exchange import negotiable
 from client.net.tcp import TCP
 from client.net.yamux import YamuxSession, YamuxStream
 from client.train.messaging.handshake import PROTOCOL
@@ -74,13 +74,13 @@ async def proved(address: str, seed: bytes | None = None) -> AsyncIterator[Authe
 
 @asynccontextmanager
 async def bare_link(
-    address: str, swarm: str | None, read: Read | None = None, seed: bytes | None = None
+    address: str, swarm: str, read: Read | None = None, seed: bytes | None = None
 ) -> AsyncIterator[BareLink]:
     """Link an identity with a node.
 
     Args:
         address: where it listens.
-        swarm: named in a Hello, which is said at once; None: nothing is said.
+        swarm: named in a Hello, which is said at once.
         read: called for each lane of the other side but control; None: they are read and dropped.
         seed: of the identity; None: a new one.
     """
@@ -92,9 +92,8 @@ async def bare_link(
         nursery.start_soon(_accept, link, sink, read or _drain, nursery)
         for name, protocol in LANES.items():
             stream = link.lanes[name] = await session.open_stream()
-            await request_protocol(_negotiable(stream), protocol)
-        if swarm is not None:
-            await link.say(Hello(PROTOCOL, swarm, "volunteer/0.1.0"))
+            await request_protocol(negotiable(stream), protocol)
+        await link.say(Hello(PROTOCOL, swarm, "volunteer/0.1.0"))
         yield link
         nursery.cancel_scope.cancel()
 
@@ -112,7 +111,7 @@ async def _accept(
     try:
         while True:
             stream = await link.session.accept_stream()
-            chosen = await accept_protocol(_negotiable(stream), LANES.values())
+            chosen = await accept_protocol(negotiable(stream), LANES.values())
             name = next(name for name, protocol in LANES.items() if protocol == chosen)
             if name == "control":
                 nursery.start_soon(_listen, stream, sink)
@@ -143,13 +142,6 @@ async def _reading(read: Callable[..., object], name: str, stream: YamuxStream) 
 async def _drain(name: str, stream: YamuxStream) -> None:
     while await stream.receive_some():
         pass
-
-
-def _negotiable(stream: YamuxStream) -> GuardedStream:
-    async def send(data: bytes) -> None:
-        await stream.send_all([data])
-
-    return GuardedStream(stream.receive_some, send)
 
 
 async def again_and_again(count: int, rate_per_s: float, what: Callable[[int], object]) -> None:

@@ -157,16 +157,11 @@ LIES: dict[str, Callable[[Lies], None]] = {
 }
 
 
-def begun(file: str) -> Lies:
-    """Return whether to lie by now."""
-    return (lambda: Path(file).exists()) if file else (lambda: True)
-
-
 def main() -> int:
     """Serve a node, lying."""
     lie, file = sys.argv[1:3]
     del sys.argv[1:3]
-    LIES[lie](begun(file))
+    LIES[lie](Path(file).exists)
     return worker.main()
 
 

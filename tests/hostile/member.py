@@ -3,8 +3,7 @@
     python -m tests.hostile.member NAME join --swarm FILE --headless …
 
 Node and worker are the real ones. It is honest until the file that ``LIES_FROM`` names is there,
-so that the same swarm is measured with it before and after it begins to lie; without the variable
-it lies from the start.
+so that the same swarm is measured with it before and after it begins to lie.
 """
 
 import os
@@ -64,9 +63,9 @@ class LyingNetwork:
         await trio.sleep(delay_s)
         self._network.post(peer, message, payload)
 
-    async def wait_to_lie(self, file: Path | None) -> None:
+    async def wait_to_lie(self, file: Path) -> None:
         """Begin to lie when the file is there."""
-        while file is not None and not file.exists():
+        while not file.exists():
             await trio.sleep(LOOK_S)
         self.lies = True
 
@@ -106,9 +105,9 @@ def _lie(attack: Attack, manifest: Manifest) -> None:
     """Let the node open a network that lies, or a worker."""
     make = attack.member or Distorter
     _sit(Stage(min(attack.stage, manifest.stage_count - 1)), manifest)
-    file = os.environ.get(LIES_FROM)
+    file = os.environ[LIES_FROM]
     if attack.work:
-        _work(attack.work, file or "")
+        _work(attack.work, file)
 
     @asynccontextmanager
     async def lying(*arguments: Any, **keywords: Any) -> AsyncIterator[Any]:
@@ -116,7 +115,7 @@ def _lie(attack: Attack, manifest: Manifest) -> None:
             distorter = make(real.peer_id, manifest)
             distorter.signer = Signer(arguments[0])
             liar = LyingNetwork(real, distorter, nursery)
-            nursery.start_soon(liar.wait_to_lie, Path(file) if file else None)
+            nursery.start_soon(liar.wait_to_lie, Path(file))
             yield liar
             nursery.cancel_scope.cancel()
 

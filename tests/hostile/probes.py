@@ -1,13 +1,13 @@
 """Attack the probes of reachability.
 
-    python -m tests.hostile.probes [flood,forge] [--seconds 30] [--keep]
+    python -m tests.hostile.probes [flood,forge] [--seconds 30]
 
 Members at places of a laboratory's internet (``tests.netlab``, takes root), each in a thread of its
 host's namespace, with the client's network and driver of reachability. flood: a member asks another
 one without end to dial it back, at ports of its address where somebody else may listen; a banned
 identity is replaced. What leaves the other one from fresh ports is counted against what comes.
 forge: eight members at one place tell another one that they see it at ever new hosts and ports,
-while three honest ones answer its probes. ``--keep`` writes
+while three honest ones answer its probes. What is printed goes into
 ``tests/bench/results/hostile_probes.md``.
 """
 
@@ -17,7 +17,6 @@ import random
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
 import trio
@@ -28,7 +27,6 @@ from client.net.libp2p_network import MAX_GREETINGS, Libp2pNetwork, open_network
 from client.train.messaging.handshake import CLIENT, PROTOCOL
 from protocol.ids import PeerId
 from protocol.wire.messages import Hello
-from tests.bench.machines import commit, this_machine
 from tests.netlab import ground
 from tests.netlab.inside import inside
 from tests.netlab.internet import Internet, Place
@@ -36,7 +34,6 @@ from tests.netlab.routers import Router
 from tests.support.arrivals import say
 from tests.support.reaching_members import ReachingMember, reaching_swarm
 
-RESULT: Final = Path(__file__).parents[1] / "bench" / "results" / "hostile_probes.md"
 LIARS: Final = 8
 COUNTERS: Final = """
 table inet probes {{
@@ -166,17 +163,11 @@ def main() -> int:
     )
     parser.add_argument("parts", nargs="?", default="flood,forge")
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
     lines: list[str] = []
     for part in asked.parts.split(","):
         lines += {"flood": flood, "forge": forge}[part](asked.seconds)
         print(lines[-1], flush=True)
-    if asked.keep:
-        head = "# Attacks on the probes of reachability\n\n"
-        head += "    python -m tests.hostile.probes --keep\n\n"
-        body = "".join(f"- {line}\n" for line in lines)
-        RESULT.write_text(f"{head}{body}\nMachine: {this_machine()}. Code: {commit()}.\n")
     return int(any(line.endswith("missed") for line in lines))
 
 

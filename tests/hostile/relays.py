@@ -1,13 +1,13 @@
 """Attack a relay, and the members that it relays for.
 
-    python -m tests.hostile.relays [NAME ...] [--seconds 20] [--loopback] [--keep]
+    python -m tests.hostile.relays [NAME ...] [--seconds 20] [--loopback]
 
 A relay, two honest members that send through it, and one attacker, each a process of its own. They
 are at three places of a laboratory's internet (``tests.netlab``, takes root), or with
 ``--loopback`` on one machine, where nobody is counted by address, which helps the attacker. For the
 relay everybody is a member, which helps it, too. Now and then a newcomer asks for a circuit, and
-leaves. Every attack is tried on a relay of its own; ``--keep`` puts its row into
-``tests/bench/results/hostile_relays.jsonl`` and rewrites the table beside it.
+leaves. Every attack is tried on a relay of its own, and prints its row of
+``tests/bench/results/hostile_relays.md``.
 """
 
 import argparse
@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -40,10 +39,11 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect, RelayMessage, Reserve, Status
 from protocol.wire.messages import Backward
-from tests.bench.machines import commit, this_machine
+from tests.bench.machines import commit
 from tests.hostile.attack import MIB
 from tests.netlab.internet import Internet, Place
 from tests.support.arrivals import say
+from tests.support.circuits import fill
 
 
 async def talk(first: str, tell: Callable[[], dict[str, Any]]) -> None:
@@ -101,12 +101,10 @@ KEPT_RATE: Final = 0.8
 HONEST_RATE: Final = 1_000_000
 """Bytes per second that the honest members send: less than one of ten senders' share."""
 PAYLOAD_BYTES: Final = 64 * 1024
-PIECE: Final = bytes(64 * 1024)
 NEWCOMER_EVERY_S, NEWCOMER_WAITS_S = 2.0, 5.0
 """So often a prefix may ask for one target."""
 BEFORE_S: Final = 6.0
 AFTER_S: Final = 4.0
-RESULTS: Final = Path(__file__).parents[1] / "bench" / "results"
 BROKEN = (NetworkError, RemoteProtocolError, trio.TooSlowError)
 
 
@@ -175,12 +173,6 @@ async def _opened(task_status: trio.TaskStatus[Libp2pNetwork]) -> None:
 async def _drop(network: Libp2pNetwork) -> None:
     async for _ in network.events:
         pass
-
-
-async def _fill(stream: YamuxStream) -> None:
-    with suppress(*BROKEN):
-        while True:
-            await stream.send_all([PIECE])
 
 
 async def reservations(attacker: Attacker) -> None:
@@ -281,7 +273,7 @@ async def break_off(attacker: Attacker) -> None:
                 for _ in range(4):
                     stream = await attacker.ask(network, Connect(attacker.target))
                     if stream is not None:
-                        filling.start_soon(_fill, stream)
+                        filling.start_soon(fill, stream)
                 await trio.sleep(0.3)
             filling.cancel_scope.cancel()
 
@@ -300,7 +292,7 @@ async def slow_readers(attacker: Attacker) -> None:
             with suppress(*BROKEN):
                 stream = await attacker.ask(asker, Connect(target.peer_id))
                 if stream is not None:
-                    attacker.nursery.start_soon(_fill, stream)
+                    attacker.nursery.start_soon(fill, stream)
 
 
 async def never_agrees(attacker: Attacker) -> None:
@@ -341,7 +333,7 @@ async def greedy(attacker: Attacker) -> None:
         for _ in range(4):
             stream = await attacker.ask(asker, Connect(target.peer_id))
             if stream is not None:
-                attacker.nursery.start_soon(_fill, stream)
+                attacker.nursery.start_soon(fill, stream)
 
 
 def _take_all(nursery: trio.Nursery, stream: Any, relay: PeerId, asker: PeerId) -> None:
@@ -482,7 +474,8 @@ async def _peer(role: str, host: str, arguments: Sequence[str]) -> None:
 # --- trying an attack ------------------------------------------------------------------------
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Row:
     """The result of one attack. Memory in bytes, rates in bytes per second."""
 
     attack: str
@@ -507,8 +500,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The same of the honest member that everybody wants to reach."""
     attacker: dict[str, int]
     """What it was told."""
-    seconds: float
-    machine: str
     code: str
 
     def misses(self) -> list[str]:
@@ -587,8 +578,6 @@ def _row(
         refused=_more(relay, "refused") | _more(relay, "blamed"),
         victim=_more(honest, "blamed"),
         attacker=said,
-        seconds=round(took, 1),
-        machine=this_machine(),
         code=commit(),
     )
 
@@ -610,50 +599,9 @@ def _more(looks: Sequence[dict[str, Any]], key: str) -> dict[str, int]:
 
 # --- the table -------------------------------------------------------------------------------
 
-HEAD = """# One hostile peer against a relay and those whom it relays for
-
-    python -m tests.hostile.relays [NAME ...] --keep
-
-A relay that lends {rate:.0f} MB/s, two members of which one sends 1 MB/s through it, and an
-attacker. Everybody counts as a member, and *on loopback* nobody is counted by address. *Share* is
-the honest rate during the attack against before. *Newcomers* ask for a circuit every other second;
-so many of those that tried were served, before and during. Memory and descriptors are the relay's:
-before, most, after. One run each.
-
-"""
-COLUMNS: Final = (
-    "attack",
-    "what it does",
-    "share",
-    "newcomers",
-    "memory, MiB",
-    "descriptors",
-    "CPU, cores",
-    "most reservations, circuits",
-    "refused and blamed by the relay",
-    "by the member",
-    "the attacker counted",
-    "bounds",
-    "code",
-)
-
-
-def keep(row: Row, folder: Path = RESULTS) -> None:
-    """Append a row and rewrite the table from the newest of each attack."""
-    path = folder / "hostile_relays.jsonl"
-    with path.open("ab") as file:
-        file.write(msgspec.json.encode(row) + b"\n")
-    rows = [msgspec.json.decode(kept, type=Row) for kept in path.read_bytes().splitlines()]
-    newest = {(one.attack, one.counted): one for one in rows}
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
-    order = [(name, counted) for name in ATTACKS for counted in (True, False)]
-    lines += [line(newest[which]) for which in order if which in newest]
-    text = HEAD.format(rate=RATE / 1e6) + "\n".join(lines) + f"\n\nMachine: {row.machine}.\n"
-    (folder / "hostile_relays.md").write_text(text)
-
 
 def line(row: Row) -> str:
-    """Return a row of the table."""
+    """Return a row of the table, which says what its columns are."""
     cells = (
         row.attack if row.counted else f"{row.attack}, on loopback",
         ATTACKS[row.attack][0],
@@ -685,7 +633,6 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[*ATTACKS, []], default=[])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--loopback", action="store_true")
-    parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
     missed = 0
     with ExitStack() as stack:
@@ -695,8 +642,6 @@ def main() -> int:
             row = tried(name, asked.seconds, net)
             missed += bool(row.misses())
             print(line(row), flush=True)
-            if asked.keep:
-                keep(row)
     return int(missed > 0)
 
 

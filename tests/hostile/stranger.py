@@ -1,8 +1,8 @@
 """A stranger: an identity and links of its own, no worker, and messages written by hand.
 
-    python -m tests.hostile.stranger NAME --swarm FILE [--peer ADDRESS ...] [--seconds 60]
+    python -m tests.hostile.stranger NAME --swarm FILE --peer ADDRESS ... --seconds 60 --host HOST
 
-Runs one attack against a swarm, by hand or for ``scene.py``. It prints ``begun`` when it has its
+Runs one attack against a swarm, for ``scene.py``. It prints ``begun`` when it has its
 links and the attack begins.
 """
 
@@ -72,7 +72,7 @@ class Stranger:
     addresses: tuple[str, ...]
     """Addresses of the honest ones."""
     nursery: trio.Nursery
-    host: str = HOST
+    host: str
     """Our own address."""
     peers: list[PeerId] = field(default_factory=list)
     """Honest peers with which a link is up and greeted."""
@@ -183,7 +183,7 @@ class Stranger:
 
 @asynccontextmanager
 async def open_stranger(
-    file: SwarmFile, addresses: Sequence[str], host: str = HOST
+    file: SwarmFile, addresses: Sequence[str], host: str
 ) -> AsyncIterator[Stranger]:
     """Open a new identity at an address of ours and link it with every address that answers."""
     seed = secrets.token_bytes(32)
@@ -212,7 +212,7 @@ async def _run_stranger(
 
 
 async def perform(
-    attack: Attack, file: SwarmFile, addresses: Sequence[str], lasts_s: float, host: str = HOST
+    attack: Attack, file: SwarmFile, addresses: Sequence[str], lasts_s: float, host: str
 ) -> None:
     """Link up, attack for so many seconds, and leave."""
     assert attack.stranger is not None
@@ -229,13 +229,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--swarm", type=Path, required=True)
-    parser.add_argument("--peer", action="append", default=[])
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--host", default=HOST, help="our own address")
+    parser.add_argument("--peer", action="append", required=True)
+    parser.add_argument("--seconds", type=float, required=True)
+    parser.add_argument("--host", required=True, help="our own address")
     arguments = parser.parse_args()
     file = parse_swarm_file(arguments.swarm.read_text())
-    addresses = arguments.peer or [str(address) for address in file.peers]
-    how = attack_named(arguments.name), file, addresses, arguments.seconds, arguments.host
+    how = attack_named(arguments.name), file, arguments.peer, arguments.seconds, arguments.host
     trio.run(perform, *how)
 
 

@@ -13,8 +13,8 @@ from protocol.matching import bodies
 from protocol.wire import letters
 from protocol.wire.letters import Mandate
 from protocol.wire.messages import Letter
-from tests.support.matching_examples import WALL_S, manifest, member, peer
-from tests.support.matching_world import CALM, FULL, World
+from tests.support.matching_examples import WALL_S, peer
+from tests.support.matching_world import World, swarm
 
 MEMBERS = 6
 STRANGER = peer(999_999)
@@ -36,9 +36,7 @@ RECORDS: list[letters.Body] = [
 @pytest.fixture(scope="module")
 def world() -> World:
     """Return a settled swarm on two stages; hostile examples come one after the other."""
-    found = World(manifest(2), 3, CALM, FULL)
-    for number in range(MEMBERS):
-        found.join(member(number, measured_s=1000.0))
+    found = swarm([1.0] * MEMBERS, 2, seed=3)
     found.run(400)
     return found
 
@@ -119,9 +117,7 @@ def test_two_contradicting_holds_from_a_member_move_nobody(world: World) -> None
 
 
 def test_every_letter_ever_sent_again_and_under_a_wrong_name_changes_nothing() -> None:
-    world = World(manifest(2), 5, CALM, FULL)
-    for number in range(MEMBERS):
-        world.join(member(number, measured_s=1000.0))
+    world = swarm([1.0] * MEMBERS, 2, seed=5)
     world.run(150)
     said = [(who, e) for _, who, e in world.log if isinstance(e, Send)]
     before = state(world)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from protocol.ids import PeerId, Stage
 from protocol.matching.timing import MEASURED_S
-from tests.support.matching_examples import manifest, member
-from tests.support.matching_world import CALM, Design, World
+from tests.support.matching_examples import member
+from tests.support.matching_world import CALM, Design, World, swarm
 
 SLOW, HONEST = 0.1e9, 6
 
@@ -13,9 +13,7 @@ SLOW, HONEST = 0.1e9, 6
 def boasting(seed: int, claim: float) -> World:
     """Return six equals and two that claim to be faster but have a tenth of their speed, on two
     stages; what partners measure of the two is known after five minutes."""
-    world = World(manifest(2), seed, CALM, Design(dual_homing=False))
-    for number in range(HONEST):
-        world.join(member(seed * 100 + number, measured_s=1000.0))
+    world = swarm([1.0] * HONEST, 2, seed, CALM, Design(dual_homing=False))
     for number in (50, 51):
         world.join(member(seed * 100 + number, claim * SLOW))
         world.after(MEASURED_S, lambda n=number: measure(world, seed * 100 + n))

@@ -12,17 +12,9 @@ from protocol.manifest import Manifest
 from protocol.matching.effects import Assign
 from protocol.matching.timing import MEASURED_S
 from tests.support.matching_examples import manifest, member
-from tests.support.matching_world import CALM, STORMY, Design, Weather, World
+from tests.support.matching_world import CALM, STORMY, Design, Weather, World, swarm
 
 ALONE = Design(dual_homing=False)
-
-
-def swarm(speeds: list[float], stages: int, seed: int, weather: Weather, design: Design) -> World:
-    world = World(manifest(stages), seed, weather, design)
-    for number, speed in enumerate(speeds):
-        who = member(seed * 100 + number, speed * 1e9, measured_s=1000.0)
-        world.join(who, at=world.random.uniform(0, 2))
-    return world
 
 
 def dual(world: World) -> dict[PeerId, Stage]:
@@ -38,7 +30,8 @@ def test_dual_homing_lifts_the_lowest_stage() -> None:
     for seed in range(4):
         dice = random.Random(seed)
         speeds = [dice.lognormvariate(0, 0.8) for _ in range(16)]
-        alone, shared = (swarm(speeds, 4, seed, CALM, design) for design in (ALONE, Design()))
+        alone = swarm(speeds, 4, seed, CALM, ALONE, within_s=2.0)
+        shared = swarm(speeds, 4, seed, within_s=2.0)
         alone.run(400)
         shared.run(400)
         assert throughput(shared) >= throughput(alone) * 0.97, f"seed {seed}"
@@ -49,7 +42,7 @@ def test_dual_homing_lifts_the_lowest_stage() -> None:
 def test_a_stage_that_lacks_replicas_gets_a_second_seat_within_seconds() -> None:
     """Five volunteers on two stages; when one stage keeps a single replica, a neighbour helps."""
     for seed in range(10):
-        world = swarm([1.0] * 5, 2, seed, CALM, Design(moves=False))
+        world = swarm([1.0] * 5, 2, seed, CALM, Design(moves=False), within_s=2.0)
         world.run(120)
         homes = Counter(m.home for m in world.machines.values())
         thin = min(homes, key=lambda stage: homes[stage])
@@ -89,7 +82,7 @@ def test_a_second_stage_is_held_only_where_it_is_worth_its_averaging(
 
 def uneven(seed: int, weather: Weather) -> World:
     """Return a settled swarm of equals on two stages after some of one stage crashed."""
-    world = swarm([1.0] * 8, 2, seed, weather, ALONE)
+    world = swarm([1.0] * 8, 2, seed, weather, ALONE, within_s=2.0)
     world.run(60)
     unlucky = [who for who, m in world.machines.items() if m.home == Stage(seed % 2)][:3]
     for who in unlucky:

@@ -7,25 +7,10 @@ from protocol.matching.effects import Assign
 from protocol.matching.timing import LOOK_S
 from tests.support.cases import usual
 from tests.support.matching_examples import manifest, member
-from tests.support.matching_world import CALM, FULL, STORMY, Design, Weather, World
+from tests.support.matching_world import CALM, STORMY, Design, Weather, World, swarm
 
 STAYING = Design(moves=False)
 """Incumbents keep their home: what is tested is something else."""
-
-
-def swarm(
-    count: int,
-    stages: int,
-    seed: int,
-    weather: Weather,
-    within_s: float = 0.0,
-    design: Design = FULL,
-) -> World:
-    """Return a world in which ``count`` equal machines join within some seconds."""
-    world = World(manifest(stages), seed, weather, design)
-    for number in range(count):
-        world.join(member(seed * 100 + number), at=world.random.uniform(0, within_s))
-    return world
 
 
 def settle(world: World, count: int) -> float:
@@ -44,7 +29,7 @@ def test_equal_machines_spread_evenly(
 ) -> None:
     for seed in seeds:
         within_s = (0.0, 0.5, 5.0)[seed % 3]
-        world = swarm(count, stages, seed, weather, within_s)
+        world = swarm([1.0] * count, stages, seed, weather, within_s=within_s, measured_s=0.0)
         took_s = settle(world, count)
         spread = world.spread()
         assert sum(spread) == count, f"seed {seed}: {spread}"
@@ -53,7 +38,7 @@ def test_equal_machines_spread_evenly(
 
 
 def test_too_few_volunteers_wait_and_say_for_what() -> None:
-    world = swarm(1, 2, 0, CALM)
+    world = swarm([1.0], 2, 0, measured_s=0.0)
     world.run(30)
     assert world.spread() == [0, 0]
     assert any(world.said(f"waiting for 1 more volunteer: stage {s} has none") for s in (0, 1))
@@ -66,7 +51,7 @@ def test_too_few_volunteers_wait_and_say_for_what() -> None:
 def test_who_stays_alone_takes_both_of_two_stages_after_a_while() -> None:
     """So who has trained alone goes on after a restart; whoever comes later takes one of them."""
     for seed in range(4):
-        world = swarm(1, 2, seed, STORMY)
+        world = swarm([1.0], 2, seed, STORMY, measured_s=0.0)
         world.run(LOOK_S + 15)
         (alone,) = world.machines.values()
         assert alone.stages == {0, 1}, f"seed {seed}"
@@ -88,7 +73,7 @@ def test_who_has_memory_for_one_stage_waits_alone() -> None:
 
 def test_nobody_fetches_before_every_stage_is_covered() -> None:
     for seed in range(20):
-        world = swarm(4, 4, seed, STORMY, 2.0)
+        world = swarm([1.0] * 4, 4, seed, STORMY, within_s=2.0, measured_s=0.0)
         settle(world, 4)
         first = min(at for at, _, effect in world.log if isinstance(effect, Assign))
         held = {who for at, who, e in world.log if at <= first and "held by" in str(e)}
@@ -110,7 +95,7 @@ def test_a_machine_that_fits_one_stage_only_gets_it() -> None:
 
 def test_a_crashed_replica_is_replaced_by_a_newcomer_and_nobody_else_moves() -> None:
     for seed in range(20):
-        world = swarm(4, 2, seed, STORMY)
+        world = swarm([1.0] * 4, 2, seed, STORMY, measured_s=0.0)
         settle(world, 4)
         victim = world.random.choice(sorted(world.machines))
         world.crash(victim)
@@ -127,7 +112,7 @@ def test_a_serving_peer_outlives_every_steward() -> None:
     """Stewards crash one after the other; serving members keep serving, and the next stewards know
     them."""
     for seed in range(10):
-        world = swarm(8, 2, seed, STORMY, design=STAYING)
+        world = swarm([1.0] * 8, 2, seed, STORMY, STAYING, measured_s=0.0)
         settle(world, 8)
         for _ in range(3):
             stewards = [who for who, m in world.machines.items() if m.stewardships]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from client.cli.main import run
+from client.lab.local_swarm import environment
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -66,24 +67,29 @@ class Terminal(io.StringIO):
 
 
 class Volunteer:
-    """Runs ``volunteer`` with some arguments; ``stdin`` and more variables by keyword."""
+    """Runs ``volunteer`` of a home with some arguments; ``stdin`` and more variables by keyword.
 
-    def __init__(self, home: Path) -> None:
-        clean = {key: text for key, text in os.environ.items() if not key.startswith("VOLUNTEER_")}
-        own = {"VOLUNTEER_HOME": str(home), "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-        self.environment = {**clean, **own}
+    Args:
+        home: of the volunteer.
+        folder: in which commands run.
+        variables: for all of them.
+    """
+
+    def __init__(self, home: Path, folder: Path = REPOSITORY, **variables: str) -> None:
+        own = {"COLUMNS": "200", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+        self.environment, self.folder = {**environment(home), **own, **variables}, folder
 
     def __call__(
-        self, *arguments: str, stdin: str = "", **variables: str
+        self, *arguments: str, stdin: str = "", timeout_s: float = 180.0, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "client.cli.main", *arguments],
             env={**self.environment, **variables},
             input=stdin,
-            cwd=REPOSITORY,
+            cwd=self.folder,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=timeout_s,
             check=False,
         )
 

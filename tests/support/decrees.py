@@ -1,25 +1,16 @@
 """Commits, promises and electors, in worlds in which nobody forges a vote."""
 
-import hashlib
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
+from client.lab.simulate.chaos.world import is_signed as verify
+from client.lab.simulate.chaos.world import signature
 from client.lab.simulate.electing import sight
 from protocol.decree.elector import Elector
 from protocol.ids import PeerId
 from protocol.wire.messages import Commit
 from protocol.wire.parts import Decree, Promise
-
-
-def signature(peer: PeerId, kind: str, body: bytes) -> bytes:
-    """A signature that only its peer is supposed to make."""
-    return hashlib.blake2b(f"{peer}|{kind}|".encode() + body, digest_size=64).digest()
-
-
-def verify(peer: PeerId, kind: str, body: bytes, signed: bytes) -> bool:
-    """Whether it is a peer's signature."""
-    return signed == signature(peer, kind, body)
 
 
 def elector(me: PeerId) -> Elector:

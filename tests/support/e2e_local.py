@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,31 +17,23 @@ from client.cli.founding.options import ModelChoices, OptimizerChoices, RunChoic
 from client.control.client import ControlClient, ControlError, running_nodes
 from client.control.snapshot import Snapshot
 from client.lab.founding import HOST, write_lab
-from client.lab.local_swarm import DATA, LocalSwarm, Member, environment
+from client.lab.local_swarm import DATA, LocalSwarm, Member
 from client.store.identity import ensure_identity
 from client.store.paths import home_folders, runtime_folder
 from client.store.texts import TextStore, keep_folder
 from protocol.invite import SwarmFile
+from tests.support.cli_process import Volunteer
 
-REPOSITORY = Path(__file__).parents[2]
 JOIN = ("join", "--headless", "--listen-host", HOST, "--threads", "1", "--swarm")
 TINY = ModelChoices(layers=2, width=32, heads=2, context=16)
 Found = TypeVar("Found")
 
 
 def volunteer(
-    home: Path, *arguments: str, timeout_s: float = 120.0
+    home: Path, *arguments: str, timeout_s: float = 180.0
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "client.cli.main", *arguments],
-        env=environment(home),
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    return Volunteer(home)(*arguments, timeout_s=timeout_s)
 
 
 def found(
@@ -84,6 +75,14 @@ def beyond(member: Member, step: int) -> Snapshot | None:
     """The snapshot of a member that knows of a step after this one."""
     now = member.snapshot()
     return now if now is not None and now.step > step else None
+
+
+def told_losses(members: Sequence[Member]) -> Iterator[tuple[int, float]]:
+    """Yield the steps that members have told of since they were heard last, with their losses."""
+    for member in members:
+        for event in member.new_events():
+            if event.kind == "StepCommitted":
+                yield int(str(event.data["step"])), float(str(event.data["loss"]))
 
 
 def in_state(member: Member, members: list[Member], state: str, step: int = 0) -> Snapshot:

@@ -20,7 +20,8 @@ from protocol.matching.effects import Assign, Unassign
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
 from protocol.matching.population import Population
-from protocol.matching.sharing import StageLevel, effective_levels
+from protocol.matching.sharing import StageLevel
+from protocol.matching.supply import Supply
 from protocol.matching.timing import MEASURED_S
 from protocol.wire import letters
 from protocol.wire.messages import Letter, Message
@@ -221,13 +222,14 @@ class World:
 
     def levels(self, without: tuple[PeerId, Stage] | None = None) -> tuple[int, ...]:
         """Return the effective levels of what is served, a mover counted at its old home."""
-        view = self.population()
-        stages = [StageLevel(0)] * self.manifest.stage_count
+        view, count = self.population(), self.manifest.stage_count
+        supply = Supply((0,) * count, (StageLevel(0),) * count, view.redundancy)
         for who, held in self.served.items():
-            if who in self.machines:
-                kept = [s for s in held if (who, s) != without]
-                stages = _with(stages, view, who, kept)
-        return effective_levels(stages)
+            kept = [s for s in held if (who, s) != without]
+            if who in self.machines and kept:
+                shared = kept[1] if len(kept) == 2 and abs(kept[0] - kept[1]) == 1 else None
+                supply = supply.after(kept[0], shared, [view.rate(who, s) for s in view.stages])
+        return supply.levels
 
     # --- delivery -----------------------------------------------------------------------------
 
@@ -384,25 +386,23 @@ class World:
         return self.random.uniform(*bounds)
 
 
-def _with(
-    stages: list[StageLevel], view: Population, who: PeerId, held: Sequence[Stage]
-) -> list[StageLevel]:
-    """Return what serves every stage with one more member: two neighbours share its time."""
-    changed, pair = list(stages), sorted(held)[:2]
-    if len(held) == 2 and pair[1] - pair[0] == 1:
-        lower, upper = pair
-        pool = changed[lower]
-        changed[lower] = structs.replace(
-            pool,
-            pool_here=pool.pool_here + view.rate(who, lower),
-            pool_next=pool.pool_next + view.rate(who, upper),
-        )
-        return changed
-    for stage in held[:1]:
-        changed[stage] = structs.replace(
-            changed[stage], alone=changed[stage].alone + view.rate(who, stage)
-        )
-    return changed
+def swarm(
+    speeds: Iterable[float],
+    stages: int,
+    seed: int,
+    weather: Weather = CALM,
+    design: Design = FULL,
+    *,
+    within_s: float = 0.0,
+    measured_s: float = 1000.0,
+) -> World:
+    """Return a world in which machines of these speeds, of which 1 is usual, join within some
+    seconds."""
+    world = World(manifest(stages), seed, weather, design)
+    for number, speed in enumerate(speeds):
+        who = member(seed * 100 + number, speed * 1e9, measured_s=measured_s)
+        world.join(who, at=world.random.uniform(0, within_s))
+    return world
 
 
 def settled(seed: int, design: Design) -> World:

@@ -5,53 +5,43 @@ Its workers are started by this module, too, and fail alike.
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from client.lab.chaos.failpoints import LOG_VARIABLE, VARIABLE, Failpoints
+from client.lab.chaos.failpoints import VARIABLE, Failpoint
 
 COMMAND: Final = (sys.executable, "-m", "client.lab.chaos.armed")
 WORKER: Final = "worker"
 
 
-def failpoints_of(environ: Mapping[str, str]) -> Failpoints:
-    """Return the failpoints that are to be armed.
-
-    Raises:
-        ConfigError: the variable holds something else than failpoints.
-    """
-    log = environ.get(LOG_VARIABLE)
-    return Failpoints(environ.get(VARIABLE, ""), Path(log) if log else None)
-
-
-def arm_writer(failpoints: Failpoints) -> None:
-    """Have the writer of states in this process meet failpoints."""
+def arm_writer(failpoint: Failpoint) -> None:
+    """Have the writer of states in this process meet a failpoint."""
     from client.compute import saving
 
     write = saving._write
 
     def armed(path: Path, data: Iterable[memoryview], *, durable: bool) -> None:
         write(path, data, durable=durable)
-        failpoints.write(path.name)
+        failpoint.write(path.name)
 
     saving._write = armed
 
 
 def main() -> None:
     """Run a worker, or the command line; a node has no torch, and a worker no trio."""
-    failpoints = failpoints_of(os.environ)
+    failpoint = Failpoint(Path(os.environ[VARIABLE]))
     if sys.argv[1:2] == [WORKER]:
         from client.compute import worker
 
-        arm_writer(failpoints)
+        arm_writer(failpoint)
         del sys.argv[1]
         sys.exit(worker.main())
     from client.cli.main import main as command_line
     from client.compute import process
     from client.lab.chaos.moments import arm_node
 
-    arm_node(failpoints)
+    arm_node(failpoint)
     process.WORKER_COMMAND = (*COMMAND, WORKER)
     command_line()
 

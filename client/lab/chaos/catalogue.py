@@ -73,49 +73,19 @@ def all_faults(kinds: Sequence[Kind]) -> tuple[Fault, ...]:
     return tuple(Fault(kind, moment) for kind in kinds for moment in MOMENTS[kind])
 
 
-def choose_faults(
-    kinds: str | None, only: str | None, default: Sequence[Kind]
-) -> tuple[Fault, ...]:
-    """Return the faults of ``--faults`` and ``--only``; ``default`` where neither is given.
+def choose_faults(text: str) -> tuple[Fault, ...]:
+    """Return the faults of ``--faults``: of each kind that is named all, or one as ``kind@moment``.
 
     Raises:
-        UserError: a name that does not exist, or both are given.
+        UserError: a name that does not exist, or none is given.
     """
-    if kinds is not None and only is not None:
-        raise _usage("--faults and --only exclude each other", "give one of them")
-    if only is not None:
-        return tuple(_fault(part) for part in _parts(only, "--only"))
-    if kinds is None:
-        return all_faults(default)
-    return all_faults([_kind(part) for part in _parts(kinds, "--faults")])
-
-
-def _parts(text: str, flag: str) -> list[str]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        raise _usage(f"{flag} names no fault", f"choose from {', '.join(KINDS)}")
-    return list(dict.fromkeys(parts))
-
-
-def _kind(text: str) -> Kind:
-    for known in KINDS:
-        if known == text:
-            return known
-    raise _usage(f"there is no fault {text[:40]!r}", f"choose from {', '.join(KINDS)}")
-
-
-def _fault(text: str) -> Fault:
-    name, _, when = text.partition("@")
-    kind = _kind(name)
-    moments = MOMENTS[kind]
-    if not when and moments == ("any",):
-        return Fault(kind, "any")
-    for moment in moments:
-        if moment == when:
-            return Fault(kind, moment)
-    there_are = ", ".join(str(Fault(kind, moment)) for moment in moments)
-    raise _usage(f"there is no fault {text[:60]!r}", f"choose from {there_are}")
-
-
-def _usage(problem: str, next_step: str) -> UserError:
-    return UserError(problem, next_step, ExitCode.USAGE)
+    every, found = all_faults(KINDS), dict[Fault, None]()
+    for part in text.split(","):
+        named = [fault for fault in every if part.strip() in (fault.kind, str(fault))]
+        if not named:
+            kind = part.strip().partition("@")[0]
+            there_are = [str(fault) for fault in every if fault.kind == kind] or KINDS
+            problem = f"there is no fault {part.strip()[:60]!r}"
+            raise UserError(problem, f"choose from {', '.join(there_are)}", ExitCode.USAGE)
+        found.update(dict.fromkeys(named))
+    return tuple(found)

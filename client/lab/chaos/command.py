@@ -4,7 +4,7 @@ Group: try and measure
 
 $ volunteer chaos --quick  # a few faults
 $ volunteer chaos --minutes 10 --faults kill,stop  # these kinds, for ten minutes
-$ volunteer chaos --only kill@averaging,stage  # these faults only
+$ volunteer chaos --faults kill@averaging,stage  # these faults only
 
 Faults: kill, stop, worker (each at forward, backward, before-optimizer, after-optimizer, averaging,
 recovery, checkpoint), corrupt (at forward, backward, averaging), disk@checkpoint, partition, delay,
@@ -29,7 +29,7 @@ from cyclopts import Parameter, validators
 
 from client.cli.terminal.output import json_line, print_json, printable, say
 from client.errors import ExitCode, UserError, system_errors
-from client.lab.chaos.catalogue import KINDS, Fault, Kind, choose_faults, stages_of
+from client.lab.chaos.catalogue import KINDS, Fault, Kind, all_faults, choose_faults, stages_of
 
 if TYPE_CHECKING:
     from client.lab.chaos.ground import Ground
@@ -75,7 +75,6 @@ def chaos(
     minutes: Annotated[float | None, Parameter(validator=Positive)] = None,
     every: Annotated[float | None, Parameter(validator=Positive)] = None,
     faults: str | None = None,
-    only: str | None = None,
     seed: Annotated[int, Parameter(validator=validators.Number(gte=0, lt=2**62))] = 0,
     quick: bool = False,
     out: Path = Path("chaos-out"),
@@ -95,9 +94,8 @@ def chaos(
     every
         Seconds between faults; 20 unless --quick.
     faults
-        Kinds of faults, joined by commas; a wrong name shows the right ones.
-    only
-        Faults at moments, such as kill@averaging,stop@forward.
+        Kinds of faults, or faults at moments such as kill@averaging, joined by commas; a wrong name
+        shows the right ones.
     seed
         Of the weights, the data and the schedule of faults.
     quick
@@ -112,7 +110,8 @@ def chaos(
     if volunteers < MIN_VOLUNTEERS_PER_STAGE * stages:
         problem = f"{stages} stages need at least {MIN_VOLUNTEERS_PER_STAGE * stages} volunteers"
         raise UserError(problem, "see volunteer chaos --help", ExitCode.USAGE)
-    chosen = _possible(choose_faults(faults, only, QUICK if quick else USUAL), stages)
+    usual = all_faults(QUICK if quick else USUAL)
+    chosen = _possible(usual if faults is None else choose_faults(faults), stages)
     seconds, every_s = _pace(minutes, every, quick)
     choices = Choices(volunteers, stages, seconds, every_s, seed, chosen, out, keep_logs, json)
     _prepare(out)

@@ -15,10 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from msgspec.structs import asdict
-
 from client.cli.reach.home import free_port
-from client.control.snapshot import Counters, Snapshot
+from client.control.snapshot import Snapshot
 from client.lab.chaos import armed, failpoints
 from client.lab.chaos.record import FailpointLog, LogTail, Note, Reached
 from client.lab.chaos.wires import Wires
@@ -31,8 +29,6 @@ from protocol.ids import PeerId
 
 HOST = "127.0.0.1"
 FLAGS = ("--listen-host", HOST, "--threads", "1", "--log-format", "json", "--log-level", "debug")
-COUNTED = tuple(name for name, count in asdict(Counters()).items() if isinstance(count, int))
-"""The counters that are sums over all reasons."""
 
 
 @dataclass
@@ -53,8 +49,6 @@ class Volunteer:
     """Whether ``last`` is newer than the last fault."""
     tails: list[LogTail] = field(default_factory=list)
     stopped: bool = False
-    past: dict[str, int] = field(default_factory=dict)
-    """Counters of its ended processes, as last seen."""
     away: list[tuple[float, float | None]] = field(default_factory=list)
     """Spans (Unix seconds) in which it did not compute for the swarm."""
 
@@ -70,19 +64,9 @@ class Volunteer:
         return next((seat.stage for seat in seats if seat.state == "serving"), None)
 
     @property
-    def failpoints(self) -> Path:
+    def failpoint(self) -> Path:
         """The file that arms it."""
-        return self.home / "failpoints"
-
-    @property
-    def reached(self) -> Path:
-        """The log of the failpoints reached."""
-        return self.home / "failpoints.jsonl"
-
-    def counter(self, name: str) -> int:
-        """Return a counter over all its processes."""
-        now = getattr(self.last.counters, name) if self.last else 0
-        return self.past.get(name, 0) + int(now)
+        return self.home / "failpoint"
 
     def went(self, moment: float) -> None:
         """It is away from now on."""
@@ -135,7 +119,7 @@ class Crew:
         listen_port = free_port(HOST)
         port = wires.add(name, listen_port)
         volunteer = Volunteer(name, home, signer.peer, listen_port, port)
-        self._reached[name] = FailpointLog(volunteer.reached)
+        self._reached[name] = FailpointLog(failpoints.log_of(volunteer.failpoint))
         self.volunteers[name] = volunteer
         return volunteer
 
@@ -161,15 +145,11 @@ class Crew:
         log_name = f"{volunteer.name}-{volunteer.lives}"
         where = ("--listen-port", str(volunteer.listen_port))
         known = ("--announce", str(self.address(volunteer)))
-        variables = {
-            failpoints.VARIABLE: f"@{volunteer.failpoints}",
-            failpoints.LOG_VARIABLE: str(volunteer.reached),
-        }
         volunteer.member = self.swarm.start(
             volunteer.name,
             (*self._flags, *where, *known),
             log_name=log_name,
-            variables=variables,
+            variables={failpoints.VARIABLE: str(volunteer.failpoint)},
             program=armed.COMMAND,
         )
         volunteer.tails.append(LogTail(volunteer.member.log, volunteer.name))
@@ -189,10 +169,10 @@ class Crew:
     # --- faults ----------------------------------------------------------------
 
     def arm(self, volunteer: Volunteer, failpoint: str) -> None:
-        """Replace its failpoints; an empty text disarms it."""
-        new = volunteer.failpoints.with_suffix(".new")
+        """Replace its failpoint; an empty text disarms it."""
+        new = volunteer.failpoint.with_suffix(".new")
         new.write_text(failpoint)
-        new.replace(volunteer.failpoints)
+        new.replace(volunteer.failpoint)
 
     def newly_reached(self, volunteer: Volunteer) -> Reached | None:
         """Return the failpoint that it has reached since the last call."""
@@ -203,7 +183,7 @@ class Crew:
         """Send SIGKILL to its node and worker, or reap them if they are dead; return the moment."""
         self.arm(volunteer, "")
         moment = volunteer.member.kill() if volunteer.member else time.time()
-        self._bury(volunteer)
+        volunteer.last, volunteer.stopped, volunteer.current = None, False, False
         return moment
 
     def stop(self, volunteer: Volunteer) -> None:
@@ -215,10 +195,6 @@ class Crew:
         """Continue a stopped node; its last status is out of date."""
         self._signal(volunteer, signal.SIGCONT)
         volunteer.stopped, volunteer.current = False, False
-
-    def _bury(self, volunteer: Volunteer) -> None:
-        volunteer.past = {name: volunteer.counter(name) for name in COUNTED}
-        volunteer.last, volunteer.stopped, volunteer.current = None, False, False
 
     def _signal(self, volunteer: Volunteer, number: signal.Signals) -> None:
         if volunteer.member is not None and volunteer.alive:

@@ -153,10 +153,8 @@ class Injector:
 
     def _arm(self, opened: _Open, now: float) -> None:
         planned, victim = opened.injected.planned, opened.victim
-        seconds = f":{planned.seconds:g}" if planned.seconds else ""
-        action = ACTIONS[planned.fault.kind]
         self._crew.newly_reached(victim)  # unread notes of an earlier fault do not count
-        self._crew.arm(victim, f"{planned.fault.moment}@*={action}{seconds}")
+        self._crew.arm(victim, f"{planned.fault.moment} {ACTIONS[planned.fault.kind]}")
         opened.armed_until = now + ARMED_S
         if planned.fault.moment == "recovery":
             self._give_it_something_to_mend(opened, now)

@@ -1,4 +1,4 @@
-"""The moments at which failpoints act in a node's seats.
+"""The moments at which a failpoint acts in a node's seats.
 
 A user's volunteer has none of this: ``client.lab.chaos.armed`` puts the classes below in the place
 of those that they are made from.
@@ -7,7 +7,7 @@ of those that they are made from.
 from pathlib import Path
 from typing import ClassVar
 
-from client.lab.chaos.failpoints import Failpoints, Phase
+from client.lab.chaos.failpoints import Failpoint, Phase
 from client.train.stage import held_stage, seat_driver
 from client.train.stage.saver import StateSaver
 from client.train.stage.seat_driver import SeatDriver
@@ -25,9 +25,9 @@ from protocol.seat.effects import SeatEffect
 from protocol.wire.messages import Admit, Backward, Forward, Message, Segment
 
 
-def arm_node(failpoints: Failpoints) -> None:
-    """Have all seats of this process meet failpoints."""
-    _Armed.failpoints = failpoints
+def arm_node(failpoint: Failpoint) -> None:
+    """Have all seats of this process meet a failpoint."""
+    _Armed.failpoint = failpoint
     held_stage.SeatDriver = ArmedSeat  # type: ignore[attr-defined]
     held_stage.StageAcquisition = ArmedAcquisition  # type: ignore[attr-defined]
     seat_driver.StateSaver = ArmedSaver  # type: ignore[attr-defined]
@@ -53,10 +53,8 @@ def moment_of_task(task: Task, *, first: bool) -> Phase | None:
             return None
 
 
-def leaving(
-    failpoints: Failpoints, message: Message, payload: bytes, stage: int, worker: int
-) -> bytes:
-    """Return a payload that is about to go out, damaged if a failpoint says so."""
+def leaving(failpoint: Failpoint, message: Message, payload: bytes, worker: int) -> bytes:
+    """Return a payload that is about to go out, damaged if the failpoint says so."""
     phase: Phase
     match message:
         case Forward():
@@ -68,19 +66,19 @@ def leaving(
         case _:
             return payload
     if phase != "averaging":  # the failpoint's moment comes once the others' shards are here
-        failpoints.reach(phase, message.step, stage, worker)
-    return failpoints.sent(payload, phase, message.step, stage)
+        failpoint.reach(phase, message.step, worker)
+    return failpoint.sent(payload, phase, message.step)
 
 
 class _Armed:
-    failpoints: ClassVar[Failpoints]
+    failpoint: ClassVar[Failpoint]
 
 
 class ArmedSeat(_Armed, SeatDriver):
-    """A seat that meets failpoints."""
+    """A seat that meets a failpoint."""
 
     def _reach(self, phase: Phase, step: int) -> None:
-        self.failpoints.reach(phase, step, self._place.stage, self._worker.pid)
+        self.failpoint.reach(phase, step, self._worker.pid)
 
     def _start(self, task: Task) -> bool:
         if (phase := moment_of_task(task, first=self._place.first)) is not None:
@@ -93,8 +91,8 @@ class ArmedSeat(_Armed, SeatDriver):
         super()._store(task, payloads)
 
     def _payload(self, sending: SendPayload) -> bytes:
-        payload, place = super()._payload(sending), (self._place.stage, self._worker.pid)
-        return leaving(self.failpoints, sending.message, payload, *place)
+        payload = super()._payload(sending)
+        return leaving(self.failpoint, sending.message, payload, self._worker.pid)
 
     def _tell(self, effect: SeatEffect) -> None:
         if isinstance(effect, Rerouted):
@@ -103,18 +101,18 @@ class ArmedSeat(_Armed, SeatDriver):
 
 
 class ArmedAcquisition(_Armed, StageAcquisition):
-    """An attempt to take a stage that meets failpoints."""
+    """An attempt to take a stage that meets a failpoint."""
 
     async def load(self, admit: Admit) -> None:
         """See ``StageAcquisition``."""
-        self.failpoints.reach("recovery", admit.version, self.stage, self._worker.pid)
+        self.failpoint.reach("recovery", admit.version, self._worker.pid)
         await super().load(admit)
 
 
 class ArmedSaver(_Armed, StateSaver):
-    """A saver of states that meets failpoints."""
+    """A saver of states that meets a failpoint."""
 
     def _save(self, version: int, path: Path, *, durable: bool) -> None:
         if not self._busy:
-            self.failpoints.reach("checkpoint", version, self._stage, self._worker.pid)
+            self.failpoint.reach("checkpoint", version, self._worker.pid)
         super()._save(version, path, durable=durable)

@@ -2,10 +2,10 @@
 
 Every volunteer has a relay in front of it and advertises the relay's port as its own, so each
 connection passes the relay of the dialled volunteer; the owner of the other socket identifies the
-dialler. Rules apply to bytes from one volunteer to another; None stands for any.
+dialler. A volunteer's shape applies to all bytes from and to it.
 
-A blocked direction keeps its connections open and delivers nothing (packets get lost); once it is
-free again the waiting bytes are delivered. Memory: per direction of a connection at most
+A blocked volunteer keeps its connections open and nothing is delivered (packets get lost); once it
+is free again the waiting bytes are delivered. Memory: per direction of a connection at most
 ``MAX_CHUNKS`` chunks of ``CHUNK_BYTES``; a full one is not read from, as a slow line would.
 """
 
@@ -47,31 +47,30 @@ class Shape:
 CLEAR = Shape()
 
 
+Ends = tuple[str | None, str]
+"""The dialler, None if it is unknown, and whom it has dialled."""
+
+
 class Rules:
-    """The shape of every directed pair; waiting tasks are woken when it changes."""
+    """The shape of every volunteer; waiting tasks are woken when it changes."""
 
     def __init__(self) -> None:
-        self._shapes: dict[tuple[str | None, str | None], Shape] = {}
+        self._shapes: dict[str | None, Shape] = {}
         self._changed = trio.lowlevel.ParkingLot()
 
-    def set(self, source: str | None, target: str | None, shape: Shape) -> None:
-        """Shape the traffic from ``source`` to ``target``."""
-        if shape == CLEAR:
-            self._shapes.pop((source, target), None)
-        else:
-            self._shapes[source, target] = shape
+    def set(self, name: str, shape: Shape) -> None:
+        """Shape the traffic of a volunteer."""
+        self._shapes[name] = shape
         self._changed.unpark_all()
 
-    def between(self, source: str | None, target: str | None) -> Shape:
-        """Return the present shape of bytes from one to the other."""
-        found = CLEAR
-        for key in {(source, target), (source, None), (None, target), (None, None)}:
-            found = found.joined(self._shapes.get(key, CLEAR))
-        return found
+    def between(self, ends: Ends) -> Shape:
+        """Return the present shape of bytes between two."""
+        one, other = (self._shapes.get(end, CLEAR) for end in ends)
+        return one.joined(other)
 
-    async def until_free(self, source: str | None, target: str | None) -> None:
-        """Wait while the direction is blocked."""
-        while self.between(source, target).blocked:
+    async def until_free(self, ends: Ends) -> None:
+        """Wait while one of two is blocked."""
+        while self.between(ends).blocked:
             await self._changed.park()
 
 
@@ -85,14 +84,9 @@ class _Pipe:
     """One direction of one connection: read, wait, write."""
 
     def __init__(
-        self,
-        rules: Rules,
-        source: str | None,
-        target: str | None,
-        reader: trio.SocketStream,
-        writer: trio.SocketStream,
+        self, rules: Rules, ends: Ends, reader: trio.SocketStream, writer: trio.SocketStream
     ) -> None:
-        self._rules, self._source, self._target = rules, source, target
+        self._rules, self._ends = rules, ends
         self._reader, self._writer = reader, writer
         self._chunks: deque[_Chunk] = deque()
         self._changed = trio.lowlevel.ParkingLot()
@@ -102,7 +96,7 @@ class _Pipe:
         """Receive chunks and compute when each is due."""
         due = 0.0
         while data := await self._reader.receive_some(CHUNK_BYTES):
-            shape = self._rules.between(self._source, self._target)
+            shape = self._rules.between(self._ends)
             due = max(due, trio.current_time() + shape.delay_s)
             self._chunks.append(_Chunk(due, data))
             self._changed.unpark_all()
@@ -121,8 +115,8 @@ class _Pipe:
                 return
             chunk = self._chunks[0]
             await trio.sleep_until(chunk.due)
-            await self._rules.until_free(self._source, self._target)
-            rate = self._rules.between(self._source, self._target).bytes_per_s
+            await self._rules.until_free(self._ends)
+            rate = self._rules.between(self._ends).bytes_per_s
             if math.isfinite(rate):
                 await trio.sleep(len(chunk.data) / rate)
             await self._writer.send_all(chunk.data)
@@ -162,11 +156,10 @@ class Relay:
                 self.connections -= 1
 
     async def _relay(self, near: trio.SocketStream, port: int) -> None:
-        dialler = await self._who(near.socket.getpeername()[1], port)
-        await self._rules.until_free(dialler, self.name)
+        ends = await self._who(near.socket.getpeername()[1], port), self.name
+        await self._rules.until_free(ends)
         async with await trio.open_tcp_stream(LOOPBACK, self._target_port) as far:
-            there = _Pipe(self._rules, dialler, self.name, near, far)
-            back = _Pipe(self._rules, self.name, dialler, far, near)
+            there, back = _Pipe(self._rules, ends, near, far), _Pipe(self._rules, ends, far, near)
             async with trio.open_nursery() as nursery:
                 for pipe in (there, back):
                     nursery.start_soon(pipe.read)

@@ -10,12 +10,11 @@ from client.lab.chaos.catalogue import MEANINGS
 from client.lab.chaos.ledger import read_ledger
 from client.lab.chaos.measure import (
     FaultFigures,
-    goodput,
     loss_gap,
     measure_faults,
     missing_share,
     read_progress,
-    sound,
+    trained,
 )
 from client.lab.chaos.run import Seen
 
@@ -36,14 +35,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Percent of the time that each volunteer may compute."""
     cores: int
     load: float
-    """Memory of the machine at the end."""
-
-
-class Series(Struct, frozen=True, kw_only=True):
-    """A run over time; seconds since its measured time began."""
-
-    losses: list[tuple[int, float]]
-    tokens: list[tuple[float, int]]
+    """Of the machine, at the end."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -59,8 +51,6 @@ class Report(Struct, frozen=True, kw_only=True):
     steps_rolled_back: int
     microbatches_doubled: int
     """Microbatches counted twice in a closed step, by the logs of its replicas (I1); must be 0."""
-    rounds_miscounted: int
-    """The volunteers' own counter of the same; must be 0."""
     steps_attested: int
     """Closed steps of a stage of which the logs account for every microbatch."""
     steps_unattested: int
@@ -77,27 +67,23 @@ class Report(Struct, frozen=True, kw_only=True):
     """Share of the volunteers' time."""
     goodput_corrected: float | None
     """Goodput corrected for it."""
-    wasted_s: float
     crashes: list[str]
     trouble: list[str]
-    chaos: Series
-    reference: Series
     schema_version: int = 1
 
 
 def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> Report:
     """Judge a pair of runs; ``per_step``: microbatches of a step."""
-    faults = measure_faults(seen, per_step)
+    faults = measure_faults(seen)
     ledger = read_ledger(seen.notes, per_step, settings.stages)
     progress, reference = read_progress(seen.notes), read_progress(paired.notes)
     compared, gap = loss_gap(progress, reference)
-    tokens, reference_tokens = goodput(seen, paired)
+    tokens, reference_tokens = trained(seen), trained(paired)
     share = tokens / reference_tokens if reference_tokens else None
     missing = missing_share(seen)
     corrected = None if share is None else share / max(1e-9, 1.0 - missing)
-    crashes = [f"{crash.name} ended with {crash.code}" for crash in seen.crashes]
-    problems = _problems(faults, crashes, ledger.missing, gap, compared, tokens)
-    if not sound(ledger):
+    problems = _problems(faults, seen.crashes, ledger.missing, gap, compared, tokens)
+    if ledger.doubled or ledger.differing:
         problems.append("an invariant is broken: see doubled and differing")
     return Report(
         ok=not problems,
@@ -108,7 +94,6 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
         steps_missing=len(ledger.missing),
         steps_rolled_back=max((undone.steps for undone in ledger.undone), default=0),
         microbatches_doubled=ledger.doubled,
-        rounds_miscounted=seen.counters[-1][1]["doubled_microbatches"] if seen.counters else 0,
         steps_attested=ledger.whole,
         steps_unattested=ledger.unattested,
         steps_differing=ledger.differing,
@@ -119,11 +104,8 @@ def make_report(settings: Settings, seen: Seen, paired: Seen, per_step: int) -> 
         goodput=_rounded(share),
         missing_share=round(missing, 4),
         goodput_corrected=_rounded(corrected),
-        wasted_s=round(sum(fault.wasted_s for fault in faults), 2),
-        crashes=crashes,
+        crashes=seen.crashes,
         trouble=seen.trouble,
-        chaos=_series(seen),
-        reference=_series(paired),
     )
 
 
@@ -151,36 +133,26 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def _series(seen: Seen) -> Series:
-    progress = read_progress(seen.notes)
-    tokens = [(round(t - seen.began, 3), count) for t, count in progress.tokens]
-    return Series(losses=sorted(progress.losses.items()), tokens=tokens)
-
-
 LEGEND = (
-    "Seconds from the instant of the fault: until another volunteer noticed, until a place was "
-    "given again, how long taking it took, until the first accepted gradient of a microbatch that "
-    "was sent another way, until the swarm knew of the next closed step. A star: no "
-    "such gradient came, for all work was run for its count alone, or leased again, or none was "
-    "under way; then it is until the stage closed its next step. Re-match and transfer restore "
-    "redundancy and hold nobody up as long as the stage has another replica."
+    "Seconds from the instant of the fault: until the first accepted gradient of a microbatch that "
+    "was sent another way, until the swarm knew of the next closed step, until the stage had one "
+    "more replica again. A star: no such gradient came, for all work was run for its count alone, "
+    "or leased again, or none was under way; then it is until the stage closed its next step. A "
+    "replica more restores redundancy and holds nobody up as long as the stage has another one."
 )
-HEAD = ("#", "fault", "stage", "step", "detect", "re-match", "transfer", "RTO", "next step")
-TAIL = ("lost steps", "re-sent", "replayed")
+HEAD = ("#", "fault", "stage", "step", "RTO", "next step", "one more", "lost steps")
 
 
 def table(report: Report) -> list[list[str]]:
     """Return the faults as rows of text, the head first; times in seconds."""
-    rows = [[*HEAD, *TAIL]]
+    rows = [list(HEAD)]
     for fault in report.faults:
-        times = (fault.detect_s, fault.rematch_s, fault.transfer_s)
         rto = _seconds(fault.rto_s) + ("*" if fault.rto_by == "step" else "")
-        counts = (fault.lost_steps, fault.rerouted_microbatches, fault.replayed_microbatches)
         name = fault.fault if fault.at_s is not None else f"{fault.fault} (its moment never came)"
         step = "-" if fault.step is None else str(fault.step)
         start = [str(fault.number + 1), name, str(fault.stage), step]
-        middle = [*map(_seconds, times), rto, _seconds(fault.stall_s)]
-        rows.append([*start, *middle, *map(str, counts)])
+        times = [rto, _seconds(fault.stall_s), _seconds(fault.back_s)]
+        rows.append([*start, *times, str(fault.lost_steps)])
     return rows
 
 
@@ -206,7 +178,6 @@ def summary(report: Report) -> list[tuple[str, str]]:
         ("tokens", f"{report.tokens} against {report.reference_tokens} without faults"),
         ("goodput", f"{_share(report.goodput)}; volunteers away {_share(report.missing_share)}"),
         ("goodput, corrected for that", _share(report.goodput_corrected)),
-        ("wasted compute", f"{report.wasted_s:g} s at most"),
     ]
 
 

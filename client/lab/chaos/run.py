@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from client.lab.chaos.crew import COUNTED, Crew, Volunteer
+from client.lab.chaos.crew import Crew, Volunteer
 from client.lab.chaos.ground import Ground
 from client.lab.chaos.inject import Injected, Injector
 from client.lab.chaos.record import Note
@@ -22,37 +22,22 @@ WARM_STEPS = 3
 """Steps before time is taken."""
 READY_S = 240.0
 MOST_TROUBLE = 200
-KEPT = ("StepCommitted", "StageClosed", "PeerChanged", "StageAssigned", "RecoveryEvent")
-
-
-@dataclass(frozen=True)
-class Crash:
-    """A volunteer's process ended without a fault of ours."""
-
-    name: str
-    time: float
-    code: int
-    log: str
+KEPT = ("StepCommitted", "StageClosed", "StageAssigned", "RecoveryEvent")
 
 
 @dataclass
 class Seen:
     """The observations of a run from outside. Moments in Unix seconds."""
 
-    names: dict[str, str] = field(default_factory=dict)
-    """Peer id to name."""
     began: float = 0.0
     """The beginning of the measured time."""
     ended: float = 0.0
     """Its end."""
     notes: list[Note] = field(default_factory=list)
-    counters: list[tuple[float, dict[str, int]]] = field(default_factory=list)
-    """Sums over all volunteers, every second."""
-    rates: dict[str, float] = field(default_factory=dict)
-    """Microbatches per second of computing, by volunteer."""
     injected: list[Injected] = field(default_factory=list)
     away: dict[str, list[tuple[float, float | None]]] = field(default_factory=dict)
-    crashes: list[Crash] = field(default_factory=list)
+    crashes: list[str] = field(default_factory=list)
+    """Processes that ended without a fault of ours, in words."""
     trouble: list[str] = field(default_factory=list)
     """Warnings and errors in the logs."""
 
@@ -110,7 +95,6 @@ class Run:
 
     def _start(self) -> None:
         volunteers = [self._crew.enlist(name, self._wires) for name in self._names]
-        self.seen.names = {v.peer: v.name for v in volunteers}
         first, *others = volunteers
         self._ground.write(self._crew.swarm_file, self._crew.address(first))
         self._crew.start(first)
@@ -159,9 +143,6 @@ class Run:
         for volunteer in self._crew.alive:
             self._crew.look(volunteer)
             self._note_state(volunteer)
-        everybody = self._crew.volunteers.values()
-        sums = {name: sum(v.counter(name) for v in everybody) for name in COUNTED}
-        self.seen.counters.append((time.time(), sums))
 
     def _take(self, note: Note) -> None:
         if note.kind in KEPT:
@@ -176,15 +157,9 @@ class Run:
                 self._say(note.words)
 
     def _note_state(self, volunteer: Volunteer) -> None:
-        if volunteer.stage is None or volunteer.stopped or volunteer.last is None:
-            return
-        if not self._injector.is_cut_off(volunteer):
+        at_work = volunteer.stage is not None and not volunteer.stopped
+        if at_work and not self._injector.is_cut_off(volunteer):
             volunteer.came(time.time())
-        for stage in volunteer.last.stages:
-            for replica in stage.replicas:
-                name = self.seen.names.get(replica.peer)
-                if name is not None and replica.rate > 0:
-                    self.seen.rates[name] = replica.rate
 
     def _mourn(self, now: float) -> None:
         """Note volunteers whose process has ended without a fault of ours, and restart them."""
@@ -193,10 +168,9 @@ class Run:
                 continue
             if self._injector.expects_end_of(volunteer):
                 continue
-            code = volunteer.member.process.returncode
-            crash = Crash(volunteer.name, now, code, volunteer.member.log_tail(20))
-            self.seen.crashes.append(crash)
-            self._say(f"{volunteer.name} ended by itself with {code}")
+            words = f"{volunteer.name} ended by itself with {volunteer.member.process.returncode}"
+            self.seen.crashes.append(words)
+            self._say(words)
             self._crew.kill(volunteer)
             volunteer.went(now)
             self._crew.start(volunteer)

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 
 import psutil
 import trio
@@ -42,12 +41,7 @@ class Wires:
             raise UserError("the relays did not start in time")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(lambda: self._nursery.cancel_scope.cancel())
         self._thread.join(START_S)
@@ -60,15 +54,10 @@ class Wires:
         )
         return port
 
-    def shape(self, source: str | None, target: str | None, shape: Shape) -> None:
-        """Shape the traffic from one volunteer to another; None stands for any."""
-        rule = partial(self._rules.set, source, target, shape)
-        trio.from_thread.run_sync(rule, trio_token=self._token)
-
     def surround(self, name: str, shape: Shape) -> None:
         """Shape all traffic of one volunteer."""
-        self.shape(name, None, shape)
-        self.shape(None, name, shape)
+        rule = partial(self._rules.set, name, shape)
+        trio.from_thread.run_sync(rule, trio_token=self._token)
 
     def _run(self) -> None:
         trio.run(self._main)

@@ -1,5 +1,6 @@
 """A simulated volunteer: one seat, one serial worker, and its beliefs about the others."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from client.lab.simulate.electing import UnsplitElector
@@ -52,12 +53,23 @@ class SimPeer:
 
     def believes(self, stages: int) -> SwarmView:
         """The view of the swarm from its heartbeats."""
-        replicas: list[list[Replica]] = [[] for _ in range(stages)]
-        for peer, status in self.statuses.items():
-            serves = status.state == "serving"
-            said = (status.version, serves, status.rate)
-            missing = tuple(map(PeerId, status.missing))
-            replicas[status.stage].append(
-                Replica(peer, *said, missing=missing, returned=status.returned)
+        return view_of(stages, self.statuses)
+
+
+def view_of(stages: int, statuses: Mapping[PeerId, SeatStatus]) -> SwarmView:
+    """Return the view that heartbeats give."""
+    replicas: list[list[Replica]] = [[] for _ in range(stages)]
+    for peer, said in statuses.items():
+        replicas[said.stage].append(
+            Replica(
+                peer,
+                said.version,
+                said.state == "serving",
+                said.rate,
+                moved=said.moved,
+                missing=tuple(map(PeerId, said.missing)),
+                audited=tuple(map(PeerId, said.audited)),
+                returned=said.returned,
             )
-        return SwarmView.of(replicas)
+        )
+    return SwarmView.of(replicas)

@@ -14,7 +14,7 @@ from functools import partial
 
 from client.lab.simulate.agenda import Action, Range
 from client.lab.simulate.electing import UnsplitQuorum, sight
-from client.lab.simulate.invariants import InvariantViolation, expect
+from client.lab.simulate.invariants import expect, logged
 from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.seats import Parts, SeatWorld
@@ -119,14 +119,11 @@ class TrainingWorld(SeatWorld[SimPeer]):
             InvariantViolation: an invariant is broken, or nothing happens within ``limit_s`` of
                 virtual time; the message names the seed and ends with the log.
         """
-        try:
+        with logged(self.config.seed, self.log, LOG_LINES):
             self._announce_all()
             while not self.finished():
                 if not self.agenda.advance(limit_s):
-                    raise InvariantViolation(f"no progress\n{self._state()}")
-        except InvariantViolation as error:
-            log = "\n".join(self.log[-LOG_LINES:])
-            raise InvariantViolation(f"seed {self.config.seed}: {error}\n{log}") from error
+                    expect(False, f"no progress\n{self._state()}")
 
     def finished(self) -> bool:
         """Whether every live replica has a serving seat at the last version."""

@@ -5,9 +5,7 @@ Contenders run one after the other in each round, so a ratio is taken round by r
 
 import statistics
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from tests.bench.machines import commit, this_machine
@@ -41,10 +39,6 @@ class Ratio(Struct, frozen=True):
         """Say whether the goal is met."""
         goal = GOALS[self.rival]
         return f"{goal:g}: {'met' if self.middle >= goal else 'missed'}"
-
-
-def read(path: Path) -> list[Turn]:
-    return [msgspec.json.decode(line, type=Turn) for line in path.read_bytes().splitlines()]
 
 
 def ratios(turns: Sequence[Turn]) -> Iterator[Ratio]:

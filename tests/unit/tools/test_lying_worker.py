@@ -9,7 +9,6 @@ import pytest
 from client.compute import passes
 from client.compute.averaging import Averager
 from protocol.audit.record import Grade
-from tests.hostile import lying_worker
 from tests.hostile.attack import all_attacks
 from tests.hostile.attacks.work import WHAT
 from tests.hostile.lying_worker import LIES
@@ -61,12 +60,3 @@ def test_audits_see_what_is_computed_otherwise(stage: int, name: str, grade: Gra
     assert swarm.audit().grade is Grade.AGREES
     found = swarm.audit(Lie(computes=lying)).grade
     assert found is grade or (grade is None and found is not Grade.AGREES)
-
-
-def test_a_lie_begins_with_its_file(tmp_path: Any) -> None:
-    file = tmp_path / "lie"
-    lies = lying_worker.begun(str(file))
-    assert not lies()
-    file.touch()
-    assert lies()
-    assert lying_worker.begun("")()

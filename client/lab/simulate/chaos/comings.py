@@ -16,7 +16,7 @@ from client.lab.simulate.agenda import Range
 from client.lab.simulate.chaos.config import ChaosConfig
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.chaos.world import ChaosWorld
-from client.lab.simulate.invariants import InvariantViolation, expect
+from client.lab.simulate.invariants import expect, logged
 from protocol.ids import short
 
 TOGETHER_S: Final = 180.0
@@ -75,13 +75,10 @@ class Comings:
             InvariantViolation: two lineages stay beside each other, or another invariant is broken.
         """
         world = self.world
-        try:
+        with logged(self.seed, world.log, LOG_LINES):
             while world.agenda.now < self._until:
                 world.advance_to(world.agenda.now + LOOK_S)
                 self._look()
-        except InvariantViolation as violation:
-            log = "\n".join(world.log[-LOG_LINES:])
-            raise InvariantViolation(f"seed {self.seed}: {violation}\n{log}") from violation
 
     # --- coming and going ------------------------------------------------------------------
 

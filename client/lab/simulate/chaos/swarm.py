@@ -8,6 +8,7 @@ from abc import abstractmethod
 
 from client.lab.simulate.chaos.checks import Checks
 from client.lab.simulate.chaos.config import ChaosConfig
+from client.lab.simulate.chaos.liar import BEATS, Liar, Lie
 from client.lab.simulate.chaos.links import Network
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.seats import SeatWorld
@@ -30,6 +31,8 @@ class ChaosSwarm(SeatWorld[Volunteer]):
         self.volunteers: dict[PeerId, Volunteer] = {}
         self.network = Network(self.agenda, self.volunteers)
         self.checks = Checks(config.per_step, parting=config.parting)
+        self.liar = Liar(config.seed, config.stages, config.lies)
+        self._met = False
 
     def now_of(self, peer: Volunteer) -> float:
         """See ``SeatWorld``."""
@@ -57,9 +60,10 @@ class ChaosSwarm(SeatWorld[Volunteer]):
     def crash(self, volunteer: Volunteer, *, wipe: bool) -> None:
         """End the process: its connections are closed, its memory is lost."""
 
-    @abstractmethod
     def pause(self, volunteer: Volunteer) -> None:
         """Give the process no more processor time."""
+        self.note(volunteer, "is paused")
+        volunteer.paused = True
 
     @abstractmethod
     def wake(self, volunteer: Volunteer, incarnation: int) -> None:
@@ -91,19 +95,40 @@ class ChaosSwarm(SeatWorld[Volunteer]):
     def begin_anew(self, volunteer: Volunteer) -> None:
         """Open the seat again at the beginning of another lineage."""
 
-    @abstractmethod
+    # --- what is said --------------------------------------------------------------------------
+
     def states(self, volunteer: Volunteer, kind: str, said: Statement) -> bool:
         """Whether a volunteer signs a statement: an honest one says nothing twice in two ways."""
+        if volunteer.lies:
+            return True
+        if not volunteer.word.may_say(kind, said):
+            self.note(volunteer, f"does not sign another {kind} of step {said.step}")
+            return False
+        self.checks.stated(volunteer, kind, said)
+        return True
 
-    @abstractmethod
+    def lies_now(self, volunteer: Volunteer, kind: Lie) -> bool:
+        """Whether it lies now: not before all present volunteers have closed a step, because nobody
+        is trusted until then (protocol/SPEC.md, section 20)."""
+        if not volunteer.lies:
+            return False
+        self._met = self._met or all(v.lies or v.disk.evidence.stages for v in self.present())
+        return self._met and self.liar.lies(kind, self.agenda.now)
+
     def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, bytes]]:
         """Return a volunteer's records of all disks."""
+        if not self.lies_now(volunteer, "records"):
+            return dict(volunteer.records)
+        return self.liar.records(volunteer.peer, volunteer.records)
 
-    # --- what its heartbeats and links do ------------------------------------------------------
-
-    @abstractmethod
     def beat_told(self, volunteer: Volunteer, said: SeatStatus | None) -> SeatStatus | None:
         """Return what a volunteer tells another one of its seat."""
+        for kind in BEATS if volunteer.lies else ():
+            if self.lies_now(volunteer, kind):
+                said = self.liar.beat(kind, said, list(self.volunteers))
+        return said
+
+    # --- what its links do ---------------------------------------------------------------------
 
     @abstractmethod
     def linked(self, volunteer: Volunteer, to: PeerId) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.chaos.world import ChaosWorld
-from client.lab.simulate.invariants import InvariantViolation, expect
+from client.lab.simulate.invariants import expect, logged
 from protocol.ids import short
 from protocol.pace import ASIDE_S, FORGET_S
 from protocol.recovery.knowledge import PATIENCE_S
@@ -41,18 +41,15 @@ class Trial:
             InvariantViolation: an invariant is broken; the message names the seed and the command
                 that replays it, and ends with the log.
         """
-        world = self._world
-        try:
+        world, config = self._world, self._world.config
+        again = f"replay: .venv/bin/python -m client.lab.simulate.chaos --seed {config.seed}"
+        again += "".join(f" --lie {kind}" for kind in config.lies)
+        again += f" --audits {config.audits}" if config.audits else ""
+        again += " --hashes-later" if config.hashes_later else ""
+        with logged(config.seed, world.log, LOG_LINES, again):
             while not world.faults.over:
                 world.advance_to(world.agenda.now + 0.5)
             self.end()
-        except InvariantViolation as violation:
-            seed, log = world.config.seed, "\n".join(world.log[-LOG_LINES:])
-            lies = "".join(f" --lie {kind}" for kind in world.config.lies)
-            lies += f" --audits {world.config.audits}" if world.config.audits else ""
-            lies += " --hashes-later" if world.config.hashes_later else ""
-            again = f"replay: .venv/bin/python -m client.lab.simulate.chaos --seed {seed}{lies}"
-            raise InvariantViolation(f"seed {seed}: {violation}\n{again}\n{log}") from violation
 
     def end(self) -> None:
         """End all faults and check the recovery."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from client.lab.simulate.agenda import Action
-from client.lab.simulate.peer import SimPeer
+from client.lab.simulate.peer import SimPeer, view_of
 from protocol.audit.terms import AuditTerms
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
@@ -22,7 +22,7 @@ from protocol.recovery.evidence import Kept
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import Copy, Lineage
 from protocol.verdicts import Verdicts
-from protocol.view import Replica, SwarmView
+from protocol.view import SwarmView
 from protocol.wire.envelope import Signer
 from protocol.wire.parts import SeatStatus
 
@@ -176,30 +176,9 @@ class Volunteer(SimPeer):
         """Return the view of its own lineage; nobody of another one is there."""
         of = (self.recovery.lineage.era, dict(self.statuses))
         if self.believed is None or self.believed[0] != of:
-            self.believed = of, self._view(stages, *of)
+            ours = {peer: said for peer, said in self.statuses.items() if said.era == of[0]}
+            self.believed = of, view_of(stages, ours)
         return self.believed[1]
-
-    @staticmethod
-    def _view(stages: int, era: int, statuses: dict[PeerId, SeatStatus]) -> SwarmView:
-        replicas: list[list[Replica]] = [[] for _ in range(stages)]
-        for peer, status in statuses.items():
-            if status.era == era:
-                serves = status.state == "serving"
-                missing = tuple(map(PeerId, status.missing))
-                audited = tuple(map(PeerId, status.audited))
-                replicas[status.stage].append(
-                    Replica(
-                        peer,
-                        status.version,
-                        serves,
-                        status.rate,
-                        moved=status.moved,
-                        missing=missing,
-                        audited=audited,
-                        returned=status.returned,
-                    )
-                )
-        return SwarmView.of(replicas)
 
     def take_in(self, action: Action) -> None:
         """Run an action now, or on waking up; an ended process never does."""

@@ -18,7 +18,6 @@ from client.lab.simulate.chaos.beats import PULSE_S, PULSES_PER_BEAT, Beats
 from client.lab.simulate.chaos.config import STEPS, ChaosConfig
 from client.lab.simulate.chaos.faults import Faults
 from client.lab.simulate.chaos.history import Histories
-from client.lab.simulate.chaos.liar import BEATS, Liar, Lie
 from client.lab.simulate.chaos.schedule import Fault, schedule
 from client.lab.simulate.chaos.swarm import ChaosSwarm
 from client.lab.simulate.chaos.volunteer import Clock, Volunteer
@@ -78,8 +77,6 @@ class ChaosWorld(ChaosSwarm):
     def __init__(self, config: ChaosConfig, faults: Sequence[Fault] | None = None) -> None:
         super().__init__(config)
         self.schedule = schedule(config) if faults is None else list(faults)
-        self._met = False
-        self.liar = Liar(config.seed, config.stages, config.lies)
         self.beats = Beats(self)
         self.histories = Histories(self)
         self.acquisitions = Acquisitions(self, self.histories)
@@ -184,11 +181,6 @@ class ChaosWorld(ChaosSwarm):
         if wipe:
             volunteer.disk.lose()
             volunteer.snapshots = {}
-
-    def pause(self, volunteer: Volunteer) -> None:
-        """See ``ChaosSwarm``."""
-        self.note(volunteer, "is paused")
-        volunteer.paused = True
 
     def wake(self, volunteer: Volunteer, incarnation: int) -> None:
         """Continue the process: its timers or its waiting messages come first, at random."""
@@ -334,14 +326,6 @@ class ChaosWorld(ChaosSwarm):
 
     # --- lies ------------------------------------------------------------------------------
 
-    def _lies(self, volunteer: Volunteer, kind: Lie) -> bool:
-        """Whether it lies now: not before all present volunteers have closed a step, because nobody
-        is trusted until then (protocol/SPEC.md, section 20)."""
-        if not volunteer.lies:
-            return False
-        self._met = self._met or all(v.lies or v.disk.evidence.stages for v in self.present())
-        return self._met and self.liar.lies(kind, self.agenda.now)
-
     def _lets_a_liar_in(self, message: Message) -> bool:
         """Whether a message between siblings admits the liar, which may take its stage again at any
         time: that does not count as activity."""
@@ -354,19 +338,6 @@ class ChaosWorld(ChaosSwarm):
             return signature(volunteer.peer, READY, encode_statement(of))
 
         return self.liar.decree(volunteer.peer, true, ready, list(self.volunteers))
-
-    def beat_told(self, volunteer: Volunteer, said: SeatStatus | None) -> SeatStatus | None:
-        """See ``ChaosSwarm``."""
-        for kind in BEATS if volunteer.lies else ():
-            if self._lies(volunteer, kind):
-                said = self.liar.beat(kind, said, list(self.volunteers))
-        return said
-
-    def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, bytes]]:
-        """See ``ChaosSwarm``."""
-        if not self._lies(volunteer, "records"):
-            return dict(volunteer.records)
-        return self.liar.records(volunteer.peer, volunteer.records)
 
     def linked(self, volunteer: Volunteer, to: PeerId) -> None:
         """See ``ChaosSwarm``."""
@@ -411,7 +382,7 @@ class ChaosWorld(ChaosSwarm):
             return  # nobody signs two commitments here: ``Checks.stated``
         if isinstance(message, Segment) and peer.seat is not None:
             message = peer.seat.showing.signed(message)
-        if isinstance(message, Propose) and message.decree and self._lies(peer, "decrees"):
+        if isinstance(message, Propose) and message.decree and self.lies_now(peer, "decrees"):
             decree = self._decree_told(peer, message, message.decree)
             if decree is None:
                 return
@@ -434,16 +405,6 @@ class ChaosWorld(ChaosSwarm):
             return False
         if isinstance(message, Ready):
             self.audits.ready(peer, message)
-        return True
-
-    def states(self, volunteer: Volunteer, kind: str, said: Statement) -> bool:
-        """See ``ChaosSwarm``."""
-        if volunteer.lies:
-            return True
-        if not volunteer.word.may_say(kind, said):
-            self.note(volunteer, f"does not sign another {kind} of step {said.step}")
-            return False
-        self.checks.stated(volunteer, kind, said)
         return True
 
     def _take(self, sender: PeerId, peer: Volunteer, message: Message, parts: Parts) -> None:

@@ -8,8 +8,8 @@ p >= 0 with sum 1 the lowest stage has
 Any prices give a bound, so the search for good ones may stop at any time. Stages that cost the same
 have the same price at the optimum, hence one price per *kind* of stage.
 
-``lp`` lets all volunteers share their time among all stages. ``single`` is tighter and holds if
-each serves one stage: there c_vs may be capped at L, because more than L helps no stage to reach L.
+That lets all volunteers share their time among all stages. The bound for one stage a volunteer is
+tighter: there c_vs may be capped at L, because more than L helps no stage to reach L.
 """
 
 from dataclasses import dataclass
@@ -25,16 +25,15 @@ CAP_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Oracle:
-    """Bounds as step functions: from ``times_s[i]`` on they are ``lp[i]`` and ``single[i]``."""
+    """The bound as a step function: from ``times_s[i]`` on it is ``bounds[i]``."""
 
     times_s: Floats
-    lp: Floats
-    single: Floats
+    bounds: Floats
 
-    def at(self, times_s: Floats) -> tuple[Floats, Floats]:
-        """Return both bounds at some moments."""
+    def at(self, times_s: Floats) -> Floats:
+        """Return the bound at some moments."""
         index = np.maximum(np.searchsorted(self.times_s, times_s, side="right") - 1, 0)
-        return self.lp[index], self.single[index]
+        return self.bounds[index]
 
 
 class Prices:
@@ -88,21 +87,20 @@ def single_bound(rates: Floats, lp: float, prices: Prices) -> float:
 
 
 def oracle(nature: Nature) -> Oracle:
-    """Return the bounds over time, computed again where the population has changed: at most every
+    """Return the bound over time, computed again where the population has changed: at most every
     2 s, less often for large swarms, in which one volunteer more or less matters less."""
     step_s = max(2.0, nature.setting.volunteers / 250)
     _, kind_of_stage = nature.kinds
     many = np.bincount(kind_of_stage)
     free, capped = Prices(many), Prices(many)
     rates = nature.kind_rates.astype(float)
-    times, lps, singles = [0.0], [0.0], [0.0]
+    times, bounds = [0.0], [0.0]
     for at_s in _moments(nature, step_s):
         alive = rates[nature.alive(at_s)]
         lp = free.bound(alive) if len(alive) else 0.0
         times.append(at_s)
-        lps.append(lp)
-        singles.append(single_bound(alive, lp, capped) if lp else 0.0)
-    return Oracle(np.array(times), np.array(lps), np.array(singles))
+        bounds.append(single_bound(alive, lp, capped) if lp else 0.0)
+    return Oracle(np.array(times), np.array(bounds))
 
 
 def _moments(nature: Nature, step_s: float) -> list[float]:

@@ -3,9 +3,9 @@
 import numpy as np
 from msgspec import Struct
 
-from client.lab.simulate.market.bounds import Oracle
+from client.lab.simulate.market.bounds import oracle
+from client.lab.simulate.market.crowd import Said
 from client.lab.simulate.market.nature import Floats, Nature
-from client.lab.simulate.market.policies.policy import Said
 from client.lab.simulate.market.run import RESOLUTION_S, Record
 
 DENT = 0.95
@@ -27,11 +27,8 @@ class Talk(Struct, frozen=True):
 class Figures(Struct, frozen=True):
     """One run in numbers. Shares are between integrals over the whole time."""
 
-    policy: str
     share: float
-    """Throughput over the bound for one stage a volunteer (the oracle of the tables)."""
-    share_lp: float
-    """Throughput over the bound with time shared freely among all stages."""
+    """Throughput over the bound for one stage a volunteer."""
     moves: float
     """Served stages given up by those that stayed, per volunteer and hour."""
     downloads: float
@@ -39,32 +36,25 @@ class Figures(Struct, frozen=True):
     rematch_median_s: float | None
     """From a loss that counts until throughput is back; None without such a loss."""
     rematch_p95_s: float | None
-    losses_felt: int
     empty: float
     """Share of the time in which a stage was not served."""
-    talk: Talk | None
-    """Only of policies that exchange messages."""
-    wall_s: float
+    talk: Talk
 
 
-def score(policy: str, nature: Nature, oracle: Oracle, record: Record) -> Figures:
+def score(nature: Nature, record: Record) -> Figures:
     """Return the figures of a run."""
-    lp, single = oracle.at(record.times_s)
-    share = record.throughput / np.maximum(single, 1.0)
+    bound = oracle(nature).at(record.times_s)
+    share = record.throughput / np.maximum(bound, 1.0)
     waits = recoveries_s(record.times_s, share, record.losses_s)
     hours = volunteer_hours(nature)
     return Figures(
-        policy=policy,
-        share=_over(record.throughput, single),
-        share_lp=_over(record.throughput, lp),
+        share=_over(record.throughput, bound),
         moves=record.effort.moves / hours,
         downloads=record.effort.downloads / hours,
         rematch_median_s=float(np.median(waits)) if waits else None,
         rematch_p95_s=float(np.quantile(waits, 0.95)) if waits else None,
-        losses_felt=len(waits),
         empty=float(record.empty.mean()),
-        talk=_talk(record.said, hours) if record.said else None,
-        wall_s=record.wall_s,
+        talk=_talk(record.said, hours),
     )
 
 

@@ -13,10 +13,10 @@ from client.lab.chaos.catalogue import (
     MEANINGS,
     MOMENTS,
     all_faults,
+    choose_faults,
     stages_of,
 )
 from client.lab.chaos.command import chaos
-from client.lab.chaos.failpoints import parse_failpoints
 from client.lab.chaos.inject import SHAPES
 from client.lab.chaos.schedule import draw_schedule
 
@@ -28,8 +28,14 @@ def test_every_fault_can_be_done_and_is_explained() -> None:
     for fault in ALL:
         ways = [fault.kind in ACTIONS, fault.kind in SHAPES, fault.kind == "stage"]
         assert ways.count(True) == 1
-        if fault.kind in ACTIONS:
-            parse_failpoints(f"{fault.moment}@*={ACTIONS[fault.kind]}")
+        assert choose_faults(str(fault)) == (fault,)
+
+
+def test_a_kind_is_all_its_faults_and_each_is_there_once() -> None:
+    assert choose_faults("stage, kill@forward, kill") == (
+        *all_faults(["stage"]),
+        *all_faults(["kill"]),
+    )
 
 
 @given(seed=st.integers(0, 2**62), stages=st.integers(1, 5), every=st.floats(5, 60))
@@ -53,7 +59,8 @@ def test_the_same_seed_is_the_same_schedule(seed: int, stages: int, every: float
         ({"volunteers": 6, "stages": 4}, "at least 8 volunteers"),
         ({"minutes": 0.1, "every": 20.0}, "does not fit"),
         ({"faults": "explode"}, "no fault 'explode'"),
-        ({"stages": 1, "only": "kill@recovery"}, "possible with 1 stages"),
+        ({"faults": "kill@noon"}, "no fault 'kill@noon'"),
+        ({"stages": 1, "faults": "kill@recovery"}, "possible with 1 stages"),
     ],
 )
 def test_wrong_arguments_are_said_before_anything_starts(
