@@ -1,8 +1,8 @@
-"""Simulate the matching of many volunteers, beside the best placement.
+"""Simulate the matching of many volunteers and compare policies.
 
 Group: try and measure
 
-Nothing is trained and no network is used.
+Nothing is trained and no network is used. One world per command; several policies see the same one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from msgspec import Struct
 
 from client.cli.terminal.output import print_json
 from client.cli.terminal.parameters import AsJson
+from client.errors import ExitCode, UserError
 from client.lab.simulate.screen import Bar, report
 
 if TYPE_CHECKING:
     from client.lab.simulate.market.nature import Nature
     from client.lab.simulate.market.score import Figures
 
+DEFAULT_POLICIES = ("ours", "petals-0.95", "greedy-join")
 MAX_VOLUNTEERS = 100_000
 Count = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=MAX_VOLUNTEERS))]
 
@@ -32,7 +34,7 @@ class Answer(Struct, frozen=True):
     churn_per_hour: float
     hours: float
     seed: int
-    figures: Figures
+    policies: list[Figures]
     schema_version: int = 1
 
 
@@ -43,9 +45,10 @@ def simulate(
     churn: Annotated[float, Parameter(validator=validators.Number(gte=0, lte=1000))] = 20.0,
     hours: Annotated[float, Parameter(validator=validators.Number(gt=0, lte=1000))] = 3.0,
     seed: Annotated[int, Parameter(validator=validators.Number(gte=0, lt=2**62))] = 0,
+    policy: tuple[str, ...] = DEFAULT_POLICIES,
     json: AsJson = False,
 ) -> None:
-    """Simulate the matching of a swarm, beside the best placement.
+    """Simulate the matching of a swarm and compare policies.
 
     Parameters
     ----------
@@ -59,23 +62,37 @@ def simulate(
         Simulated time.
     seed
         Of everything random; the same seed is the same world.
+    policy
+        Who decides; may be repeated. A wrong name shows the right ones.
     """
+    from client.lab.simulate.market.catalogue import compare
     from client.lab.simulate.market.nature import draw
-    from client.lab.simulate.market.run import play
-    from client.lab.simulate.market.score import score
     from client.lab.simulate.market.setting import Setting
 
+    check_policies(policy)
     nature = draw(Setting(volunteers, stages, churn / 100.0, hours, seed))
     with Bar() as bar:
-        record = play(nature, bar.show)
-    found = score(nature, record)
+        found = list(compare(nature, policy, bar.show))
     if json:
         print_json(answer(nature, found))
         return
     print(report(nature.setting, found))
 
 
-def answer(nature: Nature, found: Figures) -> Answer:
+def check_policies(names: tuple[str, ...]) -> None:
+    """Raise UserError for a policy that does not exist."""
+    from client.lab.simulate.market.catalogue import POLICIES
+
+    for name in names:
+        if name not in POLICIES:
+            raise UserError(
+                f"there is no policy {name[:40]!r}",
+                f"choose from {', '.join(POLICIES)}",
+                ExitCode.USAGE,
+            )
+
+
+def answer(nature: Nature, found: list[Figures]) -> Answer:
     """Return the figures with their setting."""
     setting = nature.setting
     return Answer(
@@ -84,5 +101,5 @@ def answer(nature: Nature, found: Figures) -> Answer:
         churn_per_hour=setting.churn,
         hours=setting.hours,
         seed=setting.seed,
-        figures=found,
+        policies=found,
     )

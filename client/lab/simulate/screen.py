@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from client.lab.simulate.market.setting import Setting
 
 BAR_WIDTH = 30
-HEADINGS = ("share", "moves", "re-match", "p95", "empty", "messages")
+HEADINGS = ("policy", "share", "moves", "re-match", "p95", "empty", "messages")
 
 
 class Bar:
@@ -29,22 +29,22 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self._draw("")
 
-    def show(self, share: float) -> None:
-        """Draw the progress."""
-        self._draw(f"{bar(share, BAR_WIDTH)} {share:4.0%}")
+    def show(self, what: str, share: float) -> None:
+        """Draw the progress of ``what``."""
+        self._draw(f"{bar(share, BAR_WIDTH)} {share:4.0%} {what}")
 
     def _draw(self, text: str) -> None:
         if self._terminal:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def report(setting: Setting, found: Figures) -> str:
+def report(setting: Setting, found: list[Figures]) -> str:
     """Return the table for people."""
     head = (
         f"{setting.volunteers} volunteers, {setting.stages} stages, {setting.churn:.0%} churn per "
         f"hour, {setting.hours:g} h, seed {setting.seed}"
     )
-    return "\n".join([head, "", *aligned(HEADINGS, [_row(found)]), "", LEGEND])
+    return "\n".join([head, "", *aligned(HEADINGS, [*map(_row, found)]), "", LEGEND])
 
 
 LEGEND = """\
@@ -56,8 +56,9 @@ empty: time in which a stage had nobody"""
 
 def _row(figures: Figures) -> tuple[str, ...]:
     talk = figures.talk
-    said = f"{talk.letters:.0f} ({human_bytes(talk.bytes)})"
+    said = f"{talk.letters:.0f} ({human_bytes(talk.bytes)})" if talk else "-"
     return (
+        figures.policy,
         f"{figures.share:.3f}",
         f"{figures.moves:.2f}",
         _seconds(figures.rematch_median_s),

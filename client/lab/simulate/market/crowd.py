@@ -8,15 +8,13 @@ A change wakes only the machines that it can affect; so thousands fit one proces
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
-from client.lab.simulate.agenda import Agenda
 from client.lab.simulate.market import setting as world
-from client.lab.simulate.market.fleet import Fleet
-from client.lab.simulate.market.nature import Nature
+from client.lab.simulate.market.policies.policy import Market, Said
 from client.lab.simulate.market.setting import manifest_of
-from protocol.effects import Publish, Send
+from protocol.effects import Penalise, Publish, Send
 from protocol.ids import PeerId, Stage, peer_id_from_key
 from protocol.matching import stewards
 from protocol.matching.board import Board, Notice
@@ -34,22 +32,11 @@ BOARD_S = 0.25
 """Interval at which records are passed on."""
 
 
-@dataclass
-class Said:
-    """Counts of messages so far."""
-
-    letters: int = 0
-    """Signed messages from one peer to another."""
-    letter_bytes: int = 0
-    records: int = 0
-    """Records received by all."""
-    record_bytes: int = 0
-
-
 class Crowd:
-    """The volunteers, each of which decides for itself."""
+    """A policy in which every volunteer decides for itself."""
 
-    def __init__(self, nature: Nature, agenda: Agenda, fleet: Fleet) -> None:
+    def __init__(self, market: Market) -> None:
+        nature, agenda, fleet = market.nature, market.agenda, market.fleet
         self.said = Said()
         self.population = Population((), nature.costs, 2)
         """The view of everybody."""
@@ -180,8 +167,10 @@ class Crowd:
                     self._assign(volunteer, int(effect.stage))
                 case Unassign():
                     self._fleet.drop(volunteer, int(effect.stage))
+                case Penalise():
+                    self.said.penalties += 1
                 case _:
-                    pass  # explanations; there are no faults among honest ones
+                    pass  # explanations
         self._look_after(volunteer)
 
     def _send(self, volunteer: int, to: PeerId, letter: Letter) -> None:

@@ -12,7 +12,7 @@ from client.lab.simulate.market.capacity import Capacity
 from client.lab.simulate.market.nature import Nature
 
 Loaded = Callable[[int, int], object]
-"""Called with volunteer and stage when a download is complete; ``serve`` is called then."""
+"""Called with volunteer and stage when a download is complete; the policy then calls ``serve``."""
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Effort:
 
 
 class Fleet:
-    """Downloads and serving.
+    """Downloads and serving, on behalf of a policy.
 
     Args:
         loaded: called on every complete download of a volunteer that is still there.

@@ -1,7 +1,7 @@
-"""Nature: the volunteers, with their times of joining and leaving.
+"""Nature: the volunteers, with their times of joining and leaving. The same for every policy.
 
-Immutable. Everything is drawn before anybody acts, so that ways to place volunteers can be compared
-in one world.
+Immutable. Everything is drawn before a policy acts, so policies are compared under equal conditions
+and the oracle is computed once.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""One run: nature happens, the volunteers act, the throughput is observed.
+"""One run: nature happens, a policy acts, the throughput is observed.
 
 Time passes in an ``Agenda``; the throughput is observed at regular moments, so a run costs the same
 however many events fall between two of them.
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from client.lab.simulate.agenda import Agenda
-from client.lab.simulate.market.crowd import Crowd, Said
 from client.lab.simulate.market.fleet import Effort, Fleet
 from client.lab.simulate.market.nature import Flags, Floats, Nature
+from client.lab.simulate.market.policies.policy import MakePolicy, Market, Said
 from client.lab.simulate.market.setting import DETECTION_S
 
 RESOLUTION_S = 2.0
@@ -29,12 +29,12 @@ class Record:
     empty: Flags  # (T,), whether a stage was not served
     losses_s: Floats  # when serving volunteers were lost
     effort: Effort
-    said: Said
+    said: Said | None = None
 
 
-def play(nature: Nature, progress: Progress) -> Record:
-    """Run the matching in a world to the end of its time."""
-    stage = _Stage(nature)
+def play(nature: Nature, policy: MakePolicy, progress: Progress | None = None) -> Record:
+    """Run a policy in a world to the end of its time."""
+    stage = _Stage(nature, policy)
     times = np.arange(RESOLUTION_S, nature.horizon_s + RESOLUTION_S / 2, RESOLUTION_S)
     throughput, empty = np.zeros(len(times)), np.zeros(len(times), dtype=bool)
     level, bare = 0.0, True
@@ -45,7 +45,7 @@ def play(nature: Nature, progress: Progress) -> Record:
             level = stage.fleet.capacity.throughput()
             bare = min(stage.fleet.capacity.replicas) == 0
         throughput[index], empty[index] = level, bare
-        if index % 50 == 0:
+        if progress and index % 50 == 0:
             progress(at_s / nature.horizon_s)
     return Record(
         times_s=times,
@@ -53,20 +53,25 @@ def play(nature: Nature, progress: Progress) -> Record:
         empty=empty,
         losses_s=np.array(sorted(stage.losses_s)),
         effort=stage.fleet.effort,
-        said=stage.crowd.said,
+        said=stage.said,
     )
 
 
 class _Stage:
-    """The state of a run: the clock and the volunteers."""
+    """The state of a run: the clock, the volunteers and the policy."""
 
-    def __init__(self, nature: Nature) -> None:
+    def __init__(self, nature: Nature, policy: MakePolicy) -> None:
         self._agenda = Agenda(nature.setting.seed)
-        self.fleet = Fleet(nature, self._agenda, lambda v, s: self.crowd.loaded(v, s))
+        self.fleet = Fleet(nature, self._agenda, lambda v, s: self._policy.loaded(v, s))
         self.losses_s: list[float] = []
         for volunteer in range(nature.count):
             self._schedule(nature, volunteer)
-        self.crowd = Crowd(nature, self._agenda, self.fleet)
+        self._policy = policy(Market(nature, self._agenda, self.fleet))
+
+    @property
+    def said(self) -> Said | None:
+        """The messages of the policy's volunteers."""
+        return self._policy.said
 
     def advance(self, until_s: float) -> None:
         """Run the events before a moment."""
@@ -82,10 +87,10 @@ class _Stage:
 
     def _join(self, volunteer: int) -> None:
         self.fleet.enter(volunteer)
-        self.crowd.joined(volunteer)
+        self._policy.joined(volunteer)
 
     def _depart(self, volunteer: int, crash: bool) -> None:
         if self.fleet.serving(volunteer):
             self.losses_s.append(self._agenda.now)
         self.fleet.vanish(volunteer)
-        self._agenda.after(DETECTION_S if crash else 0.0, lambda: self.crowd.departed(volunteer))
+        self._agenda.after(DETECTION_S if crash else 0.0, lambda: self._policy.departed(volunteer))

@@ -3,9 +3,9 @@
 import numpy as np
 from msgspec import Struct
 
-from client.lab.simulate.market.bounds import oracle
-from client.lab.simulate.market.crowd import Said
+from client.lab.simulate.market.bounds import Oracle
 from client.lab.simulate.market.nature import Floats, Nature
+from client.lab.simulate.market.policies.policy import Said
 from client.lab.simulate.market.run import RESOLUTION_S, Record
 
 DENT = 0.95
@@ -27,6 +27,7 @@ class Talk(Struct, frozen=True):
 class Figures(Struct, frozen=True):
     """One run in numbers. Shares are between integrals over the whole time."""
 
+    policy: str
     share: float
     """Throughput over the bound for one stage a volunteer."""
     moves: float
@@ -38,23 +39,25 @@ class Figures(Struct, frozen=True):
     rematch_p95_s: float | None
     empty: float
     """Share of the time in which a stage was not served."""
-    talk: Talk
+    talk: Talk | None
+    """Only of policies that exchange messages."""
 
 
-def score(nature: Nature, record: Record) -> Figures:
+def score(policy: str, nature: Nature, oracle: Oracle, record: Record) -> Figures:
     """Return the figures of a run."""
-    bound = oracle(nature).at(record.times_s)
+    bound = oracle.at(record.times_s)
     share = record.throughput / np.maximum(bound, 1.0)
     waits = recoveries_s(record.times_s, share, record.losses_s)
     hours = volunteer_hours(nature)
     return Figures(
+        policy=policy,
         share=_over(record.throughput, bound),
         moves=record.effort.moves / hours,
         downloads=record.effort.downloads / hours,
         rematch_median_s=float(np.median(waits)) if waits else None,
         rematch_p95_s=float(np.quantile(waits, 0.95)) if waits else None,
         empty=float(record.empty.mean()),
-        talk=_talk(record.said, hours),
+        talk=_talk(record.said, hours) if record.said else None,
     )
 
 
