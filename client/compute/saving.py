@@ -130,7 +130,7 @@ def _write_version(
             before.update(part)
         known = root(info.version, before.digests)
     header, hasher = build_header(replace(info, hash=known)), LeafHasher()
-    parts = chain([memoryview(header)], _hashed(data.read(again=False), hasher))
+    parts = chain([memoryview(header)], hashed(data.read(again=False), hasher))
     write_atomically(path, parts, durable=durable)
     return Saved(
         version=info.version,
@@ -141,7 +141,8 @@ def _write_version(
     )
 
 
-def _hashed(parts: Iterable[memoryview], hasher: LeafHasher) -> Iterator[memoryview]:
+def hashed(parts: Iterable[memoryview], hasher: LeafHasher) -> Iterator[memoryview]:
+    """Yield buffers, and have them hashed."""
     for part in parts:
         hasher.update(part)
         yield part
@@ -285,7 +286,7 @@ def write_atomically(path: Path, data: Iterable[memoryview], *, durable: bool) -
         unfinished.replace(path)
         if durable:
             _sync_directory(path.parent)
-    except Exception as error:
+    except BaseException as error:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError):

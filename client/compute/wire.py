@@ -87,7 +87,7 @@ class Wire:
         """
         codec, key = self.run.boundary_codec, rounding_key(self.swarm, *of, self.stage)
         tensor = tensor.reshape(self._coded_shape)
-        begun = begin_encoding(tensor, codec, direction=direction, key=key)
+        begun = begin_encoding(tensor, codec, direction, key)
         there = lane_to(tensor.device).mark()
         return Check(begun.numbers, lambda numbers: Boundary(begun.judge(numbers), there))
 
@@ -109,8 +109,8 @@ class Wire:
             decoded, good = begin_decoding(
                 payload,
                 self._coded_shape,
-                codec=self.run.boundary_codec,
-                direction=direction,
+                self.run.boundary_codec,
+                direction,
                 device=self.device,
             )
         return decoded.view(self.boundary_shape), replace(good, part=part)
@@ -123,7 +123,7 @@ class Wire:
         """
         if segment.numel() == 0:
             return memoryview(b"")
-        payload = encode(segment, self.run.averaging_codec, direction="average")
+        payload = encode(segment, self.run.averaging_codec, "average")
         seal(payload)
         return payload
 
@@ -146,8 +146,7 @@ class Wire:
             self._decode_segment(payload, out)
 
     def _decode_segment(self, payload: Buffer, out: Tensor) -> None:
-        codec = self.run.averaging_codec
-        decode(payload, out.shape, codec=codec, direction="average", out=out)
+        decode(payload, out.shape, self.run.averaging_codec, "average", out=out)
 
     def tokens_in(self, data: Buffer) -> tuple[Tensor, Tensor]:
         """Inputs and targets (B, T) int64 from tokens (B, T+1) as `specs.tokens` has them sent; a

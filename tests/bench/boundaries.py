@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import cast
 
-from client.compute.payload import HEADER
+from client.compute.payload import SEAL_BYTES
 from client.lab.reference import evaluate, merge_states
 from model_zoo.data import BUILT_IN
 from model_zoo.specs.codec import BoundaryCodec
@@ -82,7 +82,7 @@ def measure(kind: str, shape: tuple[int, int], steps: int, seeds: Sequence[int],
             for worker in chain.workers:
                 worker.call(ApplyTask(step=number))
             seen.append(passed.loss / (SEQUENCES * CONTEXT))
-            sent = len(passed.inputs[1][0]) - HEADER.size
+            sent = len(passed.inputs[1][0]) - SEAL_BYTES
         state = merge_states(worker.replica.flat.state() for worker in chain.workers)
         sizes = {"batches": HELD_OUT_BATCHES, "sequences": SEQUENCES, "context": CONTEXT}
         losses.append(round(evaluate(load_whole(spec, state), corpus, **sizes), 4))

@@ -97,7 +97,7 @@ def write_mixed_conversations(folder: Path) -> DataSpec:
 def through(codec: Codec, x: Tensor, place: WireContext) -> Tensor:
     """A boundary tensor after the wire."""
     key = rounding_key(SWARM, place.step, place.microbatch, place.boundary + 1)
-    return decode(encode(x, codec, direction=place.direction, key=key), x.shape)
+    return decode(encode(x, codec, place.direction, key), x.shape, codec, place.direction)
 
 
 def largest_difference(losses: Sequence[float], expected: Sequence[float]) -> float:

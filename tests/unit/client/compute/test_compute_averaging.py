@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from client.compute.averaging import relative
-from client.compute.payload import BLOCK, HEADER, seal
+from client.compute.payload import BLOCK, SEAL_BYTES, seal
 from protocol.pipeline.effects import ApplyTask, ContributeTask, KeepVersionTask, LossTask, PassTask
 from tests.support.compute_rounds import (
     CODECS,
@@ -182,7 +182,7 @@ class TestRefusals:
         request = reduce_task(step=0, attempt=0, segment=0, microbatches=[1, 1, 1], own=0)
         good = workers[1].call(ContributeTask(step=0, attempt=0, bounds=bounds))[1][0]
         foreign = bytearray(good)
-        foreign[64:66] = b"\xff\xff"
+        foreign[SEAL_BYTES : SEAL_BYTES + 2] = b"\xff\xff"
         seal(foreign)  # an honest digest over a dishonest scale
         failed = workers[0].fails(request, good, bytes(foreign))
         assert (failed.kind, failed.part) == ("codec", 1)
@@ -194,8 +194,8 @@ class TestRefusals:
         workers, bounds, _ = round_
         given = [parts[0] for parts in contributions(workers[1:], 0, attempt=1, bounds=bounds)]
         absurd = bytearray(given[place])
-        absurd[HEADER.size : HEADER.size + 2] = LARGEST_SCALE
-        values = HEADER.size + 2
+        absurd[SEAL_BYTES : SEAL_BYTES + 2] = LARGEST_SCALE
+        values = SEAL_BYTES + 2
         absurd[values : values + BLOCK] = struct.pack("b", value) * BLOCK
         seal(absurd)
         given[place] = bytes(absurd)

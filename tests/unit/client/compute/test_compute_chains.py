@@ -14,7 +14,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from client.compute.payload import HEADER
+from client.compute.payload import SEAL_BYTES
 from client.lab.reference import TrainingPlan, train_reference
 from model_zoo.data import inputs_and_targets
 from model_zoo.specs.data import Answers, DataSpec
@@ -276,7 +276,7 @@ def test_a_token_takes_as_few_bytes_as_narrow_boundaries_have_numbers(
     passed = NARROW["llama"].chain(boundary=codec).run(3)
     conditioned = 2 * 128 * (codec == "s8")  # factors, where the codec wants them
     for payload in (passed.inputs[1][0], passed.inputs[2][0], *passed.gradients):
-        body = len(payload) - HEADER.size
+        body = len(payload) - SEAL_BYTES
         assert body - SEQUENCES * TOKENS * size in (0, conditioned)
 
 

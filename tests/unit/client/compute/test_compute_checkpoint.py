@@ -29,7 +29,6 @@ from client.compute.requests import Load, Save
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.state import StateSpec
 from model_zoo.specs.state_hash import leaf_digest, leaves
-from model_zoo.specs.tensor_headers import encoded_header
 from protocol.pipeline.effects import ApplyTask, LossTask
 from tests.support.compute_stages import opened, tokens_of
 
@@ -384,7 +383,9 @@ def small_file(**changes) -> bytes:
             fields[section or "__metadata__"][field] = value
         else:
             fields[section] = value
-    return encoded_header(fields) + bytes(3 * 40)
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    text += b" " * ((56 - len(text)) % 64)
+    return len(text).to_bytes(8, "little") + text + bytes(3 * 40)
 
 
 def parse(tmp_path: Path, data: bytes) -> CheckpointInfo:

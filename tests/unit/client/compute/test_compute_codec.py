@@ -7,7 +7,7 @@ import torch
 
 from client.compute.codec import decode, encode
 from client.compute.errors import CodecError, PoisonedTensor
-from client.compute.payload import HEADER, check_seal, seal
+from client.compute.payload import SEAL_BYTES, check_seal, seal
 from tests.support.compute_stages import relative_error
 
 SHAPES = [(1,), (127,), (70_000,), (3, 5, 128), (4, 600, 128), (2, 3, 65), (600, 256), (1, 1, 1)]
@@ -22,7 +22,7 @@ def sample(shape: tuple[int, ...], kind: str = GAUSSIAN) -> torch.Tensor:
 
 
 def roundtrip(tensor, codec, direction):
-    return decode(encode(tensor, codec, direction=direction), tensor.shape)
+    return decode(encode(tensor, codec, direction), tensor.shape, codec, direction)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -82,7 +82,7 @@ def edited(offset: int, data: bytes, **options) -> bytearray:
 
 
 BF16_NAN, BF16_MINUS_ONE, BF16_HUGE = b"\xc0\x7f", b"\x80\xbf", b"\x7f\x7f"
-MEANS, BODY = HEADER.size, HEADER.size + 512
+MEANS, BODY = SEAL_BYTES, SEAL_BYTES + 512
 HOSTILE = {
     "scale nan": edited(BODY, BF16_NAN),
     "scale negative": edited(BODY, BF16_MINUS_ONE),
@@ -92,16 +92,17 @@ HOSTILE = {
     "last value of no encoder": edited(len(good_payload()) - 1, b"\x80"),
     "mean nan": edited(MEANS, BF16_NAN),
     "mean huge": edited(MEANS, BF16_HUGE),
-    "fp32 nan": edited(HEADER.size, b"\0\0\xc0\x7f", codec="fp32"),
-    "fp32 huge": edited(HEADER.size, b"\xff\xff\x7f\x7f", codec="fp32"),
-    "bf16 inf": edited(HEADER.size, b"\x80\x7f", codec="bf16"),
+    "fp32 nan": edited(SEAL_BYTES, b"\0\0\xc0\x7f", codec="fp32"),
+    "fp32 huge": edited(SEAL_BYTES, b"\xff\xff\x7f\x7f", codec="fp32"),
+    "bf16 inf": edited(SEAL_BYTES, b"\x80\x7f", codec="bf16"),
 }
 
 
-@pytest.mark.parametrize("payload", HOSTILE.values(), ids=HOSTILE.keys())
-def test_hostile_numbers_are_refused(payload) -> None:
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_numbers_are_refused(name) -> None:
+    codec = name.split()[0] if name.startswith(("fp32", "bf16")) else "s8"
     with pytest.raises(CodecError):
-        decode(payload, (5, 130))
+        decode(HOSTILE[name], (5, 130), codec, "forward")
 
 
 def test_nobody_sends_what_would_be_refused() -> None:

@@ -2,8 +2,6 @@
 
 import hashlib
 import math
-import struct
-import tracemalloc
 
 import pytest
 import torch
@@ -14,7 +12,7 @@ from client.compute.codec import decode, encode
 from client.compute.codecs import blocks
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import Lane
-from client.compute.payload import HEADER, Direction, largest_payload_bytes
+from client.compute.payload import SEAL_BYTES, Direction, largest_payload_bytes
 from model_zoo.specs.codec import CODECS, Codec
 
 DIRECTIONS: list[Direction] = ["forward", "backward", "average"]
@@ -37,21 +35,25 @@ def sent(tensor: torch.Tensor, codec: Codec, direction: Direction) -> bytearray:
     return bytearray(encode(tensor, codec, direction=direction))
 
 
+def arrived(tensor: torch.Tensor, codec: Codec, direction: Direction) -> torch.Tensor:
+    return decode(sent(tensor, codec, direction), tensor.shape, codec, direction)
+
+
 def coded(tensor: torch.Tensor, codec: Codec, direction: Direction) -> tuple[bytes, bytes]:
     """The payload, and the numbers that are read from it."""
     payload = bytes(sent(tensor, codec, direction))
-    return payload, decode(payload, tensor.shape).numpy().tobytes()
+    return payload, decode(payload, tensor.shape, codec, direction).numpy().tobytes()
 
 
 PINNED = {
-    ("s8", "forward"): ("48b3adf1e87a9c9b", "d09580c2939ccd6d"),
-    ("s8", "backward"): ("5b3568b921572def", "5f91156aaec0d2ee"),
-    ("s8", "average"): ("1e5f2df01b496dec", "0dfec983236c9faf"),
-    ("s4", "forward"): ("8b66af8618a82c95", "169414e700eff48a"),
-    ("s4", "backward"): ("bee875b5feb33356", "617fbed0fc1adf89"),
-    ("q2", "average"): ("2620fc2016ab40ab", "d829afb42b283ab7"),
-    ("q3", "average"): ("d30a1a4fcb32add7", "b064d4eb3c83656e"),
-    ("q4", "average"): ("96deb686bb6418e5", "57989db6992cc5a2"),
+    ("s8", "forward"): ("42b10ac98636a4c9", "d09580c2939ccd6d"),
+    ("s8", "backward"): ("b04f9d8d445eeecb", "5f91156aaec0d2ee"),
+    ("s8", "average"): ("56310be1eda11883", "0dfec983236c9faf"),
+    ("s4", "forward"): ("cad9bd06e8367e5a", "169414e700eff48a"),
+    ("s4", "backward"): ("51facf51f37a7628", "617fbed0fc1adf89"),
+    ("q2", "average"): ("1b8f49e8a2898c6f", "d829afb42b283ab7"),
+    ("q3", "average"): ("5139d6abfc8a5372", "b064d4eb3c83656e"),
+    ("q4", "average"): ("30775f0f5dc9ecf2", "57989db6992cc5a2"),
 }
 
 
@@ -114,9 +116,9 @@ def test_poison_is_not_sent(codec: Codec, direction: Direction, poison: float, p
 @every_way
 def test_zeros_stay_zeros(codec: Codec, direction: Direction) -> None:
     tensor = torch.zeros_like(numbers(codec))
-    assert torch.equal(decode(sent(tensor, codec, direction), tensor.shape), tensor)
+    assert torch.equal(arrived(tensor, codec, direction), tensor)
     tensor.view(-1)[1] = 1e-38  # of no scale: may vanish, and must not explode
-    assert decode(sent(tensor, codec, direction), tensor.shape).abs().max() <= 1.01e-38
+    assert arrived(tensor, codec, direction).abs().max() <= 1.01e-38
 
 
 @pytest.mark.parametrize(
@@ -135,68 +137,23 @@ def test_a_payload_is_as_long_as_its_blocks(
     codec: Codec, shape: tuple[int, ...], body_bytes: int
 ) -> None:
     tensor = torch.ones(shape)
-    assert len(sent(tensor, codec, "average")) == HEADER.size + body_bytes
+    assert len(sent(tensor, codec, "average")) == SEAL_BYTES + body_bytes
     for direction in DIRECTIONS:
         assert len(sent(tensor, codec, direction)) <= largest_payload_bytes(shape, codec)
 
 
-def test_expected_codec_and_direction_are_held() -> None:
-    payload = sent(numbers("s8"), "s8", "forward")
-    decode(payload, (5, 130), codec="s8", direction="forward")
-    with pytest.raises(CodecError):
-        decode(payload, (5, 130), codec="fp32")
-    with pytest.raises(CodecError):
-        decode(payload, (5, 130), direction="backward")
-
-
-HEADERS = {
-    "magic": (0, b"XTP1"),
-    "version": (4, b"\x03"),
-    "unknown codec": (5, b"\xff"),
-    "flags": (6, b"\xff"),
-    "direction": (7, b"\x09"),
-    "more dimensions": (8, b"\x03"),
-    "dtype": (9, b"\x01"),
-    "block": (10, b"\x40\x00"),
-    "dims": (12, struct.pack("<I", 6)),
-    "huge dims": (12, struct.pack("<2I", 1 << 31, 130)),
-    "largest dims": (12, b"\xff" * 16),
-    "zero dims": (12, bytes(8)),
-}
-
-
 @every_way
-def test_hostile_headers_are_refused_before_anything_is_allocated(
+def test_payloads_of_another_size_are_refused_before_anything_is_allocated(
     codec: Codec, direction: Direction
 ) -> None:
     tensor = numbers(codec)
-    good = sent(tensor, codec, direction)
-    others = [(5, bytes([spec.number])) for name, spec in CODECS.items() if name != codec]
-    for place, data in (*HEADERS.values(), *others, (6, b"\x01")):
-        payload = bytearray(good)
-        payload[place : place + len(data)] = data
-        for kind in (bytes, bytearray):
-            hostile = kind(payload)
-            tracemalloc.start()
-            try:
-                with pytest.raises(CodecError):
-                    decode(hostile, tensor.shape)
-                assert tracemalloc.get_traced_memory()[1] < 100_000
-            finally:
-                tracemalloc.stop()
-
-
-@every_way
-def test_payloads_of_another_size_are_refused(codec: Codec, direction: Direction) -> None:
-    tensor = numbers(codec)
     good = bytes(sent(tensor, codec, direction))
     sizes = (*range(70), *range(70, len(good), 97), len(good) - 1)
-    for other in (*(good[:size] for size in sizes), good + b"\0", good + good[HEADER.size :]):
+    for other in (*(good[:size] for size in sizes), good + b"\0", good + good[SEAL_BYTES:]):
         with pytest.raises(CodecError):
-            decode(other, tensor.shape)
-    for shape in ((4, 130), (5, 131), (130, 5), (649,), (651,), (650, 1), (1, 650), (4096,)):
-        with pytest.raises(CodecError):
-            decode(good, shape)
+            decode(other, tensor.shape, codec, direction)
+    with pytest.raises(CodecError):
+        decode(good, (1 << 40, *tensor.shape), codec, direction)
 
 
 @settings(max_examples=300, deadline=None)
@@ -214,7 +171,7 @@ def test_damaged_payloads_decode_sanely_or_are_refused(
         payload[place % len(payload)] = value
     payload = payload[: len(payload) + growth] + bytes(max(0, growth))
     try:
-        found = decode(payload, tensor.shape)
+        found = decode(payload, tensor.shape, *way)
     except CodecError:
         return
     assert found.shape == tensor.shape
@@ -226,7 +183,6 @@ def test_damaged_payloads_decode_sanely_or_are_refused(
     [
         ("s8", torch.empty(0, 3)),
         ("s8", torch.zeros(3, dtype=torch.float64)),
-        ("s8", torch.zeros(1, 1, 1, 1, 1)),
         *((codec, torch.zeros(2, 3, 128)) for codec in ("q2", "q3", "q4")),
     ],
 )

@@ -11,7 +11,7 @@ from client.compute.codec import decode, encode
 from client.compute.codecs import blocks
 from client.compute.conditioning import rotate
 from client.compute.errors import CodecError
-from client.compute.payload import HEADER, Direction
+from client.compute.payload import SEAL_BYTES, Direction
 from tests.support.compute_stages import relative_error
 
 DIRECTIONS: list[Direction] = ["forward", "backward"]
@@ -30,7 +30,7 @@ def sent(tensor: torch.Tensor, direction: Direction = "backward", key: bytes = K
 def arrived(
     tensor: torch.Tensor, direction: Direction = "backward", key: bytes = KEY
 ) -> torch.Tensor:
-    return decode(sent(tensor, direction, key), tensor.shape)
+    return decode(sent(tensor, direction, key), tensor.shape, "s4", direction)
 
 
 def representable(blocks: int) -> torch.Tensor:
@@ -72,9 +72,9 @@ def test_what_all_rows_have_in_common_is_not_rounded_with_the_rest() -> None:
 @pytest.mark.parametrize("mean", [math.nan, math.inf, -(2.0**50)])
 def test_hostile_means_are_refused(mean: float) -> None:
     payload = bytearray(sent(gaussian((3, 130)), "forward"))
-    payload[HEADER.size + 2 * 7 : HEADER.size + 2 * 8] = bf16(mean)
+    payload[SEAL_BYTES + 2 * 7 : SEAL_BYTES + 2 * 8] = bf16(mean)
     with pytest.raises(CodecError, match="reach"):
-        decode(payload, (3, 130))
+        decode(payload, (3, 130), "s4", "forward")
 
 
 def test_rounding_by_chance_loses_nothing_on_average() -> None:
@@ -140,13 +140,14 @@ def bf16(number: float) -> bytes:
     return struct.pack("<f", number)[2:]
 
 
-def edited(place: int, data: bytes) -> bytes:
+def read(place: int, data: bytes) -> torch.Tensor:
+    """Read a payload of which some bytes are changed."""
     payload = bytearray(sent(gaussian(FEW)))
     payload[place : place + len(data)] = data
-    return bytes(payload)
+    return decode(payload, FEW, "s4", "backward")
 
 
-LAST_BLOCK = HEADER.size + 14 * 66
+LAST_BLOCK = SEAL_BYTES + 14 * 66
 HOSTILE = {
     "nan": (0, b"\xc0\x7f"),
     "infinite": (0, b"\x80\x7f"),
@@ -161,23 +162,23 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("block", [HEADER.size, HEADER.size + 7 * 66, LAST_BLOCK])
+@pytest.mark.parametrize("block", [SEAL_BYTES, SEAL_BYTES + 7 * 66, LAST_BLOCK])
 def test_hostile_numbers_are_refused_in_every_piece(
     name: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "chunk_of", lambda device: 128)
     offset, data = HOSTILE[name]
     with pytest.raises(CodecError):
-        decode(edited(block + offset, data), FEW)
+        read(block + offset, data)
 
 
 def test_bounds_of_scales_are_allowed() -> None:
     for scale in (blocks.SMALLEST_SCALE, blocks.LARGEST_SCALE):
-        assert torch.isfinite(decode(edited(HEADER.size, bf16(scale)), FEW)).all()
+        assert torch.isfinite(read(SEAL_BYTES, bf16(scale))).all()
     with pytest.raises(CodecError, match="scales reach"):
-        decode(edited(HEADER.size, bf16(blocks.LARGEST_SCALE * 1.01)), FEW)
+        read(SEAL_BYTES, bf16(blocks.LARGEST_SCALE * 1.01))
     with pytest.raises(CodecError, match="a value is below"):
-        decode(edited(HEADER.size + 2, b"\xf0"), FEW)
+        read(SEAL_BYTES + 2, b"\xf0")
 
 
 def test_without_a_step_a_difference_is_what_it_is() -> None:
