@@ -96,18 +96,9 @@ def read_info(path: Path) -> CheckpointInfo:
             raise _unread(f"cannot read {path.name}", error) from error
 
 
-def verify(path: Path) -> CheckpointInfo:
-    """As `read_info`, and check the data against the header's hash.
-
-    Raises:
-        CheckpointError: it is not, or the header is bad already.
-    """
-    with verified(path) as (info, _):
-        return info
-
-
 def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
-    """As `verify`; and the digests of the leaves of its data, as a transfer needs them.
+    """As `read_info`, and check the data against the header's hash; and return the digests of its
+    leaves, as a transfer needs them.
 
     Reads the whole file: call it in a thread.
 
@@ -121,11 +112,12 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
 
 @contextmanager
 def verified(path: Path) -> Iterator[tuple[CheckpointInfo, Callable[[Iterable[memoryview]], None]]]:
-    """As `verify`, and have a function that fills buffers with the data of the same open file. They
-    are together as long as the data or shorter; each is filled before the next one is asked for.
+    """As `examine`, and have a function that fills buffers with the data of the same open file.
+    They are together as long as the data or shorter; each is filled before the next one is asked
+    for.
 
     Raises:
-        CheckpointError: as `verify`; the function: the file has become shorter, or cannot be read.
+        CheckpointError: as there; the function: the file has become shorter, or cannot be read.
     """
     with _reading(path) as file:
         info, _ = _sound(file, path)

@@ -39,12 +39,12 @@ class Note(msgspec.Struct, frozen=True):
     """What is on disk and counted.
 
     Fields:
-        parts: of a build, that are appended.
+        pieces: of a build, that are appended.
         size_bytes: of all shards.
-        tally: of a build, of these parts.
+        tally: of a build, of these pieces.
     """
 
-    parts: int = 0
+    pieces: int = 0
     size_bytes: int = 0
     tally: Tally = Tally()
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from model_zoo.data import DataError, plain_tokens
+from model_zoo.data import Bytes, DataError, Tokens, plain_tokens
 from model_zoo.datasets.folder import Folder, open_folder
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.mixture import Mixture
 from model_zoo.specs.tokens import NOT_LEARNED, token_dtype
 from model_zoo.specs.windows import Windows
-from model_zoo.tokenizers.arrays import Bytes, Tokens
 from model_zoo.tokenizers.bpe import Bpe
 
 
@@ -45,7 +44,7 @@ class Corpus:
     @classmethod
     def from_folder(cls, folder: Folder) -> Corpus:
         """The tokens of a data folder."""
-        spec = folder.index.spec()
+        spec = folder.index.spec
         return cls(partial(_read_leaf, folder.shards), spec, folder.tokenizer)
 
     def check(self, context: int) -> None:

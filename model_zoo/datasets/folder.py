@@ -11,20 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from model_zoo.data import DataError
+from model_zoo.data import Bytes, DataError
 from model_zoo.datasets.sources import RowPlace
-from model_zoo.specs.data import Answers, DataSpec
+from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, leaf_count, leaf_digest, root
-from model_zoo.specs.mixture import Part
 from model_zoo.specs.shards import INDEX, LEAVES, TOKENIZER, shard_name, shard_sizes
-from model_zoo.specs.tokens import BYTE_VOCAB, TokenizerSpec, token_bytes
-from model_zoo.tokenizers.arrays import Bytes
+from model_zoo.specs.tokens import TokenizerSpec
 from model_zoo.tokenizers.bpe import BadTokenizer, Bpe
 
 MAX_NAME = 40
@@ -68,46 +65,12 @@ class Tally(Struct, frozen=True, forbid_unknown_fields=True):
 class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What `index.json` says."""
 
-    name: Annotated[str, Meta(max_length=64)]
-    size_bytes: Annotated[int, Meta(ge=1, le=2**50)]
-    """Of all shards."""
-    root: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-    tokenizer: TokenizerSpec | None
-    """None: bytes."""
+    spec: DataSpec
+    """What a manifest says of the data."""
     tally: Tally
     """What was made tokens of; without the places of rows, whose names are `skipped_rows`."""
-    version: Literal[1] = 1
-    answers: Answers | None = None
-    """None: texts, of which everything is learned."""
-    parts: tuple[Part, ...] = ()
-    """Empty: no mixture."""
     skipped_rows: tuple[str, ...] = ()
     """Names of the first `LISTED_ROWS` of them, and what is wrong with each."""
-
-    @property
-    def vocab(self) -> int:
-        """Number of tokens of the tokenizer."""
-        return self.tokenizer.vocab if self.tokenizer else BYTE_VOCAB
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens of the data."""
-        return self.size_bytes // token_bytes(self.vocab, masked=self.answers is not None)
-
-    def spec(self) -> DataSpec:
-        """Return what a manifest says of the data.
-
-        Raises:
-            ValueError: the numbers contradict each other.
-        """
-        return DataSpec(
-            self.name,
-            self.size_bytes,
-            self.root,
-            self.tokenizer,
-            self.answers,
-            self.parts,
-        )
 
 
 @dataclass(frozen=True)
@@ -134,7 +97,7 @@ def open_folder(path: Path) -> Folder:
     index = _read_index(path)
     try:
         tokenizer = _read_tokenizer(path, index)
-        sizes = shard_sizes(index.size_bytes)
+        sizes = shard_sizes(index.spec.size_bytes)
         shards = [_mapped(path, number, size) for number, size in enumerate(sizes)]
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
@@ -156,8 +119,8 @@ def check_digests(folder: Folder) -> None:
     """Raise DataError unless the digests of a folder's leaves are all there and have its root."""
     path = folder.path / LEAVES
     try:
-        whole = path.stat().st_size == leaf_count(folder.index.size_bytes) * DIGEST_BYTES
-        sound = whole and root(kept_digests(folder.path)).hex() == folder.index.root
+        whole = path.stat().st_size == leaf_count(folder.index.spec.size_bytes) * DIGEST_BYTES
+        sound = whole and root(kept_digests(folder.path)).hex() == folder.index.spec.digest
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     if not sound:
@@ -188,10 +151,7 @@ def name_of(path: Path) -> str:
 def _read_index(path: Path) -> Index:
     try:
         with (path / INDEX).open("rb") as file:
-            index = msgspec.json.decode(file.read(_MAX_INDEX_BYTES), type=Index)
-        if index.parts:
-            index.spec()
-        return index
+            return msgspec.json.decode(file.read(_MAX_INDEX_BYTES), type=Index)
     except FileNotFoundError as error:
         raise DataError(f"{path} has no {INDEX}: no data folder, or one not completed") from error
     except OSError as error:
@@ -201,11 +161,11 @@ def _read_index(path: Path) -> Index:
 
 
 def _read_tokenizer(path: Path, index: Index) -> Bpe | None:
-    if index.tokenizer is None:
+    if index.spec.tokenizer is None:
         return None
     with (path / TOKENIZER).open("rb") as file:
-        data = file.read(index.tokenizer.size_bytes + 1)
-    return checked_tokenizer(data, index.tokenizer, str(path / TOKENIZER))
+        data = file.read(index.spec.tokenizer.size_bytes + 1)
+    return checked_tokenizer(data, index.spec.tokenizer, str(path / TOKENIZER))
 
 
 def checked_tokenizer(data: bytes, spec: TokenizerSpec, name: str) -> Bpe:

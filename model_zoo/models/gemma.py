@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model_zoo.models.llama import Attention, Block, FeedForward, Llama, bounded
+from model_zoo.models.llama import Attention, FeedForward, Llama, LlamaBlock, bounded
 from model_zoo.specs.model import ModelSpec
 
 
@@ -62,7 +62,7 @@ class GatedGelu(FeedForward):
         return result
 
 
-class GemmaBlock(Block):
+class GemmaBlock(LlamaBlock):
     """One layer."""
 
     attention = GemmaAttention

@@ -16,16 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model_zoo.init import empty_embedding
 from model_zoo.models.documents import Documents
-from model_zoo.models.family import Decoder
+from model_zoo.models.family import Block, Decoder
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.slices import StageSlice
-
-
-def layer_norm(spec: ModelSpec) -> nn.LayerNorm:
-    """The normalisation of this architecture: gain always, shift only with `spec.bias`."""
-    return nn.LayerNorm(spec.width, eps=spec.norm_eps, bias=spec.bias)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -93,15 +86,20 @@ class FeedForward(nn.Module):
         return result
 
 
-class Block(nn.Module):
+class GptBlock(Block):
     """One layer: attention, then feed-forward, each added to the residual stream."""
 
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.ln_1 = layer_norm(spec)
+    def __init__(self, spec: ModelSpec, layer: int) -> None:
+        super().__init__(spec, layer)
+        self.ln_1 = self.norm(spec)
         self.attn = Attention(spec)
-        self.ln_2 = layer_norm(spec)
+        self.ln_2 = self.norm(spec)
         self.mlp = FeedForward(spec)
+
+    @staticmethod
+    def norm(spec: ModelSpec) -> nn.LayerNorm:
+        """See `Block`. A gain always, a shift only with `spec.bias`."""
+        return nn.LayerNorm(spec.width, eps=spec.norm_eps, bias=spec.bias)
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
         x = x + self.attn(self.ln_1(x), documents)  # (B, T, C)
@@ -112,24 +110,8 @@ class Block(nn.Module):
 class Gpt(Decoder):
     """Embedding by token plus learned position, layers, final norm."""
 
-    def __init__(self, spec: ModelSpec, part: StageSlice) -> None:
-        super().__init__()
-        if part.embeds:
-            self.wte = empty_embedding(spec.vocab, spec.width)
-            self.wpe = empty_embedding(spec.context, spec.width)
-        self.h = nn.ModuleDict({str(layer): Block(spec) for layer in part.layers})
-        if part.has_head:
-            self.ln_f = layer_norm(spec)
-
-    @property
-    def blocks(self) -> nn.ModuleDict:
-        """See `Decoder`."""
-        return self.h
-
-    @property
-    def final_norm(self) -> nn.Module:
-        """See `Decoder`."""
-        return self.ln_f
+    block = GptBlock
+    wpe: nn.Embedding
 
     def embed(self, tokens: Tensor, documents: Documents | None) -> Tensor:
         """See `Decoder`."""
@@ -137,7 +119,7 @@ class Gpt(Decoder):
             positions = torch.arange(tokens.shape[1], device=tokens.device)  # (T,)
         else:
             positions = documents.positions  # (B, T)
-        hidden: Tensor = self.wte(tokens) + self.wpe(positions)  # (B, T, C)
+        hidden: Tensor = super().embed(tokens, documents) + self.wpe(positions)  # (B, T, C)
         return hidden
 
 

@@ -8,7 +8,7 @@ Source: Lozhkov et al., arXiv 2402.19173.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model_zoo.models.llama import Block, Llama
+from model_zoo.models.llama import Llama, LlamaBlock
 from model_zoo.specs.model import ModelSpec
 
 
@@ -25,7 +25,7 @@ class FeedForward(nn.Module):
         return result
 
 
-class StarCoder2Block(Block):
+class StarCoder2Block(LlamaBlock):
     """One layer."""
 
     feed_forward = FeedForward

@@ -26,8 +26,8 @@ from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import narrow_layers
 from model_zoo.specs.tokens import token_dtype
+from model_zoo.stages import load_whole
 from model_zoo.threads import limited_threads
-from model_zoo.whole import load_whole
 from protocol.pipeline.effects import ApplyTask
 from tests.support.compute_stages import Chain
 from tests.support.texts import corpus_of

@@ -16,7 +16,7 @@ from model_zoo.huggingface.config import to_spec
 from model_zoo.huggingface.imports import open_folder
 from model_zoo.huggingface.shards import FolderError
 from model_zoo.specs.model import ModelSpec
-from model_zoo.whole import build_whole
+from model_zoo.stages import build_whole
 
 SPEC = ModelSpec("llama", 2, 16, 2, 2, 32, context=8)
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

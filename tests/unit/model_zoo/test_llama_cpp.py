@@ -22,8 +22,8 @@ from model_zoo.specs.architecture import Experts, Rope, Scales
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.packages import load
 from model_zoo.specs.tokens import ChatFormat
+from model_zoo.stages import build_whole, load_whole
 from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer, train
-from model_zoo.whole import build_whole, load_whole
 from tests.support.sampling import generate
 
 LLAMA_CPP = os.environ.get("TEST_LLAMA_CPP_PYTHON", "")

@@ -52,7 +52,7 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _text(folder: Folder) -> str:
-    width = "<u2" if folder.index.vocab <= 1 << 16 else "<u4"
+    width = "<u2" if folder.index.spec.vocab <= 1 << 16 else "<u4"
     tokens = np.concatenate([np.frombuffer(shard, width) for shard in folder.shards])
     if folder.tokenizer is None:
         return tokens.astype(np.uint8).tobytes().decode()

@@ -23,8 +23,15 @@ from model_zoo.specs.slices import (
     stage_tensors,
     whole_slice,
 )
-from model_zoo.stages import Stage, build_stage, initial_adapters, load_stage, summed_loss, twin
-from model_zoo.whole import build_whole
+from model_zoo.stages import (
+    Stage,
+    build_stage,
+    build_whole,
+    initial_adapters,
+    load_stage,
+    summed_loss,
+    twin,
+)
 
 LLAMA = ModelSpec("llama", 3, 32, 4, 2, 48, context=16)
 GPT = ModelSpec("gpt", 3, 32, 4, 4, 64, context=16, bias=True)

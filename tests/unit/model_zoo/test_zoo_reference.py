@@ -14,8 +14,7 @@ from model_zoo.optimizers.adamw import FlatAdamW
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate, stage_clip
 from model_zoo.specs.slices import slices
-from model_zoo.stages import build_stage, summed_loss
-from model_zoo.whole import load_whole
+from model_zoo.stages import build_stage, load_whole, summed_loss
 
 OPTIMIZER = OptimizerSpec(3e-3, 3e-4, warmup_steps=5, decay_steps=40, beta2=0.95, clip=0.5)
 

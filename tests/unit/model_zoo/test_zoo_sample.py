@@ -9,8 +9,8 @@ from model_zoo.datasets.corpus import Corpus
 from model_zoo.sample import stream
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.stages import build_whole, load_whole
 from model_zoo.threads import limited_threads
-from model_zoo.whole import build_whole, load_whole
 from tests.support.sampling import generate
 
 SPEC = ModelSpec("llama", 2, 32, 4, 2, 64, context=24)

@@ -11,8 +11,7 @@ from torch import Tensor
 from client.lab.reference import merge_states
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice, slices
-from model_zoo.stages import Stage, build_stage, load_stage, summed_loss
-from model_zoo.whole import build_whole, load_whole
+from model_zoo.stages import Stage, build_stage, build_whole, load_stage, load_whole, summed_loss
 
 CUTS = [(4,), (2, 2), (1, 3), (3, 1), (1, 2, 1), (1, 1, 1, 1)]
 
@@ -133,7 +132,7 @@ def test_building_a_first_stage_does_not_import_the_compiler() -> None:
     program = (
         "import sys\n"
         "from model_zoo.specs.model import ModelSpec\n"
-        "from model_zoo.whole import build_whole\n"
+        "from model_zoo.stages import build_whole\n"
         "for name in ('gpt', 'llama'):\n"
         "    build_whole(ModelSpec(name, 2, 32, 2, 2, 64, context=16), 7)\n"
         "sys.exit('torch._dynamo' in sys.modules)\n"

@@ -4,7 +4,7 @@ one."""
 import pytest
 import torch
 
-from client.compute.aggregation.rule import new_aggregation
+from client.compute.aggregation import Aggregation
 from model_zoo.specs.aggregation import RULES
 from tests.support.compute_rounds import accumulate, bounds_of, contribute_and_reduce
 from tests.support.compute_stages import need_of, open_request, opened
@@ -15,7 +15,7 @@ SIZE = 1000
 @pytest.mark.parametrize("name", RULES)
 def test_a_single_contribution_is_the_result(name) -> None:
     contribution = torch.randn(SIZE)
-    rule = new_aggregation(name, SIZE)
+    rule = Aggregation(name, SIZE)
     rule.add(contribution.clone(), 3)
     assert torch.equal(rule.result(), contribution)
 
@@ -24,7 +24,7 @@ def test_a_single_contribution_is_the_result(name) -> None:
 def test_contributions_are_overwritten_and_the_result_depends_on_nothing_else(name) -> None:
     contributions, scratch, results = torch.randn(5, SIZE), torch.empty(SIZE), []
     for _ in range(2):
-        rule = new_aggregation(name, SIZE)
+        rule = Aggregation(name, SIZE)
         for number, contribution in enumerate(contributions):
             rule.add(scratch.copy_(contribution), number)
         scratch.fill_(torch.nan)

@@ -21,8 +21,7 @@ from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
-from model_zoo.stages import losses_of, summed_loss
-from model_zoo.whole import build_whole
+from model_zoo.stages import build_whole, losses_of, summed_loss
 from protocol.pipeline.effects import ApplyTask, ForwardTask, KeepVersionTask, LossTask, PassTask
 from tests.support.compute_stages import (
     MODELS,

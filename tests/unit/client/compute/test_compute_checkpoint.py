@@ -22,7 +22,6 @@ from client.compute.checkpoint import (
     build_header,
     examine,
     read_info,
-    verify,
 )
 from client.compute.errors import CheckpointError, CheckpointUnreadable
 from client.compute.requests import Load, Save
@@ -68,7 +67,7 @@ def test_the_reply_and_the_header_describe_the_file(tmp_path: Path) -> None:
     worker = trained()
     saved, _ = worker.call(Save(version=2, path=str(path)))
     data = path.read_bytes()
-    info = verify(path)
+    info = examine(path)[0]
     assert saved.data_start == info.data_start
     assert saved.digests == list(map(leaf_digest, leaves([memoryview(data)[info.data_start :]])))
     assert info == read_info(path)
@@ -144,7 +143,7 @@ def test_no_step_waits_for_a_slow_disk(tmp_path: Path, monkeypatch, hashed) -> N
     assert worker.fails(Save(version=3, path=str(path))).kind == "disk"  # one at a time
     train(worker, 3)
     assert worker.replica.version == 4
-    assert disk.end(worker).hash == verify(path).hash == expected
+    assert disk.end(worker).hash == examine(path)[0].hash == expected
 
 
 def test_without_memory_for_a_copy_the_step_waits_and_its_passes_do_not(
@@ -161,7 +160,7 @@ def test_without_memory_for_a_copy_the_step_waits_and_its_passes_do_not(
         assert step.is_alive()
     step.join(0.1)
     assert (worker.replica.version, step.is_alive()) == (2, True)
-    assert disk.end(worker).hash == verify(path).hash == expected
+    assert disk.end(worker).hash == examine(path)[0].hash == expected
     step.join(30)
     assert worker.replica.version == 3
 
@@ -260,7 +259,7 @@ def test_a_copy_that_fails_lets_training_go_on(
     step.join(30)
     assert not step.is_alive(), "the step waits for a copy that nobody makes"
     saved, _ = worker.call(Save(version=3, path=str(tmp_path / "stage")))
-    assert verify(tmp_path / "stage").hash == saved.hash == worker.replica.state_hash()
+    assert examine(tmp_path / "stage")[0].hash == saved.hash == worker.replica.state_hash()
 
 
 @pytest.mark.parametrize("rounds", [None, LocalRounds(1)])
@@ -268,7 +267,7 @@ def test_copies_do_not_mix_versions(tmp_path: Path, rounds) -> None:
     worker = trained(1, local_rounds=rounds)
     for version in range(1, 4):
         saved, _ = worker.call(Save(version=version, path=str(tmp_path / "stage")))
-        assert examine(tmp_path / "stage") == (verify(tmp_path / "stage"), saved.digests)
+        assert examine(tmp_path / "stage") == (read_info(tmp_path / "stage"), saved.digests)
         assert saved.hash == worker.replica.state_hash()
         train(worker, version)
 
@@ -296,7 +295,7 @@ def test_a_failing_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch, f
     assert path.read_bytes() == old
     assert list(tmp_path.iterdir()) == [path]
     worker.call(Save(version=2, path=str(path)))
-    assert verify(path).version == 2
+    assert examine(path)[0].version == 2
 
 
 @pytest.fixture(scope="module")
@@ -350,7 +349,7 @@ def test_every_kind_of_damage_is_found(checkpoint: Path, tmp_path: Path) -> None
         path.write_bytes(damaged)
         read_info(path)
         with pytest.raises(CheckpointError, match="damaged"):
-            verify(path)
+            examine(path)[0]
         assert worker.fails(Load(path=str(path), version=2)).kind == "checkpoint"
     for cut in (data[:-1], data + b"\0", data[: info.data_start], data[:100], data[:7], b""):
         path.write_bytes(cut)
@@ -366,7 +365,7 @@ def test_what_cannot_be_read_now_is_not_called_damaged(
 ) -> None:
     worker = opened(0, [4])
     monkeypatch.setattr(Path, "open", raising(OSError(number, os.strerror(number))))
-    for read in (read_info, verify):
+    for read in (read_info, examine):
         with pytest.raises(CheckpointUnreadable, match="cannot open"):
             read(checkpoint)
     assert worker.fails(Load(path=str(checkpoint), version=2)).kind == "disk"

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from client.compute import hashing
+from client.compute import saving
 from client.compute.replica import digest_of_tensors, hash_tensors
 from model_zoo.specs.state_hash import LEAF_BYTES, LeafHasher
 from model_zoo.specs.state_hash import root as root_of
@@ -47,7 +47,7 @@ class Held:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
-        monkeypatch.setattr(hashing, "digest_of_tensors", self._digest)
+        monkeypatch.setattr(saving, "digest_of_tensors", self._digest)
 
     def _digest(self, parts: object) -> bytes:
         self.begun.set()

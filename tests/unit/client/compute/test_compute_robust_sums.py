@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from client.compute.aggregation.rule import new_aggregation
+from client.compute.aggregation import Aggregation
 from model_zoo.specs.aggregation import RULES
 from protocol.pipeline.effects import ApplyTask
 from tests.support.compute_rounds import (
@@ -40,7 +40,7 @@ def honest(counts) -> list[torch.Tensor]:
 
 
 def mean_of(name, contributions, counts, usual=0.0) -> torch.Tensor:
-    rule = new_aggregation(name, SIZE, usual)
+    rule = Aggregation(name, SIZE, usual)
     for contribution, count in zip(contributions, counts, strict=True):
         rule.add(contribution.clone(), count)
     return rule.result() / sum(counts)
