@@ -19,9 +19,8 @@ from torch.nn import functional as F
 from client.compute import passes
 from client.compute.errors import ShapeError
 from client.compute.readings import Readings
-from client.compute.replica import Replica
+from client.compute.replica import Replica, is_out_of_memory
 from client.compute.requests import MatmulRate, Probe, Probed
-from client.compute.slicing import is_out_of_memory
 from client.compute.wire import SentTokens
 from client.devices import devices_of, torch_name
 from model_zoo.threads import limited_threads

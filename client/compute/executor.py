@@ -26,7 +26,7 @@ from client.compute.cards import Card, Cards
 from client.compute.compiling import CompiledBlocks, compile_blocks
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.payload import Buffer
-from client.compute.replica import Replica, open_replica
+from client.compute.replica import Replica, is_out_of_memory, open_replica
 from client.compute.requests import (
     Answer,
     AnyRequest,
@@ -41,7 +41,6 @@ from client.compute.requests import (
     Save,
     StageOpened,
 )
-from client.compute.slicing import halve, is_out_of_memory
 from client.compute.starting import load_start
 from client.compute.wire import Boundary
 from protocol.pipeline.effects import (
@@ -307,7 +306,7 @@ def _run_otherwise(card: Card, lack: str) -> None:
     """Have the next pass run fewer sequences at once, or without graphs of compiled blocks."""
     card.replica.drop_graphs()  # all of them can be recomputed
     if lack:
-        halve(card.replica, lack)
+        card.replica.halve(lack)
 
 
 def _is_for_loss(request: AnyRequest) -> bool:

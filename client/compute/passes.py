@@ -2,9 +2,9 @@
 
 A pass either answers and has counted its microbatch, or raises and has changed nothing but
 scratch. Recomputing from the wire-form input gives the bits that the kept graph would give, unless
-memory was short in between and fewer sequences are run at once (`slicing`), the number of threads
-has changed, or blocks run compiled since (`compiling`, which has the tolerance): then sums are made
-in another order, as on another replica's machine.
+memory was short in between and fewer sequences are run at once (`Replica.halve`), the number of
+threads has changed, or blocks run compiled since (`compiling`, which has the tolerance): then sums
+are made in another order, as on another replica's machine.
 
 Shapes: B sequences, T tokens, C width, K numbers of a token at a boundary.
 """
@@ -20,7 +20,6 @@ from client.compute.errors import GraphGone, PoisonedTensor, ShapeError, StaleRe
 from client.compute.payload import Buffer
 from client.compute.readings import Check, Readings
 from client.compute.replica import Replica
-from client.compute.slicing import parts_of
 from client.compute.slot import Graph, Slot
 from client.compute.wire import Boundary, Of, SentTokens
 from model_zoo.head_loss import losses_of_hidden
@@ -81,7 +80,7 @@ def forward(replica: Replica, task: ForwardTask, payloads: Payloads) -> tuple[Ou
     if not replica.part.embeds:  # tokens have no size
         readings.note(replica.outliers.check(given.x, "forward", task.microbatch))
     slot.graphs.pop(task.microbatch, None)
-    parts = parts_of(replica)
+    parts = replica.parts
     keep = len(slot.graphs) < replica.graphs_kept and len(parts) == 1
     graphs = [run_forward(slot, given[part], with_graph=keep) for part in parts]
     output = _joined([graph.output for graph in graphs])
@@ -186,7 +185,7 @@ def evaluate(replica: Replica, task: PassTask, payloads: Payloads) -> tuple[Outc
         raise StaleRequest(f"version {task.step} is gone, this is {replica.version}")
     stage, part, readings = replica.version_stage, replica.part, Readings()
     given, tokens = stage_input(replica, task.microbatch, payloads, readings)
-    parts = parts_of(replica)
+    parts = replica.parts
     with torch.no_grad(), stage.computing(given.x.device):
         pieces = (given[part] for part in parts)
         hidden = (stage.hidden(each.x, *each.beside) for each in pieces)
@@ -355,7 +354,7 @@ def _forward_and_back(
     outputs: list[Tensor] = []
 
     def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
-        for part in parts_of(replica):
+        for part in replica.parts:
             graph = run_forward(slot, given[part], with_graph=True)
             if encodes:
                 outputs.append(graph.output.detach())
@@ -393,7 +392,7 @@ def loss_and_gradient(
     found: list[Check[float]] = []
 
     def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
-        for part in parts_of(replica):
+        for part in replica.parts:
             graph, loss = run_loss(replica, slot, given[part])
             whole = graph.output
             found.append(readings.note(_loss(loss.detach(), whole.detach())))

@@ -28,7 +28,6 @@ from model_zoo.datasets.assembly import (
     begin,
     building,
     read_note,
-    same_plan,
     write,
 )
 from model_zoo.datasets.conversations import Conversation, NoConversation, Reader
@@ -37,7 +36,6 @@ from model_zoo.datasets.folder import (
     Folder,
     Index,
     Tally,
-    is_data_folder,
     kept_digests,
     name_of,
     open_folder,
@@ -113,9 +111,8 @@ def build(
     except (BadTokenizer, BadTemplate) as error:
         raise DataError(str(error)) from error
     with building(out):
-        if is_data_folder(out) and same_plan(out, plan):
+        if begin(out, plan):
             return open_folder(out)
-        begin(out, plan)
         pieces = [piece for source in files for piece in sources.pieces(source, field)]
         chosen = _chosen(out, pieces, field, tokenizer)
         reader = Reader(chosen, context) if context else None

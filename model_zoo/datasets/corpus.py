@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from pathlib import Path
 
 import numpy as np
 
 from model_zoo.data import Bytes, DataError, Tokens, plain_tokens
-from model_zoo.datasets.folder import Folder, open_folder
+from model_zoo.datasets.folder import Folder
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.mixture import Mixture
@@ -119,11 +118,6 @@ class Corpus:
                 f"{name} has {tokens} tokens, and a sample needs {context + 1}, for training and "
                 "held out: give more text or choose a shorter context"
             ) from error
-
-
-def open_corpus(folder: Path) -> Corpus:
-    """Return the tokens of a data folder; raises ``DataError`` as ``open_folder`` does."""
-    return Corpus.from_folder(open_folder(folder))
 
 
 def _read_leaf(shards: Sequence[Bytes], leaf: int, offset: int, size: int) -> bytes:

@@ -28,7 +28,6 @@ from model_zoo.datasets.assembly import (
     begin,
     building,
     read_note,
-    same_plan,
     write,
 )
 from model_zoo.datasets.folder import (
@@ -37,7 +36,6 @@ from model_zoo.datasets.folder import (
     Index,
     Tally,
     check_digests,
-    is_data_folder,
     kept_digests,
     name_of,
     open_folder,
@@ -97,9 +95,8 @@ def mix(
     parts = tuple(map(_part, folders, weights))
     plan = json.dumps({"mixture": msgspec.to_builtins(parts)})
     with building(out):
-        if is_data_folder(out) and same_plan(out, plan):
+        if begin(out, plan):
             return open_folder(out)
-        begin(out, plan)
         _copy(folders, out, tell)
         return _finish(folders, parts, out)
 

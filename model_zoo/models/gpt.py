@@ -75,11 +75,11 @@ _GELUS: dict[str, Callable[[Tensor], Tensor]] = {
 class FeedForward(nn.Module):
     """Two linear layers with a GELU between them: exact, by erf, where the spec names none."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, *, gelu: str = "", bias: bool = False) -> None:
         super().__init__()
-        self.gelu = _GELUS[spec.gelu]
-        self.c_fc = nn.Linear(spec.width, spec.ffn_width, bias=spec.bias)
-        self.c_proj = nn.Linear(spec.ffn_width, spec.width, bias=spec.bias)
+        self.gelu, bias = _GELUS[gelu or spec.gelu], bias or spec.bias
+        self.c_fc = nn.Linear(spec.width, spec.ffn_width, bias=bias)
+        self.c_proj = nn.Linear(spec.ffn_width, spec.width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.c_proj(self.gelu(self.c_fc(x)))  # (B, T, C)

@@ -11,8 +11,8 @@ import torch
 from client.compute import device
 from client.compute.errors import ShapeError
 from client.compute.offload import OffloadedVectors, vectors_for
+from client.compute.replica import is_out_of_memory
 from client.compute.requests import Probe
-from client.compute.slicing import is_out_of_memory
 from tests.support.compute_stages import open_request, opened
 
 CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda:0", "mps"))

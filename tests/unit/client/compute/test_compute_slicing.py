@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from client.compute import passes
-from client.compute.slicing import is_out_of_memory
+from client.compute.replica import is_out_of_memory
 from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask, PassTask
 from tests.support.compute_stages import LocalWorker, opened, relative_error, tokens_of
 
