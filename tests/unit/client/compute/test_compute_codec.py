@@ -1,4 +1,4 @@
-"""S8, bf16 and fp32: accuracy, and refusal of hostile numbers."""
+"""S8, bf16 and fp32: accuracy; and the seal."""
 
 from itertools import product
 
@@ -7,7 +7,7 @@ import torch
 
 from client.compute.codec import decode, encode
 from client.compute.errors import CodecError, PoisonedTensor
-from client.compute.payload import SEAL_BYTES, check_seal, seal
+from client.compute.payload import check_seal, seal
 from tests.support.compute_stages import relative_error
 
 SHAPES = [(1,), (127,), (70_000,), (3, 5, 128), (4, 600, 128), (2, 3, 65), (600, 256), (1, 1, 1)]
@@ -69,40 +69,6 @@ def test_seal_covers_every_byte() -> None:
         damaged[place] ^= 1
         with pytest.raises(CodecError):
             check_seal(damaged)
-
-
-def good_payload(codec="s8") -> bytearray:
-    return bytearray(encode(sample((5, 130), OUTLIER), codec, direction="forward"))
-
-
-def edited(offset: int, data: bytes, **options) -> bytearray:
-    payload = good_payload(**options)
-    payload[offset : offset + len(data)] = data
-    return payload
-
-
-BF16_NAN, BF16_MINUS_ONE, BF16_HUGE = b"\xc0\x7f", b"\x80\xbf", b"\x7f\x7f"
-MEANS, BODY = SEAL_BYTES, SEAL_BYTES + 512
-HOSTILE = {
-    "scale nan": edited(BODY, BF16_NAN),
-    "scale negative": edited(BODY, BF16_MINUS_ONE),
-    "scale huge": edited(BODY, BF16_HUGE),
-    "scale zero": edited(BODY, b"\0\0"),
-    "value of no encoder": edited(BODY + 2, b"\x80"),
-    "last value of no encoder": edited(len(good_payload()) - 1, b"\x80"),
-    "mean nan": edited(MEANS, BF16_NAN),
-    "mean huge": edited(MEANS, BF16_HUGE),
-    "fp32 nan": edited(SEAL_BYTES, b"\0\0\xc0\x7f", codec="fp32"),
-    "fp32 huge": edited(SEAL_BYTES, b"\xff\xff\x7f\x7f", codec="fp32"),
-    "bf16 inf": edited(SEAL_BYTES, b"\x80\x7f", codec="bf16"),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_numbers_are_refused(name) -> None:
-    codec = name.split()[0] if name.startswith(("fp32", "bf16")) else "s8"
-    with pytest.raises(CodecError):
-        decode(HOSTILE[name], (5, 130), codec, "forward")
 
 
 def test_nobody_sends_what_would_be_refused() -> None:

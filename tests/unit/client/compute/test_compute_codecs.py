@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import struct
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.compute.codec import decode, encode
-from client.compute.codecs import blocks
+from client.compute.codecs import blocks, levels
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import Lane
 from client.compute.payload import SEAL_BYTES, Direction, largest_payload_bytes
@@ -189,3 +190,65 @@ def test_damaged_payloads_decode_sanely_or_are_refused(
 def test_what_cannot_be_encoded(codec: Codec, tensor: torch.Tensor) -> None:
     with pytest.raises(ValueError):
         encode(tensor, codec, direction="forward")
+
+
+def bf16(number: float) -> bytes:
+    return struct.pack("<f", number)[2:]
+
+
+def changed(payload: bytearray, place: int, data: bytes) -> bytes:
+    return bytes(payload[:place] + data + payload[place + len(data) :])
+
+
+NO_SCALES = [b"\xc0\x7f", b"\x80\x7f", bf16(-1.0), bf16(2.0**41), bf16(2.0**-101)]
+"""NaN, infinite, negative, huge and tiny ones."""
+NO_VALUES = {
+    "s8": [(2, b"\x80"), (129, b"\x80")],
+    "s4": [(2, b"\xf0"), (2, b"\x0f"), (65, b"\x0f")],
+}
+"""Bytes of a block that no encoder writes, and their places."""
+BLOCKWISE = [way for way in WAYS if CODECS[way[0]].block]
+
+
+@pytest.mark.parametrize(("codec", "direction"), BLOCKWISE)
+def test_hostile_blocks_are_refused_in_every_piece_and_bounds_are_allowed(
+    codec: Codec, direction: Direction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, vectors = CODECS[codec], CODECS[codec].vectors
+    monkeypatch.setattr(blocks, "chunk_of", lambda device: spec.block)
+    tensor = numbers(codec, (9_000,) if vectors else (5, 130))
+    good = sent(tensor, codec, direction)
+    scales = 2 if codec == "q2" else 1
+    least = levels.SMALLEST_SCALE if vectors else blocks.SMALLEST_SCALE
+    count = spec.body_bytes(tensor.shape) // spec.block_bytes
+    allowed = (least, blocks.LARGEST_SCALE, *[0.0] * vectors)
+    refused = [*NO_SCALES, bf16(-0.0 if vectors else 0.0), bf16(least / 2)]
+    for start in (len(good) - block * spec.block_bytes for block in (1, 2, count)):
+        for scale in map(bf16, allowed):
+            payload = changed(good, start, scale * scales)
+            assert torch.isfinite(decode(payload, tensor.shape, codec, direction)).all()
+        for scale in refused:
+            with pytest.raises(CodecError, match="scales reach"):
+                decode(changed(good, start, scale * scales), tensor.shape, codec, direction)
+        for place, data in NO_VALUES.get(codec, ()):
+            with pytest.raises(CodecError, match="a value is below"):
+                decode(changed(good, start + place, data), tensor.shape, codec, direction)
+
+
+PLAIN: dict[Codec, list[bytes]] = {
+    "fp32": [b"\0\0\xc0\x7f", b"\xff\xff\x7f\x7f"],
+    "bf16": [b"\xc0\x7f", b"\x80\x7f"],
+    "s8": [bf16(math.nan), bf16(math.inf), bf16(-(2.0**50))],
+    "s4": [bf16(math.nan), bf16(math.inf), bf16(-(2.0**50))],
+}
+"""Numbers, and means of channels, that are none or too large."""
+
+
+@pytest.mark.parametrize("codec", PLAIN)
+def test_hostile_numbers_and_means_are_refused(codec: Codec) -> None:
+    tensor = numbers(codec)
+    for number in PLAIN[codec]:
+        place = SEAL_BYTES + 7 * len(number)
+        payload = changed(sent(tensor, codec, "forward"), place, number)
+        with pytest.raises(CodecError, match=r"reach|holds NaN"):
+            decode(payload, tensor.shape, codec, "forward")
