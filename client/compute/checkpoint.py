@@ -89,11 +89,8 @@ def read_info(path: Path) -> CheckpointInfo:
         CheckpointUnreadable: it cannot be read now.
         CheckpointError: the file is missing, damaged or no checkpoint.
     """
-    with _reading(path) as file:
-        try:
-            return _read_info(file)
-        except OSError as error:
-            raise _unread(f"cannot read {path.name}", error) from error
+    with reading(path) as file:
+        return _read_info(file)
 
 
 def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
@@ -106,7 +103,7 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
         CheckpointUnreadable: it cannot be read now.
         CheckpointError: it is damaged.
     """
-    with _reading(path) as file:
+    with reading(path) as file:
         return _sound(file, path)
 
 
@@ -119,48 +116,41 @@ def verified(path: Path) -> Iterator[tuple[CheckpointInfo, Callable[[Iterable[me
     Raises:
         CheckpointError: as there; the function: the file has become shorter, or cannot be read.
     """
-    with _reading(path) as file:
+    with reading(path) as file:
         info, _ = _sound(file, path)
-        yield info, lambda buffers: _fill(file, path, info, buffers)
+        yield info, lambda buffers: _fill(file, info, buffers)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[BinaryIO]:
+    """Open a file. What the system says in the block of it or of its disk becomes an error that
+    distinguishes a file that is gone from one that cannot be read now, for instance with too many
+    open files."""
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        gone = FileNotFoundError, IsADirectoryError, NotADirectoryError
+        kind = CheckpointError if isinstance(error, gone) else CheckpointUnreadable
+        raise kind(f"cannot read {path.name}: {error.strerror}") from error
 
 
 def _sound(file: BinaryIO, path: Path) -> tuple[CheckpointInfo, list[bytes]]:
-    try:
-        info = _read_info(file)
-        file.seek(info.data_start)
-        hasher = LeafHasher()
-        for part in iter(lambda: file.read(LEAF_BYTES), b""):
-            hasher.update(memoryview(part))
-        if root(info.version, hasher.digests) != info.hash:
-            raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
-    except OSError as error:
-        raise _unread(f"cannot read {path.name}", error) from error
+    info = _read_info(file)
+    file.seek(info.data_start)
+    hasher = LeafHasher()
+    for part in iter(lambda: file.read(LEAF_BYTES), b""):
+        hasher.update(memoryview(part))
+    if root(info.version, hasher.digests) != info.hash:
+        raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
     return info, hasher.digests
 
 
-def _fill(file: BinaryIO, path: Path, info: CheckpointInfo, buffers: Iterable[memoryview]) -> None:
-    try:
-        file.seek(info.data_start)
-        for buffer in buffers:
-            if file.readinto(buffer) < len(buffer):  # type: ignore[attr-defined]
-                raise CheckpointError("checkpoint is truncated")
-    except OSError as error:
-        raise _unread(f"cannot read {path.name}", error) from error
-
-
-def _reading(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise _unread(f"cannot open {path.name}", error) from error
-
-
-def _unread(words: str, error: OSError) -> CheckpointError:
-    """Distinguish a missing or damaged file from one that cannot be read now, for instance with too
-    many open files."""
-    gone = FileNotFoundError, IsADirectoryError, NotADirectoryError
-    kind = CheckpointError if isinstance(error, gone) else CheckpointUnreadable
-    return kind(f"{words}: {error.strerror}")
+def _fill(file: BinaryIO, info: CheckpointInfo, buffers: Iterable[memoryview]) -> None:
+    file.seek(info.data_start)
+    for buffer in buffers:
+        if file.readinto(buffer) < len(buffer):  # type: ignore[attr-defined]
+            raise CheckpointError("checkpoint is truncated")
 
 
 def _read_info(file: BinaryIO) -> CheckpointInfo:

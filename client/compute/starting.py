@@ -17,7 +17,8 @@ from typing import BinaryIO, NamedTuple
 import torch
 from torch import Tensor
 
-from client.compute.errors import CheckpointError, CheckpointUnreadable
+from client.compute.checkpoint import reading
+from client.compute.errors import CheckpointError
 from client.compute.replica import Replica
 from client.compute.requests import Loaded, LoadStart
 from client.compute.saving import hashed, write_atomically
@@ -127,12 +128,8 @@ def read_start(path: Path, spec: ModelSpec, part: StageSlice, digest: str) -> St
 def _read_verified(path: Path, layout: Layout, digest: str, take: _Take) -> None:
     """Give the tensors of a file to ``take``; what it has got counts only if nothing is raised."""
     try:
-        with path.open("rb") as file:
+        with reading(path) as file:
             found = _read(file, layout, take)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path.name} is missing") from error
-    except OSError as error:
-        raise CheckpointUnreadable(f"cannot read {path.name}: {error.strerror}") from error
     except ValueError as error:
         raise CheckpointError(f"{path.name} is not the start of this stage: {error}") from error
     if found != digest:

@@ -366,7 +366,7 @@ def test_what_cannot_be_read_now_is_not_called_damaged(
     worker = opened(0, [4])
     monkeypatch.setattr(Path, "open", raising(OSError(number, os.strerror(number))))
     for read in (read_info, examine):
-        with pytest.raises(CheckpointUnreadable, match="cannot open"):
+        with pytest.raises(CheckpointUnreadable, match="cannot read"):
             read(checkpoint)
     assert worker.fails(Load(path=str(checkpoint), version=2)).kind == "disk"
 
