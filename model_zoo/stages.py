@@ -159,8 +159,6 @@ class Stage(nn.Module):
     def _scaled(self, logits: Tensor) -> Tensor:
         """Divide and bound logits as the model does, if it does."""
         scales = self.spec.scales
-        if scales is None:
-            return logits
         if scales.logits != 1:
             logits = logits / scales.logits
         return logits if scales.logits_cap is None else bounded(logits, scales.logits_cap)

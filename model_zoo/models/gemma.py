@@ -31,7 +31,7 @@ class GemmaAttention(Attention):
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__(spec, layer)
-        self.cap = None if spec.scales is None else spec.scales.attention_cap
+        self.cap = spec.scales.attention_cap
 
     def norm(self, width: int, spec: ModelSpec) -> nn.Module:
         """See `Attention`."""

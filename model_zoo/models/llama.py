@@ -113,7 +113,7 @@ class Attention(nn.Module):
         super().__init__()
         facts = facts_of(spec)
         self.head_width, self.window = spec.head_width, spec.window_of(layer)
-        self.scale = None if spec.scales is None else spec.scales.attention
+        self.scale = spec.scales.attention
         self.sizes = [heads * spec.head_width for heads in (spec.heads, spec.kv_heads)]
         self.make_projections(spec, facts)
         self.norms_each_head = facts.qk_norm == "head"
@@ -215,7 +215,7 @@ class LlamaBlock(Block):
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__(spec, layer)
-        self.residual = 1.0 if spec.scales is None else spec.scales.residual
+        self.residual = spec.scales.residual
         self.norms = facts_of(spec).norms
         for name in filter(None, self.norms):
             self.add_module(name, self.norm(spec))

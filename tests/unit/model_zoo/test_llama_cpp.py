@@ -184,7 +184,7 @@ def test_matrices_are_rounded_and_vectors_are_not(
         (replace(SPECS["olmoe"], kv_heads=2), "as many key heads"),
         (replace(SPECS["smollm3"], nope_every=3), "every 4th layer"),
         (replace(SPECS["gemma2"], tied=False), "projects with the embedding"),
-        (replace(SPECS["gemma2"], scales=None), "bounds scores and logits"),
+        (replace(SPECS["gemma2"], scales=Scales()), "bounds scores and logits"),
         (replace(SPECS["gemma2"], layers=46), "usual scale of scores"),
         (replace(SPECS["gemma3"], full_every=2), "in every 6th layer"),
         (replace(SPECS["gemma3"], local_theta=500.0), "angles of 10,000 in windows"),
