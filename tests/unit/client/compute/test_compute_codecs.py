@@ -3,6 +3,7 @@
 import hashlib
 import math
 import struct
+from itertools import product
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from client.compute.codec import decode, encode
 from client.compute.codecs import blocks, levels
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import Lane
-from client.compute.payload import SEAL_BYTES, Direction, largest_payload_bytes
+from client.compute.payload import SEAL_BYTES, Direction, check_seal, largest_payload_bytes, seal
 from model_zoo.specs.codec import CODECS, Codec
+from tests.support.compute_stages import relative_error
 
 DIRECTIONS: list[Direction] = ["forward", "backward", "average"]
 WAYS: list[tuple[Codec, Direction]] = [
@@ -25,10 +27,10 @@ WAYS: list[tuple[Codec, Direction]] = [
 every_way = pytest.mark.parametrize(("codec", "direction"), WAYS)
 
 
-def numbers(codec: Codec, shape: tuple[int, ...] = (5, 130)) -> torch.Tensor:
+def numbers(codec: Codec, shape: tuple[int, ...] = (5, 130), outlier: float = 60.0) -> torch.Tensor:
     """Gaussian numbers with an outlying channel, as a vector where the codec takes no others."""
     tensor = torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
-    tensor[..., shape[-1] // 3] *= 60
+    tensor[..., shape[-1] // 3] *= outlier
     return tensor.flatten() if CODECS[codec].vectors else tensor
 
 
@@ -252,3 +254,52 @@ def test_hostile_numbers_and_means_are_refused(codec: Codec) -> None:
         payload = changed(sent(tensor, codec, "forward"), place, number)
         with pytest.raises(CodecError, match=r"reach|holds NaN"):
             decode(payload, tensor.shape, codec, "forward")
+
+
+SHAPES = [(1,), (127,), (70_000,), (3, 5, 128), (4, 600, 128), (2, 3, 65), (600, 256), (1, 1, 1)]
+MATRICES = [(256, 128), (100, 1024), (64, 96), (64, 65), (9, 31, 64)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_fp32_is_exact_and_bf16_rounds(shape: tuple[int, ...], direction: Direction) -> None:
+    tensor = numbers("fp32", shape)
+    assert torch.equal(arrived(tensor, "fp32", direction), tensor)
+    assert torch.equal(arrived(tensor, "bf16", direction), tensor.bfloat16().float())
+
+
+@pytest.mark.parametrize(
+    ("shape", "outlier", "direction"),
+    [
+        *product(MATRICES, [1.0], DIRECTIONS),
+        *product(MATRICES, [60.0], DIRECTIONS[:2]),
+        *product([(5,), (65_536,), (65_537,), (100_000,)], [1.0], ["average"]),
+    ],
+)
+def test_s8_error_is_below_the_bound_whatever_the_magnitude(
+    shape: tuple[int, ...], outlier: float, direction: Direction
+) -> None:
+    # rotated, a number alone in its group is rounded 64 times alike
+    bound = 0.0085 if shape[-1] % 64 == 1 and direction != "average" else 0.0075
+    for magnitude in (1.0, 1e-9, 1e-20, 1e12):
+        tensor = numbers("s8", shape, outlier) * magnitude
+        assert relative_error(arrived(tensor, "s8", direction), tensor) < bound
+
+
+def test_seal_covers_every_byte() -> None:
+    payload = sent(numbers("s8", (3, 128)), "s8", "forward")
+    with pytest.raises(CodecError):
+        check_seal(payload)
+    seal(payload)
+    check_seal(payload)
+    for place in range(len(payload)):
+        with pytest.raises(CodecError):
+            check_seal(changed(payload, place, bytes([payload[place] ^ 1])))
+
+
+def test_nobody_sends_what_would_be_refused() -> None:
+    """What all rows have in common has the bound of the numbers, though nothing else is left."""
+    allowed = torch.full((600, 128), 2.0**46)
+    assert torch.equal(arrived(allowed, "s8", "forward"), allowed)
+    with pytest.raises(PoisonedTensor):
+        encode(2 * allowed, "s8", direction="forward")
