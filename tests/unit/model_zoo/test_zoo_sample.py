@@ -1,4 +1,4 @@
-"""The reference trainer learns; and sampling: greedy text, seeds, cuts of the distribution, refusals."""
+"""The reference trainer learns; and sampling: greedy text, seeds, cuts of the distribution."""
 
 import pytest
 import torch
