@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
 
 import numpy as np
 
-from model_zoo.data import Bytes, DataError, Tokens, plain_tokens
-from model_zoo.datasets.folder import Folder
+from model_zoo.data import DataError, Tokens, plain_tokens
+from model_zoo.datasets.folder import Folder, read_leaf
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.mixture import Mixture
@@ -44,7 +44,7 @@ class Corpus:
     def from_folder(cls, folder: Folder) -> Corpus:
         """The tokens of a data folder."""
         spec = folder.index.spec
-        return cls(partial(_read_leaf, folder.shards), spec, folder.tokenizer)
+        return cls(partial(read_leaf, folder.shards), spec, folder.tokenizer)
 
     def check(self, context: int) -> None:
         """Raise DataError unless there are samples of that context, to train on and held out."""
@@ -118,10 +118,3 @@ class Corpus:
                 f"{name} has {tokens} tokens, and a sample needs {context + 1}, for training and "
                 "held out: give more text or choose a shorter context"
             ) from error
-
-
-def _read_leaf(shards: Sequence[Bytes], leaf: int, offset: int, size: int) -> bytes:
-    """Return bytes of a leaf of shards, which are as large as the first and hold whole leaves, all
-    but the last."""
-    number, place = divmod(leaf * LEAF_BYTES + offset, shards[0].size)
-    return shards[number][place : place + size].tobytes()

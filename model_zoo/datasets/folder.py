@@ -104,27 +104,35 @@ def open_folder(path: Path) -> Folder:
     return Folder(path, index, tokenizer, shards)
 
 
-def damaged_leaves(folder: Folder) -> Iterator[int]:
-    """Read all shards; return the numbers of leaves whose bytes do not have their digest.
+def proven_leaves(folder: Folder, first: int = 0) -> Iterator[bytes]:
+    """Read the leaves of a folder from one on.
 
     Raises:
-        DataError: the digests themselves do not have the root, or cannot be read.
+        DataError: the digests themselves do not have the root, or cannot be read; or a leaf does
+            not have its digest.
     """
-    check_digests(folder)
-    numbers = zip(kept_digests(folder.path), leaves_of(folder.shards), strict=False)
-    return (number for number, (said, data) in enumerate(numbers) if leaf_digest(data) != said)
-
-
-def check_digests(folder: Folder) -> None:
-    """Raise DataError unless the digests of a folder's leaves are all there and have its root."""
-    path = folder.path / LEAVES
+    path, size = folder.path / LEAVES, folder.index.spec.size_bytes
     try:
-        whole = path.stat().st_size == leaf_count(folder.index.spec.size_bytes) * DIGEST_BYTES
+        whole = path.stat().st_size == leaf_count(size) * DIGEST_BYTES
         sound = whole and root(kept_digests(folder.path)).hex() == folder.index.spec.digest
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     if not sound:
         raise DataError(f"{path} is damaged: it does not lead to the folder's root")
+    numbers = range(first, leaf_count(size))
+    for number, digest in zip(numbers, kept_digests(folder.path, first), strict=True):
+        leaf = read_leaf(folder.shards, number, 0, LEAF_BYTES)
+        if leaf_digest(leaf) != digest:
+            words = f"is damaged in its part {number} of 256 KiB: build it again"
+            raise DataError(f"{folder.path} {words}")
+        yield leaf
+
+
+def read_leaf(shards: Sequence[Bytes], leaf: int, offset: int, size: int) -> bytes:
+    """Return bytes of a leaf of shards, which are as large as the first and hold whole leaves, all
+    but the last."""
+    number, place = divmod(leaf * LEAF_BYTES + offset, shards[0].size)
+    return shards[number][place : place + size].tobytes()
 
 
 def kept_digests(path: Path, first: int = 0) -> Iterator[bytes]:
@@ -133,13 +141,6 @@ def kept_digests(path: Path, first: int = 0) -> Iterator[bytes]:
         file.seek(first * DIGEST_BYTES)
         while digest := file.read(DIGEST_BYTES):
             yield digest
-
-
-def leaves_of(shards: Sequence[Bytes]) -> Iterator[memoryview]:
-    """Return the leaves of shards; all but the last one hold whole leaves."""
-    for shard in shards:
-        for at in range(0, shard.size, LEAF_BYTES):
-            yield shard[at : at + LEAF_BYTES].data
 
 
 def name_of(path: Path) -> str:

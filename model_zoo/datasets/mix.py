@@ -8,7 +8,7 @@ where it was. `specs.mixture` has what shares mean.
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -35,15 +35,15 @@ from model_zoo.datasets.folder import (
     Folder,
     Index,
     Tally,
-    check_digests,
     kept_digests,
     name_of,
     open_folder,
+    proven_leaves,
 )
 from model_zoo.specs.data import MOST_BYTES, DataSpec
-from model_zoo.specs.merkle import LEAF_BYTES, leaf_count, leaf_digest, root
+from model_zoo.specs.merkle import LEAF_BYTES, root
 from model_zoo.specs.mixture import MOST_PARTS, MOST_SHARES, Part
-from model_zoo.specs.shards import INDEX, SHARD_BYTES, TOKENIZER
+from model_zoo.specs.shards import INDEX, TOKENIZER
 
 _AT_ONCE = COPY_BYTES // LEAF_BYTES
 _WEIGHT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
@@ -174,30 +174,12 @@ def _copy(folders: Sequence[Folder], out: Path, tell: Callable[[Progress], None]
         begun = shards.size_bytes - (end - folder.index.spec.size_bytes)
         if shards.size_bytes >= end:
             continue
-        check_digests(folder)
-        leaves = _proven(folder, begun // LEAF_BYTES)
+        leaves = proven_leaves(folder, begun // LEAF_BYTES)
         while data := b"".join(islice(leaves, _AT_ONCE)):
             shards.append(data)
             write(out / NOTE, msgspec.json.encode(Note(size_bytes=shards.size_bytes)))
             tell(Progress(shards.size_bytes, total))
     shards.end()
-
-
-def _proven(folder: Folder, first: int) -> Iterator[bytes]:
-    """Return the leaves of a folder from one on.
-
-    Raises:
-        DataError: one does not have its digest.
-    """
-    numbers = range(first, leaf_count(folder.index.spec.size_bytes))
-    for number, digest in zip(numbers, kept_digests(folder.path, first), strict=True):
-        shard, place = divmod(number * LEAF_BYTES, SHARD_BYTES)
-        leaf = folder.shards[shard][place : place + LEAF_BYTES].tobytes()
-        if leaf_digest(leaf) != digest:
-            raise DataError(
-                f"{folder.path} is damaged in its part {number} of 256 KiB: build it again"
-            )
-        yield leaf
 
 
 def _finish(folders: Sequence[Folder], parts: tuple[Part, ...], out: Path) -> Folder:

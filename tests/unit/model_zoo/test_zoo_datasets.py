@@ -22,7 +22,7 @@ from model_zoo.datasets import build as builds
 from model_zoo.datasets.assembly import Progress
 from model_zoo.datasets.build import build, interruptible
 from model_zoo.datasets.corpus import Corpus
-from model_zoo.datasets.folder import Folder, damaged_leaves, is_data_folder, open_folder
+from model_zoo.datasets.folder import Folder, is_data_folder, open_folder, proven_leaves
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.packages import MissingPackage
 from model_zoo.specs.tokens import token_bytes, token_dtype
@@ -123,7 +123,7 @@ def test_a_killed_build_goes_on_where_it_was(
     told: list[Progress] = []
     folder = build([book], out, tokenizer=400, tell=told.append)
     assert folder.index == whole.index
-    assert list(damaged_leaves(folder)) == []
+    assert list(proven_leaves(folder))
     assert told[0].done_bytes == 4 * 20_000
     assert told[-1].done_bytes == told[-1].total_bytes
 
@@ -334,7 +334,7 @@ def test_every_type_of_text_in_parquet_is_read(tmp_path: Path, kind: str) -> Non
 def _check_same_text(path: Path, out: Path, text: str) -> None:
     folder = build([path], out)
     assert _text(folder) == text
-    assert not list(damaged_leaves(folder))
+    assert list(proven_leaves(folder))
 
 
 def test_a_plain_file_is_read_as_it_is(tmp_path: Path) -> None:
@@ -413,7 +413,8 @@ def test_a_damaged_folder_is_found(book: Path, tmp_path: Path) -> None:
     with shard.open("r+b") as file:
         file.seek(LEAF_BYTES + 5)
         file.write(b"x")
-    assert list(damaged_leaves(open_folder(out))) == [1]
+    with pytest.raises(DataError, match="in its part 1 of 256 KiB"):
+        list(proven_leaves(open_folder(out)))
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(DataError, match="it is damaged"):
         open_folder(out)
@@ -514,7 +515,7 @@ def test_shards_are_one_file(book: Path, tmp_path: Path, monkeypatch: pytest.Mon
     folder = build([book], tmp_path / "out")
     assert len(folder.shards) == 2
     assert _text(folder) == TEXT
-    assert list(damaged_leaves(folder)) == []
+    assert list(proven_leaves(folder))
     corpus = _corpus(tmp_path / "out")
     assert all(corpus.sample(n, 1, 999, seed=1).shape == (1, 1000) for n in range(99))
 
