@@ -22,17 +22,9 @@ the means over them. Nobody weighs more than `HEAVIEST` times the (lower) median
 much it did or says it did. The result is the robust mean times the step's microbatches.
 Contributions without a microbatch are left out.
 
-Two replicas have no majority, so all that helps is norms. The mean with the larger norm is clipped
-to the other's: then a lie can stop the learning, and not turn it around, for which one that is a
-little larger than the truth suffices with Adam. So that silence does not stop it, too, the bound is
-`ABOVE_USUAL` times the norm that the step's mean gradient has had lately where the other's is less
-than `SILENT` of that. It comes from the optimizer's second moment, which is part of the state:
-newcomers have it, and it fits any cut into segments. Without it (the first step) nothing is
-bounded. A direction is not compared with the past: the gradients of honest replicas point against
-the optimizer's first moment at high learning rates, and a liar's that are turned around along it.
-
-Norms are of a segment, for nobody sees the whole vector. So a replica that lies in one layer alone
-is seen there, and clipped nowhere else.
+Two replicas have no majority, so the mean with the larger norm is clipped to the other's, or to
+`ABOVE_USUAL` times the norm that the step's mean gradient has had lately, by the optimizer's second
+moment, where the other's is less than `SILENT` of that. Without it nothing is bounded.
 
 All points that are looked at are mixtures of the means, so their inner products (one product of
 matrices) are all that is needed of the vectors until the last sum. From these on everything is
