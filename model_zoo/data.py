@@ -4,13 +4,16 @@ import os
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
-from model_zoo.tokenizers.arrays import Tokens
 
+Bytes = NDArray[np.uint8]
+"""Text as UTF-8."""
+Tokens = NDArray[np.unsignedinteger[Any]]
 BUILT_IN = "stdlib"
 NO_TARGET = -100
 """Stands for a target whose loss is not counted, as torch's cross-entropy has it."""

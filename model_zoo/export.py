@@ -21,8 +21,8 @@ from model_zoo.huggingface.stored import is_transposed, stored_shapes, zeros
 from model_zoo.huggingface.tokenizer import write_tokenizer
 from model_zoo.models.family import State
 from model_zoo.specs.model import ModelSpec
+from model_zoo.stages import load_whole
 from model_zoo.tokenizers.bpe import Bpe, end_token
-from model_zoo.whole import load_whole
 
 GENERATION: Final = "generation_config.json"
 

@@ -51,8 +51,7 @@ def initial_tensor(spec: ModelSpec, seed: int, name: str, shape: torch.Size) -> 
 def _boundary(spec: ModelSpec, seed: int, name: str, shape: torch.Size) -> Tensor:
     if not name.endswith(f"{TABLE}.weight"):
         return torch.eye(*shape)  # to the first K of C numbers, and back
-    table = initial_tensor(spec, seed, spec.token_embedding, shape)
-    return table if spec.scales is None else table * spec.scales.embedding
+    return initial_tensor(spec, seed, spec.token_embedding, shape) * spec.scales.embedding
 
 
 def empty_embedding(rows: int, width: int) -> nn.Embedding:

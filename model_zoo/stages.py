@@ -26,7 +26,7 @@ from model_zoo.models.lora import freeze, kept, multiply
 from model_zoo.specs.family import OUTPUT
 from model_zoo.specs.model import LOGITS_AT_ONCE, ModelSpec
 from model_zoo.specs.precision import DEFAULT, Precision
-from model_zoo.specs.slices import StageSlice, stage_tensors
+from model_zoo.specs.slices import StageSlice, stage_tensors, whole_slice
 
 Runner = Callable[[nn.Module, Tensor, Documents | None], Tensor]
 
@@ -159,8 +159,6 @@ class Stage(nn.Module):
     def _scaled(self, logits: Tensor) -> Tensor:
         """Divide and bound logits as the model does, if it does."""
         scales = self.spec.scales
-        if scales is None:
-            return logits
         if scales.logits != 1:
             logits = logits / scales.logits
         return logits if scales.logits_cap is None else bounded(logits, scales.logits_cap)
@@ -251,6 +249,20 @@ def load_stage(spec: ModelSpec, part: StageSlice, state: Mapping[str, Tensor]) -
         own[name] = kept(found.detach().clone(), parameter, spec.lora)
     stage.load_state_dict(own, assign=True)
     return stage
+
+
+def build_whole(spec: ModelSpec, seed: int) -> Stage:
+    """The model at version 0: tokens (B, T) int64 to logits (B, T, V) fp32."""
+    return build_stage(spec, whole_slice(spec), seed)
+
+
+def load_whole(spec: ModelSpec, state: Mapping[str, Tensor]) -> Stage:
+    """The model with the weights of a merged state.
+
+    Raises:
+        ValueError: a parameter is missing or has another shape.
+    """
+    return load_stage(spec, whole_slice(spec), state)
 
 
 def _layout(spec: ModelSpec, part: StageSlice) -> Stage:

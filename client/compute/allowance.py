@@ -13,8 +13,8 @@ processor counts as rest.
 import ctypes
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -76,14 +76,6 @@ def data_bytes() -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """When a task began: by the clock, and by the processor time of its thread."""
-
-    wall_s: float
-    busy_s: float
-
-
 class Throttle:
     """Rests after tasks. Holds the share.
 
@@ -93,25 +85,17 @@ class Throttle:
             that a task takes counts as computing.
     """
 
-    def __init__(
-        self,
-        share_percent: int = 100,
-        *,
-        on_cpu: bool = True,
-        wall: Callable[[], float] = time.perf_counter,
-        busy: Callable[[], float] = time.thread_time,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, share_percent: int = 100, *, on_cpu: bool = True) -> None:
         self._share = share_percent / 100
-        self._wall, self._busy, self._sleep = wall, busy if on_cpu else wall, sleep
+        self._busy = time.thread_time if on_cpu else time.perf_counter
 
-    def begin(self) -> Moment:
-        """Note that a task begins."""
-        return Moment(self._wall(), self._busy())
-
-    def rest(self, since: Moment) -> None:
-        """Sleep until the task that began then has taken as long as its share allows."""
-        due_s = (self._busy() - since.busy_s) / self._share
-        rest_s = due_s - (self._wall() - since.wall_s)
+    @contextmanager
+    def task(self) -> Iterator[None]:
+        """Compute in a `with` block, which ends when it has taken as long as its share allows; at
+        once if it fails."""
+        begun_s, busy_s = time.perf_counter(), self._busy()
+        yield
+        due_s = (self._busy() - busy_s) / self._share
+        rest_s = due_s - (time.perf_counter() - begun_s)
         if self._share < 1 and rest_s > 0:
-            self._sleep(rest_s)
+            time.sleep(rest_s)

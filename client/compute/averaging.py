@@ -26,7 +26,7 @@ from statistics import median_low
 import torch
 from torch import Tensor
 
-from client.compute.aggregation.rule import new_aggregation
+from client.compute.aggregation import Aggregation
 from client.compute.errors import CodecError, PoisonedTensor, ShapeError, StaleRequest
 from client.compute.payload import Buffer, sealed_digest
 from client.compute.replica import Replica, squared_norm
@@ -118,7 +118,7 @@ class Averager:
         wire, on_cpu = self._replica.wire, scratch.device.type == "cpu"
         self._decoded.pop(task.segment, None)
         usual = self.usual_norm(attempt.bounds, task.segment, task.microbatches)
-        aggregation = new_aggregation(self._rule, scratch.numel(), usual)
+        aggregation = Aggregation(self._rule, scratch.numel(), usual)
         bounded = RULES[self._rule].robust and sum(map(bool, task.microbatches)) > 2
         part = scratch if on_cpu else torch.empty(scratch.shape)
         refused, lengths = list[CodecError](), list[tuple[float, int]]()
@@ -191,7 +191,7 @@ class Averager:
             CodecError, PoisonedTensor: no owner could have summed these contributions.
         """
         wire, part = self._replica.wire, torch.empty(size)
-        aggregation = new_aggregation(self._rule, size, usual)
+        aggregation = Aggregation(self._rule, size, usual)
         if len(payloads) != len(task.microbatches) + 1:
             raise ShapeError(f"{len(task.microbatches)} contributions and a sum were expected")
         *parts, claimed = payloads

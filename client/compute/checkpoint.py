@@ -7,28 +7,21 @@ replicas write identical files. `hash` in the metadata is the version's hash (`s
 Imports no torch: the node reads and verifies with it too. Holds no state.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO
 
 import msgspec
 from msgspec import Meta
 
 from client.compute.errors import CheckpointError, CheckpointUnreadable
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
-from model_zoo.specs.state import ADAMW_STATE, DTYPE, NUMBER_BYTES, Layout, StateSpec, size
+from model_zoo.specs.state import ADAMW_STATE, Layout, StateSpec, size
 from model_zoo.specs.state_hash import LEAF_BYTES, LeafHasher, root
-from model_zoo.specs.tensor_headers import (
-    LENGTH_BYTES,
-    METADATA,
-    encoded_header,
-    header_length,
-    parse_header,
-)
+from model_zoo.specs.tensor_headers import Described, encoded_header, read_header
 
 _Number = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,17})\Z")]
 
@@ -75,28 +68,18 @@ class _Metadata(msgspec.Struct, forbid_unknown_fields=True):
     hash: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-class _Header(msgspec.Struct):
-    metadata: _Metadata = msgspec.field(name=METADATA)
-
-
 def build_header(info: CheckpointInfo) -> bytes:
     """Return everything before the data, including its length; a multiple of 64 bytes."""
-    header: dict[str, Any] = {
-        METADATA: {
-            "format": format_name(info.state),
-            "hash": info.hash,
-            "stage": str(info.stage),
-            "stages": str(info.stages),
-            "swarm": info.swarm,
-            "version": str(info.version),
-        }
+    metadata = {
+        "format": format_name(info.state),
+        "hash": info.hash,
+        "stage": str(info.stage),
+        "stages": str(info.stages),
+        "swarm": info.swarm,
+        "version": str(info.version),
     }
-    offset = 0
-    for name, shape in info.state.tensors(info.layout):
-        end = offset + NUMBER_BYTES * math.prod(shape)
-        header[name] = {"dtype": DTYPE, "shape": list(shape), "data_offsets": [offset, end]}
-        offset = end
-    return encoded_header(header)
+    tensors = info.state.tensors(info.layout)
+    return encoded_header({name: Described("F32", shape) for name, shape in tensors}, metadata)
 
 
 def read_info(path: Path) -> CheckpointInfo:
@@ -106,25 +89,13 @@ def read_info(path: Path) -> CheckpointInfo:
         CheckpointUnreadable: it cannot be read now.
         CheckpointError: the file is missing, damaged or no checkpoint.
     """
-    with _reading(path) as file:
-        try:
-            return _read_info(file)
-        except OSError as error:
-            raise _unread(f"cannot read {path.name}", error) from error
-
-
-def verify(path: Path) -> CheckpointInfo:
-    """As `read_info`, and check the data against the header's hash.
-
-    Raises:
-        CheckpointError: it is not, or the header is bad already.
-    """
-    with verified(path) as (info, _):
-        return info
+    with reading(path) as file:
+        return _read_info(file)
 
 
 def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
-    """As `verify`; and the digests of the leaves of its data, as a transfer needs them.
+    """As `read_info`, and check the data against the header's hash; and return the digests of its
+    leaves, as a transfer needs them.
 
     Reads the whole file: call it in a thread.
 
@@ -132,87 +103,70 @@ def examine(path: Path) -> tuple[CheckpointInfo, list[bytes]]:
         CheckpointUnreadable: it cannot be read now.
         CheckpointError: it is damaged.
     """
-    with _reading(path) as file:
+    with reading(path) as file:
         return _sound(file, path)
 
 
 @contextmanager
 def verified(path: Path) -> Iterator[tuple[CheckpointInfo, Callable[[Iterable[memoryview]], None]]]:
-    """As `verify`, and have a function that fills buffers with the data of the same open file. They
-    are together as long as the data or shorter; each is filled before the next one is asked for.
+    """As `examine`, and have a function that fills buffers with the data of the same open file.
+    They are together as long as the data or shorter; each is filled before the next one is asked
+    for.
 
     Raises:
-        CheckpointError: as `verify`; the function: the file has become shorter, or cannot be read.
+        CheckpointError: as there; the function: the file has become shorter, or cannot be read.
     """
-    with _reading(path) as file:
+    with reading(path) as file:
         info, _ = _sound(file, path)
-        yield info, lambda buffers: _fill(file, path, info, buffers)
+        yield info, lambda buffers: _fill(file, info, buffers)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[BinaryIO]:
+    """Open a file. What the system says in the block of it or of its disk becomes an error that
+    distinguishes a file that is gone from one that cannot be read now, for instance with too many
+    open files."""
+    try:
+        with path.open("rb") as file:
+            yield file
+    except OSError as error:
+        gone = FileNotFoundError, IsADirectoryError, NotADirectoryError
+        kind = CheckpointError if isinstance(error, gone) else CheckpointUnreadable
+        raise kind(f"cannot read {path.name}: {error.strerror}") from error
 
 
 def _sound(file: BinaryIO, path: Path) -> tuple[CheckpointInfo, list[bytes]]:
-    try:
-        info = _read_info(file)
-        file.seek(info.data_start)
-        hasher = LeafHasher()
-        for part in iter(lambda: file.read(LEAF_BYTES), b""):
-            hasher.update(memoryview(part))
-        if root(info.version, hasher.digests) != info.hash:
-            raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
-    except OSError as error:
-        raise _unread(f"cannot read {path.name}", error) from error
+    info = _read_info(file)
+    file.seek(info.data_start)
+    hasher = LeafHasher()
+    for part in iter(lambda: file.read(LEAF_BYTES), b""):
+        hasher.update(memoryview(part))
+    if root(info.version, hasher.digests) != info.hash:
+        raise CheckpointError(f"{path.name} is damaged: its data does not match its hash")
     return info, hasher.digests
 
 
-def _fill(file: BinaryIO, path: Path, info: CheckpointInfo, buffers: Iterable[memoryview]) -> None:
-    try:
-        file.seek(info.data_start)
-        for buffer in buffers:
-            if file.readinto(buffer) < len(buffer):  # type: ignore[attr-defined]
-                raise CheckpointError("checkpoint is truncated")
-    except OSError as error:
-        raise _unread(f"cannot read {path.name}", error) from error
-
-
-def _reading(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise _unread(f"cannot open {path.name}", error) from error
-
-
-def _unread(words: str, error: OSError) -> CheckpointError:
-    """Distinguish a missing or damaged file from one that cannot be read now, for instance with too
-    many open files."""
-    gone = FileNotFoundError, IsADirectoryError, NotADirectoryError
-    kind = CheckpointError if isinstance(error, gone) else CheckpointUnreadable
-    return kind(f"{words}: {error.strerror}")
+def _fill(file: BinaryIO, info: CheckpointInfo, buffers: Iterable[memoryview]) -> None:
+    file.seek(info.data_start)
+    for buffer in buffers:
+        if file.readinto(buffer) < len(buffer):  # type: ignore[attr-defined]
+            raise CheckpointError("checkpoint is truncated")
 
 
 def _read_info(file: BinaryIO) -> CheckpointInfo:
-    size = file.seek(0, 2)
-    file.seek(0)
     try:
-        first = file.read(LENGTH_BYTES)
-        text = file.read(header_length(first, size))
-        info = _info(text, len(first) + len(text), size)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        header, tensors, found = read_header(file)
+        metadata = msgspec.convert(found, _Metadata)
+        state = _STATES.get(metadata.format)
+        if state is None:
+            raise ValueError(f"format {metadata.format[:40]!r} is unknown")
+    except ValueError as error:
         raise CheckpointError(f"not a checkpoint: {error}") from error
-    if first + text != build_header(info):
+    count = len(tensors) // len(state.sections)
+    layout = tuple((name, tensor.shape) for name, tensor in islice(tensors.items(), count))
+    stage, stages, version = map(int, (metadata.stage, metadata.stages, metadata.version))
+    named = metadata.swarm, stage, stages, version, metadata.hash
+    info = CheckpointInfo(*named, layout, state, len(header), file.seek(0, 2))
+    if header != build_header(info):
         raise CheckpointError("not a checkpoint: its header is not what its fields say")
     return info
-
-
-_decode = msgspec.json.Decoder(_Header).decode
-
-
-def _info(text: bytes, start: int, file_size: int) -> CheckpointInfo:
-    entries, metadata = parse_header(text, file_size - start), _decode(text).metadata
-    state = _STATES.get(metadata.format)
-    if state is None:
-        raise ValueError(f"format {metadata.format[:40]!r} is unknown")
-    count = len(entries) // len(state.sections)
-    layout = tuple((name, entry.shape) for name, entry in islice(entries.items(), count))
-    stage, stages, version = map(int, (metadata.stage, metadata.stages, metadata.version))
-    return CheckpointInfo(
-        metadata.swarm, stage, stages, version, metadata.hash, layout, state, start, file_size
-    )

@@ -5,7 +5,7 @@ Numbers are coded by torch where they are, and only bytes are copied. Vectors ha
 everywhere; boundaries on all processors, while a GPU may condition them with other last bits. Holds
 no state.
 
-Shapes: any of up to four dimensions; R rows (all but the last), C channels (the last).
+Shapes: any; R rows (all but the last), C channels (the last).
 """
 
 import warnings
@@ -21,7 +21,7 @@ from client.compute.codecs.blocks import BLOCKS, LARGEST_SCALE, LARGEST_VALUE
 from client.compute.codecs.levels import VECTORS
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import lane_to
-from client.compute.payload import HEADER, Buffer, Direction, Header, read_header, write_header
+from client.compute.payload import SEAL_BYTES, Buffer, Direction, Encoding
 from client.compute.readings import Check
 from model_zoo.specs.codec import CODECS, Codec
 
@@ -32,70 +32,59 @@ _HOST = torch.device("cpu")
 POISON = "tensor holds NaN, infinity or an absurd magnitude"
 
 
-def encode(
-    tensor: Tensor,
-    codec: Codec,
-    *,
-    direction: Direction,
-    key: bytes = bytes(8),
-) -> memoryview:
+def encode(tensor: Tensor, codec: Codec, direction: Direction, key: bytes = bytes(8)) -> memoryview:
     """Return the payload of a tensor, unsealed; as `begin_encoding` has it.
 
     Raises:
         PoisonedTensor, ValueError: as there.
     """
-    payload = begin_encoding(tensor, codec, direction=direction, key=key).now()
+    payload = begin_encoding(tensor, codec, direction, key).now()
     lane_to(tensor.device).wait()
     return payload
 
 
 def begin_encoding(
-    tensor: Tensor,
-    codec: Codec,
-    *,
-    direction: Direction,
-    key: bytes = bytes(8),
+    tensor: Tensor, codec: Codec, direction: Direction, key: bytes = bytes(8)
 ) -> Check[memoryview]:
     """Return the payload of a tensor, unsealed. On a GPU nothing is waited for: its bytes are there
     after the lane's `mark`, and its memory must be kept until then.
 
     Args:
-        tensor: fp32, of one to four dimensions.
-        codec: how it is encoded.
-        direction: written into the header.
+        tensor: fp32.
+        codec, direction: how it is encoded.
         key: by which S4 rounds gradients: of `rounding_key`.
 
     Raises:
         PoisonedTensor: the tensor holds NaN, infinity or an absurd magnitude; when it is judged, or
             here.
-        ValueError: it is empty, not fp32, has more than four dimensions, or more than one where the
-            codec is for vectors.
+        ValueError: it is empty, not fp32, or has more than one dimension where the codec is for
+            vectors.
     """
     fits = tensor.dim() == 1 or not CODECS[codec].vectors
     if tensor.dtype != torch.float32 or tensor.numel() == 0 or not fits:
         raise ValueError(f"cannot encode {tuple(tensor.shape)} of {tensor.dtype} in {codec}")
     numbers = tensor.detach().contiguous()
-    header, chunk = Header(codec, direction, tuple(tensor.shape)), blocks.chunk_of(tensor.device)
-    lane = lane_to(tensor.device)
-    memory = lane.host_bytes(header.size_bytes)
+    encoding = Encoding(codec, direction, tuple(tensor.shape))
+    lane, chunk = lane_to(tensor.device), blocks.chunk_of(tensor.device)
+    memory = lane.host_bytes(encoding.size_bytes)
     payload = memory.numpy().data
-    write_header(payload, header)
+    payload[:SEAL_BYTES] = bytes(SEAL_BYTES)
     largest, means, taken_out = LARGEST_SCALE, None, None
     if codec in VECTORS:
         pieces = VECTORS[codec].encode(numbers, chunk)
     elif codec in BLOCKS:
         rows = numbers.view(-1, numbers.shape[-1])
-        if header.centred:
+        if encoding.centred:
             means = conditioning.channel_means(rows)
-            lane.to_host(means.view(torch.uint8), memory[HEADER.size : header.body_start])
+            lane.to_host(means.view(torch.uint8), memory[SEAL_BYTES : encoding.body_start])
             taken_out = means[: rows.shape[1]].float()
         chance = key if codec == "s4" and direction == "backward" else None
         pieces = BLOCKS[codec].encode(
-            rows, chunk, rotated=header.rotated, means=taken_out, key=chance
+            rows, chunk, rotated=encoding.rotated, means=taken_out, key=chance
         )
     else:
         pieces, largest = _plain(numbers.view(-1), _PLAIN_DTYPES[codec], chunk), _LARGEST
-    peak = _send(pieces, memory[header.body_start :], tensor.device)
+    peak = _send(pieces, memory[encoding.body_start :], tensor.device)
     if means is not None:  # they have the bound of the largest number
         peak = torch.maximum(peak, means.abs().amax().float() / LARGEST_VALUE)
 
@@ -108,31 +97,28 @@ def begin_encoding(
 
 def decode(
     buffer: Buffer,
-    expected_shape: Sequence[int],
+    shape: Sequence[int],
+    codec: Codec,
+    direction: Direction,
     *,
-    codec: Codec | None = None,
-    direction: Direction | None = None,
     out: Tensor | None = None,
-    device: torch.device = _HOST,
 ) -> Tensor:
     """Return the fp32 tensor in a payload from outside; as `begin_decoding` has it.
 
     Raises:
         CodecError: as there.
     """
-    result, good = begin_decoding(
-        buffer, expected_shape, codec=codec, direction=direction, out=out, device=device
-    )
+    result, good = begin_decoding(buffer, shape, codec, direction, out=out)
     good.now()
     return result
 
 
 def begin_decoding(
     buffer: Buffer,
-    expected_shape: Sequence[int],
+    shape: Sequence[int],
+    codec: Codec,
+    direction: Direction,
     *,
-    codec: Codec | None = None,
-    direction: Direction | None = None,
     out: Tensor | None = None,
     device: torch.device = _HOST,
 ) -> tuple[Tensor, Check[None]]:
@@ -140,33 +126,34 @@ def begin_decoding(
 
     Args:
         buffer: the payload, not yet checked.
-        expected_shape: shape that the manifest requires; nothing is allocated for another one.
-        codec: required codec; None accepts any.
-        direction: required direction; None accepts any.
+        shape, codec, direction: what it has to hold; nothing is allocated for another size.
         out: contiguous tensor to decode into; None: a new one.
         device: of a new one.
 
     Raises:
-        CodecError: the payload is invalid or has another shape, here or when it is judged; `out`
-            may hold part of it.
+        CodecError: the payload is invalid or has another size, here or when it is judged; `out` may
+            hold part of it.
     """
-    header = read_header(buffer, expected_shape, codec, direction)
-    result = torch.empty(header.shape, device=device) if out is None else out
-    body = _view(memoryview(buffer)[header.body_start :], torch.uint8)
-    rows, flat, lane = result.view(-1, header.shape[-1]), result.view(-1), lane_to(result.device)
+    encoding = Encoding(codec, direction, tuple(shape))
+    if len(buffer) != encoding.size_bytes:
+        words = f"in {codec}, {encoding.shape} needs {encoding.size_bytes}"
+        raise CodecError(f"payload has {len(buffer)} bytes; {words}")
+    result = torch.empty(encoding.shape, device=device) if out is None else out
+    body = _view(memoryview(buffer)[encoding.body_start :], torch.uint8)
+    rows, flat, lane = result.view(-1, encoding.shape[-1]), result.view(-1), lane_to(result.device)
     chunk = blocks.chunk_of(result.device)
     refuse: Callable[[Tensor], None]
-    if header.codec in BLOCKS:
-        coder = BLOCKS[header.codec]
-        means = _checked_means(buffer, header).to(rows.device) if header.centred else None
+    if codec in BLOCKS:
+        coder = BLOCKS[codec]
+        means = _checked_means(buffer, encoding).to(rows.device) if encoding.centred else None
         sent = lane.to_device(body)
-        good = coder.decode(sent, rows, chunk, rotated=header.rotated, means=means)
+        good = coder.decode(sent, rows, chunk, rotated=encoding.rotated, means=means)
         refuse = coder.refuse
-    elif header.codec in VECTORS:
-        quantiser = VECTORS[header.codec]
+    elif codec in VECTORS:
+        quantiser = VECTORS[codec]
         good, refuse = quantiser.decode(lane.to_device(body), flat, chunk), quantiser.refuse
     else:
-        flat.copy_(lane.to_device(body).view(_PLAIN_DTYPES[header.codec]))
+        flat.copy_(lane.to_device(body).view(_PLAIN_DTYPES[codec]))
         peaks = [piece.abs().amax() for piece in torch.split(flat, chunk)]
         good, refuse = torch.stack(peaks).amax() <= _LARGEST, _refuse_plain  # false for NaN as well
 
@@ -216,13 +203,13 @@ def _refuse_plain(_: Tensor) -> None:
     raise CodecError("payload holds NaN, infinity or an absurd magnitude")
 
 
-def _checked_means(buffer: Buffer, header: Header) -> Tensor:
+def _checked_means(buffer: Buffer, encoding: Encoding) -> Tensor:
     """Return the means of channels in a payload from outside, fp32 (C,) on the CPU."""
-    sent = bytearray(memoryview(buffer)[HEADER.size : header.body_start])
+    sent = bytearray(memoryview(buffer)[SEAL_BYTES : encoding.body_start])
     # as integers the magnitudes of bf16 numbers keep their order, with NaN above all
     if int((np.frombuffer(sent, np.uint16) & 0x7FFF).max()) > _LARGEST_BF16:
         raise CodecError("means of channels reach beyond the largest number")
-    return torch.frombuffer(sent, dtype=torch.bfloat16).float()[: header.shape[-1]]
+    return torch.frombuffer(sent, dtype=torch.bfloat16).float()[: encoding.shape[-1]]
 
 
 def _view(buffer: memoryview, dtype: torch.dtype) -> Tensor:

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from client.compute.device import warm_up
 from client.compute.errors import ComputeError
-from client.compute.replica import Replica
+from client.compute.replica import Replica, is_out_of_memory
 from client.compute.requests import OpenStage
-from client.compute.slicing import is_out_of_memory
 from client.devices import MOST_DEVICES
 from model_zoo.models.documents import Documents
 from model_zoo.specs.precision import Precision

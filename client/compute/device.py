@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from client.compute import passes
 from client.compute.errors import ShapeError
 from client.compute.readings import Readings
-from client.compute.replica import Replica
+from client.compute.replica import Replica, is_out_of_memory
 from client.compute.requests import MatmulRate, Probe, Probed
-from client.compute.slicing import is_out_of_memory
+from client.compute.wire import SentTokens
 from client.devices import devices_of, torch_name
 from model_zoo.threads import limited_threads
 
@@ -252,13 +252,13 @@ def fewest_threads(timed: Mapping[int, float]) -> int:
 def _measure_once(replica: Replica) -> tuple[float, float]:
     wire, slot = replica.wire, replica.slot
     boundary = torch.randn(wire.boundary_shape, device=wire.device)
-    model = wire.run.model
-    tokens = torch.randint(model.vocab, wire.boundary_shape[:2], device=wire.device)
+    vocab = wire.run.model.vocab
+    tokens = torch.randint(vocab, wire.boundary_shape[:2], device=wire.device)
     start = _now(wire.device)
     gradient, x = None, tokens if replica.part.embeds else boundary
-    given = passes.StageInput(x, tokens=None if model.narrow is None else tokens)
+    given = passes.StageInput(x, SentTokens(tokens, tokens, None))
     if replica.part.has_head:
-        graph, _ = passes.run_loss(replica, slot, given, tokens)
+        graph, _ = passes.run_loss(replica, slot, given)
     else:
         graph = passes.run_forward(slot, given, with_graph=True)
         wire.boundary_out(graph.output, "forward").now()

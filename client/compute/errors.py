@@ -30,87 +30,64 @@ class ComputeError(Exception):
     kind: FailureKind = "internal"
     parts: tuple[int, ...] = ()
 
+    def __init_subclass__(cls, kind: FailureKind) -> None:
+        cls.kind = kind
+
     def __init__(self, words: str = "", part: int | None = None) -> None:
         super().__init__(words)
         self.part = part
 
 
-class WrongData(ComputeError):
+class WrongData(ComputeError, kind="data"):
     """The training data are not there, or not usable."""
 
-    kind: FailureKind = "data"
 
-
-class CodecError(ComputeError):
+class CodecError(ComputeError, kind="codec"):
     """Bytes from outside are not a payload of the expected shape."""
 
-    kind: FailureKind = "codec"
 
-
-class PoisonedTensor(ComputeError):
+class PoisonedTensor(ComputeError, kind="poisoned"):
     """A tensor of our own holds NaN, infinity or an absurd magnitude: it must not be sent."""
 
-    kind: FailureKind = "poisoned"
 
-
-class OutlierTensor(ComputeError):
+class OutlierTensor(ComputeError, kind="outlier"):
     """A tensor from outside is valid, but far larger or smaller than usual."""
 
-    kind: FailureKind = "outlier"
 
-
-class ShapeError(ComputeError):
+class ShapeError(ComputeError, kind="shape"):
     """A request does not fit the opened stage: wrong tokens, payload count, bounds or spec."""
 
-    kind: FailureKind = "shape"
 
-
-class StaleRequest(ComputeError):
+class StaleRequest(ComputeError, kind="stale"):
     """The request belongs to another step or version than the worker's."""
 
-    kind: FailureKind = "stale"
 
-
-class LedgerError(ComputeError):
+class LedgerError(ComputeError, kind="ledger"):
     """A microbatch would count twice, or one that does not count would be taken out."""
 
-    kind: FailureKind = "ledger"
 
-
-class GraphGone(ComputeError):
+class GraphGone(ComputeError, kind="graph"):
     """The forward graph was not kept: ask again and give the stage's input as well."""
 
-    kind: FailureKind = "graph"
 
-
-class StageNotOpened(ComputeError):
+class StageNotOpened(ComputeError, kind="unopened"):
     """The request needs an opened stage and there is none."""
 
-    kind: FailureKind = "unopened"
 
-
-class DiskError(ComputeError):
+class DiskError(ComputeError, kind="disk"):
     """A checkpoint could not be written; an earlier file is unchanged."""
 
-    kind: FailureKind = "disk"
 
-
-class CheckpointError(ComputeError):
+class CheckpointError(ComputeError, kind="checkpoint"):
     """A checkpoint file is damaged, foreign or not the one expected."""
 
-    kind: FailureKind = "checkpoint"
 
-
-class CheckpointUnreadable(CheckpointError):
+class CheckpointUnreadable(CheckpointError, kind="disk"):
     """The disk or the system does not give a file now; it may be sound."""
 
-    kind: FailureKind = "disk"
 
-
-class OutOfMemory(ComputeError):
+class OutOfMemory(ComputeError, kind="oom"):
     """The device or the host could not give the memory a request needs."""
-
-    kind: FailureKind = "oom"
 
 
 @contextmanager

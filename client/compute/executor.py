@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -24,9 +25,8 @@ from client.compute.averaging import Averager
 from client.compute.cards import Card, Cards
 from client.compute.compiling import CompiledBlocks, compile_blocks
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
-from client.compute.hashing import begin_hash
 from client.compute.payload import Buffer
-from client.compute.replica import Replica, open_replica
+from client.compute.replica import Replica, is_out_of_memory, open_replica
 from client.compute.requests import (
     Answer,
     AnyRequest,
@@ -41,7 +41,6 @@ from client.compute.requests import (
     Save,
     StageOpened,
 )
-from client.compute.slicing import halve, is_out_of_memory
 from client.compute.starting import load_start
 from client.compute.wire import Boundary
 from protocol.pipeline.effects import (
@@ -115,19 +114,17 @@ class Executor:
         try:
             if card is self._cards.leader:
                 self._make_way(request)
-            moment = self._throttle.begin()
-            result = None
-            while result is None:  # a pass that fails has changed nothing
-                try:
-                    result = self._run(card, request, payloads)
-                except Exception as error:
-                    lack = self._lack(card, request, error)
-                if result is None:
-                    _run_otherwise(card, lack)
-            if isinstance(request, _CHANGES):
-                self._cards.share(base=isinstance(request, LoadStart))
-            if isinstance(request, Task):
-                self._throttle.rest(moment)
+            with self._throttle.task() if isinstance(request, Task) else nullcontext():
+                result = None
+                while result is None:  # a pass that fails has changed nothing
+                    try:
+                        result = self._run(card, request, payloads)
+                    except Exception as error:
+                        lack = self._lack(card, request, error)
+                    if result is None:
+                        _run_otherwise(card, lack)
+                if isinstance(request, _CHANGES):
+                    self._cards.share(base=isinstance(request, LoadStart))
         except Exception as error:
             result = self._failure(error, card), ()
         seconds = time.perf_counter() - start
@@ -289,7 +286,7 @@ class Executor:
             if isinstance(request, Save):
                 self._saver.start(replica, request, finish)
             else:
-                compute = begin_hash(replica, request, self._throttle)
+                compute = saving.begin_hash(replica, request, self._throttle)
                 self._hashing = self._hashes.submit(finish, compute)
         except Exception as error:
             send(self._failure(error), ())
@@ -309,7 +306,7 @@ def _run_otherwise(card: Card, lack: str) -> None:
     """Have the next pass run fewer sequences at once, or without graphs of compiled blocks."""
     card.replica.drop_graphs()  # all of them can be recomputed
     if lack:
-        halve(card.replica, lack)
+        card.replica.halve(lack)
 
 
 def _is_for_loss(request: AnyRequest) -> bool:

@@ -5,12 +5,9 @@ on it diverge, and their results damage others. So its size (log2 of the root me
 compared with the median of the newest counted ones, per direction. Only counted tensors shift the
 median; refused and unused ones do not.
 
-Bounds: in two-stage runs of the preset nanogpt with its warm-up, honest sizes stay within a factor
-of 2^1.1 of this median; at thirty times its learning rate, where the loss jumps from 5.5 to 7 and
-back, within 2^5 (GPT and Llama shapes). The bound is 2^10. It is 2^2 wider for each stage that the
-tensor has passed before: otherwise a stage could refuse a tensor that the honest stage before it
-had accepted, and blame the wrong peer. Before enough tensors were counted, only sizes that no model
-produces are refused.
+The bound is 2^10, and 2^2 wider for each stage that the tensor has passed before: otherwise a stage
+could refuse a tensor that the honest stage before it had accepted, and blame the wrong peer. Before
+enough tensors were counted, only sizes that no model produces are refused.
 """
 
 import math

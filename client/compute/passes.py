@@ -2,9 +2,9 @@
 
 A pass either answers and has counted its microbatch, or raises and has changed nothing but
 scratch. Recomputing from the wire-form input gives the bits that the kept graph would give, unless
-memory was short in between and fewer sequences are run at once (`slicing`), the number of threads
-has changed, or blocks run compiled since (`compiling`, which has the tolerance): then sums are made
-in another order, as on another replica's machine.
+memory was short in between and fewer sequences are run at once (`Replica.halve`), the number of
+threads has changed, or blocks run compiled since (`compiling`, which has the tolerance): then sums
+are made in another order, as on another replica's machine.
 
 Shapes: B sequences, T tokens, C width, K numbers of a token at a boundary.
 """
@@ -20,9 +20,8 @@ from client.compute.errors import GraphGone, PoisonedTensor, ShapeError, StaleRe
 from client.compute.payload import Buffer
 from client.compute.readings import Check, Readings
 from client.compute.replica import Replica
-from client.compute.slicing import parts_of
 from client.compute.slot import Graph, Slot
-from client.compute.wire import Boundary, Of
+from client.compute.wire import Boundary, Of, SentTokens
 from model_zoo.head_loss import losses_of_hidden
 from model_zoo.stages import shown_share
 from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask, Outcome, PassTask
@@ -44,19 +43,30 @@ class StageInput:
 
     Fields:
         x: tokens (B, T) int64 on the first stage, else (B, T, K).
-        begins: with which tokens documents begin, (B, T) bool on the CPU; None: each sequence is
-            one.
-        tokens: (B, T) int64 on another stage than the first, where boundaries are narrow.
+        sent: the microbatch's tokens, where the stage has a use for them.
     """
 
     x: Tensor
-    begins: Tensor | None = None
-    tokens: Tensor | None = None
+    sent: SentTokens | None = None
+
+    @property
+    def beside(self) -> tuple[Tensor | None, Tensor | None]:
+        """Where documents begin, and the tokens: as `Stage.hidden` takes them."""
+        return (None, None) if self.sent is None else (self.sent.begins, self.sent.inputs)
+
+    @property
+    def targets(self) -> Tensor:
+        """Of the last stage, (B, T) int64."""
+        assert self.sent is not None
+        return self.sent.targets
 
     def __getitem__(self, part: slice) -> "StageInput":
         """The same of some sequences."""
-        beside = (self.begins, self.tokens)
-        return StageInput(self.x[part], *(each if each is None else each[part] for each in beside))
+        if self.sent is None:
+            return StageInput(self.x[part])
+        inputs, targets, begins = self.sent
+        begins = begins if begins is None else begins[part]
+        return StageInput(self.x[part], SentTokens(inputs[part], targets[part], begins))
 
 
 def forward(replica: Replica, task: ForwardTask, payloads: Payloads) -> tuple[Outcome, Sent]:
@@ -70,7 +80,7 @@ def forward(replica: Replica, task: ForwardTask, payloads: Payloads) -> tuple[Ou
     if not replica.part.embeds:  # tokens have no size
         readings.note(replica.outliers.check(given.x, "forward", task.microbatch))
     slot.graphs.pop(task.microbatch, None)
-    parts = parts_of(replica)
+    parts = replica.parts
     keep = len(slot.graphs) < replica.graphs_kept and len(parts) == 1
     graphs = [run_forward(slot, given[part], with_graph=keep) for part in parts]
     output = _joined([graph.output for graph in graphs])
@@ -175,18 +185,17 @@ def evaluate(replica: Replica, task: PassTask, payloads: Payloads) -> tuple[Outc
         raise StaleRequest(f"version {task.step} is gone, this is {replica.version}")
     stage, part, readings = replica.version_stage, replica.part, Readings()
     given, tokens = stage_input(replica, task.microbatch, payloads, readings)
-    parts = parts_of(replica)
+    parts = replica.parts
     with torch.no_grad(), stage.computing(given.x.device):
         pieces = (given[part] for part in parts)
-        hidden = (stage.hidden(each.x, each.begins, each.tokens) for each in pieces)
+        hidden = (stage.hidden(each.x, *each.beside) for each in pieces)
         if not part.has_head:
             output = _joined(list(hidden))
             boundary = readings.note(replica.wire.boundary_out(output, "forward"))
             readings.read()
             return Outcome(), [boundary.found, *([] if payloads else [memoryview(tokens)])]
-        targets = replica.wire.tokens_in(tokens)[1]  # (B, T)
         losses = [
-            losses_of_hidden(stage, h, targets[p], 1.0)[0]
+            losses_of_hidden(stage, h, given.targets[p], 1.0)[0]
             for h, p in zip(hidden, parts, strict=True)
         ]
         found = [readings.note(_loss(loss, loss)) for loss in losses]
@@ -212,12 +221,13 @@ def stage_input(
         if not given and replica.samples is not None:
             given = [replica.samples.read(microbatch)]
         (tokens,) = exactly(given, 1)
-        return StageInput(wire.tokens_in(tokens)[0], wire.begins_in(tokens)), tokens
+        sent = wire.tokens_in(tokens)
+        return StageInput(sent.inputs, sent), tokens
     payload, *rest = exactly(given, 2 if part.has_head or wire.run.tokens_everywhere else 1)
     tokens = rest[0] if rest else b""
     x, good = wire.boundary_in(payload, "forward", place)
     readings.note(good)
-    return StageInput(x, wire.begins_in(tokens), wire.token_ids_in(tokens)), tokens
+    return StageInput(x, wire.tokens_in(tokens) if rest else None), tokens
 
 
 def run_forward(slot: Slot, given: StageInput, *, with_graph: bool) -> Graph:
@@ -226,13 +236,11 @@ def run_forward(slot: Slot, given: StageInput, *, with_graph: bool) -> Graph:
     x = given.x
     with torch.set_grad_enabled(with_graph):
         leaf = x.detach().requires_grad_(with_graph) if x.is_floating_point() else None
-        output = slot.module(x if leaf is None else leaf, given.begins, given.tokens)
+        output = slot.module(x if leaf is None else leaf, *given.beside)
         return Graph(leaf, output)
 
 
-def run_loss(
-    replica: Replica, slot: Slot, given: StageInput, targets: Tensor
-) -> tuple[Graph, Tensor]:
+def run_loss(replica: Replica, slot: Slot, given: StageInput) -> tuple[Graph, Tensor]:
     """Run the last stage forward; return the graph, whose output is what is run back, and the
     summed loss.
 
@@ -240,15 +248,14 @@ def run_loss(
         replica: computes.
         slot: parameters of the step.
         given: input of the stage.
-        targets: (B, T) int64.
     """
     stage, x = slot.module, given.x
     leaf = x.detach().requires_grad_() if x.is_floating_point() else None
     with stage.computing(x.device):
         loss, whole = losses_of_hidden(
             stage,
-            stage.hidden(x if leaf is None else leaf, given.begins, given.tokens),  # (B, T, C)
-            targets,
+            stage.hidden(x if leaf is None else leaf, *given.beside),  # (B, T, C)
+            given.targets,
             replica.wire.run.data.loss_weight,
         )
     return Graph(leaf, whole), loss
@@ -347,7 +354,7 @@ def _forward_and_back(
     outputs: list[Tensor] = []
 
     def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
-        for part in parts_of(replica):
+        for part in replica.parts:
             graph = run_forward(slot, given[part], with_graph=True)
             if encodes:
                 outputs.append(graph.output.detach())
@@ -379,15 +386,14 @@ def loss_and_gradient(
     if not replica.part.has_head:
         raise ShapeError("only the last stage computes a loss")
     readings = Readings()
-    given, tokens = stage_input(replica, task.microbatch, payloads, readings)
-    targets = replica.wire.tokens_in(tokens)[1]  # (B, T)
+    given, _ = stage_input(replica, task.microbatch, payloads, readings)
     if isinstance(task, LossTask) and not replica.part.embeds:
         readings.note(replica.outliers.check(given.x, "forward", task.microbatch))
     found: list[Check[float]] = []
 
     def passes() -> Iterator[tuple[Graph, Tensor, Tensor | None]]:
-        for part in parts_of(replica):
-            graph, loss = run_loss(replica, slot, given[part], targets[part])
+        for part in replica.parts:
+            graph, loss = run_loss(replica, slot, given[part])
             whole = graph.output
             found.append(readings.note(_loss(loss.detach(), whole.detach())))
             yield graph, whole, None
@@ -396,7 +402,7 @@ def loss_and_gradient(
     readings.read()
     loss_sum = sum(each.found for each in found)
     if replica.wire.run.data.masked:
-        loss_sum *= shown_share(targets)
+        loss_sum *= shown_share(given.targets)
     return loss_sum, [each.found for each in gradient]
 
 

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar, cast, overload
 import msgspec
 import trio
 
-from client.compute.errors import ComputeError, FailureKind, FrameError
+from client.compute.errors import ComputeError, FrameError
 from client.compute.frames import HEADER, pack, unpack_body, unpack_header
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, AnyAnswer, Failed, ReplyT, Request, reply_type
@@ -62,13 +62,13 @@ class WorkerDied(Exception):
         super().__init__("\n".join([f"compute worker ended {how}", *self.stderr]))
 
 
-class RequestFailed(ComputeError):
+class RequestFailed(ComputeError, kind="internal"):
     """The worker answered `Failed`; it lives, and the request changed nothing."""
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(f"{failed.kind}: {failed.message}")
         self.failed = failed
-        self.kind: FailureKind = failed.kind
+        self.kind = failed.kind
         self.message = failed.message
         self.part, self.parts = failed.part, failed.parts
 

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client.compute.errors import ShapeError, StaleRequest
+from client.compute.errors import OutOfMemory, ShapeError, StaleRequest
 from client.compute.inner_steps import InnerSteps
 from client.compute.offload import host_vectors, vectors_for
 from client.compute.outliers import OutlierFilter
@@ -262,6 +262,33 @@ class Replica:
                 parameter.data = tensors[name]
 
     @property
+    def parts(self) -> list[slice]:
+        """The slices of the sequences [0, B) that are run one after the other."""
+        count, size = self.wire.run.sequences_per_microbatch, self.sequences_at_once
+        return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+    def halve(self, words: str) -> None:
+        """Have a pass that ran out of memory, and changed nothing but scratch, run fewer sequences
+        at once; outputs are concatenated and gradients added up. A number that did not fit once
+        will not fit reliably, so it only ever falls. Call it when the exception is forgotten, for
+        it keeps the failed pass's memory alive.
+
+        Raises:
+            OutOfMemory: not even one sequence fits.
+        """
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        elif torch.backends.mps.is_available():
+            torch.mps.empty_cache()
+        if self.sequences_at_once <= 1:
+            tokens = self.wire.run.model.context
+            raise OutOfMemory(
+                f"not even one sequence of {tokens} tokens fits in memory beside stage "
+                f"{self.part.index}: {words}"
+            )
+        self.sequences_at_once = -(-self.sequences_at_once // 2)
+
+    @property
     def is_small(self) -> bool:
         """Whether the state is hashed so soon that asking for it would take as long."""
         return sum(tensor.nbytes for tensor in self.state_tensors) <= LEAF_BYTES
@@ -271,6 +298,15 @@ class Replica:
         threads = torch.get_num_threads()
         self.known_hash = hash_tensors(self.version, self.state_tensors, threads)
         return self.known_hash
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether the device or the host could not give the memory that was needed."""
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError | OutOfMemory):
+        return True
+    # The allocators of the CPU and of Apple's GPUs have no exception types of their own.
+    words = "allocate memory", "MPS backend out of memory"
+    return isinstance(error, RuntimeError) and any(each in str(error) for each in words)
 
 
 def _is_fast(device: torch.device) -> bool:

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from client.compute.errors import WrongData
 from client.compute.requests import OpenStage
-from model_zoo.data import DataError
+from model_zoo.data import DataError, Tokens
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.shards import INDEX, SHARD_BYTES, leaf_name, shard_name
 from model_zoo.specs.tokens import token_dtype, token_values
-from model_zoo.tokenizers.arrays import Tokens
 
 
 class Samples:

@@ -1,4 +1,4 @@
-"""Writing checkpoints in the background, and loading them.
+"""Writing and hashing versions in the background, and loading checkpoints.
 
 A version's tensors change only when the step is applied, so on the processor they are written from
 where they lie, beside the passes of the next step. Code that changes them waits for it first
@@ -7,7 +7,9 @@ memory is free; else it waits for some seconds more, and then the version is not
 all is copied to its host at once, for its steps are short. A file appears under its name only when
 it is complete; after any failure the earlier file is unchanged.
 
-A version is loaded into its place, too: the file is verified before, and what has been read after.
+A version is hashed where it lies, by as many threads as the stage may use; code that changes it
+waits until its hash is there. It is loaded into its place, too: the file is verified before, and
+what has been read after.
 
 State of a `Saver`: at most one thread that writes one version, what it has yet to read, and on a
 GPU's host the buffers of the copy, which are used again. The version knows when its tensors may
@@ -28,12 +30,14 @@ import psutil
 import torch
 from torch import Tensor
 
+from client.compute.allowance import Throttle
 from client.compute.checkpoint import CheckpointInfo, build_header, verified
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
-from client.compute.replica import Replica, hash_tensors, host_bytes
+from client.compute.replica import Replica, digest_of_tensors, hash_tensors, host_bytes
 from client.compute.requests import Load, Loaded, Save, Saved
 from model_zoo.specs.state import Layout, StateSpec
 from model_zoo.specs.state_hash import LeafHasher, root
+from protocol.pipeline.effects import HashTask, Outcome
 
 COPY_ELEMENTS = 1 << 20
 """Copied at a time (4 MiB): between two slices the computing thread gets its turn."""
@@ -130,7 +134,7 @@ def _write_version(
             before.update(part)
         known = root(info.version, before.digests)
     header, hasher = build_header(replace(info, hash=known)), LeafHasher()
-    parts = chain([memoryview(header)], _hashed(data.read(again=False), hasher))
+    parts = chain([memoryview(header)], hashed(data.read(again=False), hasher))
     write_atomically(path, parts, durable=durable)
     return Saved(
         version=info.version,
@@ -141,7 +145,8 @@ def _write_version(
     )
 
 
-def _hashed(parts: Iterable[memoryview], hasher: LeafHasher) -> Iterator[memoryview]:
+def hashed(parts: Iterable[memoryview], hasher: LeafHasher) -> Iterator[memoryview]:
+    """Yield buffers, and have them hashed."""
     for part in parts:
         hasher.update(part)
         yield part
@@ -240,6 +245,33 @@ def _info(replica: Replica) -> CheckpointInfo:
     return CheckpointInfo(*named, "", _layout(replica), replica.state)
 
 
+def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable[[], Outcome]:
+    """Return what computes the hash of a version, in a thread of its own.
+
+    Args:
+        replica: whose state is hashed.
+        task: names the version.
+        throttle: limits the time that is spent.
+
+    Raises:
+        StaleRequest: the replica is at another version.
+    """
+    if task.step != replica.version:
+        raise StaleRequest(f"asked to hash {task.step}, stage is at {replica.version}")
+    threads, stream = torch.get_num_threads(), side_stream(replica.wire.device)
+
+    def digest(parts: Sequence[Tensor]) -> bytes:
+        here = torch.cuda.stream(stream) if stream is not None else nullcontext()
+        with throttle.task(), here:
+            return digest_of_tensors(parts)
+
+    def compute() -> Outcome:
+        replica.known_hash = hash_tensors(task.step, replica.state_tensors, threads, digest)
+        return Outcome(hash=replica.known_hash)
+
+    return compute
+
+
 def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
     """A GPU stream that starts after the work queued on the GPU so far."""
     if device.type != "cuda":
@@ -285,7 +317,7 @@ def write_atomically(path: Path, data: Iterable[memoryview], *, durable: bool) -
         unfinished.replace(path)
         if durable:
             _sync_directory(path.parent)
-    except Exception as error:
+    except BaseException as error:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
         if isinstance(error, OSError):

@@ -8,8 +8,7 @@ size and its hash (`state_hash.py`); the bytes follow from the model and the cut
 
 import math
 import os
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -18,24 +17,19 @@ from typing import BinaryIO, NamedTuple
 import torch
 from torch import Tensor
 
-from client.compute.errors import CheckpointError, CheckpointUnreadable, DiskError
+from client.compute.checkpoint import reading
+from client.compute.errors import CheckpointError
 from client.compute.replica import Replica
 from client.compute.requests import Loaded, LoadStart
-from model_zoo.huggingface.imports import DTYPES, Imported, torch_dtype
+from client.compute.saving import hashed, write_atomically
+from model_zoo.huggingface.imports import Imported, torch_dtype
 from model_zoo.models.family import State
 from model_zoo.models.lora import kept
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice
 from model_zoo.specs.state import Layout, stage_layout
 from model_zoo.specs.state_hash import LeafHasher, root
-from model_zoo.specs.tensor_headers import (
-    DTYPE_BYTES,
-    LENGTH_BYTES,
-    Entry,
-    encoded_header,
-    header_length,
-    parse_header,
-)
+from model_zoo.specs.tensor_headers import Described, encoded_header, read_header
 
 _Take = Callable[[str, Tensor], object]
 """Gets each tensor by name, in the order of the layout."""
@@ -66,28 +60,15 @@ def write_start(imported: Imported, part: StageSlice, path: Callable[[str], Path
         NotFinite: a tensor has numbers that are infinite or none.
         DiskError: the file could not be completed.
     """
-    layout = stage_layout(imported.spec, part)
+    layout, hasher = stage_layout(imported.spec, part), LeafHasher()
     unfinished = path(f".start-{part.index}.{os.getpid()}.tmp")
-    hasher, count = LeafHasher(), 0
+    described = {name: Described(imported.dtype(name), shape) for name, shape in layout}
     tensors = (_bytes(imported, name) for name, _ in layout)
-    try:
-        with unfinished.open("wb") as file:
-            pieces: Iterable[bytes | memoryview] = chain([_header(imported, layout)], tensors)
-            for piece in pieces:
-                file.write(piece)
-                hasher.update(memoryview(piece))
-                count += len(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        digest = root(0, hasher.digests)
-        final = path(digest)
-        unfinished.replace(final)
-    except OSError as error:
-        raise DiskError(f"cannot write {unfinished}: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-    return Written(final, digest, count)
+    pieces = chain([memoryview(encoded_header(described))], tensors)
+    write_atomically(unfinished, hashed(pieces, hasher), durable=True)
+    digest = root(0, hasher.digests)
+    final = unfinished.replace(path(digest))
+    return Written(final, digest, final.stat().st_size)
 
 
 def _bytes(imported: Imported, name: str) -> memoryview:
@@ -95,16 +76,6 @@ def _bytes(imported: Imported, name: str) -> memoryview:
     if not torch.isfinite(tensor).all():
         raise NotFinite(f"tensor {name} has numbers that are not finite")
     return tensor.flatten().view(torch.uint8).numpy().data
-
-
-def _header(imported: Imported, layout: Layout) -> bytes:
-    offset, header = 0, {}
-    for name, shape in layout:
-        dtype = imported.dtype(name)
-        end = offset + DTYPE_BYTES[dtype] * math.prod(shape)
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [offset, end]}
-        offset = end
-    return encoded_header(header)
 
 
 def load_start(replica: Replica, request: LoadStart) -> Loaded:
@@ -157,45 +128,27 @@ def read_start(path: Path, spec: ModelSpec, part: StageSlice, digest: str) -> St
 def _read_verified(path: Path, layout: Layout, digest: str, take: _Take) -> None:
     """Give the tensors of a file to ``take``; what it has got counts only if nothing is raised."""
     try:
-        with path.open("rb") as file:
+        with reading(path) as file:
             found = _read(file, layout, take)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path.name} is missing") from error
-    except OSError as error:
-        raise CheckpointUnreadable(f"cannot read {path.name}: {error.strerror}") from error
     except ValueError as error:
         raise CheckpointError(f"{path.name} is not the start of this stage: {error}") from error
     if found != digest:
         raise CheckpointError(f"{path.name} is not the start of this stage: its digest differs")
 
 
-def _read(file: BinaryIO, layout: Layout, found: _Take) -> str:
-    """Give the tensors of the file to ``found``; return the digest of the file."""
-    hasher, total = LeafHasher(), file.seek(0, 2)
-    file.seek(0)
-
-    def take(count: int) -> bytearray:
-        data = bytearray(count)
-        if file.readinto(data) < count:  # type: ignore[attr-defined]
+def _read(file: BinaryIO, layout: Layout, take: _Take) -> str:
+    """Give the tensors of the file to ``take``; return the digest of the file."""
+    header, tensors, _ = read_header(file)
+    if tuple((name, tensor.shape) for name, tensor in tensors.items()) != layout:
+        raise ValueError("its tensors are those of another model")
+    if header != encoded_header(tensors):
+        raise ValueError("its header is not what its fields say")
+    hasher = LeafHasher()
+    hasher.update(memoryview(header))
+    for name, tensor in tensors.items():
+        data = bytearray(tensor.size_bytes)
+        if file.readinto(data) < len(data):  # type: ignore[attr-defined]
             raise ValueError("it is too short")
         hasher.update(memoryview(data))
-        return data
-
-    text = bytes(take(header_length(take(LENGTH_BYTES), total)))
-    entries = list(parse_header(text, total - LENGTH_BYTES - len(text)).items())
-    _check_layout(entries, layout)
-    for name, entry in entries:
-        start, end = entry.data_offsets
-        tensor = torch.frombuffer(take(end - start), dtype=torch_dtype(entry.dtype))
-        found(name, tensor.view(entry.shape))
+        take(name, torch.frombuffer(data, dtype=torch_dtype(tensor.dtype)).view(tensor.shape))
     return root(0, hasher.digests)
-
-
-def _check_layout(entries: list[tuple[str, Entry]], layout: Layout) -> None:
-    offset = 0
-    if tuple((name, entry.shape) for name, entry in entries) != layout:
-        raise ValueError("its tensors are those of another model")
-    for name, entry in entries:
-        if entry.dtype not in DTYPES or entry.data_offsets[0] != offset:
-            raise ValueError(f"tensor {name} is not where it should be")
-        offset = entry.data_offsets[1]

@@ -7,7 +7,7 @@ Shapes: B sequences, T tokens, K numbers of a token at a boundary.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from client.compute.readings import Check
 from model_zoo.data import beginnings, inputs_and_targets
 from model_zoo.specs.narrow import joined
 from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
-from model_zoo.tokenizers.arrays import Tokens
 from protocol.manifest import Manifest
 
 Of: TypeAlias = tuple[int, int]
@@ -41,6 +40,20 @@ class Boundary:
         self._wait()
         seal(self._payload)
         return self._payload
+
+
+class SentTokens(NamedTuple):
+    """The tokens of a microbatch.
+
+    Fields:
+        inputs, targets: (B, T) int64; a target that is not learned is `NO_TARGET`.
+        begins: with which inputs conversations begin, (B, T) bool on the CPU; None: the data are
+            texts, each sequence one.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    begins: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +100,7 @@ class Wire:
         """
         codec, key = self.run.boundary_codec, rounding_key(self.swarm, *of, self.stage)
         tensor = tensor.reshape(self._coded_shape)
-        begun = begin_encoding(tensor, codec, direction=direction, key=key)
+        begun = begin_encoding(tensor, codec, direction, key)
         there = lane_to(tensor.device).mark()
         return Check(begun.numbers, lambda numbers: Boundary(begun.judge(numbers), there))
 
@@ -109,8 +122,8 @@ class Wire:
             decoded, good = begin_decoding(
                 payload,
                 self._coded_shape,
-                codec=self.run.boundary_codec,
-                direction=direction,
+                self.run.boundary_codec,
+                direction,
                 device=self.device,
             )
         return decoded.view(self.boundary_shape), replace(good, part=part)
@@ -123,7 +136,7 @@ class Wire:
         """
         if segment.numel() == 0:
             return memoryview(b"")
-        payload = encode(segment, self.run.averaging_codec, direction="average")
+        payload = encode(segment, self.run.averaging_codec, "average")
         seal(payload)
         return payload
 
@@ -146,45 +159,22 @@ class Wire:
             self._decode_segment(payload, out)
 
     def _decode_segment(self, payload: Buffer, out: Tensor) -> None:
-        codec = self.run.averaging_codec
-        decode(payload, out.shape, codec=codec, direction="average", out=out)
+        decode(payload, out.shape, self.run.averaging_codec, "average", out=out)
 
-    def tokens_in(self, data: Buffer) -> tuple[Tensor, Tensor]:
-        """Inputs and targets (B, T) int64 from tokens (B, T+1) as `specs.tokens` has them sent; a
-        target that is not learned is `NO_TARGET`.
+    def tokens_in(self, data: Buffer) -> SentTokens:
+        """Read tokens (B, T+1) as `specs.tokens` has them sent.
 
         Raises:
             ShapeError: the size is wrong or a token is outside the vocabulary.
         """
-        inputs, targets = map(torch.from_numpy, inputs_and_targets(self._tokens(data)))
-        return inputs.to(self.device), targets.to(self.device)
-
-    def token_ids_in(self, data: Buffer) -> Tensor | None:
-        """The inputs (B, T) of tokens as `tokens_in` takes them; None: boundaries are not narrow,
-        and nothing is read.
-
-        Raises:
-            ShapeError: as there.
-        """
-        return None if self.run.model.narrow is None else self.tokens_in(data)[0]
-
-    def begins_in(self, data: Buffer) -> Tensor | None:
-        """With which inputs (B, T) conversations begin, on the CPU, from tokens as `tokens_in`
-        takes them; None: the data are texts, and nothing is read.
-
-        Raises:
-            ShapeError: as there.
-        """
-        return torch.from_numpy(beginnings(self._tokens(data))) if self.run.data.masked else None
-
-    def _tokens(self, data: Buffer) -> Tokens:
-        """Tokens (B, T+1) that were sent, checked."""
         bits, vocab = self.run.data, self.run.model.vocab
         shape = (self.run.sequences_per_microbatch, self.run.model.context + 1)
         if len(data) != token_bytes(vocab, masked=bits.masked) * shape[0] * shape[1]:
             raise ShapeError(f"{len(data)} bytes are not {shape[0]} x {shape[1]} tokens")
-        sent = np.frombuffer(data, dtype=token_dtype(vocab, masked=bits.masked))
+        sent = np.frombuffer(data, dtype=token_dtype(vocab, masked=bits.masked)).reshape(shape)
         largest = int(token_values(sent, masked=bits.masked).max())
         if largest >= vocab:
             raise ShapeError(f"token {largest} is outside the vocabulary of {vocab}")
-        return sent.reshape(shape)
+        inputs, targets = (torch.from_numpy(each) for each in inputs_and_targets(sent))
+        begins = torch.from_numpy(beginnings(sent)) if bits.masked else None
+        return SentTokens(inputs.to(self.device), targets.to(self.device), begins)

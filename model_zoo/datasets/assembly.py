@@ -39,12 +39,12 @@ class Note(msgspec.Struct, frozen=True):
     """What is on disk and counted.
 
     Fields:
-        parts: of a build, that are appended.
+        pieces: of a build, that are appended.
         size_bytes: of all shards.
-        tally: of a build, of these parts.
+        tally: of a build, of these pieces.
     """
 
-    parts: int = 0
+    pieces: int = 0
     size_bytes: int = 0
     tally: Tally = Tally()
 
@@ -132,15 +132,9 @@ def building(out: Path) -> Iterator[None]:
         raise DataError(f"the disk of {out} is full: {advice}" if full else words) from error
 
 
-def same_plan(out: Path, plan: str) -> bool:
-    """Whether a folder was begun with a plan."""
-    path = out / PLAN
-    return path.is_file() and path.read_bytes() == _digest(plan)
-
-
-def begin(out: Path, plan: str) -> None:
-    """Note what the folder is made of. What was begun there with another plan is removed, so that
-    a corrected command can be given after one that failed.
+def begin(out: Path, plan: str) -> bool:
+    """Note what the folder is made of; return whether it is complete already. What was begun there
+    with another plan is removed, so that a corrected command can be given after one that failed.
 
     Args:
         out: the folder.
@@ -149,23 +143,20 @@ def begin(out: Path, plan: str) -> None:
     Raises:
         DataError: the folder is complete and made of something else, or has other files.
     """
+    digest, complete = blake2b(plan.encode()).hexdigest().encode(), is_data_folder(out)
     if (out / PLAN).exists():
-        if same_plan(out, plan):
-            return
-        if is_data_folder(out):
+        if (out / PLAN).read_bytes() == digest:
+            return complete
+        if complete:
             raise DataError(f"{out} is made of other data: choose another folder, or remove it")
         _clear(out)
-        write(out / PLAN, _digest(plan))
-        return
-    names = (path.name for path in out.iterdir())
-    found = [name for name in names if name != LOCK and not name.endswith(_PARTIAL)]
-    if found:
-        raise DataError(f"{out} is not empty (it has {found[0]}): choose another folder")
-    write(out / PLAN, _digest(plan))
-
-
-def _digest(plan: str) -> bytes:
-    return blake2b(plan.encode()).hexdigest().encode()
+    else:
+        names = (path.name for path in out.iterdir())
+        found = [name for name in names if name != LOCK and not name.endswith(_PARTIAL)]
+        if found:
+            raise DataError(f"{out} is not empty (it has {found[0]}): choose another folder")
+    write(out / PLAN, digest)
+    return False
 
 
 def _clear(out: Path) -> None:

@@ -1,9 +1,9 @@
 """Makes a data folder of text files.
 
-The sources are cut into parts of about 16 MiB, which are tokenized, by the library on all cores,
-and appended to the shards in their order. What was appended is on disk and noted before the next
-part is, so a build that was interrupted goes on where it was. The result depends on the files and
-the tokenizer alone.
+The sources are cut into pieces, which are tokenized, by the library on all cores, and appended to
+the shards in their order. What was appended is on disk and noted after about every 16 MiB of them,
+so a build that was interrupted goes on where it was. The result depends on the files and the
+tokenizer alone.
 """
 
 import json
@@ -28,7 +28,6 @@ from model_zoo.datasets.assembly import (
     begin,
     building,
     read_note,
-    same_plan,
     write,
 )
 from model_zoo.datasets.conversations import Conversation, NoConversation, Reader
@@ -37,13 +36,12 @@ from model_zoo.datasets.folder import (
     Folder,
     Index,
     Tally,
-    is_data_folder,
     kept_digests,
     name_of,
     open_folder,
 )
 from model_zoo.datasets.sources import BadRow, Fragment, Piece, RowPlace, Source
-from model_zoo.specs.data import Answers
+from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.merkle import root
 from model_zoo.specs.shards import INDEX, TOKENIZER
 from model_zoo.specs.tokens import NOT_LEARNED, token_dtype
@@ -59,13 +57,6 @@ _TALK_BYTES = 1 << 20
 """Of conversations, which are packed together."""
 _PACKED_WINDOWS = 64
 """Conversations of so many windows, at a byte a token, are packed together at least."""
-
-
-@dataclass(frozen=True)
-class _Part:
-    number: int
-    pieces: tuple[Piece, ...]
-    size_bytes: int
 
 
 @dataclass(frozen=True)
@@ -120,15 +111,14 @@ def build(
     except (BadTokenizer, BadTemplate) as error:
         raise DataError(str(error)) from error
     with building(out):
-        if is_data_folder(out) and same_plan(out, plan):
+        if begin(out, plan):
             return open_folder(out)
-        begin(out, plan)
-        parts = _parts(files, field)
-        chosen = _chosen(out, parts, field, tokenizer)
+        pieces = [piece for source in files for piece in sources.pieces(source, field)]
+        chosen = _chosen(out, pieces, field, tokenizer)
         reader = Reader(chosen, context) if context else None
         talk_bytes = max(_TALK_BYTES, _PACKED_WINDOWS * (context or 0))
         way = _Way(field, chosen, reader, talk_bytes)
-        note = _assemble(out, parts, way, tell)
+        note = _assemble(out, pieces, way, tell)
         answers = Answers(context, max(1, note.tally.learned)) if context else None
         return _finish(out, paths, chosen, note, answers)
 
@@ -173,29 +163,8 @@ def _plan_words(
     return json.dumps(words)
 
 
-def _parts(files: Sequence[Source], field: str) -> list[_Part]:
-    found: list[_Part] = []
-    gathered: list[Piece] = []
-    size = 0
-    for source in files:
-        cut = list(sources.pieces(source, field))
-        for piece in cut:
-            gathered.append(piece)
-            size += source.size_bytes // len(cut) if piece.kind == "parquet" else _size(piece)
-            if size >= sources.PIECE_BYTES:
-                found.append(_Part(len(found), tuple(gathered), size))
-                gathered, size = [], 0
-    if gathered:
-        found.append(_Part(len(found), tuple(gathered), size))
-    return found
-
-
-def _size(piece: Piece) -> int:
-    return piece.end - piece.start
-
-
 def _chosen(
-    out: Path, parts: Sequence[_Part], field: str, tokenizer: Bpe | int | None
+    out: Path, pieces: Sequence[Piece], field: str, tokenizer: Bpe | int | None
 ) -> Bpe | None:
     """Return the tokenizer, trained now if it has to be, and keep it in the folder."""
     path = out / TOKENIZER
@@ -203,7 +172,7 @@ def _chosen(
         if isinstance(tokenizer, int):
             if path.exists():
                 return Bpe(path.read_bytes())
-            texts = _training_texts(parts, field)
+            texts = _training_texts(pieces, field)
             vocab = tokenizer
             tokenizer = interruptible(lambda: train(texts, vocab))
     except BadTokenizer as error:
@@ -227,30 +196,29 @@ def interruptible(call: Callable[[], Made]) -> Made:
     return made.result()
 
 
-def _training_texts(parts: Sequence[_Part], field: str) -> Iterator[str]:
-    """The beginning of every part, so much of each that it is `TRAINED_ON_BYTES` in all."""
-    share = max(sources.FRAGMENT_BYTES, TRAINED_ON_BYTES // max(1, len(parts)))
-    step = max(1, len(parts) * share // TRAINED_ON_BYTES)
-    for part in parts[::step]:
-        left = share
-        for piece in part.pieces:
-            for fragment in sources.fragments(piece, field, lambda _: None):
-                if left <= 0:
-                    break
-                left -= len(fragment.text)
-                yield fragment.text.decode("utf-8", "replace")
+def _training_texts(pieces: Sequence[Piece], field: str) -> Iterator[str]:
+    """The beginnings of pieces all over the sources, about `TRAINED_ON_BYTES` in all."""
+    share = TRAINED_ON_BYTES / max(1, sum(piece.size_bytes for piece in pieces))
+    due = 0.0
+    for piece in pieces:
+        due += piece.size_bytes * share
+        if due < min(piece.size_bytes, sources.FRAGMENT_BYTES):
+            continue
+        for fragment in sources.fragments(piece, field, lambda _: None):
+            if due <= 0:
+                break
+            due -= len(fragment.text)
+            yield fragment.text.decode("utf-8", "replace")
 
 
-# --- a part --------------------------------------------------------------------------------------
+# --- a piece -------------------------------------------------------------------------------------
 
 
-def _made(part: _Part, way: _Way, bad: BadRow) -> Iterator[tuple[bytes, Tally]]:
-    """Tokenize a part; ``bad`` is told of rows that cannot be used."""
-    for piece in part.pieces:
-        if way.reader is not None:
-            yield from _talked(piece, way.reader, way.talk_bytes, bad)
-        else:
-            yield from _tokenized(piece, way.field, way.tokenizer, bad)
+def _made(piece: Piece, way: _Way, bad: BadRow) -> Iterator[tuple[bytes, Tally]]:
+    """Tokenize a piece; ``bad`` is told of rows that cannot be used."""
+    if way.reader is not None:
+        return _talked(piece, way.reader, way.talk_bytes, bad)
+    return _tokenized(piece, way.field, way.tokenizer, bad)
 
 
 def _tokenized(
@@ -329,46 +297,41 @@ def _encoded(texts: Sequence[str], batch: Sequence[Fragment], tokenizer: Bpe | N
 
 
 def _assemble(
-    out: Path, parts: Sequence[_Part], way: _Way, tell: Callable[[Progress], None]
+    out: Path, pieces: Sequence[Piece], way: _Way, tell: Callable[[Progress], None]
 ) -> Note:
-    """Make and append all parts that are not yet there; return the last note.
+    """Make and append all pieces that are not yet there; return the last note.
 
-    A part counts once it is noted, when it is safely on disk.
+    A piece counts once it is noted, when it is safely on disk.
     """
     note = read_note(out)
-    shards = Assembly(out, note.size_bytes)
-    total = sum(part.size_bytes for part in parts)
-    done = sum(part.size_bytes for part in parts[: note.parts])
+    shards, tally, tokens = Assembly(out, note.size_bytes), note.tally, bytearray()
+    total = sum(piece.size_bytes for piece in pieces)
+    done = noted = sum(piece.size_bytes for piece in pieces[: note.pieces])
     tell(Progress(done, total))
-    for part in parts[note.parts :]:
-        tally = _append(part, way, shards)
-        note = Note(part.number + 1, shards.size_bytes, note.tally.plus(tally))
-        write(out / NOTE, msgspec.json.encode(note))
-        done += part.size_bytes
-        tell(Progress(done, total))
-    if way.reader is not None and note.size_bytes:
-        # what the last window's last token is followed by; an interrupted build cuts it off again
-        shards.append(np.array(NOT_LEARNED, token_dtype(256, masked=True)).tobytes())
-    shards.end()
-    return msgspec.structs.replace(note, size_bytes=shards.size_bytes)
-
-
-def _append(part: _Part, way: _Way, shards: Assembly) -> Tally:
-    """Append the tokens of a part; those of a large file that is compressed piece by piece."""
-    tally, tokens = Tally(), bytearray()
 
     def skip(row: RowPlace) -> None:
         nonlocal tally
         tally = tally.plus(Tally(skipped=1, listed=(row,)))
 
-    for data, counted in _made(part, way, skip):
-        tally = tally.plus(counted)
-        tokens += data
-        if len(tokens) >= COPY_BYTES:
+    for number, piece in enumerate(pieces[note.pieces :], note.pieces + 1):
+        for data, counted in _made(piece, way, skip):
+            tally = tally.plus(counted)
+            tokens += data
+            if len(tokens) >= COPY_BYTES:
+                shards.append(bytes(tokens))
+                tokens.clear()
+        done += piece.size_bytes
+        if done - noted >= sources.PIECE_BYTES or number == len(pieces):
             shards.append(bytes(tokens))
             tokens.clear()
-    shards.append(bytes(tokens))
-    return tally
+            note, noted = Note(number, shards.size_bytes, tally), done
+            write(out / NOTE, msgspec.json.encode(note))
+            tell(Progress(done, total))
+    if way.reader is not None and note.size_bytes:
+        # what the last window's last token is followed by; an interrupted build cuts it off again
+        shards.append(np.array(NOT_LEARNED, token_dtype(256, masked=True)).tobytes())
+    shards.end()
+    return msgspec.structs.replace(note, size_bytes=shards.size_bytes)
 
 
 def _finish(
@@ -380,16 +343,10 @@ def _finish(
             within = answers.context if answers else 0
             raise DataError(f"no conversation has an answer within {within} tokens")
         raise DataError(" and ".join(["the sources have no text at all", *_skipped(note.tally)]))
-    index = Index(
-        name=name_of(paths[0]),
-        size_bytes=note.size_bytes,
-        root=root(kept_digests(out)).hex(),
-        tokenizer=tokenizer.spec() if tokenizer else None,
-        tally=msgspec.structs.replace(note.tally, listed=()),
-        answers=answers,
-        skipped_rows=tuple(_names(note.tally)),
-    )
-    write(out / INDEX, msgspec.json.encode(index))
+    digest, made_by = root(kept_digests(out)).hex(), tokenizer.spec() if tokenizer else None
+    spec = DataSpec(name_of(paths[0]), note.size_bytes, digest, made_by, answers)
+    tally = msgspec.structs.replace(note.tally, listed=())
+    write(out / INDEX, msgspec.json.encode(Index(spec, tally, tuple(_names(note.tally)))))
     return open_folder(out)
 
 

@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from model_zoo.data import Tokens
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED, token_dtype
-from model_zoo.tokenizers.arrays import Tokens
 from model_zoo.tokenizers.bpe import Bpe
 from model_zoo.tokenizers.chat import BadTemplate, ChatTemplate, Message
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
-from pathlib import Path
 
 import numpy as np
 
-from model_zoo.data import DataError, plain_tokens
-from model_zoo.datasets.folder import Folder, open_folder
+from model_zoo.data import DataError, Tokens, plain_tokens
+from model_zoo.datasets.folder import Folder, read_leaf
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.mixture import Mixture
 from model_zoo.specs.tokens import NOT_LEARNED, token_dtype
 from model_zoo.specs.windows import Windows
-from model_zoo.tokenizers.arrays import Bytes, Tokens
 from model_zoo.tokenizers.bpe import Bpe
 
 
@@ -45,8 +43,8 @@ class Corpus:
     @classmethod
     def from_folder(cls, folder: Folder) -> Corpus:
         """The tokens of a data folder."""
-        spec = folder.index.spec()
-        return cls(partial(_read_leaf, folder.shards), spec, folder.tokenizer)
+        spec = folder.index.spec
+        return cls(partial(read_leaf, folder.shards), spec, folder.tokenizer)
 
     def check(self, context: int) -> None:
         """Raise DataError unless there are samples of that context, to train on and held out."""
@@ -120,15 +118,3 @@ class Corpus:
                 f"{name} has {tokens} tokens, and a sample needs {context + 1}, for training and "
                 "held out: give more text or choose a shorter context"
             ) from error
-
-
-def open_corpus(folder: Path) -> Corpus:
-    """Return the tokens of a data folder; raises ``DataError`` as ``open_folder`` does."""
-    return Corpus.from_folder(open_folder(folder))
-
-
-def _read_leaf(shards: Sequence[Bytes], leaf: int, offset: int, size: int) -> bytes:
-    """Return bytes of a leaf of shards, which are as large as the first and hold whole leaves, all
-    but the last."""
-    number, place = divmod(leaf * LEAF_BYTES + offset, shards[0].size)
-    return shards[number][place : place + size].tobytes()

@@ -11,20 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from model_zoo.data import DataError
+from model_zoo.data import Bytes, DataError
 from model_zoo.datasets.sources import RowPlace
-from model_zoo.specs.data import Answers, DataSpec
+from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import DIGEST_BYTES, LEAF_BYTES, leaf_count, leaf_digest, root
-from model_zoo.specs.mixture import Part
 from model_zoo.specs.shards import INDEX, LEAVES, TOKENIZER, shard_name, shard_sizes
-from model_zoo.specs.tokens import BYTE_VOCAB, TokenizerSpec, token_bytes
-from model_zoo.tokenizers.arrays import Bytes
+from model_zoo.specs.tokens import TokenizerSpec
 from model_zoo.tokenizers.bpe import BadTokenizer, Bpe
 
 MAX_NAME = 40
@@ -68,46 +65,12 @@ class Tally(Struct, frozen=True, forbid_unknown_fields=True):
 class Index(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What `index.json` says."""
 
-    name: Annotated[str, Meta(max_length=64)]
-    size_bytes: Annotated[int, Meta(ge=1, le=2**50)]
-    """Of all shards."""
-    root: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
-    tokenizer: TokenizerSpec | None
-    """None: bytes."""
+    spec: DataSpec
+    """What a manifest says of the data."""
     tally: Tally
     """What was made tokens of; without the places of rows, whose names are `skipped_rows`."""
-    version: Literal[1] = 1
-    answers: Answers | None = None
-    """None: texts, of which everything is learned."""
-    parts: tuple[Part, ...] = ()
-    """Empty: no mixture."""
     skipped_rows: tuple[str, ...] = ()
     """Names of the first `LISTED_ROWS` of them, and what is wrong with each."""
-
-    @property
-    def vocab(self) -> int:
-        """Number of tokens of the tokenizer."""
-        return self.tokenizer.vocab if self.tokenizer else BYTE_VOCAB
-
-    @property
-    def tokens(self) -> int:
-        """Number of tokens of the data."""
-        return self.size_bytes // token_bytes(self.vocab, masked=self.answers is not None)
-
-    def spec(self) -> DataSpec:
-        """Return what a manifest says of the data.
-
-        Raises:
-            ValueError: the numbers contradict each other.
-        """
-        return DataSpec(
-            self.name,
-            self.size_bytes,
-            self.root,
-            self.tokenizer,
-            self.answers,
-            self.parts,
-        )
 
 
 @dataclass(frozen=True)
@@ -134,34 +97,42 @@ def open_folder(path: Path) -> Folder:
     index = _read_index(path)
     try:
         tokenizer = _read_tokenizer(path, index)
-        sizes = shard_sizes(index.size_bytes)
+        sizes = shard_sizes(index.spec.size_bytes)
         shards = [_mapped(path, number, size) for number, size in enumerate(sizes)]
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
     return Folder(path, index, tokenizer, shards)
 
 
-def damaged_leaves(folder: Folder) -> Iterator[int]:
-    """Read all shards; return the numbers of leaves whose bytes do not have their digest.
+def proven_leaves(folder: Folder, first: int = 0) -> Iterator[bytes]:
+    """Read the leaves of a folder from one on.
 
     Raises:
-        DataError: the digests themselves do not have the root, or cannot be read.
+        DataError: the digests themselves do not have the root, or cannot be read; or a leaf does
+            not have its digest.
     """
-    check_digests(folder)
-    numbers = zip(kept_digests(folder.path), leaves_of(folder.shards), strict=False)
-    return (number for number, (said, data) in enumerate(numbers) if leaf_digest(data) != said)
-
-
-def check_digests(folder: Folder) -> None:
-    """Raise DataError unless the digests of a folder's leaves are all there and have its root."""
-    path = folder.path / LEAVES
+    path, size = folder.path / LEAVES, folder.index.spec.size_bytes
     try:
-        whole = path.stat().st_size == leaf_count(folder.index.size_bytes) * DIGEST_BYTES
-        sound = whole and root(kept_digests(folder.path)).hex() == folder.index.root
+        whole = path.stat().st_size == leaf_count(size) * DIGEST_BYTES
+        sound = whole and root(kept_digests(folder.path)).hex() == folder.index.spec.digest
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     if not sound:
         raise DataError(f"{path} is damaged: it does not lead to the folder's root")
+    numbers = range(first, leaf_count(size))
+    for number, digest in zip(numbers, kept_digests(folder.path, first), strict=True):
+        leaf = read_leaf(folder.shards, number, 0, LEAF_BYTES)
+        if leaf_digest(leaf) != digest:
+            words = f"is damaged in its part {number} of 256 KiB: build it again"
+            raise DataError(f"{folder.path} {words}")
+        yield leaf
+
+
+def read_leaf(shards: Sequence[Bytes], leaf: int, offset: int, size: int) -> bytes:
+    """Return bytes of a leaf of shards, which are as large as the first and hold whole leaves, all
+    but the last."""
+    number, place = divmod(leaf * LEAF_BYTES + offset, shards[0].size)
+    return shards[number][place : place + size].tobytes()
 
 
 def kept_digests(path: Path, first: int = 0) -> Iterator[bytes]:
@@ -170,13 +141,6 @@ def kept_digests(path: Path, first: int = 0) -> Iterator[bytes]:
         file.seek(first * DIGEST_BYTES)
         while digest := file.read(DIGEST_BYTES):
             yield digest
-
-
-def leaves_of(shards: Sequence[Bytes]) -> Iterator[memoryview]:
-    """Return the leaves of shards; all but the last one hold whole leaves."""
-    for shard in shards:
-        for at in range(0, shard.size, LEAF_BYTES):
-            yield shard[at : at + LEAF_BYTES].data
 
 
 def name_of(path: Path) -> str:
@@ -188,10 +152,7 @@ def name_of(path: Path) -> str:
 def _read_index(path: Path) -> Index:
     try:
         with (path / INDEX).open("rb") as file:
-            index = msgspec.json.decode(file.read(_MAX_INDEX_BYTES), type=Index)
-        if index.parts:
-            index.spec()
-        return index
+            return msgspec.json.decode(file.read(_MAX_INDEX_BYTES), type=Index)
     except FileNotFoundError as error:
         raise DataError(f"{path} has no {INDEX}: no data folder, or one not completed") from error
     except OSError as error:
@@ -201,11 +162,11 @@ def _read_index(path: Path) -> Index:
 
 
 def _read_tokenizer(path: Path, index: Index) -> Bpe | None:
-    if index.tokenizer is None:
+    if index.spec.tokenizer is None:
         return None
     with (path / TOKENIZER).open("rb") as file:
-        data = file.read(index.tokenizer.size_bytes + 1)
-    return checked_tokenizer(data, index.tokenizer, str(path / TOKENIZER))
+        data = file.read(index.spec.tokenizer.size_bytes + 1)
+    return checked_tokenizer(data, index.spec.tokenizer, str(path / TOKENIZER))
 
 
 def checked_tokenizer(data: bytes, spec: TokenizerSpec, name: str) -> Bpe:

@@ -8,7 +8,7 @@ where it was. `specs.mixture` has what shares mean.
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -28,7 +28,6 @@ from model_zoo.datasets.assembly import (
     begin,
     building,
     read_note,
-    same_plan,
     write,
 )
 from model_zoo.datasets.folder import (
@@ -36,16 +35,15 @@ from model_zoo.datasets.folder import (
     Folder,
     Index,
     Tally,
-    check_digests,
-    is_data_folder,
     kept_digests,
     name_of,
     open_folder,
+    proven_leaves,
 )
-from model_zoo.specs.data import MOST_BYTES
-from model_zoo.specs.merkle import LEAF_BYTES, leaf_count, leaf_digest, root
+from model_zoo.specs.data import MOST_BYTES, DataSpec
+from model_zoo.specs.merkle import LEAF_BYTES, root
 from model_zoo.specs.mixture import MOST_PARTS, MOST_SHARES, Part
-from model_zoo.specs.shards import INDEX, SHARD_BYTES, TOKENIZER
+from model_zoo.specs.shards import INDEX, TOKENIZER
 
 _AT_ONCE = COPY_BYTES // LEAF_BYTES
 _WEIGHT = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?")
@@ -97,9 +95,8 @@ def mix(
     parts = tuple(map(_part, folders, weights))
     plan = json.dumps({"mixture": msgspec.to_builtins(parts)})
     with building(out):
-        if is_data_folder(out) and same_plan(out, plan):
+        if begin(out, plan):
             return open_folder(out)
-        begin(out, plan)
         _copy(folders, out, tell)
         return _finish(folders, parts, out)
 
@@ -125,29 +122,29 @@ def _check(folders: Sequence[Folder], out: Path) -> None:
     """Raise DataError unless the folders go together."""
     first, seen = folders[0], dict[str, Path]()
     for folder in folders:
-        index = folder.index
+        spec = folder.index.spec
         if folder.path.resolve() == out.resolve():
             raise DataError(f"{out} is one of the folders: choose another --out")
-        if index.parts:
+        if spec.parts:
             raise DataError(f"{folder.path} is a mixture: name the folders that it was made of")
-        if index.root in seen:
-            same = seen[index.root]
+        if spec.digest in seen:
+            same = seen[spec.digest]
             raise DataError(f"{same} and {folder.path} have the same tokens: name one of them")
-        seen[index.root] = folder.path
-        own, others = _settings(index), _settings(first.index)
+        seen[spec.digest] = folder.path
+        own, others = _settings(spec), _settings(first.index.spec)
         for what, value in own.items():
             if value != others[what]:
                 raise DataError(
                     f"{first.path} and {folder.path} were made with different {what}: build one of "
                     "them again"
                 )
-    if (size := sum(folder.index.size_bytes for folder in folders)) > MOST_BYTES:
+    if (size := sum(folder.index.spec.size_bytes for folder in folders)) > MOST_BYTES:
         raise DataError(f"the folders have {size / 1e12:.1f} TB; {MOST_BYTES / 1e12:.1f} is most")
 
 
-def _settings(index: Index) -> dict[str, object]:
+def _settings(spec: DataSpec) -> dict[str, object]:
     """What the folders of a mixture have in common, by what people call it in the plural."""
-    answers, tokenizer = index.answers, index.tokenizer
+    answers, tokenizer = spec.answers, spec.tokenizer
     return {
         "tokenizers": tokenizer and tokenizer.digest,
         "settings of --chat": answers is not None,
@@ -157,14 +154,14 @@ def _settings(index: Index) -> dict[str, object]:
 
 
 def _part(folder: Folder, weight: int) -> Part:
-    index, answers = folder.index, folder.index.answers
-    learned = answers.learned if answers else None
-    return Part(name_of(folder.path), index.size_bytes, index.root, weight, learned)
+    spec = folder.index.spec
+    learned = spec.answers.learned if spec.answers else None
+    return Part(name_of(folder.path), spec.size_bytes, spec.digest, weight, learned)
 
 
 def _copy(folders: Sequence[Folder], out: Path, tell: Callable[[Progress], None]) -> None:
     """Copy what is not yet copied."""
-    sizes = [folder.index.size_bytes for folder in folders]
+    sizes = [folder.index.spec.size_bytes for folder in folders]
     done, total = read_note(out).size_bytes, sum(sizes)
     shards = Assembly(out, done)
     if (free := shutil.disk_usage(out).free) < total - done:
@@ -174,11 +171,10 @@ def _copy(folders: Sequence[Folder], out: Path, tell: Callable[[Progress], None]
         )
     tell(Progress(done, total))
     for folder, end in zip(folders, accumulate(sizes), strict=True):
-        begun = shards.size_bytes - (end - folder.index.size_bytes)
+        begun = shards.size_bytes - (end - folder.index.spec.size_bytes)
         if shards.size_bytes >= end:
             continue
-        check_digests(folder)
-        leaves = _proven(folder, begun // LEAF_BYTES)
+        leaves = proven_leaves(folder, begun // LEAF_BYTES)
         while data := b"".join(islice(leaves, _AT_ONCE)):
             shards.append(data)
             write(out / NOTE, msgspec.json.encode(Note(size_bytes=shards.size_bytes)))
@@ -186,38 +182,15 @@ def _copy(folders: Sequence[Folder], out: Path, tell: Callable[[Progress], None]
     shards.end()
 
 
-def _proven(folder: Folder, first: int) -> Iterator[bytes]:
-    """Return the leaves of a folder from one on.
-
-    Raises:
-        DataError: one does not have its digest.
-    """
-    numbers = range(first, leaf_count(folder.index.size_bytes))
-    for number, digest in zip(numbers, kept_digests(folder.path, first), strict=True):
-        shard, place = divmod(number * LEAF_BYTES, SHARD_BYTES)
-        leaf = folder.shards[shard][place : place + LEAF_BYTES].tobytes()
-        if leaf_digest(leaf) != digest:
-            raise DataError(
-                f"{folder.path} is damaged in its part {number} of 256 KiB: build it again"
-            )
-        yield leaf
-
-
 def _finish(folders: Sequence[Folder], parts: tuple[Part, ...], out: Path) -> Folder:
     first = folders[0]
     if first.tokenizer is not None:
         write(out / TOKENIZER, first.tokenizer.data)
-    indices, answers = [folder.index for folder in folders], first.index.answers
+    indices, common = [folder.index for folder in folders], first.index.spec
     tally = reduce(Tally.plus, (index.tally for index in indices))
-    index = Index(
-        name=name_of(out),
-        size_bytes=sum(index.size_bytes for index in indices),
-        root=root(kept_digests(out)).hex(),
-        tokenizer=first.index.tokenizer,
-        tally=tally,
-        answers=answers and msgspec.structs.replace(answers, learned=tally.learned),
-        parts=parts,
-        skipped_rows=tuple(name for index in indices for name in index.skipped_rows)[:LISTED_ROWS],
-    )
-    write(out / INDEX, msgspec.json.encode(index))
+    answers = common.answers and msgspec.structs.replace(common.answers, learned=tally.learned)
+    size_bytes, digest = sum(part.size_bytes for part in parts), root(kept_digests(out)).hex()
+    spec = DataSpec(name_of(out), size_bytes, digest, common.tokenizer, answers, parts)
+    skipped = tuple(name for index in indices for name in index.skipped_rows)[:LISTED_ROWS]
+    write(out / INDEX, msgspec.json.encode(Index(spec, tally, skipped)))
     return open_folder(out)

@@ -51,6 +51,7 @@ class Piece:
     end: int
     last: bool
     """Whether the file ends with it; a plain text then ends, too."""
+    size_bytes: int
 
     @property
     def packed(self) -> bool:
@@ -130,14 +131,13 @@ def pieces(source: Source, field: str) -> Iterator[Piece]:
     if kind == "parquet":
         groups = _parquet(path, field).metadata.num_row_groups
         for group in range(groups):
-            yield Piece(path, kind, group, group + 1, group + 1 == groups)
+            size = source.size_bytes // groups
+            yield Piece(path, kind, group, group + 1, group + 1 == groups, size)
         return
-    if _packing(path):
-        yield Piece(path, kind, 0, source.size_bytes, last=True)
-        return
-    for start in range(0, source.size_bytes, PIECE_BYTES):
-        end = min(start + PIECE_BYTES, source.size_bytes)
-        yield Piece(path, kind, start, end, end == source.size_bytes)
+    step = source.size_bytes if _packing(path) else PIECE_BYTES
+    for start in range(0, source.size_bytes, step):
+        end = min(start + step, source.size_bytes)
+        yield Piece(path, kind, start, end, end == source.size_bytes, end - start)
 
 
 def fragments(piece: Piece, field: str, bad: BadRow) -> Iterator[Fragment]:

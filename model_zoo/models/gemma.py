@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model_zoo.models.llama import Attention, Block, FeedForward, Llama, bounded
+from model_zoo.models.llama import Attention, FeedForward, Llama, LlamaBlock, bounded
 from model_zoo.specs.model import ModelSpec
 
 
@@ -31,7 +31,7 @@ class GemmaAttention(Attention):
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
         super().__init__(spec, layer)
-        self.cap = None if spec.scales is None else spec.scales.attention_cap
+        self.cap = spec.scales.attention_cap
 
     def norm(self, width: int, spec: ModelSpec) -> nn.Module:
         """See `Attention`."""
@@ -62,7 +62,7 @@ class GatedGelu(FeedForward):
         return result
 
 
-class GemmaBlock(Block):
+class GemmaBlock(LlamaBlock):
     """One layer."""
 
     attention = GemmaAttention

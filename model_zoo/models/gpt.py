@@ -16,16 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model_zoo.init import empty_embedding
 from model_zoo.models.documents import Documents
-from model_zoo.models.family import Decoder
+from model_zoo.models.family import Block, Decoder
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.slices import StageSlice
-
-
-def layer_norm(spec: ModelSpec) -> nn.LayerNorm:
-    """The normalisation of this architecture: gain always, shift only with `spec.bias`."""
-    return nn.LayerNorm(spec.width, eps=spec.norm_eps, bias=spec.bias)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -82,26 +75,31 @@ _GELUS: dict[str, Callable[[Tensor], Tensor]] = {
 class FeedForward(nn.Module):
     """Two linear layers with a GELU between them: exact, by erf, where the spec names none."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, *, gelu: str = "", bias: bool = False) -> None:
         super().__init__()
-        self.gelu = _GELUS[spec.gelu]
-        self.c_fc = nn.Linear(spec.width, spec.ffn_width, bias=spec.bias)
-        self.c_proj = nn.Linear(spec.ffn_width, spec.width, bias=spec.bias)
+        self.gelu, bias = _GELUS[gelu or spec.gelu], bias or spec.bias
+        self.c_fc = nn.Linear(spec.width, spec.ffn_width, bias=bias)
+        self.c_proj = nn.Linear(spec.ffn_width, spec.width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.c_proj(self.gelu(self.c_fc(x)))  # (B, T, C)
         return result
 
 
-class Block(nn.Module):
+class GptBlock(Block):
     """One layer: attention, then feed-forward, each added to the residual stream."""
 
-    def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.ln_1 = layer_norm(spec)
+    def __init__(self, spec: ModelSpec, layer: int) -> None:
+        super().__init__(spec, layer)
+        self.ln_1 = self.norm(spec)
         self.attn = Attention(spec)
-        self.ln_2 = layer_norm(spec)
+        self.ln_2 = self.norm(spec)
         self.mlp = FeedForward(spec)
+
+    @staticmethod
+    def norm(spec: ModelSpec) -> nn.LayerNorm:
+        """See `Block`. A gain always, a shift only with `spec.bias`."""
+        return nn.LayerNorm(spec.width, eps=spec.norm_eps, bias=spec.bias)
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
         x = x + self.attn(self.ln_1(x), documents)  # (B, T, C)
@@ -112,24 +110,8 @@ class Block(nn.Module):
 class Gpt(Decoder):
     """Embedding by token plus learned position, layers, final norm."""
 
-    def __init__(self, spec: ModelSpec, part: StageSlice) -> None:
-        super().__init__()
-        if part.embeds:
-            self.wte = empty_embedding(spec.vocab, spec.width)
-            self.wpe = empty_embedding(spec.context, spec.width)
-        self.h = nn.ModuleDict({str(layer): Block(spec) for layer in part.layers})
-        if part.has_head:
-            self.ln_f = layer_norm(spec)
-
-    @property
-    def blocks(self) -> nn.ModuleDict:
-        """See `Decoder`."""
-        return self.h
-
-    @property
-    def final_norm(self) -> nn.Module:
-        """See `Decoder`."""
-        return self.ln_f
+    block = GptBlock
+    wpe: nn.Embedding
 
     def embed(self, tokens: Tensor, documents: Documents | None) -> Tensor:
         """See `Decoder`."""
@@ -137,7 +119,7 @@ class Gpt(Decoder):
             positions = torch.arange(tokens.shape[1], device=tokens.device)  # (T,)
         else:
             positions = documents.positions  # (B, T)
-        hidden: Tensor = self.wte(tokens) + self.wpe(positions)  # (B, T, C)
+        hidden: Tensor = super().embed(tokens, documents) + self.wpe(positions)  # (B, T, C)
         return hidden
 
 

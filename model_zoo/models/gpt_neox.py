@@ -8,18 +8,11 @@ Source: Black et al., arXiv 2204.06745.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model_zoo.init import empty_embedding
 from model_zoo.models.documents import Documents
-from model_zoo.models.family import Decoder
+from model_zoo.models.family import Block, Decoder
 from model_zoo.models.llama import Attention
 from model_zoo.specs.families.llama import LlamaLike
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.slices import StageSlice
-
-
-def layer_norm(spec: ModelSpec) -> nn.LayerNorm:
-    """The normalisation of these models."""
-    return nn.LayerNorm(spec.width, eps=spec.norm_eps)
 
 
 class HeadByHead(Attention):
@@ -55,15 +48,20 @@ class FeedForward(nn.Module):
         return result
 
 
-class Block(nn.Module):
+class GptNeoXBlock(Block):
     """One layer: attention and feed-forward, both added to the residual stream at once."""
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
-        super().__init__()
-        self.input_layernorm = layer_norm(spec)
-        self.post_attention_layernorm = layer_norm(spec)
+        super().__init__(spec, layer)
+        self.input_layernorm = self.norm(spec)
+        self.post_attention_layernorm = self.norm(spec)
         self.attention = HeadByHead(spec, layer)
         self.mlp = FeedForward(spec)
+
+    @staticmethod
+    def norm(spec: ModelSpec) -> nn.LayerNorm:
+        """See `Block`."""
+        return nn.LayerNorm(spec.width, eps=spec.norm_eps)
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
         mixed = self.attention(self.input_layernorm(x), documents)  # (B, T, C)
@@ -74,28 +72,7 @@ class Block(nn.Module):
 class GptNeoX(Decoder):
     """Embedding by token, layers, final norm."""
 
-    def __init__(self, spec: ModelSpec, part: StageSlice) -> None:
-        super().__init__()
-        if part.embeds:
-            self.embed_in = empty_embedding(spec.vocab, spec.width)
-        self.layers = nn.ModuleDict({str(each): Block(spec, each) for each in part.layers})
-        if part.has_head:
-            self.final_layer_norm = layer_norm(spec)
-
-    @property
-    def blocks(self) -> nn.ModuleDict:
-        """See `Decoder`."""
-        return self.layers
-
-    @property
-    def final_norm(self) -> nn.Module:
-        """See `Decoder`."""
-        return self.final_layer_norm
-
-    def embed(self, tokens: Tensor, documents: Documents | None) -> Tensor:
-        """See `Decoder`."""
-        hidden: Tensor = self.embed_in(tokens)  # (B, T, C)
-        return hidden
+    block = GptNeoXBlock
 
 
 DECODER = GptNeoX

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model_zoo.init import empty_embedding
 from model_zoo.models.documents import Documents
-from model_zoo.models.family import Decoder
+from model_zoo.models.family import Block, Decoder
 from model_zoo.models.mixture import Mixture
 from model_zoo.specs.architecture import Rope
 from model_zoo.specs.families.llama import LlamaLike
@@ -114,7 +113,7 @@ class Attention(nn.Module):
         super().__init__()
         facts = facts_of(spec)
         self.head_width, self.window = spec.head_width, spec.window_of(layer)
-        self.scale = None if spec.scales is None else spec.scales.attention
+        self.scale = spec.scales.attention
         self.sizes = [heads * spec.head_width for heads in (spec.heads, spec.kv_heads)]
         self.make_projections(spec, facts)
         self.norms_each_head = facts.qk_norm == "head"
@@ -208,15 +207,15 @@ class FeedForward(nn.Module):
         return result
 
 
-class Block(nn.Module):
+class LlamaBlock(Block):
     """One layer: attention, then feed-forward, each added to the residual stream."""
 
     attention: ClassVar[type[Attention]] = Attention
     feed_forward: ClassVar[type[nn.Module]] = FeedForward
 
     def __init__(self, spec: ModelSpec, layer: int) -> None:
-        super().__init__()
-        self.residual = 1.0 if spec.scales is None else spec.scales.residual
+        super().__init__(spec, layer)
+        self.residual = spec.scales.residual
         self.norms = facts_of(spec).norms
         for name in filter(None, self.norms):
             self.add_module(name, self.norm(spec))
@@ -225,7 +224,7 @@ class Block(nn.Module):
 
     @staticmethod
     def norm(spec: ModelSpec) -> nn.Module:
-        """Return a norm of hidden states."""
+        """See `Block`."""
         return nn.RMSNorm(spec.width, eps=spec.norm_eps)
 
     def forward(self, x: Tensor, documents: Documents | None = None) -> Tensor:
@@ -246,30 +245,15 @@ class Block(nn.Module):
 class Llama(Decoder):
     """Embedding by token, layers, final norm."""
 
-    block: ClassVar[type[Block]] = Block
+    block = LlamaBlock
 
     def __init__(self, spec: ModelSpec, part: StageSlice) -> None:
-        super().__init__()
+        super().__init__(spec, part)
         self.scale = facts_of(spec).embedding_scale(spec)
-        if part.embeds:
-            self.embed_tokens = empty_embedding(spec.vocab, spec.width)
-        self.layers = nn.ModuleDict({str(each): self.block(spec, each) for each in part.layers})
-        if part.has_head:
-            self.norm = self.block.norm(spec)
-
-    @property
-    def blocks(self) -> nn.ModuleDict:
-        """See `Decoder`."""
-        return self.layers
-
-    @property
-    def final_norm(self) -> nn.Module:
-        """See `Decoder`."""
-        return self.norm
 
     def embed(self, tokens: Tensor, documents: Documents | None) -> Tensor:
         """See `Decoder`."""
-        hidden: Tensor = self.embed_tokens(tokens)  # (B, T, C)
+        hidden = super().embed(tokens, documents)
         return hidden if self.scale == 1 else hidden * self.scale
 
 

@@ -8,7 +8,7 @@ Source: Abdin et al., arXiv 2404.14219.
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model_zoo.models.llama import Attention, Block, Llama
+from model_zoo.models.llama import Attention, Llama, LlamaBlock
 from model_zoo.specs.families.llama import LlamaLike
 from model_zoo.specs.model import ModelSpec
 
@@ -43,7 +43,7 @@ class FusedFeedForward(nn.Module):
         return result
 
 
-class Phi3Block(Block):
+class Phi3Block(LlamaBlock):
     """One layer."""
 
     attention = FusedAttention

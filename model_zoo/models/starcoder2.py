@@ -5,30 +5,24 @@ Shapes: B sequences, T tokens, C width.
 Source: Lozhkov et al., arXiv 2402.19173.
 """
 
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
-from model_zoo.models.llama import Block, Llama
+from model_zoo.models.gpt import FeedForward
+from model_zoo.models.llama import Llama, LlamaBlock
 from model_zoo.specs.model import ModelSpec
 
 
-class FeedForward(nn.Module):
-    """Two linear layers with a GELU by a tangent between them."""
+class BiasedFeedForward(FeedForward):
+    """With biases, and a GELU by a tangent."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        super().__init__()
-        self.c_fc = nn.Linear(spec.width, spec.ffn_width)
-        self.c_proj = nn.Linear(spec.ffn_width, spec.width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))  # (B, T, C)
-        return result
+        super().__init__(spec, gelu="tanh", bias=True)
 
 
-class StarCoder2Block(Block):
+class StarCoder2Block(LlamaBlock):
     """One layer."""
 
-    feed_forward = FeedForward
+    feed_forward = BiasedFeedForward
 
     @staticmethod
     def norm(spec: ModelSpec) -> nn.Module:

@@ -40,5 +40,4 @@ RULES: dict[str, AggregationRule] = {
         about="averaged; those far from most others are clipped or left out",
     ),
 }
-"""Every rule that a manifest may name. A new one is a line here and the file of its name, with _
-for -, in `client.compute.aggregation`."""
+"""Every rule that a manifest may name; `client.compute.aggregation` computes them."""

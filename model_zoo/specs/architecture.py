@@ -209,7 +209,7 @@ class Shape(Ranged, frozen=True):
     full_every: Layers | None = None
     local_theta: Annotated[float, Meta(gt=1, lt=1e12)] | None = None
     nope_every: Layers | None = None
-    scales: Scales | None = None
+    scales: Scales = Scales()
     max_context: Annotated[int, Meta(ge=1, le=1 << 24)] | None = None
     experts: Experts | None = None
     tied: bool = False

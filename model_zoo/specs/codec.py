@@ -20,7 +20,6 @@ class WireCodec:
     """What follows from a codec's name.
 
     Fields:
-        number: by which headers name it.
         element_bytes: of each number; 0: it codes blocks.
         block: numbers of the last dimension that are coded together; a dimension is filled up to
             whole blocks.
@@ -32,7 +31,6 @@ class WireCodec:
         audited: whether audits tell its rounding from a lie.
     """
 
-    number: int
     element_bytes: int = 0
     block: int = 0
     block_bytes: int = 0
@@ -54,11 +52,11 @@ class WireCodec:
 
 
 CODECS: Final[dict[Codec, WireCodec]] = {
-    "s8": WireCodec(0, block=128, block_bytes=2 + 128),
-    "bf16": WireCodec(1, element_bytes=2),
-    "fp32": WireCodec(2, element_bytes=4, lossless=True),
-    "s4": WireCodec(7, block=128, block_bytes=2 + 64, step=1 / 7),
-    "q2": WireCodec(4, block=4096, block_bytes=2 * 2 + 1024, vectors=True, audited=False),
-    "q3": WireCodec(5, block=4096, block_bytes=2 + 1536, vectors=True, audited=False),
-    "q4": WireCodec(6, block=4096, block_bytes=2 + 2048, vectors=True, audited=False),
+    "s8": WireCodec(block=128, block_bytes=2 + 128),
+    "bf16": WireCodec(element_bytes=2),
+    "fp32": WireCodec(element_bytes=4, lossless=True),
+    "s4": WireCodec(block=128, block_bytes=2 + 64, step=1 / 7),
+    "q2": WireCodec(block=4096, block_bytes=2 * 2 + 1024, vectors=True, audited=False),
+    "q3": WireCodec(block=4096, block_bytes=2 + 1536, vectors=True, audited=False),
+    "q4": WireCodec(block=4096, block_bytes=2 + 2048, vectors=True, audited=False),
 }

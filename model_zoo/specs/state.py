@@ -16,9 +16,8 @@ from model_zoo.specs.narrow import BOUNDARIES
 from model_zoo.specs.optimizer import DEFAULT, OPTIMIZERS
 from model_zoo.specs.slices import StageSlice, stage_tensors
 
-DTYPE = "F32"
-"""Of every number of a state, as safetensors names it."""
 NUMBER_BYTES = 4
+"""Of every number of a state, which is in fp32."""
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]
 """Parameters by name with their shapes, in the order of a section."""

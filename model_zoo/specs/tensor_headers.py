@@ -1,14 +1,15 @@
-"""The header of a safetensors file: written, and from anybody, bounded before anything follows.
+"""The headers of our safetensors files: written, and from anybody, bounded before anything follows.
 
 The format: 8 bytes with the header's length, little-endian; the header, a JSON object with the
-type, the shape and the place of each tensor; the data.
+type, the shape and the place of each tensor; the data. Our files have one header for what they
+hold, so of one that is read only names, types and shapes are taken, and whoever reads compares it
+with the header that these make.
 """
 
 import json
 import math
 from collections.abc import Mapping
-from itertools import pairwise
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, BinaryIO, Final
 
 import msgspec
 from msgspec import Meta
@@ -17,102 +18,64 @@ LENGTH_BYTES: Final = 8
 METADATA: Final = "__metadata__"
 MAX_HEADER_BYTES: Final = 2 << 20
 """A stage of a hundred layers has a third of it."""
-MAX_TENSORS: Final = 16384
 ALIGNMENT: Final = 64
-"""Of the data in files that we write."""
-MAX_RANK: Final = 8
-MAX_NAME_CHARS: Final = 256
-MAX_DIMENSION: Final = 2**40
-"""Bounds that hold before anything is multiplied: the product of 400,000 dimensions takes seconds.
-"""
-MAX_COLONS: Final = 4 * MAX_TENSORS + 64
-"""Every tensor has four in JSON; they are counted before anything is parsed."""
+"""Of the data."""
 
-DTYPE_BYTES: Final = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
-    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
-    **dict.fromkeys(("I32", "U32", "F32"), 4),
-    **dict.fromkeys(("I64", "U64", "F64"), 8),
-}
+DTYPE_BYTES: Final = {"F32": 4, "BF16": 2, "F16": 2}
 """Sizes of the types that a file may have."""
 
-_Offset = Annotated[int, Meta(ge=0, le=2**62)]
-_Dimension = Annotated[int, Meta(ge=1, le=MAX_DIMENSION)]
+
+class Described(msgspec.Struct, frozen=True):
+    """A tensor: its type and its shape, within bounds in which a product takes no time."""
+
+    dtype: Annotated[str, Meta(pattern=r"^(F32|BF16|F16)\Z")]
+    shape: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**40)], ...], Meta(max_length=8)]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its numbers."""
+        return DTYPE_BYTES[self.dtype] * math.prod(self.shape)
 
 
-class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tensor: its type, its shape, and its place in the data."""
-
-    dtype: Annotated[str, Meta(max_length=16)]
-    shape: Annotated[tuple[_Dimension, ...], Meta(max_length=MAX_RANK)]
-    data_offsets: tuple[_Offset, _Offset]
-
-
-def encoded_header(header: Mapping[str, Any]) -> bytes:
+def encoded_header(
+    tensors: Mapping[str, Described], metadata: Mapping[str, str] | None = None
+) -> bytes:
     """Return everything before the data, its length included; a multiple of `ALIGNMENT`."""
+    header: dict[str, Any] = {} if metadata is None else {METADATA: metadata}
+    offset = 0
+    for name, tensor in tensors.items():
+        end = offset + tensor.size_bytes
+        header[name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": (offset, end)}
+        offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=True).encode()
     text += b" " * (-(len(text) + LENGTH_BYTES) % ALIGNMENT)
     return len(text).to_bytes(LENGTH_BYTES, "little") + text
 
 
-def header_length(first: bytes | bytearray, file_bytes: int) -> int:
-    """Return the length of a file's header, which its first bytes say.
+def read_header(file: BinaryIO) -> tuple[bytes, dict[str, Described], Any]:
+    """Read a file from its beginning: everything before the data, which the caller compares with
+    `encoded_header`; its tensors by name, in order; and the metadata, empty where there are none.
 
     Raises:
-        ValueError: no file of so many bytes has such a one.
+        OSError: it cannot be read.
+        ValueError: it has no such header, or not as much data as its tensors.
     """
-    length = int.from_bytes(first[:LENGTH_BYTES], "little")
-    if not 2 <= length <= min(MAX_HEADER_BYTES, file_bytes - LENGTH_BYTES):
+    size = file.seek(0, 2)
+    file.seek(0)
+    first = file.read(LENGTH_BYTES)
+    length = int.from_bytes(first, "little")
+    if not 2 <= length <= min(MAX_HEADER_BYTES, size - LENGTH_BYTES):
         raise ValueError("the length of its header is impossible")
-    return length
-
-
-def parse_header(text: bytes, data_bytes: int) -> dict[str, Entry]:
-    """Return the tensors of a file by name, once they cover its data without gap or overlap.
-
-    Args:
-        text: the header, without its length.
-        data_bytes: size of what follows it in the file.
-
-    Raises:
-        ValueError: it is no header of such a file.
-    """
-    if len(text) > MAX_HEADER_BYTES or text.count(b":") > MAX_COLONS:
-        raise ValueError(f"its header is too long, or has more than {MAX_TENSORS} tensors")
+    text = file.read(length)
     try:
-        raw = json.loads(text, object_pairs_hook=_without_duplicates)
-        raw.pop(METADATA, None)
-        entries = msgspec.convert(raw, dict[str, Entry])
-    except (AttributeError, TypeError, RecursionError, msgspec.ValidationError) as error:
+        parts = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        metadata = msgspec.json.decode(parts.pop(METADATA, b"{}"))
+        tensors = {name: _described(part) for name, part in parts.items()}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"its header is malformed: {error}") from error
-    if any(len(name) > MAX_NAME_CHARS for name in entries):
-        raise ValueError("a tensor's name is too long")
-    for name, entry in entries.items():
-        if problem := _problem(entry):
-            raise ValueError(f"tensor {name} {problem}")
-    _check_cover(entries, data_bytes)
-    return entries
+    if size != LENGTH_BYTES + length + sum(each.size_bytes for each in tensors.values()):
+        raise ValueError("its tensors do not end where the file does")
+    return first + text, tensors, metadata
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("its header has a name twice")
-    return found
-
-
-def _problem(entry: Entry) -> str | None:
-    size = DTYPE_BYTES.get(entry.dtype)
-    if size is None:
-        return f"has the unknown type {entry.dtype!r}"
-    start, end = entry.data_offsets
-    if end - start != size * math.prod(entry.shape):
-        return "has another size than its shape"
-    return None
-
-
-def _check_cover(entries: dict[str, Entry], data_bytes: int) -> None:
-    places = sorted(entry.data_offsets for entry in entries.values())
-    edges = [(0, 0), *places, (data_bytes, data_bytes)]
-    if any(before[1] != after[0] for before, after in pairwise(edges)):
-        raise ValueError("its tensors overlap, leave gaps, or do not end where the file does")
+_described = msgspec.json.Decoder(Described).decode

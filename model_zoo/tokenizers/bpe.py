@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from model_zoo.data import Bytes, Tokens
 from model_zoo.specs.lfs import POINTER, is_pointer
 from model_zoo.specs.packages import load
 from model_zoo.specs.state_hash import file_hash
@@ -24,7 +25,6 @@ from model_zoo.specs.tokens import (
     TokenizerSpec,
     token_dtype,
 )
-from model_zoo.tokenizers.arrays import Bytes, Tokens
 
 END_OF_TEXT = "<|endoftext|>"
 _ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "[EOS]")

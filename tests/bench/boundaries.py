@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import cast
 
-from client.compute.payload import HEADER
+from client.compute.payload import SEAL_BYTES
 from client.lab.reference import evaluate, merge_states
 from model_zoo.data import BUILT_IN
 from model_zoo.specs.codec import BoundaryCodec
@@ -26,8 +26,8 @@ from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.optimizer import OptimizerSpec
 from model_zoo.specs.slices import narrow_layers
 from model_zoo.specs.tokens import token_dtype
+from model_zoo.stages import load_whole
 from model_zoo.threads import limited_threads
-from model_zoo.whole import load_whole
 from protocol.pipeline.effects import ApplyTask
 from tests.support.compute_stages import Chain
 from tests.support.texts import corpus_of
@@ -82,7 +82,7 @@ def measure(kind: str, shape: tuple[int, int], steps: int, seeds: Sequence[int],
             for worker in chain.workers:
                 worker.call(ApplyTask(step=number))
             seen.append(passed.loss / (SEQUENCES * CONTEXT))
-            sent = len(passed.inputs[1][0]) - HEADER.size
+            sent = len(passed.inputs[1][0]) - SEAL_BYTES
         state = merge_states(worker.replica.flat.state() for worker in chain.workers)
         sizes = {"batches": HELD_OUT_BATCHES, "sequences": SEQUENCES, "context": CONTEXT}
         losses.append(round(evaluate(load_whole(spec, state), corpus, **sizes), 4))

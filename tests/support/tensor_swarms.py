@@ -69,7 +69,7 @@ def write_text(folder: Path) -> DataSpec:
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = ["".join(source.choices(letters, k=source.randint(2, 8))) for _ in range(60)]
     (path := folder / "words").write_text(" ".join(source.choices(words, k=3000)))
-    return build([path], folder / "text").index.spec()
+    return build([path], folder / "text").index.spec
 
 
 def write_conversations(folder: Path) -> DataSpec:
@@ -79,7 +79,7 @@ def write_conversations(folder: Path) -> DataSpec:
     lines = ({"prompt": f"{a}+{b}=", "completion": f"{a + b}" + "!" * (b % 5)} for a, b in pairs)
     rows.write_text("\n".join(map(json.dumps, lines)))
     out = folder / "text"
-    return build([rows], out, context=16).index.spec()
+    return build([rows], out, context=16).index.spec
 
 
 def write_mixed_conversations(folder: Path) -> DataSpec:
@@ -91,13 +91,13 @@ def write_mixed_conversations(folder: Path) -> DataSpec:
     rows.write_text("\n".join(map(json.dumps, lines)))
     build([rows], folder / "greetings", context=16)
     choices = [Choice(folder / "sums", Fraction(1)), Choice(folder / "greetings", Fraction(2))]
-    return mix(choices, folder / "text").index.spec()
+    return mix(choices, folder / "text").index.spec
 
 
 def through(codec: Codec, x: Tensor, place: WireContext) -> Tensor:
     """A boundary tensor after the wire."""
     key = rounding_key(SWARM, place.step, place.microbatch, place.boundary + 1)
-    return decode(encode(x, codec, direction=place.direction, key=key), x.shape)
+    return decode(encode(x, codec, place.direction, key), x.shape, codec, place.direction)
 
 
 def largest_difference(losses: Sequence[float], expected: Sequence[float]) -> float:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from model_zoo.data import BUILT_IN, built_in_text
 from model_zoo.datasets.build import build
-from model_zoo.datasets.corpus import Corpus, open_corpus
-from model_zoo.datasets.folder import is_data_folder
+from model_zoo.datasets.corpus import Corpus
+from model_zoo.datasets.folder import is_data_folder, open_folder
 
 
 @lru_cache(maxsize=1)
@@ -31,4 +31,4 @@ def folder_of(source: str) -> Path:
 
 def corpus_of(source: str) -> Corpus:
     """Return the tokens of a text, of Python's own source, or of a data folder."""
-    return open_corpus(folder_of(source))
+    return Corpus.from_folder(open_folder(folder_of(source)))

@@ -165,7 +165,7 @@ def show(
     with data_errors():
         opened = open_folder(folder)
         corpus = Corpus.from_folder(opened)
-        answers = opened.index.answers
+        answers = opened.index.spec.answers
         usual = answers.context if answers else USUAL_CONTEXT
         rows = corpus.sample(id, microbatch, context or usual, seed)
     texts = [corpus.text_of(row) for row in rows]
@@ -182,7 +182,7 @@ def show(
 
 def _report(folder: Folder) -> Answer:
     index, parts = folder.index, _parts(folder.index)
-    sizes = {"tokens": index.tokens, "vocab": index.vocab}
+    sizes = {"tokens": index.spec.tokens, "vocab": index.spec.vocab}
     document = {"folder": str(folder.path), **sizes, "index": index, "parts": parts}
     notes = [describe(index), *_described_parts(index, parts)]
     notes += skipped(index)
@@ -195,7 +195,7 @@ def _described_parts(index: Index, parts: list[PartView]) -> Iterator[str]:
         yield from aligned(["part", "tokens", "share", "times"], rows)
         when = "while as many tokens are read as the mixture has,"
         yield from (
-            f"note: {note}" for note in repeats(index.parts, [p.times for p in parts], when)
+            f"note: {note}" for note in repeats(index.spec.parts, [p.times for p in parts], when)
         )
 
 
@@ -204,11 +204,11 @@ def describe(index: Index) -> str:
     tally = index.tally
     texts = "one text" if tally.texts == 1 else f"{tally.texts:,} texts"
     made_of = f"{texts} of {human_bytes(tally.text_bytes)}"
-    words = f"{index.tokens:,} tokens of {index.vocab:,} kinds, made of {made_of}"
-    if index.tokens and index.tokenizer:
-        words += f": {tally.text_bytes / index.tokens:.2f} bytes a token"
-    if index.answers:
-        words += f"\n{talk(index, index.answers)}"
+    words = f"{index.spec.tokens:,} tokens of {index.spec.vocab:,} kinds, made of {made_of}"
+    if index.spec.tokens and index.spec.tokenizer:
+        words += f": {tally.text_bytes / index.spec.tokens:.2f} bytes a token"
+    if index.spec.answers:
+        words += f"\n{talk(index, index.spec.answers)}"
     if tally.replaced:
         words += f"\nin {tally.replaced} places the text was not UTF-8"
     return words
@@ -217,12 +217,12 @@ def describe(index: Index) -> str:
 def talk(index: Index, answers: Answers) -> str:
     """Return a description of conversations: what is learned of them, and what is lost."""
     tally = index.tally
-    share = tally.padding / max(1, index.tokens)
-    windows = max(1, index.tokens // answers.context)
+    share = tally.padding / max(1, index.spec.tokens)
+    windows = max(1, index.spec.tokens // answers.context)
     words = (
         f"conversations in {windows:,} windows of {answers.context} tokens, "
         f"{tally.texts / windows:.1f} to one: "
-        f"{answers.learned / index.tokens:.1%} are learned, {share:.1%} are padding"
+        f"{answers.learned / index.spec.tokens:.1%} are learned, {share:.1%} are padding"
     )
     if tally.cut:
         words += f"\n{tally.cut:,} were longer: their ends are left out"
@@ -232,10 +232,10 @@ def talk(index: Index, answers: Answers) -> str:
 
 
 def _parts(index: Index) -> list[PartView]:
-    if not index.parts:
+    if not index.spec.parts:
         return []
-    spec = index.spec()
-    each = zip(index.parts, shares(index.parts), times(spec), strict=True)
+    spec = index.spec
+    each = zip(index.spec.parts, shares(index.spec.parts), times(spec), strict=True)
     return [
         PartView(part.name, spec.part_tokens(part), part.digest, part.weight, share, often)
         for part, share, often in each

@@ -27,9 +27,8 @@ from model_zoo.models.family import State
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.shards import TOKENIZER
 from model_zoo.specs.slices import slices, stage_tensors, whole_slice
-from model_zoo.stages import Stage
+from model_zoo.stages import Stage, load_whole
 from model_zoo.tokenizers.bpe import Bpe
-from model_zoo.whole import load_whole
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from protocol.manifest import Manifest

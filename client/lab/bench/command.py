@@ -120,7 +120,7 @@ def measure_codec(name: Literal["s8", "bf16", "fp32"]) -> CodecFigures:
     copied, encoded, decoded = median_seconds(
         lambda: copy.copy_(numbers),
         lambda: encode(numbers, name, direction="forward"),
-        lambda: decode(payload, numbers.shape, out=copy),
+        lambda: decode(payload, numbers.shape, name, "forward", out=copy),
     )
     return CodecFigures(
         encode_bytes_per_s=numbers.nbytes / encoded,

@@ -19,7 +19,8 @@ from client.lab.founding import HOST, write_lab
 from client.lab.local_swarm import DATA, LocalSwarm, terminate_as_interrupt
 from client.lab.reference import evaluate
 from client.store.paths import home_folders
-from model_zoo.datasets.corpus import open_corpus
+from model_zoo.datasets.corpus import Corpus
+from model_zoo.datasets.folder import open_folder
 from model_zoo.export import export_hf
 from model_zoo.sample import stream
 from protocol.invite import SwarmFile
@@ -96,7 +97,7 @@ class Play:
             training_loss=seen.losses[max(seen.losses)] if seen.losses else None,
             held_out_loss=evaluate(
                 needed_model(trained),
-                open_corpus(homes / DATA),
+                Corpus.from_folder(open_folder(homes / DATA)),
                 batches=16,
                 sequences=8,
                 context=trained.manifest.model.context,

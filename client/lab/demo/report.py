@@ -5,7 +5,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from client.cli.models.model_source import Places
-from client.compute.checkpoint import verify
+from client.compute.checkpoint import examine
 from client.compute.errors import CheckpointError
 from client.lab.demo.run import Observed
 from client.views import plot
@@ -81,7 +81,7 @@ def check_invariants(seen: Observed, places: Places) -> Invariants:
 
 def _hash(path: Path) -> str | None:
     try:
-        return verify(path).hash
+        return examine(path)[0].hash
     except CheckpointError:
         return None  # cut off by the SIGKILL or replaced meanwhile
 

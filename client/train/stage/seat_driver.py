@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import trio
 
-from client.compute.payload import Header, sealed_digest
+from client.compute.payload import Encoding, sealed_digest
 from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.store.boundaries import BoundaryStore, PayloadGone, StoreFull
 from client.train.stage.saver import StateSaver
@@ -68,7 +68,7 @@ from protocol.wire.messages import (
 BOUNDARY_MEMORY_BYTES = 512 * 2**20
 """For tensors in transit; more go to disk."""
 SLACK_BYTES = 4096
-"""Header and scales of an encoded tensor beyond its elements."""
+"""Seal and scales of an encoded tensor beyond its elements."""
 
 Reads = ForwardTask | LossTask | BackwardTask | PassTask
 """Tasks for which the first stage may read samples."""
@@ -122,7 +122,7 @@ class SeatDriver:
         self._tokens_bytes = self._token_type.itemsize * batch * (context + 1)
         elements = batch * context * (-(-manifest.model.boundary_width // 128) * 128)
         self._largest_tensor = 4 * elements + SLACK_BYTES
-        shard = Header(manifest.averaging_codec, "average", (largest_segment(seat.size),))
+        shard = Encoding(manifest.averaging_codec, "average", (largest_segment(seat.size),))
         self._largest_shard = shard.size_bytes
         listed = largest_list(manifest.microbatches_per_step)
         self._largest_shown = max(self._largest_tensor, self._largest_shard, listed)

@@ -1,6 +1,6 @@
 """Sizes of the payloads of a run: the state of a stage, boundary tensors, segments."""
 
-from client.compute.payload import Header
+from client.compute.payload import Encoding
 from client.config import GIB
 from model_zoo.specs.slices import stage_parameters
 from protocol.audit.commitment import largest_list
@@ -13,7 +13,7 @@ TRANSIT_DISK_BYTES = 4 * GIB
 _TOKEN_BYTES = 16
 """A token and its target, for any integer type."""
 _MARGIN = 64 * 1024
-"""Headers of payloads, vectors of scales, the last block's padding."""
+"""Seals of payloads, vectors of scales, the last block's padding."""
 
 
 def data_bytes(manifest: Manifest, stage: int) -> int:
@@ -25,7 +25,7 @@ def data_bytes(manifest: Manifest, stage: int) -> int:
 def round_bytes(manifest: Manifest) -> int:
     """Return the bytes of the largest stage's gradient, as it is averaged."""
     codec = manifest.averaging_codec
-    return Header(codec, "average", (_most_parameters(manifest),)).size_bytes
+    return Encoding(codec, "average", (_most_parameters(manifest),)).size_bytes
 
 
 def transit_disk_bytes(manifest: Manifest) -> int:

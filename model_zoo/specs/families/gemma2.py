@@ -57,7 +57,7 @@ class Gemma2(LlamaLike):
 
     def problem(self, shape: Shape) -> str | None:
         """See `Family`."""
-        scales = shape.scales or Scales()
+        scales = shape.scales
         if (scales.embedding, scales.residual, scales.logits) != (1.0, 1.0, 1.0):
             return f"{self.name} has scales of scores and caps only"
         return super().problem(shape)
@@ -68,7 +68,7 @@ class Gemma2(LlamaLike):
 
     def saved_per_token(self, shape: Shape, precision: Precision = DEFAULT) -> int:
         """See `Family`. Bounded scores are worked out one by one, and kept."""
-        capped = shape.scales is not None and shape.scales.attention_cap is not None
+        capped = shape.scales.attention_cap is not None
         scores = 3 * shape.heads * shape.context if capped else 0
         return super().saved_per_token(shape, precision) + 7 * shape.width + scores
 
@@ -101,7 +101,7 @@ class Gemma2(LlamaLike):
 
     def write_switches(self, shape: Shape) -> dict[str, Any]:
         """See `LlamaLike`."""
-        scales = shape.scales or Scales()
+        scales = shape.scales
         scalar = float(shape.head_width) if scales.attention is None else scales.attention**-2
         near = round(scalar)  # of which it is the inverse root
         kinds = [_KINDS[shape.window_of(layer) is None] for layer in range(shape.layers)]
@@ -114,7 +114,7 @@ class Gemma2(LlamaLike):
 
     def gguf_problem(self, shape: Shape) -> str | None:
         """See `Family`."""
-        scales = shape.scales or Scales()
+        scales = shape.scales
         if self.always_capped and None in (scales.attention_cap, scales.logits_cap):
             return "bounds scores and logits, and this model does not"
         largest = shape.layers == self.layers_of_largest
@@ -132,7 +132,7 @@ class Gemma2(LlamaLike):
         """See `Family`."""
         found = super().gguf_keys(shape)
         found["attention.sliding_window"] = shape.window or shape.longest
-        scales = shape.scales or Scales()
+        scales = shape.scales
         if scales.attention_cap is not None:
             found["attn_logit_softcapping"] = scales.attention_cap
         if scales.logits_cap is not None:

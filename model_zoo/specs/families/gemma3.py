@@ -68,8 +68,7 @@ class Gemma3(Gemma2):
 
     def problem(self, shape: Shape) -> str | None:
         """See `Family`."""
-        scales = shape.scales or Scales()
-        if (scales.attention_cap or scales.logits_cap) is not None:
+        if (shape.scales.attention_cap or shape.scales.logits_cap) is not None:
             return "gemma3 has no caps"
         return super().problem(shape)
 

@@ -40,10 +40,7 @@ class Gpt(Family):
 
     def embedding(self, shape: Shape) -> Tensors:
         """See `Family`."""
-        return {
-            "wte.weight": (shape.vocab, shape.width),
-            "wpe.weight": (shape.context, shape.width),
-        }
+        return super().embedding(shape) | {"wpe.weight": (shape.context, shape.width)}
 
     def block(self, shape: Shape) -> Tensors:
         """See `Family`."""

@@ -47,10 +47,6 @@ class GptNeoX(LlamaLike):
             return f"gpt_neox needs kv_heads == heads, got {shape.kv_heads} and {shape.heads}"
         return super().problem(shape)
 
-    def embedding(self, shape: Shape) -> Tensors:
-        """See `Family`."""
-        return {"embed_in.weight": (shape.vocab, shape.width)}
-
     def final_norm(self, shape: Shape) -> Tensors:
         """See `Family`."""
         return norm("final_layer_norm", shape.width, bias=True)

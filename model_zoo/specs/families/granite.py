@@ -32,8 +32,7 @@ class Granite(LlamaLike):
 
     def problem(self, shape: Shape) -> str | None:
         """See `Family`."""
-        scales = shape.scales
-        if scales is not None and (scales.attention_cap or scales.logits_cap) is not None:
+        if (shape.scales.attention_cap or shape.scales.logits_cap) is not None:
             return "granite has no caps"
         return super().problem(shape)
 
@@ -59,11 +58,8 @@ class Granite(LlamaLike):
 
     @staticmethod
     def _factors(shape: Shape) -> dict[str, float]:
-        scales = shape.scales or Scales()
-        usual = shape.head_width**-0.5
-        attention = usual if scales.attention is None else scales.attention
-        others = {name: getattr(scales, name) for name in _SETTINGS}
-        return others | {"attention": attention}
+        factors = {name: getattr(shape.scales, name) for name in _SETTINGS}
+        return factors | {"attention": factors["attention"] or shape.head_width**-0.5}
 
 
 FAMILY = Granite()

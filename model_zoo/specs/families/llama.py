@@ -83,10 +83,6 @@ class LlamaLike(Family):
             return f"{self.name} is a mixture of experts: begin with a preset of one"
         return None
 
-    def embedding(self, shape: Shape) -> Tensors:
-        """See `Family`."""
-        return {"embed_tokens.weight": (shape.vocab, shape.width)}
-
     def block(self, shape: Shape) -> Tensors:
         """See `Family`."""
         norms: Tensors = {}
@@ -156,7 +152,7 @@ class LlamaLike(Family):
 
     def embedding_scale(self, shape: Shape) -> float:
         """Return the factor of what is looked up."""
-        return 1.0 if shape.scales is None else shape.scales.embedding
+        return shape.scales.embedding
 
     def read(self, config: Config, context: int | None) -> Shape:
         """See `Family`."""

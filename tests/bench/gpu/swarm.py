@@ -93,6 +93,6 @@ def made_up(folder: Path) -> str:
     text, vocab = folder / "words.txt", PRESETS["gpt2-124m"].model.vocab
     text.write_text(3 * (" ".join(sorted(words)) + "\n"))
     made = build([text], folder / "tokens", tokenizer=vocab)
-    if made.index.tokenizer is None or made.index.tokenizer.vocab != vocab:
+    if made.index.spec.tokenizer is None or made.index.spec.tokenizer.vocab != vocab:
         raise SystemExit(f"the words make fewer than {vocab} tokens")
     return str(made.path)

@@ -10,7 +10,7 @@ import threading
 from tests.bench.gpu.running import Found, cores
 
 COMPUTE = "tests/unit/client/compute"
-OF_A_REHEARSAL = f"{COMPUTE}/test_compute_sums.py"
+OF_A_REHEARSAL = f"{COMPUTE}/test_compute_threads.py"
 MOST_PROCESSES = 8
 SUMMARY_S = 8.0
 """Before the end pytest is interrupted, and says what has failed until then."""

@@ -6,14 +6,13 @@ from functools import partial
 from torch import Tensor
 
 from client.compute.codec import decode, encode
-from client.compute.payload import HEADER, seal, sealed_digest
+from client.compute.payload import SEAL_BYTES, seal, sealed_digest
+from model_zoo.specs.codec import CODECS
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
 from protocol.wire.messages import Backward, Forward, Message, Segment
 from tests.hostile.attack import Attack, Distorter, Outgoing
 
-FIRST_DIMENSION = 8
-"""Its place among the fields of a payload's header."""
 LARGE = 1e13
 
 
@@ -35,8 +34,9 @@ class ScaledBoundary(Distorter):
         batch, model = self.manifest.sequences_per_microbatch, self.manifest.model
         tokens = 2 * batch * (model.context + 1) if isinstance(message, Forward) else 0
         shape = (batch, model.context, model.width)
-        numbers = decode(payload[tokens:], shape, direction=way) * self._factor
-        damaged = encode(numbers, self.manifest.boundary_codec, direction=way)
+        codec = self.manifest.boundary_codec
+        numbers = decode(payload[tokens:], shape, codec, way) * self._factor
+        damaged = encode(numbers, codec, way)
         seal(damaged)
         return payload[:tokens] + bytes(damaged)
 
@@ -62,9 +62,10 @@ class Contributing(Distorter):
     def outgoing(self, peer: PeerId, message: Message, payload: bytes) -> Sequence[Outgoing]:
         """Change what goes to the owner of a segment."""
         if isinstance(message, Segment) and payload:
-            shape = (HEADER.unpack_from(payload)[FIRST_DIMENSION],)
-            numbers = self._change(decode(payload, shape, direction="average"))
-            damaged = encode(numbers, self.manifest.averaging_codec, direction="average")
+            codec = self.manifest.averaging_codec
+            size = round((len(payload) - SEAL_BYTES) / CODECS[codec].bytes_per_number)
+            numbers = self._change(decode(payload, (size,), codec, "average"))
+            damaged = encode(numbers, codec, "average")
             seal(damaged)
             payload = bytes(damaged)
             if self._signs and message.signature:

@@ -12,8 +12,7 @@ from model_zoo.huggingface.imports import open_folder
 from model_zoo.models.family import State
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import slices
-from model_zoo.stages import load_stage
-from model_zoo.whole import load_whole
+from model_zoo.stages import load_stage, load_whole
 
 pytestmark = pytest.mark.filterwarnings("default")
 transformers = pytest.importorskip("transformers", reason="needs transformers")

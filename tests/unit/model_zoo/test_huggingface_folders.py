@@ -2,8 +2,6 @@
 
 import json
 import os
-import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +15,7 @@ from model_zoo.huggingface.config import to_spec
 from model_zoo.huggingface.imports import open_folder
 from model_zoo.huggingface.shards import FolderError
 from model_zoo.specs.model import ModelSpec
-from model_zoo.specs.tensor_headers import parse_header
-from model_zoo.whole import build_whole
+from model_zoo.stages import build_whole
 
 SPEC = ModelSpec("llama", 2, 16, 2, 2, 32, context=8)
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -189,13 +186,6 @@ def test_a_type_that_is_no_weight_is_refused(folder: Path) -> None:
     refused(folder, r"model\.norm\.weight has the type I64; supported are F32, BF16, F16")
 
 
-@pytest.mark.parametrize("length", [0, 1, 1 << 20, 1 << 40, (1 << 64) - 1])
-def test_a_header_of_impossible_length_is_refused(folder: Path, length: int) -> None:
-    data = (folder / WEIGHTS).read_bytes()
-    (folder / WEIGHTS).write_bytes(struct.pack("<Q", length) + data[8:])
-    refused(folder, "is damaged: .*header")
-
-
 def test_a_truncated_file_is_refused(folder: Path) -> None:
     data = (folder / WEIGHTS).read_bytes()
     (folder / WEIGHTS).write_bytes(data[:-4])
@@ -211,45 +201,6 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_refused(folder: Path) -
         assert torch.isfinite(kept).all()
         with pytest.raises(FolderError, match=r"cannot read tensor .*weight"):
             list(map(opened.tensor, opened.names))
-
-
-def entry(start: int, end: int, shape: list[int], dtype: str = "F32") -> dict[str, Any]:
-    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
-
-
-def test_a_header_is_parsed() -> None:
-    header = {"__metadata__": {"format": "pt"}, "b": entry(8, 12, []), "a": entry(0, 8, [2])}
-    found = parse_header(json.dumps(header).encode() + b"  ", 12)
-    assert {name: tensor.shape for name, tensor in found.items()} == {"a": (2,), "b": ()}
-
-
-HOSTILE: dict[str, tuple[Callable[[], str], str]] = {
-    "overlap": (lambda: json.dumps({"a": entry(0, 8, [2]), "b": entry(4, 8, [1])}), "overlap"),
-    "gap": (lambda: json.dumps({"a": entry(0, 4, [1]), "b": entry(8, 12, [1])}), "gaps"),
-    "beyond the end": (lambda: json.dumps({"a": entry(0, 1 << 40, [1 << 38])}), "end where"),
-    "backwards": (lambda: json.dumps({"a": entry(8, 0, [2])}), "another size than its shape"),
-    "negative": (lambda: json.dumps({"a": entry(-8, 0, [2])}), "malformed"),
-    "dtype": (lambda: json.dumps({"a": entry(0, 8, [2], "F31")}), "unknown type 'F31'"),
-    "rank": (lambda: json.dumps({"a": entry(0, 4, [1] * 400_000)}), "malformed"),
-    "dimension": (lambda: json.dumps({"a": entry(0, 4, [1 << 50])}), "malformed"),
-    "number": (lambda: '{"a":{"dtype":"F32","shape":[' + "9" * 10_000 + "]}}", "digits|malformed"),
-    "tensors": (lambda: json.dumps({f"{i}": entry(0, 0, []) for i in range(17_000)}), "more than"),
-    "name": (lambda: json.dumps({"a" * 300: entry(0, 4, [1])}), "name is too long"),
-    "name twice": (
-        lambda: '{"a":%s,"a":%s}' % ((json.dumps(entry(0, 4, [1])),) * 2),
-        "name twice",
-    ),
-    "list": (lambda: "[]", "malformed"),
-    "depth": (lambda: "[" * 100_000, "malformed"),
-    "text": (lambda: "{", "Expecting"),
-    "more fields": (lambda: json.dumps({"a": entry(0, 4, [1]) | {"x": 1}}), "malformed"),
-}
-
-
-@pytest.mark.parametrize(("make", "message"), HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_header_is_refused(make: Callable[[], str], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse_header(make().encode(), 12)
 
 
 def test_bf16_and_fp16_stay_what_they_are(folder: Path) -> None:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from model_zoo.export import export_hf
 from model_zoo.models.family import State
 from model_zoo.specs.model import ModelSpec
+from model_zoo.stages import build_whole, load_whole
 from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer, train
-from model_zoo.whole import build_whole, load_whole
 from tests.support.sampling import generate
 
 pytestmark = pytest.mark.filterwarnings("default")

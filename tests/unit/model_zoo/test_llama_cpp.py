@@ -22,8 +22,8 @@ from model_zoo.specs.architecture import Experts, Rope, Scales
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.packages import load
 from model_zoo.specs.tokens import ChatFormat
+from model_zoo.stages import build_whole, load_whole
 from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer, train
-from model_zoo.whole import build_whole, load_whole
 from tests.support.sampling import generate
 
 LLAMA_CPP = os.environ.get("TEST_LLAMA_CPP_PYTHON", "")
@@ -184,7 +184,7 @@ def test_matrices_are_rounded_and_vectors_are_not(
         (replace(SPECS["olmoe"], kv_heads=2), "as many key heads"),
         (replace(SPECS["smollm3"], nope_every=3), "every 4th layer"),
         (replace(SPECS["gemma2"], tied=False), "projects with the embedding"),
-        (replace(SPECS["gemma2"], scales=None), "bounds scores and logits"),
+        (replace(SPECS["gemma2"], scales=Scales()), "bounds scores and logits"),
         (replace(SPECS["gemma2"], layers=46), "usual scale of scores"),
         (replace(SPECS["gemma3"], full_every=2), "in every 6th layer"),
         (replace(SPECS["gemma3"], local_theta=500.0), "angles of 10,000 in windows"),

@@ -12,8 +12,7 @@ from model_zoo.flat import FlatParameters
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import slices, stage_parameter_count, stage_tensors, whole_slice
 from model_zoo.specs.state import StateSpec, size, stage_layout
-from model_zoo.stages import build_stage, summed_loss
-from model_zoo.whole import build_whole
+from model_zoo.stages import build_stage, build_whole, summed_loss
 
 
 @pytest.mark.parametrize("cut", [(4,), (1, 3), (2, 1, 1)])

@@ -23,10 +23,9 @@ from model_zoo.huggingface.adapters import export_adapters
 from model_zoo.specs.architecture import Lora
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED, ChatFormat
-from model_zoo.stages import losses_of, shown_share, summed_loss
+from model_zoo.stages import build_whole, losses_of, shown_share, summed_loss
 from model_zoo.tokenizers.bpe import Bpe
 from model_zoo.tokenizers.chat import BadTemplate, ChatTemplate
-from model_zoo.whole import build_whole
 
 tokenizers = pytest.importorskip("tokenizers")
 pytest.importorskip("jinja2")
@@ -100,9 +99,9 @@ def conversations(folder: Folder) -> list[np.ndarray[Any, Any]]:
 
 def rows_of(folder: Folder) -> np.ndarray[Any, Any]:
     """The windows, (W, T)."""
-    assert folder.index.answers
+    assert folder.index.spec.answers
     tokens = np.frombuffer(b"".join(s.tobytes() for s in folder.shards), "<u4")[:-1]
-    return tokens.reshape(-1, folder.index.answers.context)
+    return tokens.reshape(-1, folder.index.spec.answers.context)
 
 
 def _words(corpus: Corpus, tokens: np.ndarray[Any, Any]) -> str:
@@ -148,7 +147,7 @@ def test_bytes_need_no_template(tmp_path: Path) -> None:
     rows = written(tmp_path / "a.jsonl", {"prompt": "grüße: ", "completion": "schön"})
     folder = build([rows], tmp_path / "out", context=32)
     assert learned_texts(folder) == ["schön\n"]
-    spec = folder.index.spec()
+    spec = folder.index.spec
     assert spec.answers
     assert spec.answers.learned == len("schön\n".encode())
     assert spec.loss_weight == 32 / 7
@@ -183,7 +182,7 @@ def test_where_a_file_is_cut_does_not_matter(
         build([source], tmp_path / f"of {source.name}", tokenizer=chosen(model), context=80)
         for source in (path, packed)
     )
-    assert one.index.root == other.index.root
+    assert one.index.spec.digest == other.index.spec.digest
     assert one.index.tally.texts == 40
     assert open_folder(tmp_path / "of a.jsonl").index == one.index
 
@@ -197,8 +196,8 @@ def test_what_is_cut_is_counted_and_what_has_no_answer_left_is_left_out(tmp_path
     folder = build([written(tmp_path / "a.jsonl", *rows)], tmp_path / "out", context=16)
     found = folder.index.tally
     assert (found.texts, found.cut, found.left_out) == (2, 1, 1)
-    assert folder.index.answers
-    assert folder.index.answers.learned == found.learned == 2 + 6
+    assert folder.index.spec.answers
+    assert folder.index.spec.answers.learned == found.learned == 2 + 6
     assert found.padding == 13
 
 
@@ -394,7 +393,7 @@ def test_windows_have_every_conversation_once(tmp_path: Path) -> None:
     tally = folder.index.tally
     assert tally.texts == len(SHORT)
     assert tally.learned == sum(len(row["completion"]) + 1 for row in SHORT)
-    assert tally.padding < 0.1 * folder.index.tokens
+    assert tally.padding < 0.1 * folder.index.spec.tokens
 
 
 def test_nothing_is_predicted_across_a_border(tmp_path: Path) -> None:

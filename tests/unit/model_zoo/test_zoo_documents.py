@@ -10,8 +10,7 @@ from torch import Tensor
 from model_zoo.models.documents import documents_of
 from model_zoo.specs.architecture import Experts
 from model_zoo.specs.model import ModelSpec
-from model_zoo.stages import Stage, summed_loss
-from model_zoo.whole import build_whole
+from model_zoo.stages import Stage, build_whole, summed_loss
 
 CPU = torch.device("cpu")
 CLOSE = 1e-6

@@ -12,8 +12,8 @@ from model_zoo.huggingface.adapters import export_adapters
 from model_zoo.llama_cpp.writing import export_gguf
 from model_zoo.specs.architecture import Lora
 from model_zoo.specs.model import ModelSpec
+from model_zoo.stages import build_whole
 from model_zoo.tokenizers.bpe import byte_tokenizer
-from model_zoo.whole import build_whole
 
 
 def test_a_partial_state_is_refused_and_nothing_written(spec: ModelSpec, tmp_path: Path) -> None:

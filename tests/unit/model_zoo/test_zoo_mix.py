@@ -17,7 +17,7 @@ from model_zoo.datasets import mix as mixing
 from model_zoo.datasets.assembly import Progress
 from model_zoo.datasets.build import build
 from model_zoo.datasets.corpus import Corpus
-from model_zoo.datasets.folder import damaged_leaves, is_data_folder, open_folder
+from model_zoo.datasets.folder import is_data_folder, open_folder, proven_leaves
 from model_zoo.datasets.mix import Choice, mix, parse_choice, whole_weights
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.tokens import ChatFormat
@@ -53,14 +53,14 @@ def _bytes(folder: Path) -> bytes:
 def test_parts_lie_one_behind_the_other(made: Path, tmp_path: Path) -> None:
     found = mix(chosen(made, "web:0.7", "code:0.2", "talk:0.1"), tmp_path / "m")
     assert _bytes(found.path) == b"".join(_bytes(made / name) for name in WORDS)
-    assert list(damaged_leaves(found)) == []
-    assert [(part.name, part.weight) for part in found.index.parts] == [
+    assert list(proven_leaves(found))
+    assert [(part.name, part.weight) for part in found.index.spec.parts] == [
         ("web", 7),
         ("code", 2),
         ("talk", 1),
     ]
-    for part in found.index.parts:
-        assert part.digest == open_folder(made / part.name).index.root
+    for part in found.index.spec.parts:
+        assert part.digest == open_folder(made / part.name).index.spec.digest
     texts = [open_folder(made / name).index.tally.text_bytes for name in WORDS]
     assert (found.index.tally.text_bytes, found.index.tally.texts) == (sum(texts), 3)
 
@@ -108,10 +108,10 @@ def test_a_killed_mixture_goes_on_where_it_was(made: Path, tmp_path: Path) -> No
         file.write(b"what was not noted")
     told: list[Progress] = []
     found = mix(chosen(made, "web:1", "code:2"), out, tell=told.append)
-    assert found.index.root == whole.index.root
-    assert list(damaged_leaves(found)) == []
+    assert found.index.spec.digest == whole.index.spec.digest
+    assert list(proven_leaves(found))
     assert told[0].done_bytes == 2 * LEAF_BYTES
-    assert told[-1].done_bytes == told[-1].total_bytes == found.index.size_bytes
+    assert told[-1].done_bytes == told[-1].total_bytes == found.index.spec.size_bytes
     told.clear()
     mix(chosen(made, "web:1", "code:2"), out, tell=told.append)
     assert told == []
@@ -159,7 +159,7 @@ def test_a_damaged_part_is_not_copied(made: Path, tmp_path: Path) -> None:
     assert not is_data_folder(tmp_path / "m")
     shard.write_bytes(data)
     found = mix(choices, tmp_path / "m")  # restored, it goes on
-    assert list(damaged_leaves(found)) == []
+    assert list(proven_leaves(found))
     (folder / "leaves.bin").write_bytes(b"")
     with pytest.raises(DataError, match=r"leaves\.bin is damaged"):
         mix(choices, tmp_path / "n")

@@ -12,8 +12,7 @@ from model_zoo.models.mixture import Mixture, imbalance
 from model_zoo.specs.architecture import Experts
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import whole_slice
-from model_zoo.stages import Stage, load_stage, summed_loss
-from model_zoo.whole import build_whole
+from model_zoo.stages import Stage, build_whole, load_stage, summed_loss
 
 COUNT, ACTIVE, BALANCE, LAYERS = 5, 2, 0.5, 3
 SPEC = ModelSpec(

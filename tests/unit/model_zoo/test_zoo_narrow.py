@@ -25,8 +25,7 @@ from model_zoo.specs.slices import (
     whole_slice,
 )
 from model_zoo.specs.state import size, stage_layout
-from model_zoo.stages import Stage, build_stage
-from model_zoo.whole import build_whole, load_whole
+from model_zoo.stages import Stage, build_stage, build_whole, load_whole
 
 CUT = (1, 2, 1)
 WIDE = ModelSpec("llama", 4, 32, 4, 2, 48, context=16)

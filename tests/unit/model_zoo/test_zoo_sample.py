@@ -1,16 +1,16 @@
-"""Sampling: greedy text of a trained model, seeds, cuts of the distribution, refusals."""
+"""The reference trainer learns; and sampling: greedy text, seeds, cuts of the distribution."""
 
 import pytest
 import torch
 
-from client.lab.reference import TrainingPlan, train_reference
+from client.lab.reference import TrainingPlan, evaluate, train_reference
 from model_zoo import sample
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.sample import stream
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import OptimizerSpec
+from model_zoo.stages import build_whole, load_whole
 from model_zoo.threads import limited_threads
-from model_zoo.whole import build_whole, load_whole
 from tests.support.sampling import generate
 
 SPEC = ModelSpec("llama", 2, 32, 4, 2, 64, context=24)
@@ -22,6 +22,19 @@ def test_a_trained_model_continues_its_text(corpus: Corpus) -> None:
     model = load_whole(SPEC, train_reference(plan, corpus).state)
     text = generate(model, "the quick brown ", 30, temperature=0)
     assert text == "fox jumps over the lazy dog. t"
+
+
+def test_loss_falls(spec: ModelSpec, corpus: Corpus) -> None:
+    seen: list[tuple[int, float]] = []
+    optimizer = OptimizerSpec(3e-3, 3e-4, warmup_steps=5, decay_steps=40, beta2=0.95, clip=0.5)
+    plan = TrainingPlan(spec, (2, 2), optimizer, 11, 40, 2, 3)
+    run = train_reference(plan, corpus, on_step=lambda step, loss: seen.append((step, loss)))
+    assert seen == list(enumerate(run.losses))
+    assert run.losses[0] == pytest.approx(5.55, abs=0.1)  # ln 256
+    assert run.losses[-1] < run.losses[0] - 1.5
+    model = load_whole(spec, run.state)
+    held_out = evaluate(model, corpus, batches=3, sequences=4, context=spec.context)
+    assert held_out == pytest.approx(run.losses[-1], abs=0.5)
 
 
 def test_top_one_is_greedy() -> None:

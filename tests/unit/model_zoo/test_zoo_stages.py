@@ -1,4 +1,4 @@
-"""Every cut is the same model: same names, same initial bits, same loss, same gradients."""
+"""Every cut is the same model: same names and same initial bits."""
 
 import hashlib
 import subprocess
@@ -6,57 +6,17 @@ import sys
 
 import pytest
 import torch
-from torch import Tensor
 
 from client.lab.reference import merge_states
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import StageSlice, slices
-from model_zoo.stages import Stage, build_stage, load_stage, summed_loss
-from model_zoo.whole import build_whole, load_whole
+from model_zoo.stages import Stage, build_stage, build_whole, load_stage, load_whole
 
 CUTS = [(4,), (2, 2), (1, 3), (3, 1), (1, 2, 1), (1, 1, 1, 1)]
 
 
 def build_all(spec: ModelSpec, cut: tuple[int, ...], seed: int = 7) -> list[Stage]:
     return [build_stage(spec, part, seed) for part in slices(cut)]
-
-
-def gradients(stages: list[Stage]) -> dict[str, Tensor]:
-    found = {}
-    for stage in stages:
-        for name, parameter in stage.named_parameters():
-            assert parameter.grad is not None, name
-            found[name] = parameter.grad
-    return found
-
-
-def run_as_a_swarm_would(stages: list[Stage], tokens: Tensor) -> float:
-    """Forward and backward stage by stage, only detached boundary tensors in between."""
-    inputs, outputs = [tokens[:, :-1]], []
-    for stage in stages:
-        outputs.append(stage(inputs[-1]))
-        inputs.append(outputs[-1].detach().requires_grad_())
-    loss = summed_loss(outputs[-1], tokens[:, 1:])
-    loss.backward()
-    for earlier, later_input in reversed(list(zip(outputs, inputs[1:], strict=True))[:-1]):
-        earlier.backward(later_input.grad)
-    return loss.item()
-
-
-@pytest.mark.parametrize("cut", CUTS[1:])
-def test_a_cut_has_the_loss_and_gradients_of_the_whole(
-    spec: ModelSpec, tokens: Tensor, cut: tuple[int, ...]
-) -> None:
-    model = build_whole(spec, seed=7)
-    expected_loss = summed_loss(model(tokens[:, :-1]), tokens[:, 1:])
-    expected_loss.backward()
-    stages = build_all(spec, cut)
-    assert run_as_a_swarm_would(stages, tokens) == expected_loss.item()
-    expected = gradients([model])
-    found = gradients(stages)
-    assert found.keys() == expected.keys()
-    for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -133,7 +93,7 @@ def test_building_a_first_stage_does_not_import_the_compiler() -> None:
     program = (
         "import sys\n"
         "from model_zoo.specs.model import ModelSpec\n"
-        "from model_zoo.whole import build_whole\n"
+        "from model_zoo.stages import build_whole\n"
         "for name in ('gpt', 'llama'):\n"
         "    build_whole(ModelSpec(name, 2, 32, 2, 2, 64, context=16), 7)\n"
         "sys.exit('torch._dynamo' in sys.modules)\n"

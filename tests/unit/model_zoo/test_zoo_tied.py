@@ -16,8 +16,7 @@ from model_zoo.models.family import State
 from model_zoo.specs.architecture import Lora
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import slices, stage_parameter_count, stage_tensors, whole_slice
-from model_zoo.stages import build_stage, summed_loss, twin
-from model_zoo.whole import build_whole, load_whole
+from model_zoo.stages import build_stage, build_whole, load_whole, summed_loss, twin
 
 TIED = {
     "gpt": ModelSpec("gpt", 3, 32, 4, 4, 64, context=16, bias=True, gelu="new", tied=True),

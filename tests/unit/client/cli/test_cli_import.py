@@ -18,7 +18,7 @@ from model_zoo.export import export_hf
 from model_zoo.huggingface.imports import open_folder
 from model_zoo.specs.architecture import Experts, Lora
 from model_zoo.specs.model import ModelSpec
-from model_zoo.whole import build_whole
+from model_zoo.stages import build_whole
 from protocol.ids import SwarmId
 from protocol.manifest import Manifest, decode_manifest, encode_manifest
 from tests.support.saved_swarms import founded

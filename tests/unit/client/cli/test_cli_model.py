@@ -21,7 +21,7 @@ from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from model_zoo.export import export_hf
 from model_zoo.specs.model import ModelSpec
-from model_zoo.whole import build_whole
+from model_zoo.stages import build_whole
 from protocol.address import Address
 from protocol.invite import SwarmFile
 from tests.support.cli_process import Within

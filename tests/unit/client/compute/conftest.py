@@ -8,7 +8,7 @@ import torch
 
 from model_zoo.export import export_hf
 from model_zoo.huggingface.imports import Imported, open_folder
-from model_zoo.whole import build_whole
+from model_zoo.stages import build_whole
 from tests.support.compute_stages import MODELS
 
 

@@ -2,6 +2,7 @@
 
 import resource
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -65,20 +66,6 @@ async def test_a_worker_takes_no_more_than_it_may_and_goes_on() -> None:
             assert reply.loss_sum > 0
 
 
-class Clock:
-    """Processor time and wall time that the test moves; sleeping moves the wall alone."""
-
-    def __init__(self) -> None:
-        self.wall = self.busy = 0.0
-
-    def work(self, busy_s: float, waiting_s: float) -> None:
-        self.busy += busy_s
-        self.wall += busy_s + waiting_s
-
-    def sleep(self, seconds: float) -> None:
-        self.wall += seconds
-
-
 @pytest.mark.parametrize(
     ("share", "on_cpu", "busy_s", "waiting_s", "takes_s"),
     [
@@ -90,13 +77,22 @@ class Clock:
     ],
 )
 def test_a_task_takes_as_long_as_its_share_allows(
-    share: int, on_cpu: bool, busy_s: float, waiting_s: float, takes_s: float
+    share: int,
+    on_cpu: bool,
+    busy_s: float,
+    waiting_s: float,
+    takes_s: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = Clock()
-    throttle = Throttle(
-        share, on_cpu=on_cpu, wall=lambda: clock.wall, busy=lambda: clock.busy, sleep=clock.sleep
+    now = {"wall": 0.0, "busy": 0.0}
+
+    def sleep(seconds: float) -> None:
+        now["wall"] += seconds
+
+    clock = SimpleNamespace(
+        perf_counter=lambda: now["wall"], thread_time=lambda: now["busy"], sleep=sleep
     )
-    begin = throttle.begin()
-    clock.work(busy_s, waiting_s)
-    throttle.rest(begin)
-    assert clock.wall == pytest.approx(takes_s)
+    monkeypatch.setattr(allowance, "time", clock)
+    with Throttle(share, on_cpu=on_cpu).task():
+        now |= {"wall": busy_s + waiting_s, "busy": busy_s}
+    assert now["wall"] == pytest.approx(takes_s)

@@ -17,7 +17,7 @@ from client.compute import device, passes
 from client.compute.cards import Card, Cards
 from client.compute.device import probe
 from client.compute.payload import Buffer
-from client.compute.requests import Answer, Failed, Load, LoadStart, MatmulRate, Ping, Probe, Save
+from client.compute.requests import Answer, Load, LoadStart, MatmulRate, Ping, Probe, Save
 from client.compute.starting import write_start
 from client.compute.wire import Wire
 from model_zoo.huggingface.imports import Imported
@@ -41,7 +41,6 @@ from tests.support.compute_stages import (
     small_run,
     tokens_of,
 )
-from tests.support.workers import open_worker
 
 PATIENCE_S = 60.0
 
@@ -317,18 +316,3 @@ def test_what_devices_have_measured_is_one_machine(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(device, "_name", str)
     cards = probe(Probe(sizes=[], device="0,1"))
     assert cards.memory_total_bytes == 800, "each card has its own"
-
-
-async def test_several_devices_are_one_process() -> None:
-    async with open_worker() as worker:
-        await worker.call(open_request(0, [4], device=devices(2), threads=2))
-        asked = [worker.submit(LossTask(0, m), [tokens_of(m)]) for m in of_step(0)]
-        applied, _ = await worker.call(ApplyTask(step=0))
-        assert applied.grad_norm > 0
-        assert all([(await each.wait())[0].loss_sum for each in asked])
-
-
-def test_a_worker_without_a_stage_says_so() -> None:
-    failed = LocalWorker().fails(LossTask(step=0, microbatch=0), tokens_of(0))
-    assert isinstance(failed, Failed)
-    assert "no stage is open" in failed.message

@@ -14,15 +14,14 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from client.compute.payload import HEADER
+from client.compute.payload import SEAL_BYTES
 from client.lab.reference import TrainingPlan, train_reference
 from model_zoo.data import inputs_and_targets
 from model_zoo.specs.data import Answers, DataSpec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.narrow import Narrow
 from model_zoo.specs.tokens import BEGINS, NOT_LEARNED
-from model_zoo.stages import losses_of, summed_loss
-from model_zoo.whole import build_whole
+from model_zoo.stages import build_whole, losses_of, summed_loss
 from protocol.pipeline.effects import ApplyTask, ForwardTask, KeepVersionTask, LossTask, PassTask
 from tests.support.compute_stages import (
     MODELS,
@@ -276,7 +275,7 @@ def test_a_token_takes_as_few_bytes_as_narrow_boundaries_have_numbers(
     passed = NARROW["llama"].chain(boundary=codec).run(3)
     conditioned = 2 * 128 * (codec == "s8")  # factors, where the codec wants them
     for payload in (passed.inputs[1][0], passed.inputs[2][0], *passed.gradients):
-        body = len(payload) - HEADER.size
+        body = len(payload) - SEAL_BYTES
         assert body - SEQUENCES * TOKENS * size in (0, conditioned)
 
 

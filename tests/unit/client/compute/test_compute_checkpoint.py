@@ -1,4 +1,5 @@
-"""Checkpoints: identical between replicas, verified on the way in, never half written."""
+"""Versions on disk: identical between replicas, verified on the way in, never half written; and
+their hashes."""
 
 import errno
 import hashlib
@@ -6,7 +7,7 @@ import json
 import os
 import threading
 import time
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pytest
@@ -22,16 +23,17 @@ from client.compute.checkpoint import (
     build_header,
     examine,
     read_info,
-    verify,
 )
 from client.compute.errors import CheckpointError, CheckpointUnreadable
+from client.compute.replica import digest_of_tensors, hash_tensors
 from client.compute.requests import Load, Save
 from model_zoo.specs.local_rounds import LocalRounds
 from model_zoo.specs.state import StateSpec
-from model_zoo.specs.state_hash import leaf_digest, leaves
-from model_zoo.specs.tensor_headers import encoded_header
-from protocol.pipeline.effects import ApplyTask, LossTask
-from tests.support.compute_stages import opened, tokens_of
+from model_zoo.specs.state_hash import LEAF_BYTES, LeafHasher, leaf_digest, leaves
+from model_zoo.specs.state_hash import root as root_of
+from protocol.pipeline.effects import ApplyTask, HashTask, LossTask
+from tests.support.compute_stages import LocalWorker, opened, tokens_of
+from tests.support.hashes import state_hash
 
 
 def trained(steps=2, **options):
@@ -69,7 +71,7 @@ def test_the_reply_and_the_header_describe_the_file(tmp_path: Path) -> None:
     worker = trained()
     saved, _ = worker.call(Save(version=2, path=str(path)))
     data = path.read_bytes()
-    info = verify(path)
+    info = examine(path)[0]
     assert saved.data_start == info.data_start
     assert saved.digests == list(map(leaf_digest, leaves([memoryview(data)[info.data_start :]])))
     assert info == read_info(path)
@@ -145,7 +147,7 @@ def test_no_step_waits_for_a_slow_disk(tmp_path: Path, monkeypatch, hashed) -> N
     assert worker.fails(Save(version=3, path=str(path))).kind == "disk"  # one at a time
     train(worker, 3)
     assert worker.replica.version == 4
-    assert disk.end(worker).hash == verify(path).hash == expected
+    assert disk.end(worker).hash == examine(path)[0].hash == expected
 
 
 def test_without_memory_for_a_copy_the_step_waits_and_its_passes_do_not(
@@ -162,7 +164,7 @@ def test_without_memory_for_a_copy_the_step_waits_and_its_passes_do_not(
         assert step.is_alive()
     step.join(0.1)
     assert (worker.replica.version, step.is_alive()) == (2, True)
-    assert disk.end(worker).hash == verify(path).hash == expected
+    assert disk.end(worker).hash == examine(path)[0].hash == expected
     step.join(30)
     assert worker.replica.version == 3
 
@@ -261,7 +263,7 @@ def test_a_copy_that_fails_lets_training_go_on(
     step.join(30)
     assert not step.is_alive(), "the step waits for a copy that nobody makes"
     saved, _ = worker.call(Save(version=3, path=str(tmp_path / "stage")))
-    assert verify(tmp_path / "stage").hash == saved.hash == worker.replica.state_hash()
+    assert examine(tmp_path / "stage")[0].hash == saved.hash == worker.replica.state_hash()
 
 
 @pytest.mark.parametrize("rounds", [None, LocalRounds(1)])
@@ -269,7 +271,7 @@ def test_copies_do_not_mix_versions(tmp_path: Path, rounds) -> None:
     worker = trained(1, local_rounds=rounds)
     for version in range(1, 4):
         saved, _ = worker.call(Save(version=version, path=str(tmp_path / "stage")))
-        assert examine(tmp_path / "stage") == (verify(tmp_path / "stage"), saved.digests)
+        assert examine(tmp_path / "stage") == (read_info(tmp_path / "stage"), saved.digests)
         assert saved.hash == worker.replica.state_hash()
         train(worker, version)
 
@@ -297,7 +299,7 @@ def test_a_failing_disk_leaves_the_old_checkpoint(tmp_path: Path, monkeypatch, f
     assert path.read_bytes() == old
     assert list(tmp_path.iterdir()) == [path]
     worker.call(Save(version=2, path=str(path)))
-    assert verify(path).version == 2
+    assert examine(path)[0].version == 2
 
 
 @pytest.fixture(scope="module")
@@ -351,7 +353,7 @@ def test_every_kind_of_damage_is_found(checkpoint: Path, tmp_path: Path) -> None
         path.write_bytes(damaged)
         read_info(path)
         with pytest.raises(CheckpointError, match="damaged"):
-            verify(path)
+            examine(path)[0]
         assert worker.fails(Load(path=str(path), version=2)).kind == "checkpoint"
     for cut in (data[:-1], data + b"\0", data[: info.data_start], data[:100], data[:7], b""):
         path.write_bytes(cut)
@@ -367,8 +369,8 @@ def test_what_cannot_be_read_now_is_not_called_damaged(
 ) -> None:
     worker = opened(0, [4])
     monkeypatch.setattr(Path, "open", raising(OSError(number, os.strerror(number))))
-    for read in (read_info, verify):
-        with pytest.raises(CheckpointUnreadable, match="cannot open"):
+    for read in (read_info, examine):
+        with pytest.raises(CheckpointUnreadable, match="cannot read"):
             read(checkpoint)
     assert worker.fails(Load(path=str(checkpoint), version=2)).kind == "disk"
 
@@ -384,7 +386,9 @@ def small_file(**changes) -> bytes:
             fields[section or "__metadata__"][field] = value
         else:
             fields[section] = value
-    return encoded_header(fields) + bytes(3 * 40)
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    text += b" " * ((56 - len(text)) % 64)
+    return len(text).to_bytes(8, "little") + text + bytes(3 * 40)
 
 
 def parse(tmp_path: Path, data: bytes) -> CheckpointInfo:
@@ -400,7 +404,6 @@ HOSTILE_HEADERS = {
     "zero shape": {"a__shape": [0]},
     "huge shape": {"a__shape": [1 << 62, 1 << 62]},
     "offsets": {"b__data_offsets": [0, 16]},
-    "reversed offsets": {"b__data_offsets": [40, 24]},
     "more tensors": {"c": {"dtype": "F32", "shape": [1], "data_offsets": [120, 124]}},
     "no tensor": {"a": None},
     "format": {"__format": "other"},
@@ -408,11 +411,9 @@ HOSTILE_HEADERS = {
     "format of an unknown one": {"__format": "volunteer-stage-1-delayed"},
     "no moment of a tensor": {"second_moment/b": None},
     "version": {"__version": "x"},
-    "negative version": {"__version": "-1"},
     "huge version": {"__version": "9" * 5000},
     "number as version": {"__version": 5},
     "hash that is no hex": {"__hash": "0" * 63 + "g"},
-    "short hash": {"__hash": "00"},
     "extra metadata": {"__extra": "x"},
 }
 
@@ -441,15 +442,9 @@ def shaped(shape: str, end: str = "24") -> str:
 
 BOMBS = {
     "400,000 dimensions": bomb(**of_every_section(shaped(",".join(["1099511627776"] * 400_000)))),
-    "400,000 small dimensions": bomb(**of_every_section(shaped(",".join(["2"] * 400_000)))),
-    "nine dimensions": bomb(**of_every_section(shaped("1,1,1,1,1,1,1,2,3"))),
     "a dimension with a million digits": bomb(a=shaped("9" * 1_000_000)),
-    "a dimension with 4,000 digits": bomb(a=shaped("9" * 4_000)),
-    "an offset with a million digits": bomb(a=shaped("2,3", "9" * 1_000_000)),
     "30,000 tensors": bomb(**{f"t{n}": shaped("1") for n in range(30_000)}),
     "100,000 fields": bomb(a=",".join(f'"{n}":0' for n in range(100_000))),
-    "a long name": bomb(**{"n" * 1_000_000: shaped("2,3")}),
-    "a long dtype": bomb(a=shaped("2,3").replace("F32", "F" * 1_000_000)),
     "eight megabytes": bomb(a=shaped(",".join(["1"] * 4_000_000))),
 }
 
@@ -486,3 +481,88 @@ def test_damaged_headers_never_crash(tmp_path_factory, data) -> None:
     except CheckpointError:
         return
     assert info.data_start + 12 * info.parameters == len(damaged)
+
+
+WAIT_S = 60.0
+
+
+def cut(data: bytes, *at: int) -> list[memoryview]:
+    return [memoryview(data)[a:b] for a, b in pairwise((0, *at, len(data)))]
+
+
+@pytest.mark.parametrize("size", [0, 5, LEAF_BYTES, LEAF_BYTES + 4, 2 * LEAF_BYTES + 8])
+def test_every_way_to_compute_it_is_the_definition(size: int) -> None:
+    data = bytes(i % 251 for i in range(1000)) * (size // 1000 + 1)
+    data = data[:size]
+    leaves = [data[i : i + LEAF_BYTES] for i in range(0, size, LEAF_BYTES)]
+    digests = b"".join(hashlib.blake2b(leaf, digest_size=32).digest() for leaf in leaves)
+    number = (7).to_bytes(8, "little")
+    root = hashlib.blake2b(number + digests, digest_size=32, person=b"stage version")
+    parts = cut(data, size // 12 * 4, size // 3 * 2)
+    assert state_hash(7, *parts) == root.hexdigest()
+    stream = LeafHasher()
+    for part in parts:
+        stream.update(part)
+    assert root_of(7, stream.digests) == root.hexdigest()
+    if size and size % 4 == 0:
+        tensor = torch.frombuffer(bytearray(data), dtype=torch.float32)
+        vectors = [tensor[: len(tensor) // 3], tensor[len(tensor) // 3 :]]
+        assert hash_tensors(7, vectors, 3) == root.hexdigest()
+
+
+class Held:
+    """Hashing that begins and does not end before it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+        monkeypatch.setattr(saving, "digest_of_tensors", self._digest)
+
+    def _digest(self, parts: object) -> bytes:
+        self.begun.set()
+        assert self.go.wait(WAIT_S)
+        return digest_of_tensors(parts)  # type: ignore[arg-type]
+
+
+def asked(worker: LocalWorker, version: int) -> tuple[list[object], threading.Event]:
+    """Ask for the hash; the answers, and when there is one."""
+    answers, answered = list[object](), threading.Event()
+
+    def take(reply: object, _: object) -> None:
+        answers.append(reply)
+        answered.set()
+
+    worker.executor.execute(HashTask(step=version), (), take)
+    return answers, answered
+
+
+def test_passes_go_on_and_the_next_version_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = opened(0, [4])
+    expected = worker.replica.state_hash()
+    held = Held(monkeypatch)
+    answers, answered = asked(worker, 0)
+    assert held.begun.wait(WAIT_S)
+    for microbatch in range(2):
+        worker.call(LossTask(0, microbatch), tokens_of(microbatch))
+    assert not answered.is_set()
+    applied = threading.Event()
+
+    def apply() -> None:
+        worker.call(ApplyTask(step=0))
+        applied.set()
+
+    thread = threading.Thread(target=apply)
+    thread.start()
+    assert not applied.wait(0.2)
+    assert worker.replica.version == 0
+    held.go.set()
+    assert answered.wait(WAIT_S)
+    thread.join(WAIT_S)
+    assert applied.is_set()
+    (reply,) = answers
+    assert reply.hash == expected  # type: ignore[attr-defined]
+    assert worker.replica.state_hash() != expected
+
+
+def test_another_version_is_refused() -> None:
+    worker = opened(0, [4])
+    assert worker.fails(HashTask(step=1)).kind == "stale"

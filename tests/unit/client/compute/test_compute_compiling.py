@@ -212,5 +212,6 @@ def test_compiled_and_uncompiled_replicas_agree(tmp_path: Path) -> None:
         PassTask(into="audit", step=0, microbatch=0), bytes(ones), tokens_of(0), ours
     )
     assert found.apart[0] < 1e-5
-    ours, theirs = (decode(each, out.boundary_shape) for each in (ours, theirs))
+    codec = out.run.boundary_codec
+    ours, theirs = (decode(each, out.boundary_shape, codec, "forward") for each in (ours, theirs))
     assert relative_error(ours, theirs) < 1e-5

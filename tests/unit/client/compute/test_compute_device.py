@@ -12,7 +12,6 @@ from client.compute import device
 from client.compute.errors import ShapeError
 from client.compute.offload import OffloadedVectors, vectors_for
 from client.compute.requests import Probe
-from client.compute.slicing import is_out_of_memory
 from tests.support.compute_stages import open_request, opened
 
 CPU, CUDA, MPS = map(torch.device, ("cpu", "cuda:0", "mps"))
@@ -142,11 +141,6 @@ def test_the_processor_updates_what_an_apple_gpu_computes() -> None:
     assert home.device == CPU
     assert home.zeros(4).device == CPU
     assert not vectors_for(request, CPU).offloaded
-
-
-def test_a_full_apple_gpu_is_out_of_memory() -> None:
-    assert is_out_of_memory(RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"))
-    assert not is_out_of_memory(RuntimeError("MPS backend does not do that"))
 
 
 def test_another_gpu_or_driver_is_another_device(

@@ -61,7 +61,7 @@ def test_what_a_card_sends_is_what_a_processor_sends_but_for_rounding(
     request.getfixturevalue("as_on_a_card")
     sent = bytes(encode(numbers, "s8", direction=direction))
     assert len(sent) == len(exact)
-    ours, theirs = (decode(payload, numbers.shape) for payload in (sent, exact))
+    ours, theirs = (decode(payload, numbers.shape, "s8", direction) for payload in (sent, exact))
     assert relative_error(ours, theirs) < 1e-3, "a last bit may round a number the other way"
 
 

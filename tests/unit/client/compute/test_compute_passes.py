@@ -15,8 +15,7 @@ from client.compute.replica import squared_norm, step_scale
 from client.compute.requests import Load, Probe, Save
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import learning_rate, stage_clip
-from model_zoo.stages import summed_loss
-from model_zoo.whole import build_whole
+from model_zoo.stages import build_whole, summed_loss
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.pipeline.effects import (
     ApplyTask,

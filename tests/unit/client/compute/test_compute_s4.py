@@ -1,7 +1,6 @@
 """Boundary tensors in four bits: what is lost, by which chance, and what is refused."""
 
 import math
-import struct
 
 import pytest
 import torch
@@ -10,8 +9,7 @@ from client.compute.auditing import before_coding
 from client.compute.codec import decode, encode
 from client.compute.codecs import blocks
 from client.compute.conditioning import rotate
-from client.compute.errors import CodecError
-from client.compute.payload import HEADER, Direction
+from client.compute.payload import Direction
 from tests.support.compute_stages import relative_error
 
 DIRECTIONS: list[Direction] = ["forward", "backward"]
@@ -30,7 +28,7 @@ def sent(tensor: torch.Tensor, direction: Direction = "backward", key: bytes = K
 def arrived(
     tensor: torch.Tensor, direction: Direction = "backward", key: bytes = KEY
 ) -> torch.Tensor:
-    return decode(sent(tensor, direction, key), tensor.shape)
+    return decode(sent(tensor, direction, key), tensor.shape, "s4", direction)
 
 
 def representable(blocks: int) -> torch.Tensor:
@@ -67,14 +65,6 @@ def test_what_all_rows_have_in_common_is_not_rounded_with_the_rest() -> None:
     rest, common = gaussian((700, 256)), gaussian((256,), seed=4) * 100
     assert relative_error(arrived(rest + common, "forward") - common, rest) < 0.35
     assert relative_error(arrived(rest + common, "backward") - common, rest) > 10
-
-
-@pytest.mark.parametrize("mean", [math.nan, math.inf, -(2.0**50)])
-def test_hostile_means_are_refused(mean: float) -> None:
-    payload = bytearray(sent(gaussian((3, 130)), "forward"))
-    payload[HEADER.size + 2 * 7 : HEADER.size + 2 * 8] = bf16(mean)
-    with pytest.raises(CodecError, match="reach"):
-        decode(payload, (3, 130))
 
 
 def test_rounding_by_chance_loses_nothing_on_average() -> None:
@@ -134,50 +124,6 @@ def test_numbers_that_differ_in_their_last_bits_meet_the_same_chance() -> None:
     tensor = gaussian((64, 1024))
     nearly = tensor * (1 + 1e-6 * gaussian(tensor.shape, 1))
     assert relative_error(arrived(nearly), arrived(tensor)) < 2e-3
-
-
-def bf16(number: float) -> bytes:
-    return struct.pack("<f", number)[2:]
-
-
-def edited(place: int, data: bytes) -> bytes:
-    payload = bytearray(sent(gaussian(FEW)))
-    payload[place : place + len(data)] = data
-    return bytes(payload)
-
-
-LAST_BLOCK = HEADER.size + 14 * 66
-HOSTILE = {
-    "nan": (0, b"\xc0\x7f"),
-    "infinite": (0, b"\x80\x7f"),
-    "negative": (0, bf16(-1.0)),
-    "zero": (0, bf16(0.0)),
-    "huge": (0, bf16(2.0**41)),
-    "tiny": (0, bf16(2.0**-101)),
-    "value of no encoder": (2, b"\xf0"),
-    "high value of no encoder": (2, b"\x0f"),
-    "last value of no encoder": (65, b"\x0f"),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("block", [HEADER.size, HEADER.size + 7 * 66, LAST_BLOCK])
-def test_hostile_numbers_are_refused_in_every_piece(
-    name: str, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(blocks, "chunk_of", lambda device: 128)
-    offset, data = HOSTILE[name]
-    with pytest.raises(CodecError):
-        decode(edited(block + offset, data), FEW)
-
-
-def test_bounds_of_scales_are_allowed() -> None:
-    for scale in (blocks.SMALLEST_SCALE, blocks.LARGEST_SCALE):
-        assert torch.isfinite(decode(edited(HEADER.size, bf16(scale)), FEW)).all()
-    with pytest.raises(CodecError, match="scales reach"):
-        decode(edited(HEADER.size, bf16(blocks.LARGEST_SCALE * 1.01)), FEW)
-    with pytest.raises(CodecError, match="a value is below"):
-        decode(edited(HEADER.size + 2, b"\xf0"), FEW)
 
 
 def test_without_a_step_a_difference_is_what_it_is() -> None:

@@ -24,7 +24,7 @@ def keep(path: Path, words: bytes = WORDS) -> Folder:
 
 
 def opened(folder: Folder) -> Samples:
-    data = folder.index.spec()
+    data = folder.index.spec
     return Samples(open_request(0, [4], corpus=str(folder.path), data=data))
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from client.compute import passes
-from client.compute.slicing import is_out_of_memory
+from client.compute.replica import is_out_of_memory
 from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask, PassTask
 from tests.support.compute_stages import LocalWorker, opened, relative_error, tokens_of
 
@@ -16,6 +16,7 @@ ERRORS: list[Callable[[], Exception]] = [
     MemoryError,
     lambda: torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB"),
     lambda: RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1"),
+    lambda: RuntimeError("MPS backend out of memory (MPS allocated: 1 GB)"),
 ]
 
 
@@ -130,7 +131,7 @@ def test_when_no_sequence_fits_it_says_so_and_counts_nothing() -> None:
 
 
 def test_other_failures_are_not_taken_for_it() -> None:
-    assert not any(map(is_out_of_memory, (RuntimeError("shape"), ValueError("memory"))))
+    assert not any(map(is_out_of_memory, (RuntimeError("MPS backend"), ValueError("memory"))))
     worker = opened(0, [4])
 
     def broken() -> Exception:

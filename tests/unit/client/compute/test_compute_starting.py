@@ -93,7 +93,7 @@ def test_other_bytes_change_nothing(imported: Imported, tmp_path: Path) -> None:
 
     refused(other.path, other.digest, "of another model")
     refused(start.path, other.digest, "its digest differs")
-    refused(tmp_path / "nowhere", start.digest, "missing")
+    refused(tmp_path / "nowhere", start.digest, "No such file")
     damaged(start.path, -1)
     refused(start.path, start.digest, "its digest differs")
     start.path.write_bytes(start.path.read_bytes()[:-2])

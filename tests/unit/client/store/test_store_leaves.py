@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(folder: Path) -> DataSpec:
-    return open_folder(folder).index.spec()
+    return open_folder(folder).index.spec
 
 
 def proven(folder: Path, data: DataSpec) -> list[bytes]:
@@ -161,7 +161,7 @@ def test_of_a_mixture_the_worker_reads_the_leaves_that_are_planned(
     build([book], tmp_path / "small")
     choices = [Choice(folder, Fraction(3)), Choice(tmp_path / "small", Fraction(1))]
     made = mix(choices, tmp_path / "mixed")
-    spec, whole = made.index.spec(), DataFolder(made.path, made.index.spec())
+    spec, whole = made.index.spec, DataFolder(made.path, made.index.spec)
     cache = LeafCache(tmp_path / "cache", spec, 10 * LEAF_BYTES)
     expected, windows = Corpus.from_folder(made), spec.windows(3000)
     for number in range(60):

@@ -9,7 +9,7 @@ import pytest
 from client.events import VersionEvaluated
 from client.lab.reference import evaluate, train_reference, training_plan
 from model_zoo.datasets.build import build
-from model_zoo.whole import build_whole, load_whole
+from model_zoo.stages import build_whole, load_whole
 from protocol.manifest import encode_manifest
 from protocol.seat.effects import HeldOutLoss, SeatNews
 from tests.support.cases import usual

@@ -24,7 +24,7 @@ def scaled(payload: bytes, factor: float, manifest: Manifest, message: Message) 
     batch, context = manifest.sequences_per_microbatch, manifest.model.context
     tokens = 2 * batch * (context + 1) if isinstance(message, Forward) else 0
     shape = (batch, context, manifest.model.width)
-    numbers = decode(payload[tokens:], shape, direction=direction)
+    numbers = decode(payload[tokens:], shape, manifest.boundary_codec, direction)
     damaged = encode(numbers * factor, manifest.boundary_codec, direction=direction)
     seal(damaged)
     return payload[:tokens] + bytes(damaged)

@@ -13,7 +13,7 @@ from unittest.mock import AsyncMock
 import pytest
 import trio
 
-from client.compute.checkpoint import examine, read_info, verify
+from client.compute.checkpoint import examine, read_info
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery import buddies
 from client.train.recovery.buddies import Buddies
@@ -193,7 +193,10 @@ async def test_the_buddy_keeps_every_checkpoint_and_bounds_its_disk(
     assert not keeper.serves(stage, EVERY)
     made, kept = (one.folder.path(stage, 4 * EVERY) for one in (holder, keeper))
     assert kept.read_bytes() == made.read_bytes()
-    assert checked(verify(keeper.folder.path(stage, 4 * EVERY)), SWARM, STAGES).version == 4 * EVERY
+    assert (
+        checked(examine(keeper.folder.path(stage, 4 * EVERY))[0], SWARM, STAGES).version
+        == 4 * EVERY
+    )
     assert keeper.history.told == [(stage, EVERY * n) for n in range(1, 5)]
     assert not holder.blamed
     assert not keeper.blamed
@@ -236,7 +239,7 @@ async def test_what_is_not_the_state_that_was_named_is_not_kept(
 def copy_of(data: bytes, folder: Path) -> Copy:
     path = folder / "x"
     path.write_bytes(data)
-    info = verify(path)
+    info = examine(path)[0]
     path.unlink()
     return Copy(info.stage, info.version, bytes.fromhex(info.hash))
 

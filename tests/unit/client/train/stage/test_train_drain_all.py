@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from client.compute import saving
-from client.compute.checkpoint import verify
+from client.compute.checkpoint import examine
 from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
 from client.train.stage.held_stages import FINISH_S
@@ -31,7 +31,7 @@ async def finish(volunteer: Volunteer) -> None:
 
 def newest(volunteer: Volunteer, stage: int) -> int:
     """The newest sound checkpoint of a stage on a volunteer's disk."""
-    found = [verify(path) for path in volunteer.disk.glob(f"stage-{stage}-v*.safetensors")]
+    found = [examine(path)[0] for path in volunteer.disk.glob(f"stage-{stage}-v*.safetensors")]
     return max((info.version for info in found), default=-1)
 
 
@@ -48,7 +48,7 @@ async def test_one_of_two_leaves_and_the_others_recover_nothing(tmp_path: Path) 
         assert sum(v.held_stages.counters.rerouted for v in swarm.volunteers) == 0
         commits = [c for c in first.engine.commits if c.version == at]
         assert [c.hash for c in commits] == [
-            verify(second.disk / f"stage-0-v{at}.safetensors").hash
+            examine(second.disk / f"stage-0-v{at}.safetensors")[0].hash
         ]
 
 

@@ -12,7 +12,7 @@ from unittest.mock import AsyncMock, Mock, call
 import pytest
 import trio
 
-from client.compute.payload import Header, seal, write_header
+from client.compute.payload import Encoding, seal
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
 from client.config import Settings
@@ -253,9 +253,7 @@ class TestPayloads:
         driven = Driven()
         driven.ports.notary.signed.side_effect = lambda message: message
         driven.of.seat.committed = Mock(return_value=[])  # type: ignore[method-assign]
-        sealed = Header("fp32", "average", (1,))
-        shard = bytearray(sealed.size_bytes)
-        write_header(shard, sealed)
+        shard = bytearray(Encoding("fp32", "average", (1,)).size_bytes)
         seal(shard)
         segment = PayloadKey(STEP, "segment", 0, 1, ME)
         driven.of._perform([Keep((segment,))], (bytes(shard),))
@@ -459,7 +457,7 @@ async def test_a_task_waits_for_its_samples_unless_its_step_is_over(
 def test_a_shard_longer_than_the_stage_is_not_kept(codec: str, message: Segment | Reduced) -> None:
     driven = Driven(stages=2, averaging_codec=codec)
     driven.see([], [ME, OTHER])
-    whole = Header(cast(Any, codec), "average", (SIZE,)).size_bytes
+    whole = Encoding(cast(Any, codec), "average", (SIZE,)).size_bytes
     driven.of.receive(OTHER, message, bytes(whole + 1))
     assert driven.store._memory_bytes == 0
     assert driven.blamed() == [Penalise(OTHER, "shard-of-wrong-size", 20)]
@@ -485,7 +483,7 @@ def test_tensors_in_transit_go_to_the_disk_of_the_home(
 def test_no_sibling_fills_the_store_in_which_our_own_work_lies() -> None:
     driven = Driven(stages=2, averaging_codec="fp32")
     driven.see([], [ME, OTHER, peer(3)])
-    shard = bytes(Header("fp32", "average", (SIZE,)).size_bytes)
+    shard = bytes(Encoding("fp32", "average", (SIZE,)).size_bytes)
     driven.of._payloads = BoundaryStore(6 * len(shard), 0, Path())
     for attempt in range(1, 9):
         driven.of.receive(OTHER, Segment(1, STEP, attempt, 0), shard)

@@ -21,7 +21,7 @@ from client.train.transfer.blobs import DownloadFailed, Filed, Shelf, filed, fil
 from client.train.transfer.inventory import offer_stored
 from model_zoo.export import export_hf
 from model_zoo.specs.model import ModelSpec
-from model_zoo.whole import build_whole
+from model_zoo.stages import build_whole
 from protocol.ids import PeerId
 from protocol.recovery import deciding, following, knowledge, trouble
 from protocol.recovery.evidence import DOUBTED_AFTER, Evidence

@@ -28,7 +28,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     book = folder / "book.txt"
     book.write_text("".join(f"{n}: the quick brown fox jumps\n" for n in range(55_000)))
     made = build([book], folder / "tokens")
-    assert leaf_count(made.index.size_bytes) == LEAVES
+    assert leaf_count(made.index.spec.size_bytes) == LEAVES
     return made.path
 
 
@@ -40,7 +40,7 @@ def mixed(tokens: Path) -> Path:
     build([small], tokens.parent / "small")
     choices = [Choice(tokens, Fraction(2)), Choice(tokens.parent / "small", Fraction(1))]
     made = mix(choices, tokens.parent / "mixed")
-    assert leaf_count(made.index.size_bytes) > LEAVES
+    assert leaf_count(made.index.spec.size_bytes) > LEAVES
     return made.path
 
 

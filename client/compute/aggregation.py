@@ -1,4 +1,10 @@
-"""Centred clipping: a member far from most others has no more influence than one less far.
+"""What is made of the contributions to a segment, by the rules of `specs.aggregation`.
+
+Every replica may own any segment, so a result may depend on nothing but the contributions, their
+order, and what the state of the version says of earlier steps. Only one order is ever used in a
+round, and all replicas have the same state. `sum` adds up in the members' order.
+
+Centred clipping: a member far from most others has no more influence than one less far.
 
 Source: Karimireddy, He, Jaggi, arXiv 2012.10333, v <- v + mean((x - v) min(1, tau / |x - v|)), here
 without state and run to its fixed point, which is Huber's M-estimate of location.
@@ -16,21 +22,15 @@ the means over them. Nobody weighs more than `HEAVIEST` times the (lower) median
 much it did or says it did. The result is the robust mean times the step's microbatches.
 Contributions without a microbatch are left out.
 
-Two replicas have no majority, so all that helps is norms. The mean with the larger norm is clipped
-to the other's: then a lie can stop the learning, and not turn it around, for which one that is a
-little larger than the truth suffices with Adam. So that silence does not stop it, too, the bound is
-`ABOVE_USUAL` times the norm that the step's mean gradient has had lately where the other's is less
-than `SILENT` of that. It comes from the optimizer's second moment, which is part of the state:
-newcomers have it, and it fits any cut into segments. Without it (the first step) nothing is
-bounded. A direction is not compared with the past: the gradients of honest replicas point against
-the optimizer's first moment at high learning rates, and a liar's that are turned around along it.
-
-Norms are of a segment, for nobody sees the whole vector. So a replica that lies in one layer alone
-is seen there, and clipped nowhere else.
+Two replicas have no majority, so the mean with the larger norm is clipped to the other's, or to
+`ABOVE_USUAL` times the norm that the step's mean gradient has had lately, by the optimizer's second
+moment, where the other's is less than `SILENT` of that. Without it nothing is bounded.
 
 All points that are looked at are mixtures of the means, so their inner products (one product of
 matrices) are all that is needed of the vectors until the last sum. From these on everything is
 rounded once or added up exactly, so equal products give equal factors on every machine.
+
+Shapes: n numbers of a segment, fp32 on the CPU.
 """
 
 import math
@@ -41,7 +41,7 @@ from statistics import median_low
 import torch
 from torch import Tensor
 
-from client.compute.aggregation.rule import Aggregation
+from model_zoo.specs.aggregation import RULES
 
 RADIUS = 1.25
 LEFT_OUT = 2.0
@@ -53,22 +53,39 @@ _ROUNDING = 1e-6  # share of the usual norm; smaller distances count as 0
 _CHUNK = 1 << 16  # numbers that are looked at in fp64 at once
 
 
-class CentredClipping(Aggregation):
-    """Keeps every contribution until the last one is here."""
+class Aggregation:
+    """The aggregation of one segment. A robust rule keeps every contribution until the last one is
+    here.
 
-    def __init__(self, size: int, usual: float) -> None:
-        self._size, self._usual = size, usual
-        self._sums: list[Tensor] = []
+    Args:
+        rule: of `RULES`.
+        size: n.
+        usual: norm that this part of the mean gradient of a step's microbatches has had lately,
+            after clipping; 0: not known.
+    """
+
+    def __init__(self, rule: str, size: int, usual: float = 0.0) -> None:
+        self._robust, self._size, self._usual = RULES[rule].robust, size, usual
+        self._sums = [] if self._robust else [torch.zeros(size)]
         self._microbatches: list[int] = []
 
     def add(self, contribution: Tensor, microbatches: int) -> None:
-        """Take the next member's contribution."""
-        if microbatches:
+        """Take the next member's contribution.
+
+        Args:
+            contribution: (n,), finite; overwritten afterwards.
+            microbatches: number of microbatches in the sum; with 0 it holds only error feedback.
+        """
+        if not self._robust:
+            self._sums[0].add_(contribution)
+        elif microbatches:
             self._sums.append(contribution.clone())
             self._microbatches.append(microbatches)
 
     def result(self) -> Tensor:
-        """Return the sum of the contributions, each times what clipping leaves of it."""
+        """Return (n,), which is the caller's; called once, when all members' are here."""
+        if not self._robust:
+            return self._sums[0]
         sums, microbatches = self._sums, self._microbatches
         factors = [1.0] * len(sums)
         if len(sums) > 2:
@@ -170,6 +187,3 @@ def bounding(norms: Sequence[float], microbatches: Sequence[int], usual: float) 
 
     one, two = zip(norms, microbatches, strict=True)
     return list(starmap(factor, ((*one, *two), (*two, *one))))
-
-
-AGGREGATION = CentredClipping
