@@ -67,7 +67,8 @@ from client.train.messaging.kept_links import KeptLinks
 from client.train.recovery.history import History
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
-from client.train.training import Site, Training
+from client.train.stage.stage_context import Site
+from client.train.training import Training
 from client.train.transfer.state_size import largest_payload, round_bytes, usual_payload
 from protocol.address import Address, parse_address, parse_peer_address
 from protocol.amendments.amendment import sign_amendment
@@ -276,7 +277,7 @@ class Node(ControlApi):
         stopping, paused = self._stop_asked.is_set(), self._pauses.now
         held_stages = self._training.held_stages
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
-        capacity = self._training.capacity
+        capacity = held_stages.capacity
         limits = limits_view(self._options.settings, self._limiting.used_bytes, capacity)
         started = self._training.entered or paused is not None
         if self._options.relay_only and not stopping:
@@ -460,14 +461,10 @@ class Node(ControlApi):
         engine.reach.moved = engine.own_advert.move
         history = engine.history = self._history = History(
             engine,
-            me,
-            swarm.manifest,
-            swarm.swarm,
             engine.membership.contacts,
             self._checkpoints,
             engine.shelf,
             engine.downloads,
-            (engine.amending.book.steps, engine.amending.book.longest),
         )
         folders, name = self._folders, swarm.swarm
         engine.keep_evidence(

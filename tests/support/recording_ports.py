@@ -3,15 +3,22 @@
 from collections.abc import Collection
 from typing import Any
 
+from client.train.ports import StageHolder
+from protocol.amendments.book import Amendments
 from protocol.effects import Effect, Explain
 from protocol.ids import PeerId
+from protocol.manifest import Manifest
 from protocol.wire.messages import Message
+from tests.support.protocol_examples import SWARM, manifest
 
 
 class RecordingPorts:
     """Implements ``Ports`` for a part that signs nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, me: str = "me", run: Manifest | None = None) -> None:
+        self.me, self.swarm, self.manifest = PeerId(me), SWARM, run or manifest()
+        self.amendments = Amendments(self.manifest, SWARM)
+        self.held_stages = StageHolder(self.manifest.stage_count)
         self.time = 100.0
         self.sent: list[tuple[PeerId, Any]] = []
         self.payloads: list[bytes] = []
@@ -34,6 +41,9 @@ class RecordingPorts:
 
     def perform(self, effect: Effect) -> None:
         self.done.append(effect)
+
+    def ability_changed(self) -> None:
+        pass
 
     def messages(self) -> list[Message]:
         return [message for _, message in self.sent]

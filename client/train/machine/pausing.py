@@ -26,7 +26,6 @@ class Pauses:
 
     Args:
         folder: where the owner's pause is kept.
-        explain: tells the user.
         wall: Unix seconds.
     """
 
@@ -77,7 +76,6 @@ class Pauses:
 
         Args:
             cause: identifies the limit, for ``release``.
-            reason: why, in words.
             until: expected end, Unix seconds, shown to the owner.
             ends: says that the cause is over, which is released then; None: nobody asks.
         """

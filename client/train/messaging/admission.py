@@ -19,11 +19,7 @@ class Vouching:
     The manifest is no secret: the holder of an invite may read it before deciding.
 
     Args:
-        register: the members of the swarm.
         ticket: of our own invite, until it is redeemed.
-        ports: the node.
-        keep: saves the register.
-        greet: sends our Hello again.
         cut: ends the link of an expelled member, with the reason.
         out: called with the reason when the swarm refuses or expels us.
     """

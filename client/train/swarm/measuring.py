@@ -108,14 +108,7 @@ class Measuring:
         self.service.heard(self._own, seats, now)
 
     def received(self, peer: PeerId, message: Message, size_bytes: int, now: float) -> None:
-        """Note a message of an admitted peer, before other parts process it.
-
-        Args:
-            peer: its sender.
-            message: the message.
-            size_bytes: of its payload.
-            now: monotonic seconds.
-        """
+        """Note a message of an admitted peer, before other parts process it."""
         match message:
             case Heartbeat(_, seats):
                 self.service.heard(peer, [s for s in seats if s.stage < self._stages], now)
@@ -152,27 +145,10 @@ class Measuring:
         """Return what is believed of a member's capacity."""
         return self._beliefs.of(subject_of(member))
 
-    def lines(self) -> dict[PeerId, tuple[float, float]]:
-        """Return what the uplink and downlink (bytes/s) of every member that we are linked with
-        are, by its advert, its owner's limits included."""
-        lines = {}
-        for member in self._membership.roster.linked():
-            advert = member.advert
-            up = (advert.upload_bytes_per_s, advert.upload_limit_bytes_per_s)
-            down = (advert.download_bytes_per_s, advert.download_limit_bytes_per_s)
-            lines[member.peer] = (_limited(*up), _limited(*down))
-        return lines
-
     def tick(self, seats: list[SeatStatus], now: float, wall: float) -> list[MembershipEffect]:
         """Sample our seats, publish measurements and revise beliefs, as far as each is due.
 
-        A changed belief returns ``ViewChanged``.
-
-        Args:
-            seats: our own seats.
-            now: monotonic seconds.
-            wall: Unix seconds.
-        """
+        A changed belief returns ``ViewChanged``."""
         if now - self._sampled >= SAMPLE_S:
             self.seated(seats, now)
         effects: list[MembershipEffect] = []
@@ -228,10 +204,6 @@ def subject_of(member: Member) -> Subject:
     )
     serving = frozenset(Stage(s.stage) for s in member.seats if s.state == "serving")
     return Subject(member.peer, claim, serving)
-
-
-def _limited(rate: float, limit: float) -> float:
-    return min(rate, limit) if limit > 0 else rate
 
 
 def _said(rate: float, seconds: float) -> tuple[int, int]:

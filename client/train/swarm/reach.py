@@ -37,8 +37,6 @@ class Reach:
     """See the module's docstring.
 
     Args:
-        engine: sends and explains.
-        network: our links.
         nursery: ends with the node.
     """
 

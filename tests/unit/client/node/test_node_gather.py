@@ -65,7 +65,8 @@ class Swarm:
         self._records = list[Any]()
         self.membership = SimpleNamespace(records=self._records)
         self.manifest, self.penalties = MANIFEST, list[Effect]()
-        self.downloads = Downloads(cast(Any, self), MANIFEST, SwarmId(SWARM))
+        self.swarm = SwarmId(SWARM)
+        self.downloads = Downloads(cast(Any, self))
         self._send, self._queue = trio.open_memory_channel[Any](1000)
 
     def now(self) -> float:

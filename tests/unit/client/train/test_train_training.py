@@ -15,7 +15,8 @@ from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
 from client.train.recovery.history import History
 from client.train.stage.held_stage import Diverged
-from client.train.training import MEASURING_WORKERS, Site, Training
+from client.train.stage.stage_context import Site
+from client.train.training import MEASURING_WORKERS, Training
 from protocol.audit.charges import CHARGE, KIND, Charge, verdict_of
 from protocol.wire.envelope import Signer
 from protocol.wire.parts import VotedOut
@@ -27,7 +28,7 @@ class ScriptedTraining(Training):
     """Volunteers whose places a test assigns instead of the matching."""
 
     async def _enter(self) -> None:
-        self.capacity = Capacity("cpu", 1, {"fp32": 1e9}, 2**33)
+        self.held_stages.capacity = Capacity("cpu", 1, {"fp32": 1e9}, 2**33)
         await trio.sleep_forever()
 
 

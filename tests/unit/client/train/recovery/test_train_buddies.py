@@ -22,13 +22,14 @@ from client.train.transfer.inventory import checked, offer_stored, stored_states
 from model_zoo.specs.slices import slices
 from model_zoo.specs.state import size, stage_layout
 from protocol.effects import Effect, Explain, Penalise
-from protocol.ids import PeerId, SwarmId
+from protocol.ids import PeerId
 from protocol.manifest import Policy
 from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import ChunkRequest, Message
 from tests.support.hashes import checkpoint_of
 from tests.support.protocol_examples import manifest
+from tests.support.recording_ports import RecordingPorts
 from tests.support.virtual_time import at_once
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
@@ -71,29 +72,21 @@ class History:
         self.publish()
 
 
-class Member:
+class Member(RecordingPorts):
     """A volunteer without seats, worker and network: shelf, folder, buddies."""
 
     def __init__(self, world: World, me: PeerId, folder: Path) -> None:
-        self._world, self.me = world, me
+        super().__init__(me, MANIFEST)
+        self._world = world
         folder.mkdir()
         self.folder = CheckpointFolder(folder)
         self.shelf, self.history = Shelf(self), History(self.say)
-        self.downloads = Downloads(self, MANIFEST, SwarmId(SWARM))
+        self.downloads = Downloads(self)
         self.said: list[Explain] = []
         self.blamed: list[PeerId] = []
         self.spoil: Callable[[bytes], bytes] = lambda payload: payload
         self.buddies = Buddies(
-            self,
-            me,
-            self.folder,
-            self.shelf,
-            self.downloads,
-            cast(Any, self.history),
-            view=lambda: world.view,
-            held=lambda: world.held(me),
-            places=dict,
-            steps=lambda: MANIFEST.steps,
+            self, self.folder, self.shelf, self.downloads, cast(Any, self.history), dict
         )
 
     def now(self) -> float:
@@ -119,7 +112,7 @@ class Member:
         """Have checkpoints on disk and on the shelf."""
         for stage, version in copies:
             self.folder.path(stage, version).write_bytes(checkpoint(stage, version, **how))
-        await offer_stored(self.folder, SWARM, STAGES, self.shelf, self)
+        await offer_stored(self.folder, self.shelf, self)
         self.say()
 
     def say(self, *more: Copy) -> None:
@@ -145,15 +138,18 @@ class World:
         self._nursery = nursery
         self.members: dict[PeerId, Member] = {}
         self.members |= {peer: Member(self, peer, folder / peer) for peer in (A, B, C)}
-        self.view = SwarmView(((),) * STAGES)
 
     def serve(self, version: int, *stages: str) -> None:
         """The replicas of each stage, a letter per replica."""
         held = [[Replica(PeerId(name), version, True) for name in names] for names in stages]
-        self.view = SwarmView.of([*held, *[[]] * (STAGES - len(held))])
+        self.see(SwarmView.of([*held, *[[]] * (STAGES - len(held))]))
 
-    def held(self, peer: PeerId) -> set[int]:
-        return {s for s in range(STAGES) if any(r.peer == peer for r in self.view.stages[s])}
+    def see(self, view: SwarmView) -> None:
+        """The members see that, and hold what is theirs."""
+        for peer, member in self.members.items():
+            member.held_stages.view = view
+            held = [s for s, there in enumerate(view.stages) if any(r.peer == peer for r in there)]
+            member.held_stages.held = dict.fromkeys(held)
 
     def post(self, sender: PeerId, to: PeerId, message: Message, payload: bytes) -> None:
         self._nursery.start_soon(self._deliver, sender, to, message, payload)
@@ -369,7 +365,7 @@ async def test_versions_past_what_a_stage_has_or_can_have_push_nothing_out(
         await liar.store((0, version))
         if serves:
             ours = Replica(B, 2 * EVERY + 1, True)
-            world.view = SwarmView.of([[Replica(A, version, True)], [ours], []])
+            world.see(SwarmView.of([[Replica(A, version, True)], [ours], []]))
         await trio.sleep(60)
     assert kept(keeper) == [EVERY, 2 * EVERY]
 

@@ -9,11 +9,9 @@ import trio
 
 from client.compute.process import RequestFailed
 from client.compute.requests import Failed, Save, Saved
-from client.config import Settings
 from client.store.checkpoints import CheckpointFolder
 from client.train.stage.saver import StateSaver
-from client.train.transfer.blobs import Shelf
-from protocol.transfer.blob import Blob
+from client.train.transfer.blobs import Downloads, Shelf
 from protocol.wire.messages import ChunkRequest
 from tests.support.protocol_examples import peer
 from tests.support.recording_ports import RecordingPorts
@@ -49,12 +47,11 @@ class Writer:
 def saver_of(
     worker: Writer, folder: Path, ports: RecordingPorts, shelf: Shelf, nursery: trio.Nursery
 ) -> StateSaver:
-    terms = Mock(ports=ports, shelf=shelf, settings=Settings())
-    terms.downloads.state = lambda stage, version, root: Blob(root, 7, stage, version)
-    terms.folders.checkpoints = CheckpointFolder(folder / "checkpoints")
-    terms.folders.snapshots = folder
-    terms.history.protected.return_value = ()
-    return StateSaver(cast(Any, worker), 0, terms, nursery)
+    context = Mock(engine=ports, snapshots=folder)
+    ports.shelf, ports.downloads = shelf, Downloads(cast(Any, ports))  # type: ignore[attr-defined]
+    context.checkpoints = CheckpointFolder(folder / "checkpoints")
+    context.history.protected.return_value = ()
+    return StateSaver(cast(Any, worker), 0, context, nursery)
 
 
 @pytest.mark.parametrize("version", [4, 5])

@@ -59,19 +59,17 @@ KEY = PayloadKey(STEP, "input", 12)
 
 
 EVENTS = (
-    (Verdict(OTHER, "it lies", None), "owner.seat_tells"),
-    (HeldOutLoss(4, 2.0), "owner.seat_tells"),
+    (Verdict(OTHER, "it lies", None), "engine.seat_tells"),
+    (HeldOutLoss(4, 2.0), "engine.seat_tells"),
 )
 
 
 def seat_context(terms_of_run: Manifest, ports: Any) -> Any:
-    """A ``StageContext`` whose owner is ``ports``; the rest writes down what it is asked for."""
-    context = Mock(owner=ports, scheduler=TaskScheduler(), time_spent=TimeSpent())
+    """A ``StageContext`` whose engine is ``ports``; the rest writes down what it is asked for."""
+    context = Mock(engine=ports, scheduler=TaskScheduler(), time_spent=TimeSpent())
     context.view = SwarmView(((),) * terms_of_run.stage_count)
-    terms = context.terms
-    terms.me, terms.manifest, terms.settings, terms.ports = ME, terms_of_run, Settings(), ports
-    terms.history.is_kept.return_value = False
-    terms.amendments.return_value.steps = terms_of_run.steps
+    context.settings, context.history.is_kept.return_value = Settings(), False
+    ports.manifest, ports.amendments.steps = terms_of_run, terms_of_run.steps
     return context
 
 
@@ -140,9 +138,8 @@ def test_what_is_sent_elsewhere_is_counted_until_its_gradient_comes() -> None:
 )
 def test_versions_are_written_when_they_are_due(version: int, due: bool) -> None:
     driven = Driven()
-    terms = driven.around.terms
-    terms.amendments.return_value.steps = 1000
-    every = terms.manifest.policy.checkpoint_every
+    driven.ports.amendments.steps = 1000
+    every = driven.ports.manifest.policy.checkpoint_every
     version = every if version == 100 else version + (version == 101) * every
     done = Committed(1, version, "", None, 0.0, 4, 1)
     driven.of._perform([done])
@@ -186,7 +183,7 @@ def test_a_version_is_at_stake_that_nobody_else_has(
 ) -> None:
     driven = Driven(stages=2)
     driven.saver.saved_version = saved
-    driven.around.terms.history.is_kept.return_value = kept
+    driven.around.history.is_kept.return_value = kept
     stage = [Replica(ME, STEP, True), *others]
     driven.of.update_view(SwarmView.of([[], stage]))
     assert driven.of.at_stake() == (STEP if lost else None)
@@ -392,7 +389,7 @@ class TestTheWorker:
 
     async def test_what_its_time_is_spent_on_is_noted(self) -> None:
         driven = Driven(stage=0)
-        driven.of.tick()
+        driven.of.tell(driven.of.seat.tick)
         driven.ports.now.return_value += 1.0
         assert driven.of._start(LOSS)
         driven.ports.now.return_value += 2.0
@@ -474,7 +471,7 @@ def test_tensors_in_transit_go_to_the_disk_of_the_home(
     """As ``join`` says; the system's temporary folder is often in memory."""
     driven = Driven()
     monkeypatch.setattr(seat_driver, "BOUNDARY_MEMORY_BYTES", 2**20)
-    driven.around.terms.folders.snapshots = working = tmp_path / "working"
+    driven.around.snapshots = working = tmp_path / "working"
     of = SeatDriver(driven.around, driven.owner, driven.of.seat, driven.worker, driven.nursery)
     for key in (KEY, replace(KEY, step=KEY.step + 1)):
         of._payloads.put(key, bytes(2**20))

@@ -10,7 +10,8 @@ from client.config import Settings
 from client.store.checkpoints import CheckpointFolder
 from client.train.machine.pausing import Pauses
 from client.train.recovery.history import History
-from client.train.training import Site, Training
+from client.train.stage.stage_context import Site
+from client.train.training import Training
 from tests.support.train_swarm import TestSwarm, Volunteer
 
 

@@ -11,26 +11,43 @@ from client.lab.simulate.electing import sight
 from client.store.marks import Kept, MarksFile
 from client.train.swarm.notary import LEFT_OUT, Notary
 from protocol.decree.decree import PROMISE, READY, VOTE, agreed, digest_of, encode_ballot
+from protocol.effects import Effect, Explain
 from protocol.evidence.heard import Heard
 from protocol.ids import PeerId
 from protocol.membership.detector import DEAD_AFTER_S
+from protocol.wire.fields import Envelope
 from protocol.wire.messages import Commit, Message, Plan, Propose, Ready, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.protocol_examples import SWARM, peer, signer
+from tests.support.recording_ports import RecordingPorts
 from tests.support.train_swarm import TestSwarm
 
 PLAN = Plan(1, 7, 2, [PlanMember(peer(1), b"\xff")], [0, 8], [], electors=[peer(1)], era=5)
 OTHER = replace(PLAN, electors=[peer(2)])
 
 
+class Told(RecordingPorts):
+    """Signs, and keeps what the owner is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words: list[str] = []
+
+    def sign(self, kind: str, body: bytes) -> Envelope:
+        return signer(1).sign(kind, body, SWARM)
+
+    def perform(self, effect: Effect) -> None:
+        self.words += [effect.words] if isinstance(effect, Explain) else []
+
+
 def notary(path: Path | None = None) -> tuple[Notary, list[str]]:
-    told: list[str] = []
+    ports = Told()
     sees = sight(first=lambda era, step: (peer(1),) if era in (5, 6) and step == 7 else ())
-    made = Notary(signer(1), SWARM, sees, lambda explain: told.append(explain.words))
+    made = Notary(ports, sees)
     if path is not None:
         made.keep_in(path)
-    return made, told
+    return made, ports.words
 
 
 def test_what_is_signed_holds_for_others(tmp_path: Path) -> None:
@@ -211,7 +228,7 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(swarm: TestSwar
     liar, *honest = replicas
     me, other = liar.peer, honest[1].peer
     truth = liar.engine.notary.signed
-    lies = Notary(liar.engine.signer, swarm.file.swarm, sight(), lambda _: None)
+    lies = Notary(liar.engine, sight())
     send = liar.engine.send
 
     def two_faced(to: PeerId, message: Message, payload: bytes = b"") -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from client.train.ports import Ports
 from client.train.reporting.event_sink import EventSink
 from client.train.swarm.loss_reports import VOUCH_S, LossReports
 from protocol.effects import Publish
@@ -66,7 +67,8 @@ class World:
 
     def report(self, steps: int = 100) -> LossReports:
         sink = cast(EventSink, self.sink)
-        return LossReports(self, ME, cast(Membership, self), self.manifest, sink, lambda: steps)  # type: ignore[arg-type]
+        self.me, self.amendments = ME, SimpleNamespace(steps=steps)
+        return LossReports(cast(Ports, self), cast(Membership, self), sink)
 
 
 def committed(version: int, loss: float | None = 2.0) -> Committed:
