@@ -466,14 +466,7 @@ class Node(ControlApi):
             engine.shelf,
             engine.downloads,
         )
-        folders, name = self._folders, swarm.swarm
-        engine.keep_evidence(
-            folders.proofs(name),
-            folders.numbers(name),
-            folders.marks(name),
-            folders.waypoints(name),
-        )
-        engine.contributions.keep_in(folders.contributions(name))
+        engine.keep_evidence(self._folders)
         engine.notary.resume(history.lineage.era)
         site = Site(
             self._options.settings,

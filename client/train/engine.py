@@ -23,6 +23,7 @@ from client.clock import SET_CLOCK
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, NetEvent, PeerDown, PeerUp
 from client.store.numbers import Numbers
+from client.store.paths import Folders
 from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
@@ -244,16 +245,14 @@ class Engine:
         self.amending.keep_in(path)
         self._amended()
 
-    def keep_evidence(
-        self, proofs: Path, numbers: Path, marks: Path, chain: Path | None = None
-    ) -> None:
-        """Keep in files who is expelled, what we have signed, and the chain of waypoints; call it
-        once there is a history, and before anything else."""
-        self.numbers = Numbers(numbers)
-        self.notary.keep_in(marks)
-        if chain is not None:
-            self.waypoints.keep_in(chain)
-        self._members(self.expulsions.keep_in(proofs))
+    def keep_evidence(self, home: Folders) -> None:
+        """Keep in files who is expelled, what we have signed, the chain of waypoints, and who has
+        contributed; call it once there is a history, and before anything else."""
+        self.numbers = Numbers(home.numbers(self.swarm))
+        self.notary.keep_in(home.marks(self.swarm))
+        self.waypoints.keep_in(home.waypoints(self.swarm))
+        self.contributions.keep_in(home.contributions(self.swarm))
+        self._members(self.expulsions.keep_in(home.proofs(self.swarm)))
 
     def describe(self, advert: Advert) -> None:
         """Enter the swarm with this advert; matching begins."""
@@ -404,7 +403,7 @@ class Engine:
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self._members(down)
-            self.waypoints.link_down(peer)
+            self.waypoints.machine.link_down(peer)
 
     # --- messages to the node itself ---------------------------------------------------------
 

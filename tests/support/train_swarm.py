@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from unittest.mock import AsyncMock
 
 import torch
@@ -32,11 +32,13 @@ from client.store.paths import Entry as HomeEntry
 from client.store.texts import TextStore
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
+from client.train.machine.pausing import Pauses
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_context import Site
+from client.train.training import Training
 from client.train.workers.pool import NewWorker
 from model_zoo.data import BUILT_IN
 from model_zoo.datasets.build import build
@@ -226,7 +228,8 @@ class TestSwarm:
         if starts:
             shutil.copytree(self.starts.folder, disk.parent / HomeEntry.TEXTS)
         folder = CheckpointFolder(disk)
-        history = engine.history = self._history(engine, folder)
+        contacts, shelf = engine.membership.contacts, engine.shelf
+        history = engine.history = History(engine, contacts, folder, shelf, engine.downloads)
         own = Settings(
             threads=1,
             device=device,
@@ -249,15 +252,6 @@ class TestSwarm:
         if stage is not None:
             volunteer.assign(stage)
         return volunteer
-
-    def _history(self, engine: Engine, folder: CheckpointFolder) -> History:
-        return History(
-            engine,
-            engine.membership.contacts,
-            folder,
-            engine.shelf,
-            engine.downloads,
-        )
 
     async def staffed(self, *stages: int, steps: int = 0) -> list[Volunteer]:
         """Train with a volunteer for each of these, who all serve when it begins; return them once
@@ -405,6 +399,27 @@ def _local(workers: list[LocalWorker]) -> NewWorker:
         return cast(Worker, workers[-1])
 
     return new
+
+
+Kind = TypeVar("Kind", bound=Training)
+
+
+def training_of(
+    kind: type[Kind],
+    volunteer: Volunteer,
+    home: Path,
+    pauses: Pauses | None = None,
+    *,
+    data: Path | None = None,
+    device: str = "cpu",
+    workers: list[LocalWorker] | None = None,
+) -> Kind:
+    """What trains for a volunteer, as a node makes it; its workers are those of a test."""
+    engine, own = volunteer.engine, Settings(threads=1, device=device)
+    site = Site(own, data, home, CheckpointFolder(volunteer.disk))
+    pauses = pauses or Pauses(home, lambda said: None)
+    history = volunteer.held_stages.history
+    return kind(engine, history, site, pauses, _local([] if workers is None else workers))
 
 
 def _note_losses(losses: dict[int, float]) -> Callable[[Event], None]:

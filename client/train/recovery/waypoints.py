@@ -59,10 +59,6 @@ class WaypointDriver:
         """Show a new link our chain."""
         self._perform(self.machine.link_up(peer))
 
-    def link_down(self, peer: PeerId) -> None:
-        """A link has ended."""
-        self.machine.link_down(peer)
-
     def link(self, peer: PeerId, message: ChainLink) -> None:
         """Take a link of a peer's chain.
 

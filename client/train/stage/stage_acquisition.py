@@ -20,7 +20,7 @@ from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import IDLE_S, DiskFailed, DownloadFailed, filed, unlink
-from client.train.transfer.leaf_supply import ASK_AGAIN_S, LeafSupply
+from client.train.transfer.leaf_supply import ASK_AGAIN_S
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.opening import Fit
 from protocol.effects import Explain
@@ -351,30 +351,23 @@ class StageAcquisition:
 
     async def _prepare_data(self) -> str:
         """Be able to read the data: all of them are here, or members give their leaves, from now
-        on: opening the stage takes a while."""
+        on: opening the stage takes a while. The tokenizer that they bring is copied, for others
+        will ask us for it."""
         self._waits(Phase.DATA)
         context, leaves = self._context, self._context.leaves
         await leaves.open()
         if not leaves.whole:
-            if leaves.empty or not leaves.has_tokenizer():
+            brought, here = self._engine.manifest.data.tokenizer, leaves.has_tokenizer()
+            if leaves.empty or not here:
                 donors = await self._data_donors()
-                if not leaves.has_tokenizer():
-                    await self._copy_tokenizer(leaves, donors)
+                if brought is not None and not here:
+                    blob = Blob(bytes.fromhex(brought.digest), brought.size_bytes)
+                    await self._fetch("tokenizer", blob, donors, leaves.tokenizer)
             leaves.at(
                 max(self._context.view.committed(self.stage), context.history.lineage.version)
             )
         await offer_data(context)
         return str(leaves.folder)
-
-    async def _copy_tokenizer(self, leaves: LeafSupply, donors: list[PeerId]) -> None:
-        """Copy the tokenizer that the tokens bring: others will ask us for it.
-
-        Raises:
-            DownloadFailed: no donor gave it.
-        """
-        if (brought := self._engine.manifest.data.tokenizer) is not None:
-            blob = Blob(bytes.fromhex(brought.digest), brought.size_bytes)
-            await self._fetch("tokenizer", blob, donors, leaves.tokenizer)
 
     async def _data_donors(self) -> list[PeerId]:
         """Return members that offer the data.

@@ -1,6 +1,7 @@
 """The engine between the membership, the matching and the seats."""
 
 import itertools
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -96,8 +97,8 @@ def watched(engine: Engine, *methods: str) -> Mock:
     what they do all the same."""
     told = Mock()
     for method in methods:
-        part, name = method.split(".")
-        of = getattr(engine, part)
+        part, name = method.rsplit(".", 1)
+        of = attrgetter(part)(engine)
         spy = Mock(wraps=getattr(of, name))
         told.attach_mock(spy, method.replace(".", "_").lstrip("_"))
         setattr(of, name, spy)
@@ -124,7 +125,7 @@ async def engine(swarm: TestSwarm) -> Engine:
 LETTER = Letter(Withdraw(0, Mandate(1, 1), 1, "no answer"))
 COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "held_stages.linked"]
 COMES += ["membership.link_up"]
-GOES = ["waypoints.link_down", "downloads.lost"]
+GOES = ["waypoints.machine.link_down", "downloads.lost"]
 GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
 
 
@@ -151,7 +152,7 @@ async def test_the_end_of_a_strangers_link_is_no_members(engine: Engine) -> None
     engine._peer_down(PeerId("stranger"), "gone", by_peer=False)
     gone = calls(told)
     assert "reach_gone" in gone
-    for method in ("membership_link_down", "waypoints_link_down"):
+    for method in ("membership_link_down", "waypoints_machine_link_down"):
         assert method not in gone
 
 

@@ -21,7 +21,6 @@ from client.train.transfer.blobs import Download, Downloads, Shelf, filed_state
 from client.train.transfer.inventory import checked, offer_stored, stored_states
 from model_zoo.specs.slices import slices
 from model_zoo.specs.state import size, stage_layout
-from protocol.effects import Effect, Explain, Penalise
 from protocol.ids import PeerId
 from protocol.manifest import Policy
 from protocol.recovery.stored import Copy, Lineage, Stored
@@ -82,24 +81,14 @@ class Member(RecordingPorts):
         self.folder = CheckpointFolder(folder)
         self.shelf, self.history = Shelf(self), History(self.say)
         self.downloads = Downloads(self)
-        self.said: list[Explain] = []
-        self.blamed: list[PeerId] = []
+        self.time = None
         self.spoil: Callable[[bytes], bytes] = lambda payload: payload
         self.buddies = Buddies(
             self, self.folder, self.shelf, self.downloads, cast(Any, self.history), dict
         )
 
-    def now(self) -> float:
-        return trio.current_time()
-
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         self._world.post(self.me, peer, message, self.spoil(payload))
-
-    def perform(self, effect: Effect) -> None:
-        if isinstance(effect, Explain):
-            self.said.append(effect)
-        elif isinstance(effect, Penalise):
-            self.blamed.append(effect.peer)
 
     async def take(self, sender: PeerId, message: Message, payload: bytes) -> None:
         match message:
@@ -191,8 +180,8 @@ async def test_the_buddy_keeps_every_checkpoint_and_bounds_its_disk(
     assert kept.read_bytes() == made.read_bytes()
     assert checked(verify(keeper.folder.path(stage, 4 * EVERY)), SWARM, STAGES).version == 4 * EVERY
     assert keeper.history.told == [(stage, EVERY * n) for n in range(1, 5)]
-    assert not holder.blamed
-    assert not keeper.blamed
+    assert not holder.blamed()
+    assert not keeper.blamed()
     assert {path.name for path in keeper.folder.folder.iterdir()} == {
         c.path.name for c in keeper.folder.entries()
     }
@@ -223,8 +212,8 @@ async def test_what_is_not_the_state_that_was_named_is_not_kept(
     lie = replace(other, blob=replace(other.blob, root=named.hash))
     liar.shelf.put(lie, path, temporary=False)
     nursery.start_soon(keeper.buddies.run)
-    await world.until(lambda: any("no copy of stage 0" in said.words for said in keeper.said))
-    assert keeper.blamed == [A]
+    await world.until(lambda: any("no copy of stage 0" in said.words for said in keeper.told()))
+    assert keeper.blamed() == [A]
     assert not list(keeper.folder.folder.iterdir())
     assert not keeper.serves(0, EVERY)
 
@@ -251,7 +240,7 @@ async def test_a_full_disk_is_said_once_and_later_copies_come(
         patch.setattr(Download, "_write", full)
         nursery.start_soon(keeper.buddies.run)
         await trio.sleep(10 * buddies.RETRY_S)
-    warnings = [said.words for said in keeper.said if said.level == "warning"]
+    warnings = keeper.warnings()
     assert len(warnings) == 1
     assert "No space left" in warnings[0]
     await world.until(lambda: keeper.has(0, EVERY))
@@ -271,7 +260,7 @@ async def test_a_folder_that_the_disk_does_not_give_is_said_and_ends_nothing(
         patch.setattr(keeper.folder, "entries", broken)
         nursery.start_soon(keeper.buddies.run)
         await trio.sleep(10 * buddies.LOOK_S)
-    warnings = [said.words for said in keeper.said if said.level == "warning"]
+    warnings = keeper.warnings()
     assert len(warnings) == 1
     assert "Input/output error" in warnings[0]
     await world.until(lambda: keeper.has(0, EVERY))
@@ -309,7 +298,7 @@ async def test_a_copy_of_an_ended_lineage_is_not_kept(world: World, nursery: tri
     await trio.sleep(5)  # it asks, and it is not given yet
     keeper.history.lineage = Lineage(1 << 32)
     await holder.store((0, EVERY))
-    await world.until(lambda: any("rolled back" in said.words for said in keeper.said))
+    await world.until(lambda: any("rolled back" in said.words for said in keeper.told()))
     assert not keeper.has(0, EVERY)
     assert keeper.history.told == []
 
@@ -332,7 +321,7 @@ async def test_what_lies_on_disk_is_offered_when_we_start(world: World) -> None:
         "stage-2-v5.safetensors.damaged",
     ]
     assert [(s.stage, s.version) for s in stored_states(member.folder, SWARM, STAGES)] == [(0, 5)]
-    assert any("damaged" in said.words for said in member.said)
+    assert any("damaged" in said.words for said in member.told())
 
 
 # --- liars ---------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from client.net.errors import DialError
+from client.store.paths import home_folders
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
 from client.train.swarm.expulsions import Expulsions
@@ -50,8 +51,9 @@ def two_faced(swarm: TestSwarm, liar: Volunteer, where: str | None = None) -> Pr
 async def test_the_author_of_two_adverts_is_out_everywhere(swarm: TestSwarm) -> None:
     honest = [await swarm.add() for _ in range(3)]
     liar = await swarm.add()
-    me, file = liar.peer, swarm.folder / "proofs"
-    honest[0].engine.keep_evidence(file, swarm.folder / "numbers", swarm.folder / "marks")
+    me, home = liar.peer, home_folders(swarm.folder)
+    file = home.proofs(swarm.file.swarm)
+    honest[0].engine.keep_evidence(home)
     await swarm.until(
         lambda: all(h.engine.membership.roster.member(me) is not None for h in honest)
     )
@@ -91,7 +93,7 @@ async def test_our_own_adverts_rise_although_the_clock_is_set_back(tmp_path: Pat
     async with open_swarm(tmp_path) as swarm:
         for ahead_ms in (3_600_000, 0):
             one = await swarm.add()
-            one.engine.keep_evidence(tmp_path / "proofs", tmp_path / "numbers", tmp_path / "marks")
+            one.engine.keep_evidence(home_folders(tmp_path))
             before = int(1000 * one.engine.wall()) + ahead_ms
             me = one.peer
             one.engine.perform(Publish(KIND, me, before, encode_advert(ADVERT)))

@@ -1,6 +1,7 @@
 """A volunteer signs what decides a round, and never against itself, over its processes, too."""
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,9 @@ from client.lab.simulate.electing import sight
 from client.store.marks import Kept, MarksFile
 from client.train.swarm.notary import LEFT_OUT, Notary
 from protocol.decree.decree import PROMISE, READY, VOTE, agreed, digest_of, encode_ballot
-from protocol.effects import Effect, Explain
 from protocol.evidence.heard import Heard
 from protocol.ids import PeerId
 from protocol.membership.detector import DEAD_AFTER_S
-from protocol.wire.fields import Envelope
 from protocol.wire.messages import Commit, Message, Plan, Propose, Ready, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
@@ -27,27 +26,14 @@ PLAN = Plan(1, 7, 2, [PlanMember(peer(1), b"\xff")], [0, 8], [], electors=[peer(
 OTHER = replace(PLAN, electors=[peer(2)])
 
 
-class Told(RecordingPorts):
-    """Signs, and keeps what the owner is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words: list[str] = []
-
-    def sign(self, kind: str, body: bytes) -> Envelope:
-        return signer(1).sign(kind, body, SWARM)
-
-    def perform(self, effect: Effect) -> None:
-        self.words += [effect.words] if isinstance(effect, Explain) else []
-
-
-def notary(path: Path | None = None) -> tuple[Notary, list[str]]:
-    ports = Told()
+def notary(path: Path | None = None) -> tuple[Notary, Callable[[], list[str]]]:
+    """One that keeps its marks in a file, and the warnings that its owner is told."""
+    ports = RecordingPorts()
     sees = sight(first=lambda era, step: (peer(1),) if era in (5, 6) and step == 7 else ())
     made = Notary(ports, sees)
     if path is not None:
         made.keep_in(path)
-    return made, ports.words
+    return made, ports.warnings
 
 
 def test_what_is_signed_holds_for_others(tmp_path: Path) -> None:
@@ -63,7 +49,7 @@ def test_a_second_body_is_not_sent_and_the_owner_is_told(tmp_path: Path) -> None
     assert first is not None
     assert again == first
     assert made.signed(OTHER) is None
-    assert "step 7, attempt 2" in told[-1]
+    assert "step 7, attempt 2" in told()[-1]
 
 
 def test_the_next_process_does_not_contradict_the_one_before(tmp_path: Path) -> None:
@@ -73,7 +59,7 @@ def test_the_next_process_does_not_contradict_the_one_before(tmp_path: Path) -> 
     assert second.promised(1, 5, 7) == (7, 2)
     assert second.signed(OTHER) is None
     assert second.signed(PLAN) is not None
-    assert len(told) == 1
+    assert len(told()) == 1
 
 
 @pytest.mark.parametrize("boots", [("one boot", "the next boot"), ("", "")])
@@ -97,13 +83,13 @@ def test_damaged_marks_and_a_full_disk_are_told_and_survived(tmp_path: Path) -> 
     path = tmp_path / "marks"
     path.write_bytes(b"rubbish that is long enough to be read")
     made, told = notary(path)
-    assert "going on without" in told[0]
+    assert "going on without" in told()[0]
     assert made.promised(1, 5, 8) == (8, LEFT_OUT)
     assert made.signed(PLAN) is not None
     blocked, told = notary(path := tmp_path / "folder" / "marks")
     path.mkdir(parents=True)
     assert blocked.signed(PLAN) is not None
-    assert "cannot be written down" in told[0]
+    assert "cannot be written down" in told()[0]
 
 
 def test_marks_that_could_not_be_written_are_known_to_be_old(
@@ -119,9 +105,9 @@ def test_marks_that_could_not_be_written_are_known_to_be_old(
     with monkeypatch.context() as patch:
         patch.setattr(MarksFile, "write", full)
         assert first.signed(replace(PLAN, attempt=3)) is not None
-    assert "cannot be written down" in told[0]
+    assert "cannot be written down" in told()[0]
     second, told = notary(tmp_path / "marks")
-    assert "going on without" in told[0]
+    assert "going on without" in told()[0]
     assert second.promised(1, 5, 8) == (8, LEFT_OUT)
 
 
@@ -137,7 +123,7 @@ def test_who_is_ready_for_one_result_is_for_no_other_of_its_attempt(tmp_path: Pa
     assert said
     assert ready(first) == said
     assert not ready(first, b"e")
-    assert "step 7, attempt 2" in told[-1]
+    assert "step 7, attempt 2" in told()[-1]
     second, _ = notary(tmp_path / "marks")  # after kill -9
     assert not ready(second, b"e")
     assert ready(second, b"e", attempt=3)
@@ -254,4 +240,4 @@ def test_a_refusal_needs_no_signature(tmp_path: Path) -> None:
     made, told = notary()
     refusal = Ready(1, 7, 2, bytes(32), 0.0)
     assert made.signed(refusal) is refusal
-    assert not told
+    assert not told()

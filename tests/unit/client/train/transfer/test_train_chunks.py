@@ -8,29 +8,28 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from client.net.libp2p_network import Libp2pNetwork
-from client.train.ports import Ports
 from client.train.transfer.chunks import MAX_ASKED, PLACES, ChunkServer
-from protocol.effects import Effect, Penalise
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES
 from protocol.wire.messages import ChunkRequest
 from tests.support.protocol_examples import peer
+from tests.support.recording_ports import RecordingPorts
 
 
-class Lines:
+class Lines(RecordingPorts):
     """A network whose peers take bytes at their own rate, and the ports before it."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
+        super().__init__()
         self._nursery = nursery
         self.rate_bytes_per_s: dict[PeerId, float] = {}
         self.unsent: Counter[PeerId] = Counter()
         self.served: list[tuple[PeerId, int]] = []
         self.cut: list[PeerId] = []
-        self.penalties: list[Penalise] = []
         self.most_in_memory = 0
         self.strangers = set[PeerId]()
         self.server = ChunkServer(
-            cast(Ports, self),
+            self,
             cast(Libp2pNetwork, self),
             nursery,
             self.answer,
@@ -49,10 +48,6 @@ class Lines:
             await trio.sleep(1.0)
             rate = self.rate_bytes_per_s.get(asker, 10e6)
             self.unsent[asker] = max(0, int(self.unsent[asker] - rate))
-
-    def perform(self, effect: Effect) -> None:
-        assert isinstance(effect, Penalise)
-        self.penalties.append(effect)
 
     def unsent_bytes(self, asker: PeerId, lane: str) -> int:
         return self.unsent[asker]
@@ -79,7 +74,7 @@ async def test_five_hundred_requests_read_one_chunk_at_a_time(nursery: trio.Nurs
         lines.server.ask(peer(1), request(index))
     await trio.sleep(100)
     assert lines.most_in_memory == CHUNK_BYTES
-    assert len(lines.penalties) == 500 - MAX_ASKED
+    assert len(lines.done) == 500 - MAX_ASKED
 
 
 async def test_each_is_served_in_order_and_once(nursery: trio.Nursery) -> None:

@@ -40,6 +40,7 @@ class SlowDonor(RecordingPorts):
 
     def __init__(self, source: Path, serves: int) -> None:
         super().__init__()
+        self.time = None
         self.download: Download | Downloads
         self.path = Path()
         self.asked_for: list[int] = []
@@ -47,9 +48,6 @@ class SlowDonor(RecordingPorts):
         self._data, self._serves = source.read_bytes(), serves
         self._send, self._asked = trio.open_memory_channel[int](64)
         self.queried, self.writes_s = trio.Event(), 0.0
-
-    def now(self) -> float:
-        return trio.current_time()
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         assert isinstance(message, ChunkRequest)

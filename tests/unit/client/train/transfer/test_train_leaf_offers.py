@@ -49,9 +49,6 @@ class Asked(RecordingPorts):
         found, self.changes = self.changes > 0, 0
         return found
 
-    def warnings(self) -> list[str]:
-        return [one.words for one in self.told() if one.level == "warning"]
-
 
 @pytest.fixture
 async def asked(tmp_path: Path) -> Asked:
