@@ -108,10 +108,6 @@ class Vouching:
         for peer in list(self._ports.linked()):
             if (entry := self.register.why_out(peer)) is not None:
                 self._cut(peer, self.register.describe(entry.whole))
-        self.look_at_ourselves()
-
-    def look_at_ourselves(self) -> None:
-        """Report if we were expelled."""
         if not (answer := self.register.standing(self.register.me)):
             self._out(answer.reason)
 

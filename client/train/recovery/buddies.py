@@ -76,13 +76,23 @@ class Buddies:
         return self._ports.held_stages.view
 
     async def _keep_newest(self, stage: int) -> None:
+        """Fetch the copy of a stage that is to be kept next, if there is one."""
+        donors: list[PeerId] = []
         try:
-            wanted = self._wanted(stage)
+            if (wanted := self._wanted(stage)) is None:
+                return
+            copy, donors = wanted
+            await self._fetch(copy, donors)
+        except DiskFailed as error:
+            self._complain(str(error))
+        except DownloadFailed as error:
+            self._ports.perform(Explain("transfer", f"no copy of stage {stage}: {error}", "debug"))
         except OSError as error:
             self._complain(f"{error.strerror or error}")
         else:
-            if wanted is not None:
-                await self._keep(*wanted)
+            self._end_complaint()
+            return
+        self._rests_until |= dict.fromkeys(donors, self._ports.now() + RETRY_S)
 
     def _wanted(self, stage: int) -> tuple[Copy, list[PeerId]] | None:
         """Return the copy of a stage that is to be kept next, and who names it; None: there is none
@@ -127,22 +137,6 @@ class Buddies:
         beside = [*view.serving(stage - 1), *view.serving(stage + 1)]
         ours = max((r.version for r in beside if r.peer == self._ports.me), default=0)
         return min(view.committed(stage), ours + 1, self._ports.amendments.steps)
-
-    async def _keep(self, copy: Copy, donors: Sequence[PeerId]) -> None:
-        """Fetch one copy and put it in its place."""
-        try:
-            await self._fetch(copy, donors)
-        except DiskFailed as error:
-            self._complain(str(error))
-        except DownloadFailed as error:
-            words = f"no copy of stage {copy.stage} at version {copy.version}: {error}"
-            self._ports.perform(Explain("transfer", words, "debug"))
-        except OSError as error:
-            self._complain(f"{error.strerror or error}")
-        else:
-            self._end_complaint()
-            return
-        self._rests_until |= dict.fromkeys(donors, self._ports.now() + RETRY_S)
 
     async def _fetch(self, copy: Copy, donors: Sequence[PeerId]) -> None:
         stage, version = copy.stage, copy.version

@@ -165,7 +165,8 @@ class StageAcquisition:
                 return way
             if isinstance(way, Wait):
                 self._waits(Phase.HISTORY, way.why)
-            await self._next_change()
+            with trio.move_on_after(LOOK_S):
+                await self._context.changed.wait()
 
     async def begin(self, lineage: Lineage) -> None:
         """Load the version from which a lineage begins, from our disk or from other holders.
@@ -410,10 +411,6 @@ class StageAcquisition:
         if believed is not None:
             with suppress(trio.WouldBlock):  # more leaders than needed have admitted us
                 self._admits.send_nowait((sender, believed))
-
-    async def _next_change(self) -> None:
-        with trio.move_on_after(LOOK_S):
-            await self._context.changed.wait()
 
 
 def sweep_copies(folder: Path, version: int) -> None:
