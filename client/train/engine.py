@@ -112,12 +112,8 @@ class Engine:
         self.network, self.signer, self.event_sink = network, signer, event_sink
         self.me = signer.peer
         self.manifest, self.swarm = manifest, swarm = file.manifest, file.swarm
-        self.membership = Membership(
-            signer.peer,
-            swarm,
-            manifest.stage_count,
-            self._may_speak,
-        )
+        stages = manifest.stage_count
+        self.membership = Membership(self.me, swarm, stages, self._may_speak)
         self.membership.is_new = self._is_new
         self.own_clock: Callable[[], float] = time.time
         self._clock = SwarmClock(self._clock_counts)
@@ -137,7 +133,7 @@ class Engine:
         self.handshake = Handshake(file, self, verdicts, sees=self.reach.sees)
         self.history: History | None = None
         """None: we only look on."""
-        self.held_stages: StageHolder = StageHolder(manifest.stage_count)
+        self.held_stages: StageHolder = StageHolder(stages)
         self.kept_links = KeptLinks()
         self.started = False
         """A seat of ours has served: the clock that we go by stays the same."""
@@ -509,7 +505,8 @@ class Engine:
                     if self.history is not None:
                         self.history.record(effect)
                 case RecordChanged() | RecordGone() if effect.kind == WAYPOINT:
-                    self._waypoint(effect)
+                    with self._against(PeerId(effect.key), WAYPOINT):
+                        self.waypoints.record(effect)
                 case RecordChanged(kind="measured") | RecordGone():
                     self.measuring.record(effect)
                 case RecordChanged():
@@ -541,10 +538,6 @@ class Engine:
             self._loss_reports.heard(record.kind)
         elif self.matching is not None and record.signer != self.me:
             self.matched(self.matching.receive_record(record.signer, record.body, self.now()))
-
-    def _waypoint(self, record: RecordChanged | RecordGone) -> None:
-        with self._against(PeerId(record.key), WAYPOINT):
-            self.waypoints.record(record)
 
     def _refresh(self, *, soon: bool = True) -> None:
         """Pass a changed view on, once per event and not once per effect; ``soon``: tick, too. What

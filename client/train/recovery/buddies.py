@@ -11,7 +11,7 @@ while, and no copy replaces the newest one that was due or that the run may be r
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import trio
 
@@ -19,10 +19,12 @@ from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.ports import Ports
 from client.train.recovery.copies import ANSWER_S
 from client.train.recovery.history import History
+from client.train.swarm.views import hosts
 from client.train.transfer.blobs import DiskFailed, DownloadFailed, Downloads, Shelf
 from client.train.transfer.state_size import data_bytes
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
+from protocol.membership.roster import Roster
 from protocol.recovery.stored import Copy
 from protocol.transfer.buddy import FOREIGN_KEPT, buddy, kept_by
 from protocol.view import SwarmView
@@ -41,7 +43,7 @@ class Buddies:
 
     Args:
         history: the others' records of what they have; it is told of every copy.
-        places: hosts of the peers, to choose a buddy on another one.
+        roster: whose addresses say who is on another host, as a buddy should be.
     """
 
     def __init__(
@@ -51,11 +53,11 @@ class Buddies:
         shelf: Shelf,
         downloads: Downloads,
         history: History,
-        places: Callable[[], Mapping[PeerId, str]],
+        roster: Roster,
     ) -> None:
         self._ports = ports
         self._folder, self._shelf, self._history = folder, shelf, history
-        self._downloads, self._places = downloads, places
+        self._downloads, self._roster = downloads, roster
         self._rests_until: dict[PeerId, float] = {}
         """By peer that did not give what it names."""
         self._complaint = ""
@@ -66,7 +68,7 @@ class Buddies:
     async def run(self) -> None:
         """Fetch the copies that we are to keep, until cancelled."""
         while True:
-            for stage in kept_by(self._view, self._ports.me, self._places()):
+            for stage in kept_by(self._view, self._ports.me, hosts(self._roster)):
                 if stage not in self._ports.held_stages.held:
                     await self._keep_newest(stage)
             await trio.sleep(LOOK_S)
@@ -198,7 +200,7 @@ class Buddies:
         return False
 
     def _keeper(self, stage: int) -> PeerId | None:
-        return buddy(self._view, stage, self._places())
+        return buddy(self._view, stage, hosts(self._roster))
 
     def _has(self, keeper: PeerId, stage: int, version: int) -> bool:
         """Whether a peer names the same state as we, by its record."""

@@ -24,7 +24,6 @@ from client.train.stage.held_stage import Diverged, HeldStageDriver
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import DataMissing, offer_data, offer_start
 from client.train.stage.stage_context import Site, StageContext
-from client.train.swarm.views import hosts
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.pool import NewWorker
 from protocol.effects import Explain
@@ -60,9 +59,8 @@ class HeldStages(StageContext):
         """What went with stages that were given up and nobody has."""
         self.closed = True
         """Nothing can be held now: it does not run."""
-        shelf, downloads = engine.shelf, engine.downloads
-        places = partial(hosts, engine.membership.roster)
-        self.buddies = Buddies(engine, self.checkpoints, shelf, downloads, history, places)
+        given = engine.shelf, engine.downloads, history, engine.membership.roster
+        self.buddies = Buddies(engine, self.checkpoints, *given)
         """Keeps copies of other stages' checkpoints."""
         self._opened, self._to_open = trio.open_memory_channel[HeldStageDriver](math.inf)
 

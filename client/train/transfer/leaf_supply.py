@@ -65,11 +65,7 @@ class LeafSupply:
     """
 
     def __init__(
-        self,
-        ports: Ports,
-        store: TextStore,
-        sources: Sequence[Path],
-        budget_bytes: int,
+        self, ports: Ports, store: TextStore, sources: Sequence[Path], budget_bytes: int
     ) -> None:
         manifest = ports.manifest
         self._ports, self._data = ports, manifest.data
@@ -267,23 +263,18 @@ class LeafSupply:
         """The first stage is at a step here: fetch what it and the next ones need."""
         if self._whole is not None:
             return
-        if self._began is None or step != self._began[0]:
-            ahead = self._steps_ahead(step) * self._per_step
-            self._samples_ahead = min(SAMPLES_AHEAD, ahead)
+        before, now, ahead = self._began, self._ports.now(), STEPS_AHEAD
+        if before is None or step != before[0]:
+            if before is not None and step == before[0] + 1:
+                ahead = max(ahead, int(AHEAD_S / max(0.01, now - before[1])))
+            self._samples_ahead = min(SAMPLES_AHEAD, ahead * self._per_step)
+            self._began = step, now
         first = step * self._per_step
         if self._first is None or first < self._first:
             self._plan.clear()
             self._planned = first
         self._first, self._planned = first, max(first, self._planned)
         self._changed.set()
-
-    def _steps_ahead(self, step: int) -> int:
-        """Begin a step; return for how many steps samples are fetched ahead."""
-        before, now = self._began, self._ports.now()
-        self._began = step, now
-        if before is None or step != before[0] + 1:
-            return STEPS_AHEAD
-        return max(STEPS_AHEAD, int(AHEAD_S / max(0.01, now - before[1])))
 
     def rest(self) -> None:
         """No stage here needs samples any more."""

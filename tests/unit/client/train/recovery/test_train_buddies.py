@@ -23,6 +23,7 @@ from model_zoo.specs.slices import slices
 from model_zoo.specs.state import size, stage_layout
 from protocol.ids import PeerId
 from protocol.manifest import Policy
+from protocol.membership.roster import Roster
 from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import ChunkRequest, Message
@@ -84,7 +85,7 @@ class Member(RecordingPorts):
         self.time = None
         self.spoil: Callable[[bytes], bytes] = lambda payload: payload
         self.buddies = Buddies(
-            self, self.folder, self.shelf, self.downloads, cast(Any, self.history), dict
+            self, self.folder, self.shelf, self.downloads, cast(Any, self.history), Roster(me)
         )
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
