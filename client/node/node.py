@@ -485,7 +485,7 @@ class Node(ControlApi):
         )
         if self._options.relay_only:
             engine.history = None
-        engine.shelf.closed_because = self._serves_nothing_because
+        engine.shelf.is_closed = self._serves_nothing
         self._network.watch.explain = self._event_sink.explain
         self._network.watch.renew = self._renew
 
@@ -578,10 +578,9 @@ class Node(ControlApi):
         carried = self._network.statistics()
         return carried.bytes_in + carried.bytes_out
 
-    def _serves_nothing_because(self) -> str:
+    def _serves_nothing(self) -> bool:
         """Handing over our stages takes precedence over the quota; helping others does not."""
-        spent = self._limiting.used_up and not self._training.held_stages.held
-        return "its owner's quota for today is used up" if spent else ""
+        return self._limiting.used_up and not self._training.held_stages.held
 
     async def _map_port(self) -> None:
         """Let the router pass a port on to us, and open its IPv6 firewall, while we run."""

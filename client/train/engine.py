@@ -116,7 +116,9 @@ class Engine:
         self.membership = Membership(self.me, swarm, stages, self._may_speak)
         self.membership.is_new = self._is_new
         self.own_clock: Callable[[], float] = time.time
-        self._clock = SwarmClock(self._clock_counts)
+        self._clock = SwarmClock(
+            lambda peer: peer in self.handshake.admitted and not self._is_new(peer)
+        )
         self.measuring = Measuring(signer.peer, manifest, self.membership)
         self.contributions = Contributions(signer.peer, self.membership)
         self.own_advert = OwnAdvert(self.membership, self.measuring, self, self._members)
@@ -185,9 +187,6 @@ class Engine:
         """Whether a peer may publish records about a subject, a stage in decimal."""
         stage, matching = Stage(int(subject)), self.matching
         return matching is not None and matching.may_speak(peer, stage, self.now())
-
-    def _clock_counts(self, peer: PeerId) -> bool:
-        return peer in self.handshake.admitted and not self._is_new(peer)
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message; without a link it is dropped, because membership detects lost peers."""

@@ -89,8 +89,8 @@ class Shelf:
         self._keep_snapshots = keep_snapshots
         self.leaves: LeafSupply | None = None
         self.served_bytes = 0
-        self.closed_because: Callable[[], str] = str
-        """Why nothing is served now, in words; empty: it is."""
+        self.is_closed: Callable[[], bool] = bool
+        """Whether nothing is served now."""
 
     def put(self, filed: Filed, path: Path, *, temporary: bool) -> None:
         """Serve a file; a permanent one replaces a temporary one, or what its place had before.
@@ -140,7 +140,7 @@ class Shelf:
     async def request(self, sender: PeerId, request: ChunkRequest) -> None:
         """Serve a chunk, or say that it cannot be had. Nothing is said where the list of a state is
         asked for that may still be on its way."""
-        closed = bool(self.closed_because())
+        closed = self.is_closed()
         data = None if closed else await self._read(request)
         if data is not None:
             self.served_bytes += len(data)

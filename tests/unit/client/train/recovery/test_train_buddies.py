@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -227,43 +228,31 @@ def copy_of(data: bytes, folder: Path) -> Copy:
     return Copy(info.stage, info.version, bytes.fromhex(info.hash))
 
 
-async def test_a_full_disk_is_said_once_and_later_copies_come(
-    world: World, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("of", "method", "number"),
+    [(Download, "_write", errno.ENOSPC), (CheckpointFolder, "entries", errno.EIO)],
+)
+async def test_trouble_with_the_disk_is_said_once_and_later_copies_come(
+    world: World,
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+    of: type,
+    method: str,
+    number: int,
 ) -> None:
     holder, keeper = world.members[A], world.members[B]
     world.serve(EVERY, "a", "b")
     await holder.store((0, EVERY))
 
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def fails(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Download, "_write", full)
+        patch.setattr(of, method, fails)
         nursery.start_soon(keeper.buddies.run)
         await trio.sleep(10 * buddies.RETRY_S)
-    warnings = keeper.warnings()
-    assert len(warnings) == 1
-    assert "No space left" in warnings[0]
-    await world.until(lambda: keeper.has(0, EVERY))
-
-
-async def test_a_folder_that_the_disk_does_not_give_is_said_and_ends_nothing(
-    world: World, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    holder, keeper = world.members[A], world.members[B]
-    world.serve(EVERY, "a", "b")
-    await holder.store((0, EVERY))
-
-    def broken() -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(keeper.folder, "entries", broken)
-        nursery.start_soon(keeper.buddies.run)
-        await trio.sleep(10 * buddies.LOOK_S)
-    warnings = keeper.warnings()
-    assert len(warnings) == 1
-    assert "Input/output error" in warnings[0]
+    (warning,) = keeper.warnings()
+    assert os.strerror(number) in warning
     await world.until(lambda: keeper.has(0, EVERY))
 
 
