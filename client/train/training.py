@@ -161,7 +161,8 @@ class Training:
                 self.phase = "looking for the training data"
                 return self.held_stages.capacity, await self.held_stages.text_problem()
             except RequestFailed as failure:
-                words = f"this machine cannot be measured: {_said(failure)}"
+                said = str(failure).removeprefix(f"{failure.kind}: ")
+                words = f"this machine cannot be measured: {said}"
                 next_step = "leave --device out, or use --device cpu"
                 raise UserError(words, next_step, ExitCode.CONFIG) from failure
             except WorkerDied as death:
@@ -203,8 +204,3 @@ def check_threads(settings: Settings) -> None:
     if settings.device.startswith("cpu") and 0 < settings.threads < parts:
         words = f"{settings.device} are {parts} devices, and --threads is {settings.threads}"
         raise UserError(words, "raise --threads, or name fewer devices", ExitCode.CONFIG)
-
-
-def _said(failure: RequestFailed) -> str:
-    """Return the worker's message without the kind in front of it."""
-    return str(failure).removeprefix(f"{failure.kind}: ")

@@ -190,7 +190,7 @@ class Measuring:
             for peer, found in rates.items()
             if peer != self._own
         ]
-        partners.sort(key=_seconds, reverse=True)
+        partners.sort(key=lambda one: (sum(r.seconds for r in one.rates), one.peer), reverse=True)
         return Measurements(tuple(sorted(partners[:MAX_PARTNERS], key=lambda p: p.peer)))
 
 
@@ -211,7 +211,3 @@ def _said(rate: float, seconds: float) -> tuple[int, int]:
     on."""
     rounded = two_digits(round(min(rate, MOST_RATE)))
     return rounded, int(seconds if seconds < MINUTE_S else seconds // MINUTE_S * 60)
-
-
-def _seconds(partner: Partner) -> tuple[int, str]:
-    return sum(rate.seconds for rate in partner.rates), partner.peer
