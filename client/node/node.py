@@ -67,7 +67,8 @@ from client.train.messaging.kept_links import KeptLinks
 from client.train.recovery.history import History
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
-from client.train.training import Site, Training
+from client.train.stage.stage_context import Site
+from client.train.training import Training
 from client.train.transfer.state_size import largest_payload, round_bytes, usual_payload
 from protocol.address import Address, parse_address, parse_peer_address
 from protocol.amendments.amendment import sign_amendment
@@ -274,7 +275,7 @@ class Node(ControlApi):
         stopping, paused = self._stop_asked.is_set(), self._pauses.now
         held_stages = self._training.held_stages
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
-        capacity = self._training.capacity
+        capacity = held_stages.capacity
         limits = limits_view(self._options.settings, self._limiting.used_bytes, capacity)
         started = self._training.entered or paused is not None
         if self._options.relay_only and not stopping:
@@ -458,23 +459,12 @@ class Node(ControlApi):
         engine.reach.moved = engine.own_advert.move
         history = engine.history = self._history = History(
             engine,
-            me,
-            swarm.manifest,
-            swarm.swarm,
             engine.membership.contacts,
             self._checkpoints,
             engine.shelf,
             engine.downloads,
-            (engine.amending.book.steps, engine.amending.book.longest),
         )
-        folders, name = self._folders, swarm.swarm
-        engine.keep_evidence(
-            folders.proofs(name),
-            folders.numbers(name),
-            folders.marks(name),
-            folders.waypoints(name),
-        )
-        engine.contributions.keep_in(folders.contributions(name))
+        engine.keep_evidence(self._folders)
         engine.notary.resume(history.lineage.era)
         site = Site(
             self._options.settings,
@@ -493,7 +483,7 @@ class Node(ControlApi):
         )
         if self._options.relay_only:
             engine.history = None
-        engine.shelf.closed_because = self._serves_nothing_because
+        engine.shelf.is_closed = self._serves_nothing
         self._network.watch.explain = self._event_sink.explain
         self._network.watch.renew = self._renew
 
@@ -586,10 +576,9 @@ class Node(ControlApi):
         carried = self._network.statistics()
         return carried.bytes_in + carried.bytes_out
 
-    def _serves_nothing_because(self) -> str:
+    def _serves_nothing(self) -> bool:
         """Handing over our stages takes precedence over the quota; helping others does not."""
-        spent = self._limiting.used_up and not self._training.held_stages.held
-        return "its owner's quota for today is used up" if spent else ""
+        return self._limiting.used_up and not self._training.held_stages.held
 
     async def _map_port(self) -> None:
         """Let the router pass a port on to us, and open its IPv6 firewall, while we run."""

@@ -255,8 +255,8 @@ def _state(
         return "paused", paused.reason + words
     if not engine.started and (off := engine.compare_clocks()):
         return "waiting", off
-    starved, served = engine.data_search.starved, engine.membership.roster.serving(0)
-    if (problem := engine.data_search.problem) and (starved or not served):
+    starved, served = held_stages.leaves.starved, engine.membership.roster.serving(0)
+    if (problem := held_stages.leaves.problem) and (starved or not served):
         return "waiting", problem
     if engine.history is not None and (waits := engine.history.waiting()):
         return "waiting", waits

@@ -10,7 +10,7 @@ invites), new amendments, expulsions and waypoints, and once a minute what was c
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from operator import attrgetter
@@ -23,6 +23,7 @@ from client.clock import SET_CLOCK
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, NetEvent, PeerDown, PeerUp
 from client.store.numbers import Numbers
+from client.store.paths import Folders
 from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
@@ -38,10 +39,10 @@ from client.train.swarm.measuring import Measuring
 from client.train.swarm.notary import Notary
 from client.train.swarm.own_advert import OwnAdvert
 from client.train.swarm.reach import Reach
-from client.train.swarm.views import era_followed, matching_members, may_speak, swarm_view
+from client.train.swarm.views import era_followed, matching_members, swarm_view
 from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.chunks import ChunkServer
-from client.train.transfer.data_search import DataSearch
+from protocol.amendments.book import Amendments
 from protocol.decree.elector import Sight
 from protocol.effects import Effect, Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -71,7 +72,7 @@ from protocol.recovery.stored import STORED
 from protocol.seat.effects import HeldOutLoss, SeatNews
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
-from protocol.waypoints.part import PART, WAYPOINT, encode_part
+from protocol.waypoints.part import WAYPOINT
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import (
@@ -109,35 +110,32 @@ class Engine:
         nursery: trio.Nursery,
     ) -> None:
         self.network, self.signer, self.event_sink = network, signer, event_sink
+        self.me = signer.peer
         self.manifest, self.swarm = manifest, swarm = file.manifest, file.swarm
-        self.membership = Membership(
-            signer.peer,
-            swarm,
-            manifest.stage_count,
-            lambda subject, peer: may_speak(self.matching, subject, peer, self.now()),
-        )
+        stages = manifest.stage_count
+        self.membership = Membership(self.me, swarm, stages, self._may_speak)
         self.membership.is_new = self._is_new
         self.own_clock: Callable[[], float] = time.time
-        self._clock = SwarmClock(self._clock_counts)
+        self._clock = SwarmClock(
+            lambda peer: peer in self.handshake.admitted and not self._is_new(peer)
+        )
         self.measuring = Measuring(signer.peer, manifest, self.membership)
         self.contributions = Contributions(signer.peer, self.membership)
         self.own_advert = OwnAdvert(self.membership, self.measuring, self, self._members)
         self.matching: Matching | None = None
-        self.data_search = DataSearch(self, manifest.data, self._data_changed)
-        self.shelf, self.downloads = Shelf(self), Downloads(self, manifest, swarm)
-        self.downloads.add(self.data_search)
-        self.expulsions = Expulsions(self, network, self.membership, swarm)
+        self.shelf, self.downloads = Shelf(self), Downloads(self)
+        self.expulsions = Expulsions(self, network, self.membership)
         self.numbers = Numbers()
-        self.notary = Notary(signer, swarm, self._sight(), self.event_sink.explain)
+        self.notary = Notary(self, self._sight())
         self.elector = self.notary.elector
-        self.waypoints = self._waypoint_driver()
-        self.amending = Amending(self, manifest, swarm, self._amended)
+        self.waypoints = WaypointDriver(self, lambda: self.history)
+        self.amending = Amending(self, self._amended)
         self.reach = Reach(self, network, nursery)
         verdicts = self.membership.verdicts
         self.handshake = Handshake(file, self, verdicts, sees=self.reach.sees)
         self.history: History | None = None
         """None: we only look on."""
-        self.held_stages = StageHolder(manifest.stage_count)
+        self.held_stages: StageHolder = StageHolder(stages)
         self.kept_links = KeptLinks()
         self.started = False
         """A seat of ours has served: the clock that we go by stays the same."""
@@ -149,13 +147,11 @@ class Engine:
         self._nursery = nursery
         self.chunks = ChunkServer(self, network, nursery, self._serve_chunk, self._is_new)
         self._timer = DeadlineTimer(self._deadlines, self._tick)
-        reported = self, signer.peer, self.membership, manifest, event_sink
-        self._loss_reports = LossReports(*reported, lambda: self.amending.book.steps)
+        self._loss_reports = LossReports(self, self.membership, event_sink)
         self._view_dirty = False
         self._look_due, self._look_again_at, self._view_at = False, 0.0, math.inf
         self._unseen = set[PeerId]()
         """Peers whose latest news our view does not have yet."""
-        self._lines: Mapping[PeerId, tuple[float, float]] = {}
         self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage: the number last announced
 
@@ -169,16 +165,6 @@ class Engine:
             lost=lambda: self.membership.contacts.lost(self.now()),
             is_near=self._is_near,
             now=self.now,
-        )
-
-    def _waypoint_driver(self) -> WaypointDriver:
-        return WaypointDriver(
-            self,
-            self.signer.peer,
-            self.manifest,
-            self.swarm,
-            lambda part: self.signer.sign(PART, encode_part(part), self.swarm).signature,
-            lambda: self.history,
         )
 
     # --- the ports -------------------------------------------------------------------------
@@ -197,12 +183,14 @@ class Engine:
         off = self._clock.compare(self.own_clock(), self.now())
         return f"{off}: it does not train before one is set right; {SET_CLOCK}" if off else ""
 
-    def _clock_counts(self, peer: PeerId) -> bool:
-        return peer in self.handshake.admitted and not self._is_new(peer)
+    def _may_speak(self, subject: str, peer: PeerId) -> bool:
+        """Whether a peer may publish records about a subject, a stage in decimal."""
+        stage, matching = Stage(int(subject)), self.matching
+        return matching is not None and matching.may_speak(peer, stage, self.now())
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         """Queue a message; without a link it is dropped, because membership detects lost peers."""
-        if peer == self.signer.peer:
+        if peer == self.me:
             self._to_us.send_nowait(Inbound(peer, message, payload))
             return
         if isinstance(message, Decisive):
@@ -212,6 +200,11 @@ class Engine:
             message = signed
         if self.network.post(peer, message, payload):
             self.measuring.sent(peer, message, len(payload), self.now())
+
+    @property
+    def amendments(self) -> Amendments:
+        """The founder's that are known."""
+        return self.amending.book
 
     def linked(self) -> Collection[PeerId]:
         """The peers that we are linked with and have admitted."""
@@ -235,7 +228,7 @@ class Engine:
                 pass  # it has said which stage it holds, and our seats do not know yet
             case Penalise(peer, reason, points):
                 self.penalties[reason] += 1
-                if peer != self.signer.peer:
+                if peer != self.me:
                     self.network.penalise(peer, points, reason)
             case Explain():
                 self.event_sink.explain(effect)
@@ -247,25 +240,18 @@ class Engine:
         self.amending.keep_in(path)
         self._amended()
 
-    def keep_evidence(
-        self, proofs: Path, numbers: Path, marks: Path, chain: Path | None = None
-    ) -> None:
-        """Keep in files who is expelled, what we have signed, and the chain of waypoints; call it
-        once there is a history, and before anything else."""
-        self.numbers = Numbers(numbers)
-        self.notary.keep_in(marks)
-        if chain is not None:
-            self.waypoints.keep_in(chain)
-        self._members(self.expulsions.keep_in(proofs))
+    def keep_evidence(self, home: Folders) -> None:
+        """Keep in files who is expelled, what we have signed, the chain of waypoints, and who has
+        contributed; call it once there is a history, and before anything else."""
+        self.numbers = Numbers(home.numbers(self.swarm))
+        self.notary.keep_in(home.marks(self.swarm))
+        self.waypoints.keep_in(home.waypoints(self.swarm))
+        self.contributions.keep_in(home.contributions(self.swarm))
+        self._members(self.expulsions.keep_in(home.proofs(self.swarm)))
 
-    def describe(self, advert: Advert, *, has_data: bool) -> None:
-        """Enter the swarm with this advert; matching begins. Without the training data, stage 0 can
-        only be taken once a member offers some."""
-        if has_data:
-            self.data_search.found()
-        else:
-            self.data_search.lacks()
-        self.matching = Matching(self.signer.peer, self.manifest, self.wall() - self.now())
+    def describe(self, advert: Advert) -> None:
+        """Enter the swarm with this advert; matching begins."""
+        self.matching = Matching(self.me, self.manifest, self.wall() - self.now())
         self.matched(self.matching.set_unable(self._unable, self.now()))
         self.own_advert.enter(advert, self._unable)
         self._view_changed()
@@ -287,7 +273,7 @@ class Engine:
                     self._refresh(soon=not self._is_new(event.peer))
 
     def _deadlines(self) -> list[float | None]:
-        parts = (self.membership, self.data_search, self.held_stages, self.history)
+        parts = (self.membership, self.held_stages, self.history)
         deadlines = [part.next_deadline() for part in parts if part is not None]
         matching = self.matching.next_deadline(self.now()) if self.matching else None
         look = self._look_again_at if self._look_due else None
@@ -308,7 +294,6 @@ class Engine:
         if self.matching is not None and self.matching.next_deadline(now) <= now:
             self.matched(self.matching.tick(now))
         self._view_dirty |= now >= self._view_at
-        self.data_search.tick(now)
         self.held_stages.tick(now)
         seats = self.held_stages.seats()
         self._members(self.measuring.tick(seats, now, self.wall()))
@@ -332,8 +317,8 @@ class Engine:
             case Inbound(peer, message, payload):
                 with self._against(peer, type(message).__name__):
                     if (take := self._taker(peer, message, len(payload))) is not None:
-                        if isinstance(message, Decisive) and peer != self.signer.peer:
-                            self._members(self.expulsions.stated(peer, message, self._siblings))
+                        if isinstance(message, Decisive) and peer != self.me:
+                            self._members(self.expulsions.stated(peer, message))
                         take(peer, message, payload)
 
     def _taker(self, peer: PeerId, message: Message, size_bytes: int) -> Take | None:
@@ -341,7 +326,7 @@ class Engine:
         route = message.route
         if peer in self.handshake.admitted:
             self.measuring.received(peer, message, size_bytes, self.now())
-        elif route.sender != "anyone" and (peer != self.signer.peer or route.sender == "peer"):
+        elif route.sender != "anyone" and (peer != self.me or route.sender == "peer"):
             return None  # before its Hello, or after it was refused
         if route.taker == "node":
             handler = attrgetter(route.handler)(self)
@@ -413,7 +398,7 @@ class Engine:
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
             self._members(down)
-            self.waypoints.link_down(peer)
+            self.waypoints.machine.link_down(peer)
 
     # --- messages to the node itself ---------------------------------------------------------
 
@@ -427,7 +412,7 @@ class Engine:
             self.expulsions.link_up(peer)
             self.amending.link_up(peer)
             self.waypoints.link_up(peer)
-            self.data_search.linked(peer)
+            self.held_stages.linked(peer)
             if message.seen is not None:
                 self.reach.observed(peer, message.seen)
 
@@ -462,8 +447,7 @@ class Engine:
             case "proof":
                 self._members(self.expulsions.receive(peer, Proof(*envelopes)))
             case "decision":
-                passed_on = self.expulsions.passed_on(peer, envelopes[0], self._siblings)
-                self._members(passed_on)
+                self._members(self.expulsions.passed_on(peer, envelopes[0]))
 
     def _amended(self) -> None:
         """There is a new amendment: the run may be longer, and plans that name it be followed."""
@@ -493,12 +477,6 @@ class Engine:
         """Pass the members' records about themselves and others to membership."""
         self._members(self.membership.receive(peer, message, self.now(), self.wall()))
 
-    def _siblings(self, stage: int) -> list[PeerId]:
-        """Return the other holders of a stage that we are linked with."""
-        held = self.held_stages.view.stages
-        there = held[stage] if stage < len(held) else ()
-        return [replica.peer for replica in there if replica.peer != self.signer.peer]
-
     def on_letter(self, peer: PeerId, message: Letter) -> None:
         """Pass a letter of the matching on."""
         if self.matching is not None:
@@ -514,7 +492,7 @@ class Engine:
         for effect in effects:
             match effect:
                 case MemberUp(peer, reason):
-                    if peer != self.signer.peer:
+                    if peer != self.me:
                         self.event_sink.peer(peer, "up", reason)
                 case MemberDown(peer, reason):
                     self._member_down(peer, reason)
@@ -526,7 +504,8 @@ class Engine:
                     if self.history is not None:
                         self.history.record(effect)
                 case RecordChanged() | RecordGone() if effect.kind == WAYPOINT:
-                    self._waypoint(effect)
+                    with self._against(PeerId(effect.key), WAYPOINT):
+                        self.waypoints.record(effect)
                 case RecordChanged(kind="measured") | RecordGone():
                     self.measuring.record(effect)
                 case RecordChanged():
@@ -544,24 +523,20 @@ class Engine:
 
     def _is_new(self, peer: PeerId) -> bool:
         """Whether a peer has done no work, though work has proven others."""
-        history, me = self.history, self.signer.peer
+        history, me = self.history, self.me
         return history is not None and peer != me and history.is_new(peer)
 
     def _member_down(self, peer: PeerId, reason: str) -> None:
         self._view_of(peer)
-        if peer != self.signer.peer:
+        if peer != self.me:
             self.event_sink.peer(peer, "down", reason)
         self.downloads.lost(peer)
 
     def _record(self, record: RecordChanged) -> None:
         if record.kind in (PROGRESS, HELD_OUT):
             self._loss_reports.heard(record.kind)
-        elif self.matching is not None and record.signer != self.signer.peer:
+        elif self.matching is not None and record.signer != self.me:
             self.matched(self.matching.receive_record(record.signer, record.body, self.now()))
-
-    def _waypoint(self, record: RecordChanged | RecordGone) -> None:
-        with self._against(PeerId(record.key), WAYPOINT):
-            self.waypoints.record(record)
 
     def _refresh(self, *, soon: bool = True) -> None:
         """Pass a changed view on, once per event and not once per effect; ``soon``: tick, too. What
@@ -584,10 +559,10 @@ class Engine:
 
     def _lineage_view(self) -> tuple[int, SwarmView]:
         """Return the lineage that we follow, and its live replicas."""
-        roster, stages, me = self.membership.roster, self.manifest.stage_count, self.signer.peer
+        roster, stages = self.membership.roster, self.manifest.stage_count
         lineage = None if self.history is None else self.history.lineage
-        era = era_followed(lineage, roster, stages, me)
-        return era, swarm_view(roster, self._lines, me, stages, era, self.network.relayed())
+        era = era_followed(lineage, roster, self.me)
+        return era, swarm_view(roster, stages, era, self.network.relayed())
 
     def _is_proven(self, peer: PeerId) -> bool:
         return self.history is not None and self.history.proves(peer)
@@ -623,14 +598,13 @@ class Engine:
             newest = self.waypoints.machine.newest
             members = matching_members(
                 roster,
-                self.signer.peer,
+                self.me,
                 self.measuring,
                 self.membership.unproven(),
                 self._path_of,
                 frozenset() if newest is None else newest.peers,
             )
             self.matched(self.matching.update_members(members, self.now()))
-        self._lines = self.measuring.lines()
         if self.history is not None:
             self.history.update(roster, self._lineage_view()[1])
         self._look_again_at = now + REST * (time.perf_counter() - began)
@@ -643,12 +617,12 @@ class Engine:
             return {}
         machine = self.history.machine
         named = () if machine.known.has_begun() else map(PeerId, machine.lineage.electors)
-        there = {*roster.live()} - {self.signer.peer}
+        there = {*roster.live()} - {self.me}
         return {peer: roster.addresses(peer) for peer in named if peer in there}
 
-    def _data_changed(self) -> None:
-        """Tell the matching and the swarm whether this volunteer can take stage 0."""
-        unable = self.data_search.unable()
+    def ability_changed(self) -> None:
+        """Tell the matching and the swarm which stages this volunteer cannot take."""
+        unable = self.held_stages.unable()
         if unable == self._unable:
             return
         self._unable = unable

@@ -3,8 +3,12 @@
 from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
+from protocol.amendments.book import Amendments
 from protocol.effects import Effect
-from protocol.ids import PeerId
+from protocol.ids import PeerId, Stage, SwarmId
+from protocol.manifest import Manifest
+from protocol.recovery.effects import GivenUp
+from protocol.recovery.stored import Lineage
 from protocol.view import SwarmView
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Message
@@ -16,6 +20,16 @@ Take = Callable[[PeerId, Any, bytes], None]
 
 class Ports(Protocol):
     """Implemented by the engine; drivers hold nothing else of each other."""
+
+    me: PeerId
+    """This volunteer."""
+    manifest: Manifest
+    swarm: SwarmId
+    held_stages: "StageHolder"
+
+    @property
+    def amendments(self) -> Amendments:
+        """The founder's that are known."""
 
     def now(self) -> float:
         """Monotonic seconds."""
@@ -35,12 +49,17 @@ class Ports(Protocol):
     def perform(self, effect: Effect) -> None:
         """Perform an effect that every machine may return."""
 
+    def ability_changed(self) -> None:
+        """Tell the matching and the swarm which stages this volunteer cannot take."""
+
 
 class StageHolder:
     """The part above the engine: nothing here; an observer, or a volunteer's stages."""
 
     def __init__(self, stages: int) -> None:
         self.view = SwarmView(((),) * stages)
+        self.held: dict[int, Any] = {}
+        """By stage: what holds it, or is to; the oldest first."""
 
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to one of our stages, if we hold it."""
@@ -49,6 +68,13 @@ class StageHolder:
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
         self.view = view
+
+    def linked(self, peer: PeerId) -> None:
+        """A member has come."""
+
+    def unable(self) -> dict[Stage, str]:
+        """Return the stages that cannot be taken, with the reasons."""
+        return {}
 
     def assign(self, stage: int) -> None:
         """The matching gives us a stage, besides those we hold."""
@@ -62,6 +88,21 @@ class StageHolder:
     def seats(self) -> list[SeatStatus]:
         """Return what heartbeats say of our seats."""
         return []
+
+    def begin_anew(self, lineage: Lineage, given_up: GivenUp | None) -> None:
+        """Acquire every stage again from the start of this lineage, for which our line of the run
+        may have been given up."""
+
+    def has_quorum(self, now: float) -> bool:
+        """Whether a majority of the electors of each of our seats is within reach."""
+        return True
+
+    def electors_ended(self) -> int:
+        """The number of a seat's electors, if too many have ended for a majority; else 0."""
+        return 0
+
+    def save_now(self) -> None:
+        """Write a checkpoint of the version that each seat serves."""
 
     def tick(self, now: float) -> None:
         """Handle deadlines that have passed."""

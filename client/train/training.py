@@ -6,9 +6,6 @@ stay. Resuming enters the swarm again with the same identity.
 """
 
 import dataclasses
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 
 import trio
 from msgspec.structs import replace
@@ -17,22 +14,16 @@ from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.limits.cores import find_cores
-from client.store.checkpoints import CheckpointFolder
-from client.store.paths import Entry
-from client.store.texts import TextStore
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity, advert, kept_line, measured_capacity
 from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
-from client.train.recovery.buddies import Buddies
 from client.train.recovery.history import History
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_acquisition import sweep_copies
-from client.train.stage.stage_context import Folders, Terms
-from client.train.swarm.views import hosts
+from client.train.stage.stage_context import Site
 from client.train.transfer.inventory import offer_stored
-from client.train.transfer.leaf_supply import LeafSupply
-from client.train.workers.opening import advertised_bytes, check_fits
+from client.train.workers.opening import bytes_to_advertise
 from client.train.workers.pool import NewWorker
 from protocol.effects import Explain
 
@@ -42,18 +33,6 @@ CLOCK_S = 1.0
 """Between two looks whether a clock that was wrong is right."""
 MEASURING_WORKERS = 4
 """Deaths after which a restart is not expected to help."""
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A node's folders and settings for training."""
-
-    settings: Settings
-    data_path: Path | None
-    """The folder of training data that the user gave."""
-    data: Path
-    """The folder of the files beside the identity."""
-    checkpoints: CheckpointFolder
 
 
 class Training:
@@ -69,8 +48,6 @@ class Training:
     ) -> None:
         self._engine, self._history, self._site = engine, history, site
         self._pauses = pauses
-        self.capacity: Capacity | None = None
-        """What was measured of this machine; None: nothing yet."""
         self._offered = trio.Event()
         self._leaving = trio.Lock()
         self._over = False
@@ -78,44 +55,14 @@ class Training:
         """Whether the machine is measured, the data looked for, and the swarm entered with both."""
         self.phase = "measuring this machine"
         """What has to be done before that, in words."""
-        manifest, swarm = engine.manifest, engine.swarm
-        texts = TextStore(site.data / Entry.TEXTS)
-        self._terms = Terms(
-            ports=engine,
-            event_sink=engine.event_sink,
-            me=engine.signer.peer,
-            manifest=manifest,
-            swarm=swarm,
-            settings=site.settings,
-            capacity=self._known_capacity,
-            folders=Folders(
-                checkpoints=site.checkpoints,
-                snapshots=site.data / Entry.SNAPSHOTS,
-                starts=tuple(texts.path(start.digest) for start in manifest.start),
-                compiled=str(site.data / Entry.COMPILED),
-            ),
-            data_search=engine.data_search,
-            shelf=engine.shelf,
-            downloads=engine.downloads,
-            history=history,
-            amendments=lambda: engine.amending.book,
-            leaves=LeafSupply(
-                engine,
-                manifest,
-                engine.data_search,
-                texts,
-                [path for path in (site.data_path, texts.origin(manifest.data.digest)) if path],
-                site.settings.data_cache_bytes,
-            ),
-        )
-        engine.downloads.add(self._terms.leaves)
-        self.held_stages = self._stages_of(new_worker)
+        self.held_stages = engine.held_stages = HeldStages(engine, history, site, new_worker)
+        self.held_stages.pause = self._pause
 
     # --- running -----------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Train whenever the node may, until cancelled."""
-        sweep_copies(self._terms.folders.snapshots, self._history.lineage.version)
+        sweep_copies(self.held_stages.snapshots, self._history.lineage.version)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._offer)
             while True:
@@ -150,16 +97,12 @@ class Training:
 
     async def _offer(self) -> None:
         """Offer the checkpoints on our disk."""
-        engine = self._engine
-        stages = engine.manifest.stage_count
-        folder = self._site.checkpoints
-        await offer_stored(folder, engine.swarm, stages, engine.shelf, engine)
+        await offer_stored(self._site.checkpoints, self._engine.shelf, self._engine)
         self._offered.set()
 
     async def _keep_copies(self) -> None:
         await self._offered.wait()
-        if self.held_stages.buddies is not None:
-            await self.held_stages.buddies.run()
+        await self.held_stages.buddies.run()
 
     async def _enter(self) -> None:
         """Measure this machine and enter the swarm with the result."""
@@ -175,12 +118,9 @@ class Training:
         await self.clock_agrees()
         addresses = tuple(engine.own_advert.addresses())
         seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
-        usable, manifest = self._terms.usable_bytes(), engine.manifest
-        line = kept_line(data)
-        own = advert(capacity, manifest.compute, settings, addresses, seats, joined, line)
-        fits = check_fits(manifest, usable, self._terms.devices())
-        own = replace(own, memory_bytes=advertised_bytes(manifest, usable, fits))
-        engine.describe(own, has_data=not problem)
+        compute, line = engine.manifest.compute, kept_line(data)
+        own = advert(capacity, compute, settings, addresses, seats, joined, line)
+        engine.describe(replace(own, memory_bytes=self._memory_bytes()))
         self.entered = True
         await engine.own_advert.keep_current(lambda: self._site.settings, data)
 
@@ -207,21 +147,22 @@ class Training:
             UserError: this machine is too small for any stage, the device is unusable, or one
                 worker after the other dies.
         """
-        settings, data, manifest = self._site.settings, self._site.data, self._engine.manifest
+        settings, data = self._site.settings, self._site.data
         check_threads(settings)
         for _ in range(MEASURING_WORKERS):
             try:
                 worker = await self.held_stages.workers.wait_idle()
                 threads = settings.threads or find_cores().usable
-                self.capacity = await measured_capacity(worker, settings, data, threads)
-                for kind, why in self.capacity.unused.items():
+                self.held_stages.capacity = await measured_capacity(worker, settings, data, threads)
+                for kind, why in self.held_stages.capacity.unused.items():
                     words = f"the GPU {kind} is not used: it cannot train here: {why}"
                     self._engine.perform(Explain("swarm", words, "warning"))
-                check_fits(manifest, self._terms.usable_bytes(), self._terms.devices())
+                self._memory_bytes()  # before it looks for data
                 self.phase = "looking for the training data"
-                return self.capacity, await self.held_stages.text_problem()
+                return self.held_stages.capacity, await self.held_stages.text_problem()
             except RequestFailed as failure:
-                words = f"this machine cannot be measured: {_said(failure)}"
+                said = str(failure).removeprefix(f"{failure.kind}: ")
+                words = f"this machine cannot be measured: {said}"
                 next_step = "leave --device out, or use --device cpu"
                 raise UserError(words, next_step, ExitCode.CONFIG) from failure
             except WorkerDied as death:
@@ -234,27 +175,16 @@ class Training:
         words = f"the compute worker died {MEASURING_WORKERS} times while it measured this machine"
         raise UserError(words, "read volunteer logs; fewer --threads or another --device may help")
 
-    # --- parts -------------------------------------------------------------------------------
+    def _memory_bytes(self) -> int:
+        """Return the memory to advertise.
 
-    def _stages_of(self, new_worker: NewWorker) -> HeldStages:
-        """Return our stages, attached to the engine and the history."""
-        engine = self._engine
-        held_stages = HeldStages(self._terms, new_worker)
-        held_stages.pause = self._pause
-        held_stages.buddies = Buddies(
-            engine,
-            engine.signer.peer,
-            self._site.checkpoints,
-            engine.shelf,
-            engine.downloads,
-            self._history,
-            view=lambda: held_stages.view,
-            held=lambda: held_stages.held.keys(),
-            places=partial(hosts, engine.membership.roster),
-            steps=lambda: engine.amending.book.steps,
-        )
-        engine.held_stages = self._history.seats = held_stages
-        return held_stages
+        Raises:
+            UserError: it is too little for any stage.
+        """
+        usable, devices = self.held_stages.usable_bytes(), self.held_stages.devices()
+        return bytes_to_advertise(self._engine.manifest, usable, devices)
+
+    # --- parts -------------------------------------------------------------------------------
 
     def _pause(self, why: UserError) -> None:
         if isinstance(why, NoRoom):
@@ -262,10 +192,6 @@ class Training:
             self._pauses.hold("disk", words, ends=why.is_over)
         else:
             self._pauses.pause(None, f"{why}; {why.next_step}")
-
-    def _known_capacity(self) -> Capacity:
-        assert self.capacity is not None, "a stage is assigned after our capacity was advertised"
-        return self.capacity
 
 
 def check_threads(settings: Settings) -> None:
@@ -278,8 +204,3 @@ def check_threads(settings: Settings) -> None:
     if settings.device.startswith("cpu") and 0 < settings.threads < parts:
         words = f"{settings.device} are {parts} devices, and --threads is {settings.threads}"
         raise UserError(words, "raise --threads, or name fewer devices", ExitCode.CONFIG)
-
-
-def _said(failure: RequestFailed) -> str:
-    """Return the worker's message without the kind in front of it."""
-    return str(failure).removeprefix(f"{failure.kind}: ")

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+from unittest.mock import AsyncMock
 
 import torch
 import trio
@@ -27,15 +28,17 @@ from client.lab.reference import train_reference, training_plan
 from client.net.network import Inbound, NetEvent
 from client.node.status import take_snapshot
 from client.store.checkpoints import CheckpointFolder
+from client.store.paths import Entry as HomeEntry
 from client.store.texts import TextStore
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
+from client.train.machine.pausing import Pauses
 from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
-from client.train.stage.stage_context import Folders, Terms
-from client.train.transfer.leaf_supply import LeafSupply
+from client.train.stage.stage_context import Site
+from client.train.training import Training
 from client.train.workers.pool import NewWorker
 from model_zoo.data import BUILT_IN
 from model_zoo.datasets.build import build
@@ -223,17 +226,22 @@ class TestSwarm:
         if copies is not None:
             shutil.copytree(copies, disk)
         if starts:
-            shutil.copytree(self.starts.folder, disk.parent / "starts")
+            shutil.copytree(self.starts.folder, disk.parent / HomeEntry.TEXTS)
         folder = CheckpointFolder(disk)
-        history = engine.history = self._history(engine, folder)
+        contacts, shelf = engine.membership.contacts, engine.shelf
+        history = engine.history = History(engine, contacts, folder, shelf, engine.downloads)
         own = Settings(
             threads=1,
             device=device,
             memory_limit_bytes=memory_bytes,
+            data_cache_bytes=self.cache_bytes,
         )
-        terms = self._terms(engine, folder, number, own, self.data if text else None)
-        held_stages = HeldStages(terms, _local(workers))
-        engine.held_stages = history.seats = held_stages
+        home = self.folder / str(number)
+        site = Site(own, self.data if text else None, home, folder)
+        held_stages = engine.held_stages = HeldStages(engine, history, site, _local(workers))
+        # who leaves waits for no copy of its state, unless a test has one kept
+        held_stages.buddies.hand_over = AsyncMock(return_value=False)  # type: ignore[method-assign]
+        held_stages.capacity = Capacity("cpu", 1, {"fp32": 1e9}, PLENTY_BYTES)
         life = trio.CancelScope()
         self._nursery.start_soon(_within, life, engine.run, history.run, held_stages.run)
         engine._members(engine.membership.describe(ADVERT, engine.now(), engine.wall()))
@@ -244,18 +252,6 @@ class TestSwarm:
         if stage is not None:
             volunteer.assign(stage)
         return volunteer
-
-    def _history(self, engine: Engine, folder: CheckpointFolder) -> History:
-        return History(
-            engine,
-            engine.signer.peer,
-            self.manifest,
-            self.file.swarm,
-            engine.membership.contacts,
-            folder,
-            engine.shelf,
-            engine.downloads,
-        )
 
     async def staffed(self, *stages: int, steps: int = 0) -> list[Volunteer]:
         """Train with a volunteer for each of these, who all serve when it begins; return them once
@@ -341,43 +337,6 @@ class TestSwarm:
             tolerance = 1e-5 if step < 20 else 1e-3
             assert abs(losses[step] - loss) <= tolerance * loss, (step, losses[step], loss)
 
-    def _terms(
-        self,
-        engine: Engine,
-        checkpoints: CheckpointFolder,
-        number: int,
-        settings: Settings,
-        source: Path | None,
-    ) -> Terms:
-        home = self.folder / str(number)
-        starts = self.manifest.start
-        capacity = Capacity("cpu", 1, {"fp32": 1e9}, PLENTY_BYTES)
-        folders, texts = [source] if source else [], TextStore(home / "texts")
-        supply = LeafSupply(
-            engine, self.manifest, engine.data_search, texts, folders, self.cache_bytes
-        )
-        engine.downloads.add(supply)
-        return Terms(
-            leaves=supply,
-            ports=engine,
-            event_sink=engine.event_sink,
-            me=engine.signer.peer,
-            manifest=self.manifest,
-            swarm=self.file.swarm,
-            settings=settings,
-            capacity=lambda: capacity,
-            folders=Folders(
-                checkpoints,
-                home / "snapshots",
-                tuple(home / "starts" / f"{start.digest}.bin" for start in starts),
-            ),
-            data_search=engine.data_search,
-            shelf=engine.shelf,
-            downloads=engine.downloads,
-            history=cast(History, engine.history),
-            amendments=lambda: engine.amending.book,
-        )
-
 
 ADVERT = Advert(
     addresses=(),
@@ -440,6 +399,27 @@ def _local(workers: list[LocalWorker]) -> NewWorker:
         return cast(Worker, workers[-1])
 
     return new
+
+
+Kind = TypeVar("Kind", bound=Training)
+
+
+def training_of(
+    kind: type[Kind],
+    volunteer: Volunteer,
+    home: Path,
+    pauses: Pauses | None = None,
+    *,
+    data: Path | None = None,
+    device: str = "cpu",
+    workers: list[LocalWorker] | None = None,
+) -> Kind:
+    """What trains for a volunteer, as a node makes it; its workers are those of a test."""
+    engine, own = volunteer.engine, Settings(threads=1, device=device)
+    site = Site(own, data, home, CheckpointFolder(volunteer.disk))
+    pauses = pauses or Pauses(home, lambda said: None)
+    history = volunteer.held_stages.history
+    return kind(engine, history, site, pauses, _local([] if workers is None else workers))
 
 
 def _note_losses(losses: dict[int, float]) -> Callable[[Event], None]:

@@ -102,14 +102,7 @@ async def measured_capacity(
     worker: Worker, settings: Settings, folder: Path, threads: int
 ) -> Capacity:
     """Return the saved measurement if it is of this machine, else measure now, which takes seconds;
-    where the disk does not keep it, at the next start, too.
-
-    Args:
-        worker: the process that measures.
-        settings: the owner's settings; the device counts.
-        folder: where the measurement is saved.
-        threads: threads to compute with.
-    """
+    where the disk does not keep it, at the next start, too."""
     file = Persisted(folder / FILE_NAME, Capacity)
     known = file.peek()
     wanted = (settings.device, threads)
@@ -172,13 +165,8 @@ def advert(
     """Return our advert; membership adds the stages that we serve.
 
     Args:
-        capacity: measured speed and memory.
-        compute: the run's type of numbers.
-        settings: the owner's limits.
-        addresses: where others reach us.
         seats: stages that fit in memory.
         joined: Unix seconds at which we entered the swarm.
-        line: measured bandwidth, bytes/s.
     """
     upload, download = line_rates(line, settings)
     share = settings.compute_share / 100

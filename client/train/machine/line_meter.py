@@ -76,8 +76,6 @@ class LineMeter:
         """Note that a payload is complete: it came, or its receipt did.
 
         Args:
-            peer: the other end.
-            size_bytes: of the payload.
             now: monotonic seconds.
         """
         transfer = self._transfers.get(peer)

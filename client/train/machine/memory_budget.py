@@ -21,7 +21,6 @@ class MemoryBudget:
     """Assigns memory to stages, or refuses when there is not enough.
 
     Args:
-        manifest: of the swarm.
         usable_bytes: memory that all our stages may take, with the graphs they keep.
         devices: what else they have.
     """

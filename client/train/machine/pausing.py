@@ -26,7 +26,6 @@ class Pauses:
 
     Args:
         folder: where the owner's pause is kept.
-        explain: tells the user.
         wall: Unix seconds.
     """
 
@@ -39,15 +38,15 @@ class Pauses:
         self._explain, self._wall = explain, wall
         self._file = Persisted(folder / Entry.PAUSED, PauseView)
         self._own = self._file.peek()
-        self._holds: dict[str, PauseView] = {}
-        self._ends: dict[str, Callable[[], bool]] = {}
+        self._holds: dict[str, tuple[PauseView, Callable[[], bool]]] = {}
+        """By cause; whether it is over by itself."""
         self._changed = trio.Event()
         self._end_if_due()
 
     @property
     def now(self) -> PauseView | None:
         """The pause in force, the owner's first; None: stages may be held."""
-        return self._own or next(iter(self._holds.values()), None)
+        return self._own or next((pause for pause, _ in self._holds.values()), None)
 
     def pause(self, until: float | None, reason: str) -> PauseView:
         """Begin the owner's pause, until a time (Unix seconds) or until ``resume``."""
@@ -71,21 +70,19 @@ class Pauses:
         cause: str,
         reason: str,
         until: float | None = None,
-        ends: Callable[[], bool] | None = None,
+        ends: Callable[[], bool] = bool,
     ) -> None:
         """Hold no stage because of a limit, until ``release``; the owner's pause is separate.
 
         Args:
             cause: identifies the limit, for ``release``.
-            reason: why, in words.
             until: expected end, Unix seconds, shown to the owner.
-            ends: says that the cause is over, which is released then; None: nobody asks.
+            ends: says that the cause is over, which is released then.
         """
-        if ends is not None:
-            self._ends[cause] = ends
-        before = self._holds.get(cause)
+        before = self._holds[cause][0] if cause in self._holds else None
         since = self._wall() if before is None else before.since
-        self._holds[cause] = PauseView(reason=reason, since=since, until=until, by_owner=False)
+        pause = PauseView(reason=reason, since=since, until=until, by_owner=False)
+        self._holds[cause] = pause, ends
         if before is None or before.reason != reason:
             self._say(f"paused: {reason}")
         if before is None:
@@ -93,7 +90,6 @@ class Pauses:
 
     def release(self, cause: str) -> None:
         """The cause no longer applies."""
-        self._ends.pop(cause, None)
         if self._holds.pop(cause, None) is not None:
             self._say("resumed" if self.now is None else "one reason to pause has ended")
             self._tell()
@@ -112,7 +108,7 @@ class Pauses:
         """End pauses when their time or their cause is over, until cancelled."""
         while True:
             self._end_if_due()
-            for cause in [cause for cause, ended in self._ends.items() if ended()]:
+            for cause in [cause for cause, (_, ended) in self._holds.items() if ended()]:
                 self.release(cause)
             await trio.sleep(LOOK_S)
 

@@ -19,11 +19,7 @@ class Vouching:
     The manifest is no secret: the holder of an invite may read it before deciding.
 
     Args:
-        register: the members of the swarm.
         ticket: of our own invite, until it is redeemed.
-        ports: the node.
-        keep: saves the register.
-        greet: sends our Hello again.
         cut: ends the link of an expelled member, with the reason.
         out: called with the reason when the swarm refuses or expels us.
     """
@@ -112,10 +108,6 @@ class Vouching:
         for peer in list(self._ports.linked()):
             if (entry := self.register.why_out(peer)) is not None:
                 self._cut(peer, self.register.describe(entry.whole))
-        self.look_at_ourselves()
-
-    def look_at_ourselves(self) -> None:
-        """Report if we were expelled."""
         if not (answer := self.register.standing(self.register.me)):
             self._out(answer.reason)
 

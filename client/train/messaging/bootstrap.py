@@ -43,10 +43,8 @@ async def find_swarm(
     If no member answers, a former member starts alone: it may be the first to come back.
 
     Args:
-        network: our links.
         target: an invite, a swarm file or an address.
         store: the swarms known on this machine; None: none of them counts.
-        me: our peer id.
         seen: collects network events about anything else.
         timeout_s: limit for the whole search.
 
@@ -82,8 +80,6 @@ def remember_swarm(swarm: SwarmFile, store: SwarmStore, tell: Callable[[Event], 
     """Save a swarm for the next start; for one that is known already a failure is only reported.
 
     Args:
-        swarm: the swarm.
-        store: where swarms are saved.
         tell: gets a warning if a known swarm cannot be saved.
 
     Raises:
@@ -109,7 +105,6 @@ async def dial_first(network: Libp2pNetwork, peers: Sequence[Address], timeout_s
     """Connect to the first member that answers.
 
     Args:
-        network: our links.
         peers: addresses; the members are tried in turn, each at all of its own.
         timeout_s: limit for all attempts; if a member turns us away, ``TURNED_AWAY_S`` if longer.
 
@@ -147,8 +142,6 @@ async def fetch_manifest(
     redeem it.
 
     Args:
-        network: our links.
-        peer: the member.
         swarm: the expected swarm; None: any.
         seen: collects other network events of that time, for the engine.
 

@@ -11,7 +11,7 @@ while, and no copy replaces the newest one that was due or that the run may be r
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 import trio
 
@@ -19,10 +19,12 @@ from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.ports import Ports
 from client.train.recovery.copies import ANSWER_S
 from client.train.recovery.history import History
+from client.train.swarm.views import hosts
 from client.train.transfer.blobs import DiskFailed, DownloadFailed, Downloads, Shelf
 from client.train.transfer.state_size import data_bytes
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
+from protocol.membership.roster import Roster
 from protocol.recovery.stored import Copy
 from protocol.transfer.buddy import FOREIGN_KEPT, buddy, kept_by
 from protocol.view import SwarmView
@@ -41,29 +43,21 @@ class Buddies:
 
     Args:
         history: the others' records of what they have; it is told of every copy.
-        view: the present swarm.
-        held: the stages we hold or are taking.
-        places: hosts of the peers, to choose a buddy on another one.
-        steps: steps of the whole run, with its amendments.
+        roster: whose addresses say who is on another host, as a buddy should be.
     """
 
     def __init__(
         self,
         ports: Ports,
-        me: PeerId,
         folder: CheckpointFolder,
         shelf: Shelf,
         downloads: Downloads,
         history: History,
-        view: Callable[[], SwarmView],
-        held: Callable[[], Collection[int]],
-        places: Callable[[], Mapping[PeerId, str]],
-        steps: Callable[[], int],
+        roster: Roster,
     ) -> None:
-        self._ports, self._me, self._manifest = ports, me, downloads.manifest
+        self._ports = ports
         self._folder, self._shelf, self._history = folder, shelf, history
-        self._downloads = downloads
-        self._view, self._held, self._places, self._steps = view, held, places, steps
+        self._downloads, self._roster = downloads, roster
         self._rests_until: dict[PeerId, float] = {}
         """By peer that did not give what it names."""
         self._complaint = ""
@@ -74,19 +68,33 @@ class Buddies:
     async def run(self) -> None:
         """Fetch the copies that we are to keep, until cancelled."""
         while True:
-            for stage in kept_by(self._view(), self._me, self._places()):
-                if stage not in self._held():
+            for stage in kept_by(self._view, self._ports.me, hosts(self._roster)):
+                if stage not in self._ports.held_stages.held:
                     await self._keep_newest(stage)
             await trio.sleep(LOOK_S)
 
+    @property
+    def _view(self) -> SwarmView:
+        return self._ports.held_stages.view
+
     async def _keep_newest(self, stage: int) -> None:
+        """Fetch the copy of a stage that is to be kept next, if there is one."""
+        donors: list[PeerId] = []
         try:
-            wanted = self._wanted(stage)
+            if (wanted := self._wanted(stage)) is None:
+                return
+            copy, donors = wanted
+            await self._fetch(copy, donors)
+        except DiskFailed as error:
+            self._complain(str(error))
+        except DownloadFailed as error:
+            self._ports.perform(Explain("transfer", f"no copy of stage {stage}: {error}", "debug"))
         except OSError as error:
             self._complain(f"{error.strerror or error}")
         else:
-            if wanted is not None:
-                await self._keep(*wanted)
+            self._end_complaint()
+            return
+        self._rests_until |= dict.fromkeys(donors, self._ports.now() + RETRY_S)
 
     def _wanted(self, stage: int) -> tuple[Copy, list[PeerId]] | None:
         """Return the copy of a stage that is to be kept next, and who names it; None: there is none
@@ -111,12 +119,12 @@ class Buddies:
 
     def _is_due(self, version: int) -> bool:
         """Whether all stages save a version."""
-        due = self._manifest.policy.newest_saved(version) == version
-        return due or version >= self._steps()
+        due = self._ports.manifest.policy.newest_saved(version) == version
+        return due or version >= self._ports.amendments.steps
 
     def _named(self, stage: int) -> dict[PeerId, list[Copy]]:
         """Return what the replicas of a stage have of it, by their records."""
-        replicas = {replica.peer for replica in self._view().serving(stage)}
+        replicas = {replica.peer for replica in self._view.serving(stage)}
         era, records = self._history.lineage.era, self._history.machine.known.stored
         return {
             peer: [copy for copy in records[peer].copies if copy.stage == stage]
@@ -127,26 +135,10 @@ class Buddies:
     def _reached(self, stage: int) -> int:
         """Return the newest version that a neighbouring stage can have, one more than ours; it
         bounds what a liar can claim."""
-        view = self._view()
+        view = self._view
         beside = [*view.serving(stage - 1), *view.serving(stage + 1)]
-        ours = max((r.version for r in beside if r.peer == self._me), default=0)
-        return min(view.committed(stage), ours + 1, self._steps())
-
-    async def _keep(self, copy: Copy, donors: Sequence[PeerId]) -> None:
-        """Fetch one copy and put it in its place."""
-        try:
-            await self._fetch(copy, donors)
-        except DiskFailed as error:
-            self._complain(str(error))
-        except DownloadFailed as error:
-            words = f"no copy of stage {copy.stage} at version {copy.version}: {error}"
-            self._ports.perform(Explain("transfer", words, "debug"))
-        except OSError as error:
-            self._complain(f"{error.strerror or error}")
-        else:
-            self._end_complaint()
-            return
-        self._rests_until |= dict.fromkeys(donors, self._ports.now() + RETRY_S)
+        ours = max((r.version for r in beside if r.peer == self._ports.me), default=0)
+        return min(view.committed(stage), ours + 1, self._ports.amendments.steps)
 
     async def _fetch(self, copy: Copy, donors: Sequence[PeerId]) -> None:
         stage, version = copy.stage, copy.version
@@ -174,7 +166,7 @@ class Buddies:
         return {*self._history.protected(), (stage, max(filter(self._is_due, here), default=0))}
 
     def _check_room(self, stage: int) -> None:
-        needed = data_bytes(self._manifest, stage) + SPARE_BYTES
+        needed = data_bytes(self._ports.manifest, stage) + SPARE_BYTES
         if shutil.disk_usage(self._folder.folder).free < needed:
             raise OSError(f"less than {needed >> 20} MiB are free in {self._folder.folder}")
 
@@ -195,13 +187,7 @@ class Buddies:
 
     async def hand_over(self, stage: int, version: int, timeout_s: float) -> bool:
         """Wait until our buddy has a checkpoint of ours; return whether it has within
-        ``timeout_s``.
-
-        Args:
-            stage: stage of the checkpoint.
-            version: its version.
-            timeout_s: longest wait.
-        """
+        ``timeout_s``."""
         if (keeper := self._keeper(stage)) is None:
             return False
         words = f"{short(keeper)} is to keep stage {stage} at version {version}"
@@ -214,7 +200,7 @@ class Buddies:
         return False
 
     def _keeper(self, stage: int) -> PeerId | None:
-        return buddy(self._view(), stage, self._places())
+        return buddy(self._view, stage, hosts(self._roster))
 
     def _has(self, keeper: PeerId, stage: int, version: int) -> bool:
         """Whether a peer names the same state as we, by its record."""

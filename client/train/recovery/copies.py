@@ -7,13 +7,12 @@ checkpoints, under temporary names, until the machine of ``protocol.recovery`` d
 """
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
-from client.train.transfer.blobs import DownloadFailed, Downloads, Filed
+from client.train.transfer.blobs import DownloadFailed, Downloads, Filed, unlink
 from protocol.effects import Explain
 from protocol.recovery.effects import FetchLine
 from protocol.recovery.stored import Copy
@@ -33,8 +32,7 @@ class FetchedCopy:
 def discard(copies: Iterable[FetchedCopy]) -> None:
     """Remove copies that have no place."""
     for copy in copies:
-        with suppress(OSError):
-            copy.path.unlink(missing_ok=True)
+        unlink(copy.path)
 
 
 async def fetch_line(

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -18,15 +18,14 @@ from client.compute.checkpoint import CheckpointInfo
 from client.store import records
 from client.store.checkpoints import CheckpointFolder
 from client.store.persisted import Persisted
-from client.train.ports import Ports
+from client.train.ports import Ports, StageHolder
 from client.train.recovery.copies import FetchedCopy, discard, fetch_line
 from client.train.swarm.views import eras_served, live_members, versions_served
 from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.inventory import stored_states
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId, SwarmId
-from protocol.manifest import Manifest
+from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
 from protocol.membership.roster import Roster
 from protocol.membership.view import RecordChanged, RecordGone
@@ -53,69 +52,40 @@ UNREAD_S: Final = 30.0
 """Seconds after which a disk that could not be read completely is read again."""
 
 
-class Restarts(Protocol):
-    """The owner of our seats."""
-
-    def begin_anew(self, lineage: Lineage, given_up: GivenUp | None) -> None:
-        """Acquire every stage again from the start of this lineage, for which our line of the run
-        may have been given up."""
-
-    def has_quorum(self, now: float) -> bool:
-        """Whether a majority of the electors of each of our seats is within reach."""
-
-    def electors_ended(self) -> int:
-        """The number of a seat's electors, if too many have ended for a majority; else 0."""
-
-    def save_now(self) -> None:
-        """Write a checkpoint of the version that each seat serves."""
-
-
 class History:
-    """See the module's docstring.
-
-    Args:
-        folder: this swarm's checkpoints.
-        shelf: offers them to others.
-        steps: of the whole run, with its amendments; and of the longest that it was to have. None:
-            those of the manifest.
-    """
+    """See the module's docstring."""
 
     def __init__(
         self,
         ports: Ports,
-        me: PeerId,
-        manifest: Manifest,
-        swarm: SwarmId,
         touch: Contacts,
         folder: CheckpointFolder,
         shelf: Shelf,
         downloads: Downloads,
-        steps: tuple[int, int] | None = None,
     ) -> None:
-        self._ports, self._me, self.touch = ports, me, touch
-        self._swarm, self._stages = swarm, manifest.stage_count
+        self._ports, self.touch, manifest = ports, touch, ports.manifest
+        self._stages = manifest.stage_count
         self._folder, self._shelf, self._downloads = folder, shelf, downloads
         self._lineage_file = Persisted(folder.folder / records.LINEAGE, Lineage)
         self._evidence_file = Persisted(folder.folder / records.EVIDENCE, Kept)
-        now, longest = steps or (manifest.steps, manifest.steps)
+        longest = ports.amendments.longest
         of_no_use = partial(why_unusable, stages=manifest.stage_count, steps=longest)
         lineage = self._lineage_file.load(self._warn, of_no_use) or Lineage()
         self._saved = lineage
         """The lineage that the disk names as that of its checkpoints."""
         known = Knowledge(
-            me,
+            ports.me,
             manifest.stage_count,
             manifest.policy.checkpoint_every,
             lineage,
-            now,
-            Evidence(self._evidence_file.load(self._warn), me),
+            ports.amendments.steps,
+            Evidence(self._evidence_file.load(self._warn), ports.me),
             manifest.founder,
         )
         self.machine = Recovery(known, int(time.time() * 1000))
         self._wanted, self._to_fetch = trio.open_memory_channel[FetchLine](math.inf)
         self._fetched: dict[Copy, FetchedCopy] = {}
         """The state of another line, verified; it is used once ours is given up."""
-        self.seats: Restarts | None = None
         self._stale = trio.Event()
         self._made: set[tuple[int, int]] = set()
         self._made_all = True  # the checkpoints found at the start are of its lineage
@@ -136,15 +106,10 @@ class History:
         a waypoint."""
         return self.machine.evidence.any and not self.proves(peer)
 
-    @property
-    def open(self) -> bool:
-        """Whether the version from which a stage without state begins is decided."""
-        return self.machine.open
-
     def holders(self, stage: int) -> list[PeerId]:
         """Return the others who have the state of a stage from which the lineage begins."""
         found = holders(self.machine.known.stored_live(), self.lineage, stage)
-        return [peer for peer in found if peer != self._me]
+        return [peer for peer in found if peer != self._ports.me]
 
     def is_kept(self, stage: int, version: int) -> bool:
         """Whether a version of our lineage lies on our disk, or on that of a live member."""
@@ -191,17 +156,17 @@ class History:
 
     def update(self, roster: Roster, view: SwarmView) -> None:
         """Handle a new view of the swarm; ``view`` is that of our lineage."""
-        live, saw_training = live_members(roster, self._me), self.machine.evidence.saw_training
+        me, seats, saw_training = self._ports.me, self._seats, self.machine.evidence.saw_training
         context = RecoveryContext(
-            live=live,
+            live=live_members(roster, me),
             versions=self.machine.known.versions(view),
-            eras=eras_served(roster, self._stages, self._me),
-            quorum=self._has_quorum,
-            ended=self._electors_ended,
+            eras=eras_served(roster, me),
+            quorum=seats.has_quorum,
+            ended=seats.electors_ended,
             moved=view.moved(),
             unseen=view.unseen,
             unlinked=roster.unlinked(),
-            reached=versions_served(roster, self._stages, self._me),
+            reached=versions_served(roster, me),
             is_gone=self.touch.is_gone,
             serving=view.replicas(),
             heard=roster.newest_heard,
@@ -210,11 +175,9 @@ class History:
         if self.machine.evidence.saw_training and not saw_training:
             self._stale.set()
 
-    def _has_quorum(self, now: float) -> bool:
-        return self.seats is None or self.seats.has_quorum(now)
-
-    def _electors_ended(self) -> int:
-        return 0 if self.seats is None else self.seats.electors_ended()
+    @property
+    def _seats(self) -> StageHolder:
+        return self._ports.held_stages
 
     def tick(self, now: float) -> None:
         """Handle deadlines that have passed."""
@@ -243,15 +206,7 @@ class History:
         of = waypoint.era, waypoint.version, waypoint.hashes, waypoint.peers
         self._perform(self.machine.certify(Certified(*of), self._ports.now()))
 
-    def reopened(self, stage: int) -> None:
-        """A seat of ours cannot use its state and takes that of others."""
-        self.machine.evidence.reopened(stage)
-
-    def left_behind(self, stage: int) -> None:
-        """Others have closed a step of a seat of ours, which lacks what it takes to follow."""
-        self.machine.known.left_behind(stage)
-
-    def begun_with(self, stage: int, *, had: bool) -> None:
+    def begun_with(self, stage: int, had: bool) -> None:
         """A stage has got the state with which it begins, or nobody who names it gives it."""
         self._perform(self.machine.begun_with(stage, had=had, now=self._ports.now()))
 
@@ -312,7 +267,7 @@ class History:
         if lineage != self._saved and await trio.to_thread.run_sync(keep, lineage):
             self._saved = lineage  # otherwise it is tried again
         found = await trio.to_thread.run_sync(
-            stored_states, self._folder, self._swarm, self._stages
+            stored_states, self._folder, self._ports.swarm, self._stages
         )
         entries = await trio.to_thread.run_sync(self._folder.entries)
         if entries and not found:
@@ -332,8 +287,7 @@ class History:
                 case FetchLine():
                     self._wanted.send_nowait(effect)
                 case SaveNow():
-                    if self.seats is not None:
-                        self.seats.save_now()
+                    self._seats.save_now()
                 case _:
                     self._ports.perform(effect)
 
@@ -355,8 +309,7 @@ class History:
             words = f"the new lineage cannot be written to {self._folder.folder}: {error}"
             self._ports.perform(Explain("transfer", words, "error"))
         self._stale.set()
-        if self.seats is not None:
-            self.seats.begin_anew(lineage, given_up)
+        self._seats.begin_anew(lineage, given_up)
 
     def _place(self, copy: Copy) -> None:
         """Put a copy of the line that we go over to in its place, and offer it."""

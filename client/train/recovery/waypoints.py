@@ -13,44 +13,30 @@ from client.train.ports import Ports
 from client.train.recovery.history import History
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId, SwarmId
-from protocol.manifest import Manifest
+from protocol.ids import PeerId
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.pipeline.effects import Committed
 from protocol.view import SwarmView
-from protocol.waypoints.machine import Certified, Sign, WaypointEffect, Waypoints
+from protocol.waypoints.machine import Certified, WaypointEffect, Waypoints
+from protocol.waypoints.part import PART, encode_part
 from protocol.wire.messages import ChainLink
 
 
 class WaypointDriver:
-    """See the module's docstring.
+    """See the module's docstring; ``history``: that of the run; None while we only look on."""
 
-    Args:
-        me: our id.
-        sign: signs a part of ours.
-        history: the history of the run; None while we only look on.
-    """
-
-    def __init__(
-        self,
-        ports: Ports,
-        me: PeerId,
-        manifest: Manifest,
-        swarm: SwarmId,
-        sign: Sign,
-        history: Callable[[], History | None],
-    ) -> None:
+    def __init__(self, ports: Ports, history: Callable[[], History | None]) -> None:
         self._ports, self._history = ports, history
-        self._stages = manifest.stage_count
         self._file: Persisted[KeptChain] | None = None
+        manifest = ports.manifest
         self.machine = Waypoints(
-            me,
+            ports.me,
             PeerId(manifest.founder),
             manifest.stage_count,
             manifest.policy.checkpoint_every,
             manifest.steps,
-            swarm,
-            sign,
+            ports.swarm,
+            lambda part: ports.sign(PART, encode_part(part)).signature,
             self._proves,
             int(time.time() * 1000),
         )
@@ -72,10 +58,6 @@ class WaypointDriver:
     def link_up(self, peer: PeerId) -> None:
         """Show a new link our chain."""
         self._perform(self.machine.link_up(peer))
-
-    def link_down(self, peer: PeerId) -> None:
-        """A link has ended."""
-        self.machine.link_down(peer)
 
     def link(self, peer: PeerId, message: ChainLink) -> None:
         """Take a link of a peer's chain.
@@ -103,7 +85,8 @@ class WaypointDriver:
 
     def update(self, era: int, view: SwarmView) -> None:
         """Take a new view of our lineage."""
-        serving = [[r.peer for r in view.serving(stage)] for stage in range(self._stages)]
+        stages = range(self._ports.manifest.stage_count)
+        serving = [[r.peer for r in view.serving(stage)] for stage in stages]
         self._perform(self.machine.update(era, serving))
 
     # --- inside ------------------------------------------------------------------------------

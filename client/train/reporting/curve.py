@@ -36,7 +36,6 @@ class Curve:
         """Add a committed step; a repeated step removes itself and all later ones first.
 
         Args:
-            step: number of the step.
             wall: Unix seconds of the commit.
             loss: mean token loss, nats.
             tokens_per_s: speed at that time.

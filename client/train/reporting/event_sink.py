@@ -140,7 +140,6 @@ class EventSink:
         """Take the swarm's progress; one that is not newer is ignored.
 
         Args:
-            step: the newest step.
             loss: of that step, nats.
             tokens: up to it.
             now: monotonic seconds.
@@ -234,13 +233,7 @@ class EventSink:
         self.publish(PeerChanged(words=words, level=level, peer=peer, state=state, reason=reason))
 
     def assigned(self, stage: int, state: Literal["held", "serving", "left"], words: str) -> None:
-        """Report a change of our place, for programs; the matching informs the user itself.
-
-        Args:
-            stage: the stage.
-            state: our new relation to it.
-            words: the reason.
-        """
+        """Report a change of our place, for programs; the matching informs the user itself."""
         if state == "serving" and self._error is not None and self._error.topic == "transfer":
             self._error = None  # the problem that kept us from the stage is over
         self.publish(StageAssigned(words=words, level="debug", stage=stage, state=state))

@@ -60,7 +60,7 @@ class HeldStageDriver:
 
     def __init__(self, context: StageContext, stage: int) -> None:
         self._context, self.stage = context, stage
-        self.machine = HeldStage(stage, context.owner.now())
+        self.machine = HeldStage(stage, context.engine.now())
         self.worker: Worker | None = None
         self.worker_restarts = 0
         self.driver: SeatDriver | None = None
@@ -96,11 +96,11 @@ class HeldStageDriver:
 
     def assign(self) -> None:
         """The matching gives us the stage, perhaps while it is being given up."""
-        self._perform(self.machine.assign(self._context.owner.now()))
+        self._perform(self.machine.assign(self._context.engine.now()))
 
     def drain(self) -> None:
         """Give the stage up: at once if nothing is lost by it, else when the step is closed."""
-        self._perform(self.machine.drain(self._context.owner.now()))
+        self._perform(self.machine.drain(self._context.engine.now()))
 
     def save_when_drained(self, copy: Callable[[int], Awaitable[None]] | None) -> None:
         """Write a last checkpoint before the stage is given up.
@@ -122,20 +122,20 @@ class HeldStageDriver:
 
     def stand_still(self) -> None:
         """No step closes any more, because a stage of the swarm is empty."""
-        self._perform(self.machine.stand_still(self._context.owner.now()))
+        self._perform(self.machine.stand_still(self._context.engine.now()))
 
     def begin_anew(self) -> None:
         """The swarm begins a new lineage: take the stage from its beginning. An attempt that does
         not know yet where the run stands goes on, with the next view."""
-        self._context.owner.seats_changed()
+        self._context.engine.seats_changed()
         attempt = self._acquisition
         if self.machine.state is State.ACQUIRING and not (attempt and attempt.knows_where):
             return
-        self._perform(self.machine.begin_anew(self._context.owner.now()))
+        self._perform(self.machine.begin_anew(self._context.engine.now()))
 
     def taker(self, message: Message) -> Take | None:
         """Return who takes a message to this stage: its seat, or the attempt to get one."""
-        if isinstance(message, Admit) and message.joiner == self._context.terms.me:
+        if isinstance(message, Admit) and message.joiner == self._context.engine.me:
             return None if self._acquisition is None else self._acquisition.admit
         return None if self.driver is None else self.driver.receive
 
@@ -144,7 +144,7 @@ class HeldStageDriver:
         self.look()
         deadline = self.driver.seat.next_deadline() if self.driver else None
         if self.driver is not None and deadline is not None and deadline <= now:
-            self.driver.tick()
+            self.driver.tell(self.driver.seat.tick)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
@@ -156,13 +156,13 @@ class HeldStageDriver:
         if self.driver is None:
             return self._returning() if self.machine.returning else None
         if not self.machine.drains:  # then the matching no longer knows it
-            self._seat_number = self._context.owner.seat_of(self.stage)
+            self._seat_number = self._context.engine.seat_of(self.stage)
         status = self.driver.seat.status(self.driver.rate())
         return msgspec.structs.replace(status, seat=self._seat_number)
 
     def _returning(self) -> SeatStatus:
         """The record of a seat that is coming back: the stage stays ours."""
-        lineage = self._context.terms.history.lineage
+        lineage = self._context.history.lineage
         return SeatStatus(
             self.stage, lineage.version, "fetching", 0, 0.0, self._seat_number, lineage.era
         )
@@ -187,28 +187,28 @@ class HeldStageDriver:
                     self._release()
 
     def _announce(self) -> None:
-        self._context.owner.serving(self.stage)
+        self._context.engine.serving(self.stage)
         if self._context.memory_budget.has_room():
             self._context.workers.warm()  # the next assignment does not wait for a process
 
     def _drain(self) -> None:
         self._context.memory_budget.set_draining(self.stage, True)
         if self.driver is not None:
-            self.driver.drain()
-        self._context.owner.seats_changed()
+            self.driver.tell(self.driver.seat.drain)
+        self._context.engine.seats_changed()
 
     def _keep(self) -> None:
         self._context.memory_budget.set_draining(self.stage, False)
         if self.driver is not None:
             self.driver.seat.draining.cancel()
-        self._context.owner.seats_changed()
+        self._context.engine.seats_changed()
 
     def _release(self) -> None:
         driver = self.driver
         if self.machine.leaves and driver and (version := driver.at_stake()) is not None:
             why = driver.saver.problem or "it was not written in time"
             self.lost = f"version {version} of stage {self.stage} could not be saved: {why}"
-            self._context.owner.perform(Explain("transfer", self.lost, "error"))
+            self._context.engine.perform(Explain("transfer", self.lost, "error"))
         self._context.memory_budget.set_draining(self.stage, True)
         self._close_seat()
         self._life.cancel()
@@ -235,19 +235,19 @@ class HeldStageDriver:
                 self.machine.copies()
                 await self._copy(saver.saved_version)
         finally:
-            self._perform(self.machine.saved(self._context.owner.now()))
+            self._perform(self.machine.saved(self._context.engine.now()))
 
     def _say_unsaved(self, problem: str) -> None:
         if not self.machine.keeps:
             words = f"stage {self.stage} stays in memory, because nobody else has it: {problem}"
-            self._context.owner.perform(Explain("transfer", words, "error"))
+            self._context.engine.perform(Explain("transfer", words, "error"))
         self.machine.cannot_save(f"{problem}; {WHEN_UNSAVED}")
 
     def _say_safe(self, version: int, problem: str) -> None:
         if self.at_stake() is None:
             words = f"stage {self.stage} is left without a checkpoint of version {version}: "
             words += f"{problem}; others have it, so nothing is lost"
-            self._context.owner.perform(Explain("transfer", words, "warning"))
+            self._context.engine.perform(Explain("transfer", words, "warning"))
 
     # --- running -----------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class HeldStageDriver:
                 while True:
                     await self._hold()
         except UserError:
-            self._perform(self.machine.fail(context.owner.now()))
+            self._perform(self.machine.fail(context.engine.now()))
             raise
         finally:
             context.memory_budget.release(self.stage)
@@ -300,7 +300,7 @@ class HeldStageDriver:
         finally:
             self._acquisition = self._seat_nursery = None
             if self.stage == 0:
-                self._context.terms.leaves.rest()
+                self._context.leaves.rest()
         if self._failure is not None:
             raise self._failure
 
@@ -311,7 +311,7 @@ class HeldStageDriver:
             WorkerDied: it hangs: the seat was lost before that was noticed.
         """
         self._waits(Phase.WORKER)
-        busy_s = max(0.0, self._answers_by - self._context.owner.now())
+        busy_s = max(0.0, self._answers_by - self._context.engine.now())
         try:
             with trio.fail_after(busy_s + AT_LEAST_S):
                 await worker.call(Ping())
@@ -331,11 +331,11 @@ class HeldStageDriver:
             if isinstance(way, Join):
                 admit = await acquisition.admission()
                 seat = self._new_seat(size, admit.version, admit.era, serving=False)
-                seat.admitted_by(admit, self._context.owner.now())
+                seat.admitted_by(admit, self._context.engine.now())
                 self._sit(worker, seat, nursery)
                 await acquisition.load(admit)
                 if self.driver is not None:
-                    self.driver.state_loaded()
+                    self.driver.tell(self.driver.seat.state_loaded)
             else:
                 lineage = way.lineage
                 await acquisition.begin(lineage)
@@ -343,11 +343,11 @@ class HeldStageDriver:
                 self._sit(worker, seat, nursery)
         except (DownloadFailed, RequestFailed, OSError) as error:
             if isinstance(error, DiskFailed) and error.needed_bytes:
-                folder = self._context.terms.folders.snapshots.parent
+                folder = self._context.snapshots.parent
                 self._fail(NoRoom(str(error), folder, error.needed_bytes))
                 return
             words = f"stage {self.stage}: {error}; trying again"
-            self._context.owner.perform(Explain("transfer", words, "warning"))
+            self._context.engine.perform(Explain("transfer", words, "warning"))
             self._waits(Phase.RETRY)
             await trio.sleep(RETRY_S)
             self._lose()
@@ -358,16 +358,17 @@ class HeldStageDriver:
 
     def _waits(self, phase: Phase, words: str = "") -> None:
         """The way into the stage has reached a phase."""
-        self.machine.waits(phase, self._context.owner.now(), words)
+        self.machine.waits(phase, self._context.engine.now(), words)
 
     # --- the seat ----------------------------------------------------------------------------
 
     def _new_seat(self, size: int, version: int, era: int, *, serving: bool) -> Seat:
-        terms, manifest = self._context.terms, self._context.terms.manifest
+        context, engine = self._context, self._context.engine
+        manifest, history = engine.manifest, context.history
         kept = self._promise[1] if self._promise[0] == era else (0, 0)
         return Seat(
             Place(
-                terms.me,
+                engine.me,
                 self.stage,
                 manifest.stage_count,
                 manifest.microbatches_per_step,
@@ -380,28 +381,28 @@ class HeldStageDriver:
             serving=serving,
             era=era,
             quorum=Quorum(
-                terms.me,
+                engine.me,
                 self.stage,
-                terms.history.touch,
-                terms.history.machine.known.has_left,
-                list(map(PeerId, terms.history.lineage.electors)),
+                history.touch,
+                history.machine.known.has_left,
+                list(map(PeerId, history.lineage.electors)),
             ),
-            elector=self._context.owner.notary.elector,
-            promise=max(kept, self._context.owner.notary.promised(self.stage, era, version)),
-            proves=terms.history.proves,
-            audits=self._context.audits,
+            elector=engine.notary.elector,
+            promise=max(kept, engine.notary.promised(self.stage, era, version)),
+            proves=history.proves,
+            audits=context.audits,
             evaluation=manifest.evaluation,
-            amendments=terms.amendments(),
-            at_once=len(terms.settings.devices),
+            amendments=engine.amendments,
+            at_once=len(context.settings.devices),
             number_bytes=CODECS[manifest.averaging_codec].bytes_per_number,
         )
 
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
         """Open the seat: from now on messages and the view reach it."""
         if self._retake.is_set() or self.machine.state is not State.ACQUIRING:
-            self._context.terms.history.touch.vacated(self.stage)
+            self._context.history.touch.vacated(self.stage)
             return  # to be acquired again, or given up
-        owner = self._context.owner
+        owner = self._context.engine
         driver = self.driver = SeatDriver(self._context, self, seat, worker, nursery)
         owner.seats_changed()
         self._perform(self.machine.opened(owner.now(), serving=seat.serving))
@@ -409,7 +410,7 @@ class HeldStageDriver:
 
     def look(self) -> None:
         """Continue draining and saving, if it is time."""
-        now, touch = self._context.owner.now(), self._context.terms.history.touch
+        now, touch = self._context.engine.now(), self._context.history.touch
         complete = self.driver is not None and self.driver.seat.draining.complete
         drained = complete and touch.all_know(self.machine.since, now)
         self._perform(self.machine.look(now, drained=drained))
@@ -422,16 +423,16 @@ class HeldStageDriver:
         self._answers_by = self.driver.answers_by
         self.driver.close()
         self.driver = None
-        self._context.terms.history.touch.vacated(self.stage)
-        self._context.owner.seats_changed()
+        self._context.history.touch.vacated(self.stage)
+        self._context.engine.seats_changed()
 
     # --- input of the seat --------------------------------------------------------------
 
     def seat_changed(self) -> None:
         """See ``SeatOwner``."""
-        self._context.owner.seats_changed()
+        self._context.engine.seats_changed()
         if self.driver is not None and self.driver.seat.serving:
-            self._perform(self.machine.serve(self._context.owner.now()))
+            self._perform(self.machine.serve(self._context.engine.now()))
 
     def fault(self, fault: Fault) -> None:
         """The seat cannot go on: take the stage again, or give it up."""
@@ -445,11 +446,11 @@ class HeldStageDriver:
         if fault.kind == "differs":
             self._note_who_misled_us()
         if fault.kind in ("behind", "differs"):
-            self._context.terms.history.left_behind(self.stage)
+            self._context.history.machine.known.left_behind(self.stage)
         if fault.kind in ("poisoned", "diverged"):  # a new state is needed
-            self._context.terms.history.reopened(self.stage)
+            self._context.history.machine.evidence.reopened(self.stage)
         words = fault.words if self.machine.drains else f"{fault.words}; fetching the stage again"
-        self._context.owner.perform(Explain("round", words, "warning"))
+        self._context.engine.perform(Explain("round", words, "warning"))
         self._lose()
 
     def _note_who_misled_us(self) -> None:
@@ -463,7 +464,7 @@ class HeldStageDriver:
 
     def _lose(self) -> None:
         """The attempt or its seat is lost."""
-        self._perform(self.machine.lose(self._context.owner.now()))
+        self._perform(self.machine.lose(self._context.engine.now()))
 
     def worker_lost(self, death: WorkerDied) -> None:
         """The worker is to be replaced."""
@@ -473,7 +474,7 @@ class HeldStageDriver:
     def _fail(self, failure: UserError) -> None:
         """The stage cannot be held: unwind to ``run`` or beyond."""
         self._failure = self._failure or failure
-        self._perform(self.machine.fail(self._context.owner.now()))
+        self._perform(self.machine.fail(self._context.engine.now()))
 
     def _worker_died(self, death: WorkerDied) -> None:
         self.worker_restarts += 1
@@ -481,4 +482,4 @@ class HeldStageDriver:
         if self.worker_restarts > MAX_WORKER_RESTARTS:
             words = f"the compute worker died {self.worker_restarts} times"
             raise UserError(words, "read volunteer logs; fewer --threads may help")
-        self._context.terms.event_sink.worker_died(death)
+        self._context.engine.event_sink.worker_died(death)

@@ -15,13 +15,15 @@ import trio
 
 from client.compute.process import Worker
 from client.errors import UserError
+from client.train.engine import Engine
 from client.train.machine.disk_room import NoRoom
 from client.train.ports import Take
 from client.train.recovery.buddies import Buddies
+from client.train.recovery.history import History
 from client.train.stage.held_stage import Diverged, HeldStageDriver
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import DataMissing, offer_data, offer_start
-from client.train.stage.stage_context import StageContext, Terms
+from client.train.stage.stage_context import Site, StageContext
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.pool import NewWorker
 from protocol.effects import Explain
@@ -42,22 +44,24 @@ COPY_S = 60.0
 class HeldStages(StageContext):
     """See the module's docstring; it is what its stages share."""
 
-    def __init__(self, terms: Terms, new_worker: NewWorker = Worker) -> None:
-        super().__init__(terms, new_worker)
-        self.newest = [0] * terms.manifest.stage_count
+    def __init__(
+        self, engine: Engine, history: History, site: Site, new_worker: NewWorker = Worker
+    ) -> None:
+        super().__init__(engine, history, site, new_worker)
+        self.newest = [0] * engine.manifest.stage_count
         """Newest version ever seen served, by stage."""
         self.failure: UserError | None = None
         """Why this volunteer cannot go on at all."""
         self.pause: Callable[[Diverged | NoRoom], object] = lambda why: None
         """Has everything given up until the user resumes, or the disk has room."""
         self.held: dict[int, HeldStageDriver] = {}
-        """What is held, the oldest first."""
         self.lost: list[str] = []
         """What went with stages that were given up and nobody has."""
         self.closed = True
         """Nothing can be held now: it does not run."""
-        self.buddies: Buddies | None = None
-        """Whoever keeps copies of other stages' checkpoints."""
+        given = engine.shelf, engine.downloads, history, engine.membership.roster
+        self.buddies = Buddies(engine, self.checkpoints, *given)
+        """Keeps copies of other stages' checkpoints."""
         self._opened, self._to_open = trio.open_memory_channel[HeldStageDriver](math.inf)
 
     @property
@@ -85,10 +89,9 @@ class HeldStages(StageContext):
     def save_when_drained(self) -> None:
         """Have the state of every stage saved; then the matching may take the stages away. The last
         replica of a stage has a neighbour keep a copy."""
-        alone = {cost.stage for cost in drain_costs(self.view, self.terms.me) if cost.last}
+        alone = {cost.stage for cost in drain_costs(self.view, self.engine.me) if cost.last}
         for stage, held in self.held.items():
-            copied = stage in alone and self.buddies is not None
-            held.save_when_drained(partial(self._leave_a_copy, stage) if copied else None)
+            held.save_when_drained(partial(self._leave_a_copy, stage) if stage in alone else None)
 
     async def give_up_all(self) -> None:
         """Give up every stage, so that nobody has to recover anything; returns when none is held.
@@ -106,18 +109,16 @@ class HeldStages(StageContext):
             await trio.sleep(LOOK_S)
 
     async def _leave_a_copy(self, stage: int, version: int) -> None:
-        if self.buddies is None:
-            return
         kept = await self.buddies.hand_over(stage, version, COPY_S)
         where = "a neighbour keeps a copy" if kept else "only this machine's disk has it"
         words = f"left stage {stage} at version {version}: {where}"
-        self.owner.perform(Explain("swarm", words, "info" if kept else "warning"))
+        self.engine.perform(Explain("swarm", words, "info" if kept else "warning"))
 
     def not_to_be_saved(self) -> str:
         """Say which states would be lost because the disk does not take them; empty: none would."""
         at_stake = {held.stage: at for held in self._all() if (at := held.at_stake()) is not None}
-        manifest = self.terms.manifest
-        folder = self.terms.folders.checkpoints
+        manifest = self.engine.manifest
+        folder = self.checkpoints
         problem = folder.problem(sum(data_bytes(manifest, stage) for stage in at_stake))
         if not at_stake or not problem:
             return ""
@@ -143,7 +144,7 @@ class HeldStages(StageContext):
     def amended(self) -> None:
         """There is a new amendment of the founder."""
         for driver in self.drivers():
-            driver.amended()
+            driver.tell(driver.seat.amended)
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
@@ -158,13 +159,13 @@ class HeldStages(StageContext):
         held = None if stage is None else self.held.get(stage)
         return None if held is None else held.taker(message)
 
-    def begin_anew(self, lineage: Lineage, given_up: GivenUp | None = None) -> None:
+    def begin_anew(self, lineage: Lineage, given_up: GivenUp | None) -> None:
         """Take every stage again from the beginning of this lineage, for which our line of the run
         may have been given up."""
         if given_up is not None:
-            self.terms.event_sink.gave_up(given_up)
+            self.engine.event_sink.gave_up(given_up)
         else:
-            self.terms.event_sink.rolled_back(lineage.version)
+            self.engine.event_sink.rolled_back(lineage.version)
         self.view, self.sees = SwarmView(((),) * len(self.newest)), False
         self.newest = [lineage.version] * len(self.newest)
         for held in self._all():
@@ -175,11 +176,11 @@ class HeldStages(StageContext):
         return all(driver.seat.quorum.may_roll_back(now) for driver in self.drivers())
 
     def electors_ended(self) -> int:
-        """See ``Restarts``."""
+        """See ``StageHolder``."""
         return max((driver.seat.quorum.ended() for driver in self.drivers()), default=0)
 
     def save_now(self) -> None:
-        """See ``Restarts``."""
+        """See ``StageHolder``."""
         for driver in self.drivers():
             driver.save_now()
 
@@ -212,7 +213,7 @@ class HeldStages(StageContext):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.workers.run)
             nursery.start_soon(self._offer_starts)
-            nursery.start_soon(self.terms.leaves.run)
+            nursery.start_soon(self.leaves.run)
             async for held in self._to_open:
                 if self.held.get(held.stage) is held:
                     nursery.start_soon(self._hold, held)
@@ -229,20 +230,20 @@ class HeldStages(StageContext):
         A machine with the data can begin stage 0; others fetch them from it.
         """
         try:
-            problem = await self.terms.leaves.open()
+            problem = await self.leaves.open()
         except OSError as error:
             words = f"cannot read {error.filename}: {error.strerror}"
             raise UserError(words, "fix the permissions, or volunteer cache prune") from error
         if problem:
-            self.owner.perform(Explain("transfer", problem))
-        await offer_data(self.terms)
+            self.engine.perform(Explain("transfer", problem))
+        await offer_data(self)
         return problem
 
     async def _offer_starts(self) -> None:
         """Let others copy what the stages of an imported model begin with, as far as it is here."""
-        for stage, path in enumerate(self.terms.folders.starts):
+        for stage, path in enumerate(self.starts):
             if path.exists():
-                await offer_start(self.terms, stage)
+                await offer_start(self, stage)
 
     async def _hold(self, held: HeldStageDriver) -> None:
         failure: UserError | None = None
@@ -253,7 +254,7 @@ class HeldStages(StageContext):
         finally:
             self.lost += filter(None, [held.lost])
             del self.held[held.stage]
-            self.owner.seats_changed()
+            self.engine.seats_changed()
         if failure is not None:
             self._failed(held, failure)
         elif held.machine.again:
@@ -261,7 +262,7 @@ class HeldStages(StageContext):
 
     def _failed(self, held: HeldStageDriver, failure: UserError) -> None:
         if isinstance(failure, Diverged):
-            self.owner.perform(Explain("round", str(failure), "error"))
+            self.engine.perform(Explain("round", str(failure), "error"))
             self.pause(failure)
             return
         if not self.held and isinstance(failure, NoRoom):
@@ -271,8 +272,8 @@ class HeldStages(StageContext):
             self.failure = failure
             return
         words = f"stage {held.stage} is given up: {failure}"
-        self.owner.perform(Explain("transfer", words, "warning"))
-        self.owner.lost(held.stage, str(failure))
+        self.engine.perform(Explain("transfer", words, "warning"))
+        self.engine.lost(held.stage, str(failure))
 
     def _all(self) -> list[HeldStageDriver]:
         """The drivers; a list, because a call may end one."""

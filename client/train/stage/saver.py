@@ -14,7 +14,7 @@ import trio
 
 from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.compute.requests import Failed, Save, Saved
-from client.train.stage.stage_context import Terms
+from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import Filed
 from protocol.effects import Explain
 
@@ -25,12 +25,14 @@ class StateSaver:
     """Saves the state of one worker's stage and offers the files on the shelf; writes are tasks of
     ``nursery``."""
 
-    def __init__(self, worker: Worker, stage: int, terms: Terms, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, worker: Worker, stage: int, context: StageContext, nursery: trio.Nursery
+    ) -> None:
         self._worker, self._stage, self._nursery = worker, stage, nursery
-        self._checkpoints = terms.folders.checkpoints
-        self._snapshots, self._shelf = terms.folders.snapshots, terms.shelf
-        self._ports, self._history = terms.ports, terms.history
-        self._state = terms.downloads.state
+        self._checkpoints = context.checkpoints
+        self._snapshots, self._shelf = context.snapshots, context.engine.shelf
+        self._ports, self._history = context.engine, context.history
+        self._state = context.engine.downloads.state
         self._busy, self._complaint = False, ""
         self._writing = -1  # version that is being written, while one is
         self._idle = trio.Event()

@@ -6,7 +6,7 @@ worker runs them first in, first out: the machines rely on that.
 """
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -102,19 +102,18 @@ class SeatDriver:
         nursery: trio.Nursery,
     ) -> None:
         self._around, self._owner, self.seat = around, owner, seat
-        terms, self._place = around.terms, seat.place
-        self._ports, self._worker, self._nursery = around.owner, worker, nursery
+        self._place, manifest = seat.place, around.engine.manifest
+        self._ports, self._worker, self._nursery = around.engine, worker, nursery
         self._time_spent, self._view = around.time_spent, around.view
-        self._samples = terms.leaves if seat.place.first else None
+        self._samples = around.leaves if seat.place.first else None
         """Supplies our microbatches with tokens."""
         if self._samples is not None:
             self._samples.at(seat.step)
         self._gate = around.scheduler.open(self._start, self.rate, lambda: seat.pipeline.waiting)
-        manifest = terms.manifest
         self._payloads = BoundaryStore(
-            BOUNDARY_MEMORY_BYTES, transit_disk_bytes(manifest), terms.folders.snapshots
+            BOUNDARY_MEMORY_BYTES, transit_disk_bytes(manifest), around.snapshots
         )
-        self.saver = StateSaver(worker, seat.place.stage, terms, nursery)
+        self.saver = StateSaver(worker, seat.place.stage, around, nursery)
         batch, context = manifest.sequences_per_microbatch, manifest.model.context
         self._vocab, data = manifest.model.vocab, manifest.data
         self._masked = data.masked
@@ -182,21 +181,9 @@ class SeatDriver:
         if ending:
             self.save_now()
 
-    def amended(self) -> None:
-        """There is a new amendment of the founder."""
-        self._perform(self.seat.amended(self._ports.now()))
-
-    def state_loaded(self) -> None:
-        """The downloaded state is in the worker."""
-        self._perform(self.seat.state_loaded(self._ports.now()))
-
-    def tick(self) -> None:
-        """Let the seat act on its deadlines."""
-        self._perform(self.seat.tick(self._ports.now()))
-
-    def drain(self) -> None:
-        """Take no more work; ``drained`` is called when the work in progress is done."""
-        self._perform(self.seat.drain(self._ports.now()))
+    def tell(self, told: Callable[[float], list[SeatEffect]]) -> None:
+        """Tell the seat what has happened, by this method of it, and perform what it wants."""
+        self._perform(told(self._ports.now()))
 
     def save_now(self) -> None:
         """Write a checkpoint of the version that the seat serves."""
@@ -207,13 +194,13 @@ class SeatDriver:
         """Return the version of which nobody else has a copy, and no disk; None: none is."""
         if not self.seat.serving:
             return None
-        version, stage, terms = self.seat.step, self._place.stage, self._around.terms
-        replicas = [r for r in self._view.serving(stage) if r.peer != terms.me and not r.leaving]
+        version, stage, me = self.seat.step, self._place.stage, self._place.me
+        replicas = [r for r in self._view.serving(stage) if r.peer != me and not r.leaving]
         safe = (
             version <= max(self.saver.saved_version, 0)
             or any(replica.version >= version for replica in replicas)
             or self.seat.member.is_left_out  # others have made the next one
-            or terms.history.is_kept(stage, version)
+            or self._around.history.is_kept(stage, version)
         )
         return None if safe else version
 
@@ -302,21 +289,25 @@ class SeatDriver:
             case Snapshot():
                 self.saver.snapshot(effect.version)
             case HeldOutLoss() | Verdict() | Contradicted():
-                around.owner.seat_tells(effect)
+                around.engine.seat_tells(effect)
 
     def _committed(self, committed: Committed) -> None:
         """Tell of a version, and save it when it is due."""
         around, version = self._around, committed.version
-        terms = around.terms
         around.counters.note_committed(committed)
-        around.owner.seat_tells(committed)
-        due = terms.manifest.policy.newest_saved(version) == version or is_ending(self._view)
-        if (due or version >= terms.amendments().steps) and not self._closed:
+        around.engine.seat_tells(committed)
+        policy, steps = around.engine.manifest.policy, around.engine.amendments.steps
+        due = policy.newest_saved(version) == version or is_ending(self._view)
+        if (due or version >= steps) and not self._closed:
             self.saver.checkpoint(version)
 
     def _enter_when_ready(self, task: Task) -> None:
         samples = self._samples
-        if samples is None or not isinstance(task, Reads) or samples.here(task.microbatch):
+        if samples is None or not isinstance(task, Reads):
+            self._enter(task)
+            return
+        samples.begin(task.microbatch)
+        if samples.here(task.microbatch):
             self._enter(task)
         else:
             self._nursery.start_soon(self._enter_later, task, samples)
@@ -329,8 +320,6 @@ class SeatDriver:
             self._enter(task)
 
     def _enter(self, task: Task) -> None:
-        if self._samples is not None and isinstance(task, Reads):
-            self._samples.begin(task.microbatch)
         self._gate.enter(task, in_round=_in_round(task))
 
     def _keep(self, keep: Keep, parts: tuple[bytes, ...]) -> None:
@@ -469,7 +458,7 @@ class SeatDriver:
             return
         if failure.kind == "graph" and self._has_graph(task):  # dropped meanwhile, to save memory
             self._graphs.clear()
-            self._enter(task)
+            self._enter_when_ready(task)
             return
         error = "codec" if failure.kind == "shape" else failure.kind
         outcome = Outcome(error=error, part=failure.part, parts=failure.parts)

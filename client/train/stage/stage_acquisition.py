@@ -3,6 +3,7 @@
 One object per attempt. Only files under their final names outlive it.
 """
 
+import math
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
@@ -17,10 +18,9 @@ from client.compute.process import RequestFailed, Worker
 from client.compute.requests import Load, LoadStart, OpenStage
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
-from client.train.stage.stage_context import StageContext, Terms
+from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import IDLE_S, DiskFailed, DownloadFailed, filed, unlink
-from client.train.transfer.data_search import ASK_AGAIN_S
-from client.train.transfer.leaf_supply import LeafSupply
+from client.train.transfer.leaf_supply import ASK_AGAIN_S
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.opening import Fit
 from protocol.effects import Explain
@@ -56,50 +56,47 @@ def _offloads(stage: int, fit: Fit) -> str:
     return f"stage {stage} keeps {size} of moments and gradient sums in the GPU's host"
 
 
-async def offer_data(terms: Terms) -> None:
+async def offer_data(context: StageContext) -> None:
     """Let others copy the leaves of the training data that are here, and their tokenizer."""
-    terms.shelf.leaves = terms.leaves
-    if terms.manifest.data.tokenizer is None or not terms.leaves.has_tokenizer():
+    context.engine.shelf.leaves = context.leaves
+    if context.engine.manifest.data.tokenizer is None or not context.leaves.has_tokenizer():
         return
-    path = terms.leaves.tokenizer
-    terms.shelf.put(await trio.to_thread.run_sync(filed, path), path, temporary=False)
+    path = context.leaves.tokenizer
+    context.engine.shelf.put(await trio.to_thread.run_sync(filed, path), path, temporary=False)
 
 
-async def offer_start(terms: Terms, stage: int) -> None:
+async def offer_start(context: StageContext, stage: int) -> None:
     """Let others copy what a stage begins with, if it is here."""
-    if not terms.folders.starts:
+    if not context.starts:
         return
-    path = terms.folders.starts[stage]
+    path = context.starts[stage]
     with suppress(OSError):
-        terms.shelf.put(await trio.to_thread.run_sync(filed, path), path, temporary=False)
+        context.engine.shelf.put(await trio.to_thread.run_sync(filed, path), path, temporary=False)
 
 
-def open_stage_request(terms: Terms, stage: int, fit: Fit, corpus: str) -> OpenStage:
+def open_stage_request(context: StageContext, stage: int, fit: Fit, corpus: str) -> OpenStage:
     """Return the request that opens a stage in a worker.
 
     Args:
-        terms: of all attempts.
-        stage: the stage.
-        fit: how it fits into memory.
         corpus: folder of the training data, or of leaves of them; empty: not needed.
     """
-    settings = terms.settings
+    settings = context.settings
     return OpenStage(
-        swarm=terms.swarm,
-        peer=terms.me,
-        manifest=terms.manifest,
+        swarm=context.engine.swarm,
+        peer=context.engine.me,
+        manifest=context.engine.manifest,
         stage=stage,
         graphs_kept=fit.graphs,
         reruns_blocks=fit.reruns_blocks,
         logits_at_once=fit.logits_at_once,
-        threads=terms.capacity().threads,
+        threads=context.capacity.threads,
         choose_threads=not settings.threads,
         compute_share=settings.compute_share,
         memory_bytes=settings.memory_limit_bytes,
         vram_share=settings.vram_share,
         offload=fit.offloaded_bytes > 0,
         compile=settings.compile,
-        compile_folder=terms.folders.compiled,
+        compile_folder=context.compiled,
         device=settings.device,
         corpus=corpus,
     )
@@ -122,7 +119,7 @@ class StageAcquisition:
         waits: Callable[..., None],
         misled_by: Collection[PeerId] = (),
     ) -> None:
-        self._context, self._terms = context, context.terms
+        self._context, self._engine = context, context.engine
         self.stage, self._worker, self._waits = stage, worker, waits
         self._misled_by = misled_by
         self._admits, self._admitted = trio.open_memory_channel[tuple[PeerId, Admit]](4)
@@ -143,32 +140,33 @@ class StageAcquisition:
             DataMissing: nobody has the training data.
             DownloadFailed: no member that has their tokenizer served it.
         """
-        terms, corpus = self._terms, ""
+        context, corpus = self._context, ""
         if self.stage == 0:
             corpus = await self._prepare_data()
         self._waits(Phase.OPENING)
-        request = open_stage_request(terms, self.stage, fit, corpus)
+        request = open_stage_request(context, self.stage, fit, corpus)
         if fit.offloaded_bytes:
-            terms.ports.perform(Explain("pipeline", _offloads(self.stage, fit)))
+            self._engine.perform(Explain("pipeline", _offloads(self.stage, fit)))
         opened, _ = await self._worker.call(request)
         if opened.compiled:
             words = f"stage {self.stage}: {opened.compiled}"
-            terms.ports.perform(Explain("pipeline", words))
-        if terms.manifest.model.lora is not None:
+            self._engine.perform(Explain("pipeline", words))
+        if self._engine.manifest.model.lora is not None:
             await self._begin_imported()  # at every version: it is no part of the state
         return opened.parameters
 
     async def way_in(self) -> Join | Begin:
         """Wait until the state can be had: from siblings, or from the start of the lineage."""
         while True:
-            machine, now = self._terms.history.machine, self._terms.ports.now()
-            way = way_in(self.stage, self._terms.me, self._context.view, machine, now)
+            machine, now = self._context.history.machine, self._engine.now()
+            way = way_in(self.stage, self._engine.me, self._context.view, machine, now)
             if self._context.sees and not isinstance(way, Wait):
                 self.knows_where = True
                 return way
             if isinstance(way, Wait):
                 self._waits(Phase.HISTORY, way.why)
-            await self._next_change()
+            with trio.move_on_after(LOOK_S):
+                await self._context.changed.wait()
 
     async def begin(self, lineage: Lineage) -> None:
         """Load the version from which a lineage begins, from our disk or from other holders.
@@ -179,24 +177,27 @@ class StageAcquisition:
             DownloadFailed: no donor gave that version, or what the stage begins with.
         """
         if not lineage.version:
-            if self._terms.manifest.model.lora is None:
+            if self._engine.manifest.model.lora is None:
                 await self._begin_imported()  # or as the worker made it from the seed
             return
-        folder = self._terms.folders.checkpoints
+        folder, state = self._context.checkpoints, lineage.hashes[self.stage]
         own = Checkpoint(self.stage, lineage.version, folder.path(self.stage, lineage.version))
         if own.path.exists():
             self._waits(Phase.LOADING)
             try:
-                await self._worker.call(self._beginning(own.path, lineage))
+                await self._worker.call(self._load(own.path, lineage.version, state))
             except RequestFailed as failure:
                 if failure.kind not in ("checkpoint", "disk"):
                     raise
                 self._put_away(folder, own, lineage, failure)
             else:
                 return
-        path = self._terms.folders.snapshots / f"{BEGIN}{own.path.name}"
+        path, history = self._context.snapshots / f"{BEGIN}{own.path.name}", self._context.history
+        within_s = BEGIN_S + data_bytes(self._engine.manifest, self.stage) / SLOW_BYTES_PER_S
+        how = lineage.version, state, history.holders(self.stage), path
+        note = partial(history.begun_with, self.stage)
         try:
-            await self._begin_with_others(lineage, path)
+            await self._load_state(*how, note, within_s=within_s, resumable=True)
         finally:
             unlink(path)
         for begun in path.parent.glob(f".{BEGIN}stage-{self.stage}-v*"):
@@ -212,7 +213,7 @@ class StageAcquisition:
         with trio.move_on_after(JOIN_TIMEOUT_S):
             while True:
                 for replica in self._context.view.serving(self.stage):
-                    self._terms.ports.send(replica.peer, JoinStage(self.stage))
+                    self._engine.send(replica.peer, JoinStage(self.stage))
                 with trio.move_on_after(JOIN_RETRY_S):
                     sender, admit = await self._admitted.receive()
                     self.admitted = sender, admit.version
@@ -226,19 +227,16 @@ class StageAcquisition:
             DownloadFailed: no donor gave that version.
         """
         name = f"joined-{self.stage}-v{admit.version}.safetensors"
-        path = self._terms.folders.snapshots / name
+        path = self._context.snapshots / name
         donors = [PeerId(donor) for donor in dict.fromkeys(admit.donors)]
         named_by = set(donors) if self.admitted is None else {*donors, self.admitted[0]}
-        evidence = self._terms.history.machine.evidence
+        evidence = self._context.history.machine.evidence
+
+        def note(had: bool) -> None:
+            (evidence.had if had else evidence.not_had)(named_by)
+
         try:
-            request = partial(self._load, path, admit.version, admit.state.hex())
-            await self._load_state(admit.version, admit.state, donors, path, request)
-            evidence.had(named_by)
-        except DiskFailed:
-            raise
-        except DownloadFailed:
-            evidence.not_had(named_by)
-            raise
+            await self._load_state(admit.version, admit.state, donors, path, note)
         finally:
             unlink(path)
 
@@ -251,15 +249,15 @@ class StageAcquisition:
         Raises:
             DownloadFailed: no member gave them.
         """
-        terms = self._terms
-        if not terms.manifest.start:
+        context = self._context
+        if not self._engine.manifest.start:
             return
-        path, wanted = terms.folders.starts[self.stage], terms.manifest.start[self.stage]
+        path, wanted = context.starts[self.stage], self._engine.manifest.start[self.stage]
         start = LoadStart(path=str(path), digest=wanted.digest)
         if not path.exists() or await self._is_refused(start, path):
             try:
                 blob = Blob(bytes.fromhex(wanted.digest), wanted.size_bytes)
-                donors = sorted(terms.ports.linked())
+                donors = sorted(self._engine.linked())
                 await self._fetch("imported weights", blob, donors, path, resumable=True)
                 await self._load_fetched(start, path)
             except DiskFailed:
@@ -267,21 +265,18 @@ class StageAcquisition:
             except DownloadFailed as failure:
                 words = "no member gives the imported weights: the founder, or one who has held"
                 raise DownloadFailed(f"{words} the stage, has to be here ({failure})") from failure
-        await offer_start(terms, self.stage)
+        await offer_start(context, self.stage)
 
     async def _is_refused(self, start: LoadStart, path: Path) -> bool:
         """Load a file of ours if it is the manifest's; else remove it."""
         if problem := await self._problem_of(start):
-            self._terms.ports.perform(Explain("transfer", problem, "warning"))
+            self._engine.perform(Explain("transfer", problem, "warning"))
             await trio.to_thread.run_sync(unlink, path)
         return bool(problem)
 
-    def _load(self, path: Path, version: int, expected: str) -> Load:
-        rate = self._terms.amendments().rate_at(version)
-        return Load(path=str(path), version=version, expected_hash=expected, learning_rate=rate)
-
-    def _beginning(self, path: Path, lineage: Lineage) -> Load:
-        return self._load(path, lineage.version, lineage.hashes[self.stage].hex())
+    def _load(self, path: Path, version: int, state: bytes) -> Load:
+        rate = self._engine.amendments.rate_at(version)
+        return Load(path=str(path), version=version, expected_hash=state.hex(), learning_rate=rate)
 
     async def _problem_of(self, request: Load | LoadStart) -> str:
         """Load a file; return what is wrong with it, empty: nothing."""
@@ -310,51 +305,39 @@ class StageAcquisition:
         state: bytes,
         donors: list[PeerId],
         path: Path,
-        request: Callable[[], Load],
+        note: Callable[[bool], None],
         *,
+        within_s: float = math.inf,
         resumable: bool = False,
     ) -> None:
-        """Fetch the state of this hash, and load it by the amendments that are known then.
+        """Fetch the state of this hash, and load it by the amendments that are known then; ``note``
+        is told whether the donors gave it.
 
         Raises:
-            DownloadFailed: nobody gave it.
+            DownloadFailed: nobody gave it, or not in time.
         """
-        blob = self._terms.downloads.state(self.stage, version, state)
-        await self._fetch("state", blob, donors, path, resumable=resumable)
-        await self._load_fetched(request(), path)
-
-    async def _begin_with_others(self, lineage: Lineage, path: Path) -> None:
-        """Load the beginning of a lineage from those who name it.
-
-        Raises:
-            DownloadFailed: none of them gave it in time; the file is continued the next time.
-        """
-        history, had = self._terms.history, False
-        donors = history.holders(self.stage)
-        within_s = BEGIN_S + data_bytes(self._terms.manifest, self.stage) / SLOW_BYTES_PER_S
+        blob = self._engine.downloads.state(self.stage, version, state)
         try:
-            with trio.move_on_after(within_s):
-                state, request = lineage.hashes[self.stage], partial(self._beginning, path, lineage)
-                of = lineage.version, state, donors, path
-                await self._load_state(*of, request, resumable=True)
-                had = True
-            if not had:
+            with trio.move_on_after(within_s) as limit:
+                await self._fetch("state", blob, donors, path, resumable=resumable)
+                await self._load_fetched(self._load(path, version, state), path)
+            if limit.cancelled_caught:
                 names = ", ".join(map(short, donors))
                 raise DownloadFailed(f"its state did not come from {names} in {within_s:.0f} s")
-            history.begun_with(self.stage, had=True)
         except DiskFailed:
             raise
         except DownloadFailed:
-            history.begun_with(self.stage, had=False)
+            note(False)
             raise
+        note(True)
 
     def _put_away(
         self, folder: CheckpointFolder, own: Checkpoint, lineage: Lineage, problem: RequestFailed
     ) -> None:
         """Take a checkpoint of ours out of use; its bytes stay, for it may be the only copy. One
         that cannot be read now keeps its name."""
-        terms = self._terms
-        terms.shelf.withdraw(own.stage, own.version)
+        context = self._context
+        self._engine.shelf.withdraw(own.stage, own.version)
         try:
             differs = read_info(own.path).hash != lineage.hashes[own.stage].hex()
         except CheckpointError:
@@ -364,36 +347,28 @@ class StageAcquisition:
             with suppress(OSError):
                 kept = folder.set_aside(own) if differs else folder.condemn(own)
         words = f"{problem}; it is kept as {kept} and the state is fetched from others"
-        terms.ports.perform(Explain("transfer", words, "warning"))
-        terms.history.disk_changed()
+        self._engine.perform(Explain("transfer", words, "warning"))
+        context.history.disk_changed()
 
     async def _prepare_data(self) -> str:
         """Be able to read the data: all of them are here, or members give their leaves, from now
-        on: opening the stage takes a while."""
+        on: opening the stage takes a while. The tokenizer that they bring is copied, for others
+        will ask us for it."""
         self._waits(Phase.DATA)
-        terms, leaves = self._terms, self._terms.leaves
+        context, leaves = self._context, self._context.leaves
         await leaves.open()
-        if leaves.whole:
-            terms.data_search.found()
-        else:
-            terms.data_search.lacks()
-            if leaves.empty or not leaves.has_tokenizer():
+        if not leaves.whole:
+            brought, here = self._engine.manifest.data.tokenizer, leaves.has_tokenizer()
+            if leaves.empty or not here:
                 donors = await self._data_donors()
-                if not leaves.has_tokenizer():
-                    await self._copy_tokenizer(leaves, donors)
-            leaves.at(max(self._context.view.committed(self.stage), terms.history.lineage.version))
-        await offer_data(terms)
+                if brought is not None and not here:
+                    blob = Blob(bytes.fromhex(brought.digest), brought.size_bytes)
+                    await self._fetch("tokenizer", blob, donors, leaves.tokenizer)
+            leaves.at(
+                max(self._context.view.committed(self.stage), context.history.lineage.version)
+            )
+        await offer_data(context)
         return str(leaves.folder)
-
-    async def _copy_tokenizer(self, leaves: LeafSupply, donors: list[PeerId]) -> None:
-        """Copy the tokenizer that the tokens bring: others will ask us for it.
-
-        Raises:
-            DownloadFailed: no donor gave it.
-        """
-        if (brought := self._terms.manifest.data.tokenizer) is not None:
-            blob = Blob(bytes.fromhex(brought.digest), brought.size_bytes)
-            await self._fetch("tokenizer", blob, donors, leaves.tokenizer)
 
     async def _data_donors(self) -> list[PeerId]:
         """Return members that offer the data.
@@ -401,13 +376,13 @@ class StageAcquisition:
         Raises:
             DataMissing: nobody does.
         """
-        search = self._terms.data_search
+        leaves = self._context.leaves
         self._waits(Phase.DATA_DONORS)
         with trio.move_on_after(ANSWER_S):
-            while not search.offering:
+            while not leaves.offering:
                 await trio.sleep(LOOK_FOR_ANSWERS_S)
-        if search.offering:
-            return sorted(search.offering)
+        if leaves.offering:
+            return sorted(leaves.offering)
         raise DataMissing("no member sends the training data")
 
     async def _fetch(
@@ -419,16 +394,16 @@ class StageAcquisition:
         begin, begins_s = trio.current_time(), IDLE_S
         if blob.version:
             begins_s += blob.size_bytes / SAVED_BYTES_PER_S
-        await self._terms.downloads.fetch(
+        await self._engine.downloads.fetch(
             blob, donors, path, begins_s=begins_s, resumable=resumable
         )
         seconds, size = max(trio.current_time() - begin, 1e-3), blob.size_bytes
         words = f"{size / 1e6:.1f} MB in {seconds:.1f} s, {8e-6 * size / seconds:.3g} Mbit/s"
-        self._terms.ports.perform(Explain("transfer", f"fetched the {what}: {words}"))
+        self._engine.perform(Explain("transfer", f"fetched the {what}: {words}"))
 
     def admit(self, sender: PeerId, admit: Admit, payload: bytes) -> None:
         """A leader admits us, if its message counts; one that has misled us, if nobody else can."""
-        view, machine = self._context.view, self._terms.history.machine
+        view, machine = self._context.view, self._context.history.machine
         others = {r.peer for r in view.serving(self.stage)}.difference(self._misled_by)
         if sender in self._misled_by and others:
             return
@@ -436,10 +411,6 @@ class StageAcquisition:
         if believed is not None:
             with suppress(trio.WouldBlock):  # more leaders than needed have admitted us
                 self._admits.send_nowait((sender, believed))
-
-    async def _next_change(self) -> None:
-        with trio.move_on_after(LOOK_S):
-            await self._context.changed.wait()
 
 
 def sweep_copies(folder: Path, version: int) -> None:
@@ -450,7 +421,6 @@ def sweep_copies(folder: Path, version: int) -> None:
     process uses the folder.
 
     Args:
-        folder: the folder of working copies.
         version: version at which the lineage begins; downloads of others are useless.
     """
     resumed = f".{BEGIN}*-v{version}.safetensors.part.tmp"

@@ -1,124 +1,100 @@
-"""The context shared by the stages of one volunteer, and their interface to the engine."""
-
-from __future__ import annotations
+"""The context shared by the stages of one volunteer."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import trio
 
+from client.compute.process import Worker
 from client.config import Settings
 from client.store.checkpoints import CheckpointFolder
+from client.store.paths import Entry
+from client.store.texts import TextStore
+from client.train.engine import Engine
 from client.train.machine.capacity import Capacity, usable_memory_bytes
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.machine.time_spent import TimeSpent
-from client.train.ports import Ports, StageHolder
+from client.train.ports import StageHolder
 from client.train.recovery.history import History
 from client.train.reporting.counters import Counters
-from client.train.reporting.event_sink import EventSink
-from client.train.swarm.notary import Notary
-from client.train.transfer.blobs import Downloads, Shelf
-from client.train.transfer.data_search import DataSearch
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.opening import Devices, devices_now
 from client.train.workers.pool import NewWorker, WorkerPool
 from client.train.workers.task_scheduler import TaskScheduler
 from model_zoo.specs.codec import CODECS
-from protocol.amendments.book import Amendments
 from protocol.audit.charges import Charges
 from protocol.audit.draw import SECRET_BYTES
 from protocol.audit.terms import AuditTerms
-from protocol.ids import PeerId, SwarmId
-from protocol.manifest import Manifest
-from protocol.seat.effects import SeatNews
+from protocol.ids import PeerId, Stage
 from protocol.view import SwarmView
 
 
 @dataclass(frozen=True, slots=True)
-class Folders:
-    """The folders of stage acquisition."""
+class Site:
+    """A node's folders and settings for training."""
 
-    checkpoints: CheckpointFolder
-    snapshots: Path
-    starts: tuple[Path, ...] = ()
-    """What the stages of an imported model begin with, by stage."""
-    compiled: str = ""
-    """For compiled blocks, by all swarms; empty: nothing is compiled."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Constants of all attempts."""
-
-    ports: Owner
-    event_sink: EventSink
-    me: PeerId
-    manifest: Manifest
-    swarm: str
     settings: Settings
-    capacity: Callable[[], Capacity]
-    folders: Folders
-    data_search: DataSearch
-    shelf: Shelf
-    downloads: Downloads
-    history: History
-    amendments: Callable[[], Amendments]
-    """The founder's that are known; asked anew for each seat."""
-    leaves: LeafSupply
-    """Supplies the training data leaf by leaf."""
-
-    def usable_bytes(self) -> int:
-        """Return the memory that our stages may take."""
-        return usable_memory_bytes(self.capacity(), self.settings)
-
-    def devices(self) -> Devices:
-        """Return what our devices have for a stage now."""
-        return devices_now(self.settings, has_host=self.capacity().has_host)
-
-
-class Owner(Ports, Protocol):
-    """A held stage's interface to the engine, besides its ports."""
-
-    @property
-    def notary(self) -> Notary:
-        """Signs what decides rounds, in all stages."""
-
-    def seats_changed(self) -> None:
-        """One of our seats changed: tell the neighbours."""
-
-    def serving(self, stage: int) -> None:
-        """Our seat in a stage serves."""
-
-    def lost(self, stage: int, reason: str) -> None:
-        """A stage cannot be held."""
-
-    def seat_tells(self, news: SeatNews) -> None:
-        """A seat of ours tells what concerns more than its stage."""
-
-    def seat_of(self, stage: int) -> int:
-        """Return 0 for our home, 1 for our second stage."""
+    data_path: Path | None
+    """The folder of training data that the user gave."""
+    data: Path
+    """The folder of the files beside the identity."""
+    checkpoints: CheckpointFolder
 
 
 class StageContext(StageHolder):
-    """The context shared by the stages of one volunteer."""
+    """The context shared by the stages of one volunteer.
 
-    def __init__(self, terms: Terms, new_worker: NewWorker) -> None:
-        super().__init__(terms.manifest.stage_count)
+    Args:
+        history: the run's, which the engine has.
+        site: where they keep what they need, and the owner's settings.
+    """
+
+    def __init__(
+        self, engine: Engine, history: History, site: Site, new_worker: NewWorker = Worker
+    ) -> None:
+        manifest, settings = engine.manifest, site.settings
+        super().__init__(manifest.stage_count)
         self.sees = False
         """Whether the view is one of our lineage."""
-        self.owner, self.terms = terms.ports, terms
+        self.engine, self.history, self.settings = engine, history, settings
+        texts = TextStore(site.data / Entry.TEXTS)
+        self.checkpoints, self.snapshots = site.checkpoints, site.data / Entry.SNAPSHOTS
+        self.starts = tuple(texts.path(start.digest) for start in manifest.start)
+        """What the stages of an imported model begin with, by stage."""
+        self.compiled = str(site.data / Entry.COMPILED)
+        """Folder for compiled blocks, by all swarms."""
+        sources = [path for path in (site.data_path, texts.origin(manifest.data.digest)) if path]
+        self.leaves = LeafSupply(engine, texts, sources, settings.data_cache_bytes)
+        """Supplies the training data leaf by leaf."""
+        engine.downloads.add(self.leaves)
+        self.capacity = Capacity("", 0, {}, 0)
+        """Measured before a stage is assigned."""
         self.workers = WorkerPool(new_worker)
-        self.scheduler = TaskScheduler(len(terms.settings.devices))
-        self.time_spent = TimeSpent(terms.settings.compute_share)
-        self.memory_budget = MemoryBudget(terms.manifest, terms.usable_bytes, terms.devices)
-        self.counters = Counters(terms.ports, terms.event_sink)
-        self.audits = _audits_of(terms)
+        self.scheduler = TaskScheduler(len(settings.devices))
+        self.time_spent = TimeSpent(settings.compute_share)
+        self.memory_budget = MemoryBudget(manifest, self.usable_bytes, self.devices)
+        self.counters = Counters(engine, engine.event_sink)
+        self.audits = _audits_of(engine)
         """None: the run has no audits."""
         self.changed = trio.Event()
         """There is a new view of the swarm; the next one has another event."""
+
+    def linked(self, peer: PeerId) -> None:
+        """A member has come."""
+        self.leaves.linked(peer)
+
+    def unable(self) -> dict[Stage, str]:
+        """Return the stages that cannot be taken, with the reasons."""
+        return self.leaves.unable()
+
+    def usable_bytes(self) -> int:
+        """Return the memory that our stages may take."""
+        return usable_memory_bytes(self.capacity, self.settings)
+
+    def devices(self) -> Devices:
+        """Return what our devices have for a stage now."""
+        return devices_now(self.settings, has_host=self.capacity.has_host)
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
@@ -128,9 +104,9 @@ class StageContext(StageHolder):
         self.changed = trio.Event()
 
 
-def _audits_of(terms: Terms) -> AuditTerms | None:
+def _audits_of(engine: Engine) -> AuditTerms | None:
     """Return what our audits go by; None: the run has none."""
-    manifest = terms.manifest
+    manifest = engine.manifest
     if not manifest.audits:
         return None
     coarse = not CODECS[manifest.averaging_codec].lossless
@@ -138,8 +114,8 @@ def _audits_of(terms: Terms) -> AuditTerms | None:
     return AuditTerms(
         manifest.audits,
         os.urandom(SECRET_BYTES),
-        terms.ports.sign,
+        engine.sign,
         coarse,
-        Charges(SwarmId(terms.swarm)),
+        Charges(engine.swarm),
         mixed=mixed,
     )

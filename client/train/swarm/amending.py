@@ -13,8 +13,7 @@ from protocol import limits
 from protocol.amendments.book import Amendments, KeptAmendments
 from protocol.amendments.words import describe
 from protocol.effects import Explain
-from protocol.ids import PeerId, SwarmId
-from protocol.manifest import Manifest
+from protocol.ids import PeerId
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Statements
 
@@ -26,22 +25,16 @@ class Amending:
         changed: called when there is something new.
     """
 
-    def __init__(
-        self,
-        ports: Ports,
-        manifest: Manifest,
-        swarm: SwarmId,
-        changed: Callable[[], None],
-    ) -> None:
-        self._ports, self._manifest, self._swarm = ports, manifest, swarm
-        self._changed = changed
-        self.book = Amendments(manifest, swarm)
+    def __init__(self, ports: Ports, changed: Callable[[], None]) -> None:
+        self._ports, self._changed = ports, changed
+        self.book = Amendments(ports.manifest, ports.swarm)
         self._file: Persisted[KeptAmendments] | None = None
 
     def keep_in(self, path: Path) -> None:
         """Take the amendments of a file, and save ours to it from now on."""
         self._file = Persisted(path, KeptAmendments)
-        self.book = Amendments(self._manifest, self._swarm, self._file.load(self._warn))
+        kept = self._file.load(self._warn)
+        self.book = Amendments(self._ports.manifest, self._ports.swarm, kept)
 
     # --- links -------------------------------------------------------------------------------
 

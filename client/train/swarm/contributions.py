@@ -23,12 +23,7 @@ LOOK_EVERY_S: Final = 5.0
 
 
 class Contributions:
-    """See the module's docstring.
-
-    Args:
-        me: our own id.
-        membership: knows the members, their names and who is expelled.
-    """
+    """See the module's docstring."""
 
     def __init__(self, me: PeerId, membership: Membership) -> None:
         self._me, self._membership = me, membership

@@ -4,7 +4,7 @@
 forgets it in membership, and refuses its Hello for the rest of the run (``handshake.py``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from client.net.libp2p_network import Libp2pNetwork
@@ -17,7 +17,7 @@ from protocol.evidence.heard import Heard, stage_of
 from protocol.evidence.proof import check, contradiction
 from protocol.evidence.proofs import Proofs
 from protocol.evidence.statement import Decisive
-from protocol.ids import PeerId, SwarmId, sample
+from protocol.ids import PeerId, sample
 from protocol.membership.membership import Membership
 from protocol.membership.view import MembershipEffect
 from protocol.verdicts import Certificate, Verdict
@@ -29,17 +29,11 @@ from protocol.wire.parts import Proof
 class Expulsions:
     """See the module's docstring."""
 
-    def __init__(
-        self,
-        ports: Ports,
-        network: Libp2pNetwork,
-        membership: Membership,
-        swarm: SwarmId,
-    ) -> None:
+    def __init__(self, ports: Ports, network: Libp2pNetwork, membership: Membership) -> None:
         self._ports, self._network, self._membership = ports, network, membership
         self.verdicts = membership.verdicts
-        self._proofs = Proofs(network.peer_id, swarm, self.verdicts, ports.linked)
-        self._swarm, self._heard = swarm, Heard(swarm)
+        self._proofs = Proofs(ports.me, ports.swarm, self.verdicts, ports.linked)
+        self._heard = Heard(ports.swarm)
         self._file: Persisted[KeptEvidence] | None = None
         self._unsaved = False
 
@@ -47,11 +41,11 @@ class Expulsions:
         """Expel the members convicted by the certificates of a file, and save to it from now on."""
         self._file = Persisted(path, KeptEvidence)
         kept = self._file.load(self._warn) or KeptEvidence()
-        found, bad, me = list[Verdict](), 0, self._network.peer_id
+        found, bad, me = list[Verdict](), 0, self._ports.me
         certificates: tuple[Certificate, ...] = *kept.proofs, *kept.voted_out
         for one in certificates:
             try:
-                found.append(check(one, self._swarm))
+                found.append(check(one, self._ports.swarm))
             except RemoteProtocolError:
                 bad += 1
         if bad:
@@ -60,7 +54,7 @@ class Expulsions:
 
     def voted_out(self, verdict: Verdict) -> list[MembershipEffect]:
         """A majority of a stage that we know has charged one of its members: cut it off."""
-        if verdict.culprit == self._network.peer_id:
+        if verdict.culprit == self._ports.me:
             return []
         self.verdicts.add(verdict)
         return self._perform([verdict])
@@ -70,38 +64,40 @@ class Expulsions:
         for effect in self._proofs.link_up(peer):
             self._ports.perform(effect)
 
-    def stated(
-        self, author: PeerId, message: Decisive, siblings: Callable[[int], list[PeerId]]
-    ) -> list[MembershipEffect]:
+    def stated(self, author: PeerId, message: Decisive) -> list[MembershipEffect]:
         """Handle a statement in a round from its author, and pass its statement on to our siblings.
 
         Raises:
             RemoteProtocolError: it is not signed, or not by its author.
         """
-        there = siblings(message.stage)
+        there = self._siblings(message.stage)
         if author not in there:
             return []  # the seat ignores it, too
         envelope, proof = self._heard.take(author, message)
         if envelope is not None:
             others = [peer for peer in there if peer != author]
             at = message.stage, message.step, message.attempt
-            for peer in sample(others, self._network.peer_id, *at):
+            for peer in sample(others, self._ports.me, *at):
                 self._ports.send(peer, Statements("decision", (envelope,)))
         return self._proven(proof)
 
-    def passed_on(
-        self, sender: PeerId, envelope: Envelope, siblings: Callable[[int], list[PeerId]]
-    ) -> list[MembershipEffect]:
+    def passed_on(self, sender: PeerId, envelope: Envelope) -> list[MembershipEffect]:
         """Handle a statement of a sibling that another one passes on; those of other peers are not
         kept, so that they displace nothing.
 
         Raises:
             RemoteProtocolError: it is no statement, or not signed by its author.
         """
-        there, author = siblings(stage_of(envelope)), PeerId(envelope.signer)
+        there, author = self._siblings(stage_of(envelope)), PeerId(envelope.signer)
         if author in self.verdicts or not {sender, author}.issubset(there):
             return []
         return self._proven(self._heard.passed_on(sender, envelope))
+
+    def _siblings(self, stage: int) -> list[PeerId]:
+        """Return the other holders of a stage that we are linked with."""
+        held = self._ports.held_stages.view.stages
+        there = held[stage] if stage < len(held) else ()
+        return [replica.peer for replica in there if replica.peer != self._ports.me]
 
     def _proven(self, proof: Proof | None) -> list[MembershipEffect]:
         if proof is None:

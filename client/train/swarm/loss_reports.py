@@ -7,14 +7,12 @@ say.
 """
 
 import math
-from collections.abc import Callable
 from typing import Final
 
 from client.train.ports import Ports
 from client.train.reporting.event_sink import EventSink
 from protocol.effects import Publish
 from protocol.ids import PeerId
-from protocol.manifest import Manifest
 from protocol.membership.losses import (
     HELD_OUT,
     PROGRESS,
@@ -35,28 +33,11 @@ VOUCH_S: Final = 2.0
 
 
 class LossReports:
-    """See the module's docstring; ``EventSink`` holds what is shown.
+    """See the module's docstring; ``EventSink`` holds what is shown."""
 
-    Args:
-        node: the engine.
-        me: our id.
-        membership: knows the members and their records.
-        manifest: of the run.
-        event_sink: shows losses.
-        steps: returns the last version of the run.
-    """
-
-    def __init__(
-        self,
-        node: Ports,
-        me: PeerId,
-        membership: Membership,
-        manifest: Manifest,
-        event_sink: EventSink,
-        steps: Callable[[], int],
-    ) -> None:
-        self._node, self._me, self._event_sink = node, me, event_sink
-        self._membership, self._manifest, self._steps = membership, manifest, steps
+    def __init__(self, node: Ports, membership: Membership, event_sink: EventSink) -> None:
+        self._node, self._me, self._manifest = node, node.me, node.manifest
+        self._membership, self._event_sink = membership, event_sink
         self._seq, self._said_at = 0, -math.inf
 
     def closed(self, committed: Committed, view: SwarmView) -> None:
@@ -93,7 +74,9 @@ class LossReports:
         known, said = self._event_sink.held_out, self._membership.losses(HELD_OUT)
         before = self._event_sink.loss if known is None else known.loss
         before = said[self._me].loss if self._me in said else before
-        shown = evaluated(said, [*self._versions().values()], terms, self._steps(), before)
+        shown = evaluated(
+            said, [*self._versions().values()], terms, self._node.amendments.steps, before
+        )
         if shown is not None and (known is None or shown.version >= known.version):
             self._event_sink.evaluated(shown, terms)
 

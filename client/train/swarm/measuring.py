@@ -108,14 +108,7 @@ class Measuring:
         self.service.heard(self._own, seats, now)
 
     def received(self, peer: PeerId, message: Message, size_bytes: int, now: float) -> None:
-        """Note a message of an admitted peer, before other parts process it.
-
-        Args:
-            peer: its sender.
-            message: the message.
-            size_bytes: of its payload.
-            now: monotonic seconds.
-        """
+        """Note a message of an admitted peer, before other parts process it."""
         match message:
             case Heartbeat(_, seats):
                 self.service.heard(peer, [s for s in seats if s.stage < self._stages], now)
@@ -152,27 +145,10 @@ class Measuring:
         """Return what is believed of a member's capacity."""
         return self._beliefs.of(subject_of(member))
 
-    def lines(self) -> dict[PeerId, tuple[float, float]]:
-        """Return what the uplink and downlink (bytes/s) of every member that we are linked with
-        are, by its advert, its owner's limits included."""
-        lines = {}
-        for member in self._membership.roster.linked():
-            advert = member.advert
-            up = (advert.upload_bytes_per_s, advert.upload_limit_bytes_per_s)
-            down = (advert.download_bytes_per_s, advert.download_limit_bytes_per_s)
-            lines[member.peer] = (_limited(*up), _limited(*down))
-        return lines
-
     def tick(self, seats: list[SeatStatus], now: float, wall: float) -> list[MembershipEffect]:
         """Sample our seats, publish measurements and revise beliefs, as far as each is due.
 
-        A changed belief returns ``ViewChanged``.
-
-        Args:
-            seats: our own seats.
-            now: monotonic seconds.
-            wall: Unix seconds.
-        """
+        A changed belief returns ``ViewChanged``."""
         if now - self._sampled >= SAMPLE_S:
             self.seated(seats, now)
         effects: list[MembershipEffect] = []
@@ -214,7 +190,7 @@ class Measuring:
             for peer, found in rates.items()
             if peer != self._own
         ]
-        partners.sort(key=_seconds, reverse=True)
+        partners.sort(key=lambda one: (sum(r.seconds for r in one.rates), one.peer), reverse=True)
         return Measurements(tuple(sorted(partners[:MAX_PARTNERS], key=lambda p: p.peer)))
 
 
@@ -230,16 +206,8 @@ def subject_of(member: Member) -> Subject:
     return Subject(member.peer, claim, serving)
 
 
-def _limited(rate: float, limit: float) -> float:
-    return min(rate, limit) if limit > 0 else rate
-
-
 def _said(rate: float, seconds: float) -> tuple[int, int]:
     """Round, so that noise is not worth a record: to two digits, and to whole minutes from one
     on."""
     rounded = two_digits(round(min(rate, MOST_RATE)))
     return rounded, int(seconds if seconds < MINUTE_S else seconds // MINUTE_S * 60)
-
-
-def _seconds(partner: Partner) -> tuple[int, str]:
-    return sum(rate.seconds for rate in partner.rates), partner.peer

@@ -8,7 +8,6 @@ at which a stage is taken, and the steps that we may have voted in are left out.
 State: our newest statements, and the elector.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -16,14 +15,15 @@ from msgspec.structs import replace
 
 from client.store.boot import this_boot
 from client.store.marks import DamagedMarks, Kept, MarksFile
+from client.train.ports import Ports
 from protocol.decree.decree import READY
 from protocol.decree.elector import Elector, Sight
 from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.statement import Decisive, body_of, statement_of
 from protocol.evidence.word import OwnWord
-from protocol.ids import PeerId, SwarmId
-from protocol.wire.envelope import Signer, verify
+from protocol.ids import PeerId
+from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 from protocol.wire.statement import Statement, parse_statement
 
@@ -37,16 +37,11 @@ class Notary:
     """See the module's docstring.
 
     Args:
-        signer: our identity.
-        swarm: the context of all signatures.
         sees: what this volunteer sees, by which its elector votes.
-        explain: tells the user what went wrong.
     """
 
-    def __init__(
-        self, signer: Signer, swarm: SwarmId, sees: Sight, explain: Callable[[Explain], None]
-    ) -> None:
-        self._signer, self._swarm, self._explain = signer, swarm, explain
+    def __init__(self, ports: Ports, sees: Sight) -> None:
+        self._ports = ports
         self._word = OwnWord()
         self.elector = Elector(self._sign, self._verify, sees, self._write)
         self._file: MarksFile | None = None
@@ -66,7 +61,7 @@ class Notary:
         except (OSError, DamagedMarks) as error:
             self._old = True
             words = f"what this volunteer signed before cannot be read, going on without: {error}"
-            self._explain(Explain("membership", words, "warning"))
+            self._ports.perform(Explain("membership", words, "warning"))
 
     def resume(self, era: int) -> None:
         """This home goes on in a lineage; an old file may not know how our elector voted there."""
@@ -76,11 +71,11 @@ class Notary:
     def _sign(self, kind: str, body: bytes) -> bytes:
         if kind == READY and not self._may_say(kind, parse_statement(body)):
             return b""
-        return self._signer.sign(kind, body, self._swarm).signature
+        return self._ports.sign(kind, body).signature
 
     def _verify(self, peer: PeerId, kind: str, body: bytes, signature: bytes) -> bool:
         try:
-            verify(Envelope(peer, kind, body, signature), self._swarm)
+            verify(Envelope(peer, kind, body, signature), self._ports.swarm)
         except RemoteProtocolError:
             return False
         return True
@@ -89,7 +84,6 @@ class Notary:
         """Return step and attempt up to which we may have signed in a stage and lineage.
 
         Args:
-            stage, era: of the seat.
             step: at which it begins.
         """
         promise = self._word.promise(stage, era)
@@ -107,7 +101,7 @@ class Notary:
         kind, statement = said
         if not self._may_say(kind, statement):
             return None
-        signed = self._signer.sign(kind, body_of(message), self._swarm)
+        signed = self._ports.sign(kind, body_of(message))
         return replace(message, signature=signed.signature)
 
     def _may_say(self, kind: str, statement: Statement) -> bool:
@@ -118,7 +112,7 @@ class Notary:
             return True
         where = f"step {statement.step}, attempt {statement.attempt}"
         words = f"our {kind} of {where} is not sent: we have signed another one"
-        self._explain(Explain("round", words, "warning"))
+        self._ports.perform(Explain("round", words, "warning"))
         return False
 
     def _write(self) -> None:
@@ -130,4 +124,4 @@ class Notary:
             self._file.spoil()
             self._file = None
             words = f"what this volunteer signs cannot be written down: {error.strerror}"
-            self._explain(Explain("membership", words, "warning"))
+            self._ports.perform(Explain("membership", words, "warning"))

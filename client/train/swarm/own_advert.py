@@ -32,7 +32,6 @@ class OwnAdvert:
 
     Args:
         measuring: of our partners, which shows our line.
-        perform: performs what membership wants.
     """
 
     def __init__(
@@ -78,7 +77,6 @@ class OwnAdvert:
         """Update the advert periodically until cancelled.
 
         Args:
-            settings: returns the owner's limits.
             folder: data folder, which keeps the bandwidth.
         """
         while True:

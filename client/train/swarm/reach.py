@@ -37,17 +37,10 @@ class Reach:
     """See the module's docstring.
 
     Args:
-        engine: sends and explains.
-        network: our links.
         nursery: ends with the node.
     """
 
-    def __init__(
-        self,
-        engine: Ports,
-        network: Libp2pNetwork,
-        nursery: trio.Nursery,
-    ) -> None:
+    def __init__(self, engine: Ports, network: Libp2pNetwork, nursery: trio.Nursery) -> None:
         self._engine, self._network, self._nursery = engine, network, nursery
         self.machine, self._budgets = Reachability(), Budgets()
         self.announced: Sequence[Address] = ()

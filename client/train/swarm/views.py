@@ -1,14 +1,13 @@
 """Views of the roster for other machines: by stage for the pipeline, by claim for matching."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
 from client.train.swarm.measuring import Measuring
 from protocol.address import parse_address
 from protocol.ids import PeerId, Stage
-from protocol.matching.machine import Matching
 from protocol.matching.member import Member
 from protocol.matching.relatives import mark_of_host, mark_of_path
 from protocol.membership.roster import Roster
@@ -17,35 +16,22 @@ from protocol.recovery.stored import Lineage
 from protocol.view import Replica, SwarmView
 from protocol.wire.parts import SeatStatus
 
-UNKNOWN = (0.0, 0.0)
-
 
 def swarm_view(
-    roster: Roster,
-    lines: Mapping[PeerId, tuple[float, float]],
-    own: PeerId,
-    stages: int,
-    era: int,
-    relayed: frozenset[PeerId] = frozenset(),
+    roster: Roster, stages: int, era: int, relayed: frozenset[PeerId] = frozenset()
 ) -> SwarmView:
     """Return the live replicas of every stage in one lineage.
 
     Peers without a link and seats of another era are left out.
 
     Args:
-        roster: the live members.
-        lines: uplink and downlink of peers, bytes/s.
-        own: our peer id.
-        stages: number of stages.
-        era: number of the lineage.
         relayed: peers whose link goes through a relay.
     """
     seen: list[list[Replica]] = [[] for _ in range(stages)]
     for member in roster.linked():
         for seat in member.seats:
-            if seat.era == era and seat.stage < stages:
-                replica = _replica(member.peer, seat, lines.get(member.peer, UNKNOWN))
-                seen[seat.stage].append(replica)
+            if seat.era == era:
+                seen[seat.stage].append(_replica(member, seat))
     empty = {s for s, there in enumerate(seen) if not any(replica.serving for replica in there)}
     unlinked = roster.unlinked() if empty else frozenset[PeerId]()
     unseen = {
@@ -57,10 +43,10 @@ def swarm_view(
     return SwarmView.of(seen, frozenset(unseen), relayed)
 
 
-def _replica(peer: PeerId, seat: SeatStatus, line: tuple[float, float]) -> Replica:
-    uplink, downlink = line
+def _replica(member: LiveMember, seat: SeatStatus) -> Replica:
+    advert = member.advert
     return Replica(
-        peer=peer,
+        peer=member.peer,
         version=seat.version,
         serving=seat.state == "serving",
         rate=seat.rate,
@@ -69,9 +55,16 @@ def _replica(peer: PeerId, seat: SeatStatus, line: tuple[float, float]) -> Repli
         moved=seat.moved,
         missing=tuple(map(PeerId, seat.missing)),
         audited=tuple(map(PeerId, seat.audited)),
-        uplink_bytes_per_s=uplink,
-        downlink_bytes_per_s=downlink,
+        uplink_bytes_per_s=_limited(advert.upload_bytes_per_s, advert.upload_limit_bytes_per_s),
+        downlink_bytes_per_s=_limited(
+            advert.download_bytes_per_s, advert.download_limit_bytes_per_s
+        ),
     )
+
+
+def _limited(rate: float, limit: float) -> float:
+    """Return a claimed rate within its owner's limit; 0: there is none."""
+    return min(rate, limit) if limit > 0 else rate
 
 
 def live_members(roster: Roster, own: PeerId) -> frozenset[PeerId]:
@@ -91,44 +84,31 @@ def hosts(roster: Roster) -> dict[PeerId, str]:
     return found
 
 
-def eras_served(roster: Roster, stages: int, own: PeerId) -> dict[PeerId, tuple[int, ...]]:
-    """Return the eras of serving seats by peer, of linked peers other than ``own``.
-
-    ``roster`` has the live members, ``stages`` is the number of stages.
-    """
+def eras_served(roster: Roster, own: PeerId) -> dict[PeerId, tuple[int, ...]]:
+    """Return the eras of serving seats by peer, of linked peers other than ``own``."""
     eras: dict[PeerId, tuple[int, ...]] = {}
     for member in roster.linked():
-        served = [s for s in member.seats if s.state == "serving" and s.stage < stages]
+        served = [seat for seat in member.seats if seat.state == "serving"]
         if served and member.peer != own:
             eras[member.peer] = tuple(s.era for s in sorted(served, key=lambda seat: seat.stage))
     return eras
 
 
-def versions_served(roster: Roster, stages: int, own: PeerId) -> dict[PeerId, int]:
-    """Return the newest version that each linked peer other than ``own`` serves.
-
-    ``roster`` has the live members, ``stages`` is the number of stages.
-    """
+def versions_served(roster: Roster, own: PeerId) -> dict[PeerId, int]:
+    """Return the newest version that each linked peer other than ``own`` serves."""
     served: dict[PeerId, int] = {}
     for member in roster.linked():
         for seat in member.seats:
-            if seat.state == "serving" and seat.stage < stages and member.peer != own:
+            if seat.state == "serving" and member.peer != own:
                 served[member.peer] = max(seat.version, served.get(member.peer, 0))
     return served
 
 
-def era_followed(lineage: Lineage | None, roster: Roster, stages: int, own: PeerId) -> int:
-    """Return the era of our lineage; for an observer the era of most serving seats, or 0.
-
-    Args:
-        lineage: ours; None for an observer.
-        roster: the live members.
-        stages: number of stages.
-        own: our peer id.
-    """
+def era_followed(lineage: Lineage | None, roster: Roster, own: PeerId) -> int:
+    """Return the era of our lineage; for an observer (None) that of most serving seats, or 0."""
     if lineage is not None:
         return lineage.era
-    eras = Counter(era for served in eras_served(roster, stages, own).values() for era in served)
+    eras = Counter(era for served in eras_served(roster, own).values() for era in served)
     return max(eras, key=lambda era: (eras[era], era), default=0)
 
 
@@ -146,9 +126,6 @@ def matching_members(
     A peer that we banned or cannot link with is left out, even if others relay its adverts.
 
     Args:
-        roster: the known members.
-        own: our peer id.
-        measuring: the partners' measurements.
         unproven: members without a vote, because we have never worked with them.
         path_of: the members below the founder on a member's chain of vouches; empty: not known.
         certified: members that the newest waypoint names.
@@ -165,18 +142,6 @@ def matching_members(
         for member in roster.members()
         if member.advert.seats > 0 and member.peer in live
     ]
-
-
-def may_speak(matching: Matching | None, subject: str, peer: PeerId, now: float) -> bool:
-    """Whether a peer may publish records about a subject.
-
-    Args:
-        matching: ours; None before it starts.
-        subject: a stage in decimal.
-        peer: the author.
-        now: monotonic seconds.
-    """
-    return matching is not None and matching.may_speak(peer, Stage(int(subject)), now)
 
 
 def _marks(member: LiveMember, path: Sequence[PeerId]) -> frozenset[str]:

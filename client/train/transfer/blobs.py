@@ -28,9 +28,8 @@ from model_zoo.specs.slices import slices
 from model_zoo.specs.state import stage_layout
 from model_zoo.specs.state_hash import LeafHasher, root
 from protocol.effects import Penalise, Send
-from protocol.ids import PeerId, SwarmId
+from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
-from protocol.manifest import Manifest
 from protocol.transfer.blob import Blob
 from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
 from protocol.wire.messages import Chunk, ChunkRequest
@@ -90,8 +89,8 @@ class Shelf:
         self._keep_snapshots = keep_snapshots
         self.leaves: LeafSupply | None = None
         self.served_bytes = 0
-        self.closed_because: Callable[[], str] = str
-        """Why nothing is served now, in words; empty: it is."""
+        self.is_closed: Callable[[], bool] = bool
+        """Whether nothing is served now."""
 
     def put(self, filed: Filed, path: Path, *, temporary: bool) -> None:
         """Serve a file; a permanent one replaces a temporary one, or what its place had before.
@@ -141,7 +140,7 @@ class Shelf:
     async def request(self, sender: PeerId, request: ChunkRequest) -> None:
         """Serve a chunk, or say that it cannot be had. Nothing is said where the list of a state is
         asked for that may still be on its way."""
-        closed = bool(self.closed_because())
+        closed = self.is_closed()
         data = None if closed else await self._read(request)
         if data is not None:
             self.served_bytes += len(data)
@@ -209,7 +208,6 @@ class DiskFailed(DownloadFailed):
     """This machine's disk cannot take it; the message names the disk and the bytes needed.
 
     Args:
-        words: the message.
         needed_bytes: that are to be free; 0: unknown, or room alone does not help.
     """
 
@@ -240,7 +238,7 @@ class Download:
         resumable: bool = False,
     ) -> None:
         self._ports, self._resumable = ports, resumable
-        self._blob, self._header = blob, header
+        self._blob, self._header, self.root = blob, header, blob.root
         self._fetch = Fetch(blob, list(donors), window)
         self._path = path
         self._partial = path.with_name(f".{path.name}.part.tmp")
@@ -265,7 +263,7 @@ class Download:
             self._partial.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._file = os.open(self._partial, flags, 0o600)
-            self._check_room(self._file)
+            self._check_room()
             if self._resumable:
                 held = await trio.to_thread.run_sync(_digests, self._file, len(self._header))
                 self._fetch.resume(held)
@@ -277,8 +275,7 @@ class Download:
         except FileNotFoundError as error:
             raise DownloadFailed(f"{self._partial} was removed while it was written") from error
         except OSError as error:
-            needed_bytes = self._needed() if error.errno in FULL else 0
-            raise DiskFailed(self._disk_words(error), needed_bytes) from error
+            raise self._disk_failed(error) from error
         finally:
             self._close()
         return Filed(self._blob, self._fetch.listed, len(self._header))
@@ -301,20 +298,10 @@ class Download:
             have, _ = fetch.progress
             raise DownloadFailed(f"{have} of {self._blob.count} chunks came; no donor is left")
 
-    def concerns(self, message: Chunk) -> bool:
-        """Whether a message is about what is wanted here."""
-        return message.root == self._blob.root
-
     def receive(self, sender: PeerId, message: Chunk, payload: bytes) -> None:
         """Take a chunk.
 
-        A disk error is kept for ``run``, because it is not the sender's fault.
-
-        Args:
-            sender: the donor.
-            message: the message.
-            payload: the chunk's bytes.
-        """
+        A disk error is kept for ``run``, because it is not the sender's fault."""
         if self._file is None or self._failure is not None:
             return
         now, digest = self._ports.now(), payload_digest(payload)
@@ -344,35 +331,32 @@ class Download:
             raise RuntimeError("chunks are written while the file is open")
         write_at(self._file, data, len(self._header) + index * CHUNK_BYTES)
 
-    def _check_room(self, file: int) -> None:
-        """Raise DiskFailed if the disk lacks room for it, as far as is known."""
-        try:
-            here = os.fstat(file).st_blocks * BLOCK_BYTES
-            free = shutil.disk_usage(self._partial.parent).free
-        except OSError:
-            return
-        needed = self._blob.size_bytes - here
-        if needed > free:
-            raise DiskFailed(self._full_words(needed, free), self._blob.size_bytes)
+    def _check_room(self) -> None:
+        """Raise OSError if the disk lacks room for it, as far as is known."""
+        free = self._free()
+        if free is not None and self._lacks() > free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def _full_words(self, needed: int, free: int) -> str:
-        return (
-            f"the disk of {self._path.parent} is full: {_megabytes(needed)} more are needed for "
-            f"{self._path.name}, {_megabytes(free)} are free"
+    def _free(self) -> int | None:
+        """Return the free bytes of the disk; None: not known."""
+        with suppress(OSError):
+            return shutil.disk_usage(self._partial.parent).free
+        return None
+
+    def _lacks(self) -> int:
+        """Return how many bytes of the blob do not lie on the disk yet."""
+        here = 0 if self._file is None else os.fstat(self._file).st_blocks * BLOCK_BYTES
+        return max(0, self._blob.size_bytes - here)
+
+    def _disk_failed(self, error: OSError) -> DiskFailed:
+        if error.errno not in FULL:
+            return DiskFailed(f"{self._partial} cannot be written: {error.strerror or error}")
+        words = (
+            f"{error.strerror}: the disk of {self._path.parent} is full: "
+            f"{_megabytes(self._lacks())} more are needed for {self._path.name}, "
+            f"{_megabytes(self._free() or 0)} are free"
         )
-
-    def _needed(self) -> int:
-        """Return how many more bytes the disk needs at most."""
-        have, _ = self._fetch.progress
-        return min((self._blob.count - have + 1) * CHUNK_BYTES, self._blob.size_bytes)
-
-    def _disk_words(self, error: OSError) -> str:
-        if error.errno in FULL:
-            free = 0
-            with suppress(OSError):
-                free = shutil.disk_usage(self._path.parent).free
-            return f"{error.strerror}: {self._full_words(self._needed(), free)}"
-        return f"{self._partial} cannot be written: {error.strerror or error}"
+        return DiskFailed(words, self._blob.size_bytes)
 
     def _close(self) -> None:
         """Stop; the received part stays if the next download can continue from it."""
@@ -389,8 +373,9 @@ class Download:
 class Taker(Protocol):
     """Waits for what members send of a blob."""
 
-    def concerns(self, message: Chunk) -> bool:
-        """Whether a message is about that blob."""
+    @property
+    def root(self) -> bytes:
+        """The blob's."""
 
     def receive(self, sender: PeerId, message: Chunk, payload: bytes) -> None:
         """Take a chunk."""
@@ -400,15 +385,10 @@ class Taker(Protocol):
 
 
 class Downloads:
-    """What is fetched from members now: each message goes to whom it concerns.
+    """What is fetched from members now: each message goes to whom it concerns."""
 
-    Args:
-        manifest: knows the sizes of the run's blobs.
-        swarm: its id.
-    """
-
-    def __init__(self, ports: Ports, manifest: Manifest, swarm: SwarmId) -> None:
-        self.ports, self.manifest, self.swarm = ports, manifest, swarm
+    def __init__(self, ports: Ports) -> None:
+        self.ports = ports
         self._takers: list[Taker] = []
 
     def add(self, taker: Taker) -> None:
@@ -417,7 +397,7 @@ class Downloads:
 
     def receive(self, sender: PeerId, message: Chunk, payload: bytes = b"") -> None:
         """Take what a member sends of a blob."""
-        for taker in [taker for taker in self._takers if taker.concerns(message)]:
+        for taker in [taker for taker in self._takers if taker.root == message.root]:
             taker.receive(sender, message, payload)
 
     def lost(self, peer: PeerId) -> None:
@@ -427,7 +407,7 @@ class Downloads:
 
     def state(self, stage: int, version: int, state_hash: bytes) -> Blob:
         """Return the state of a stage that has this hash at a version."""
-        return Blob(state_hash, data_bytes(self.manifest, stage), stage, version)
+        return Blob(state_hash, data_bytes(self.ports.manifest, stage), stage, version)
 
     async def fetch(
         self,
@@ -457,10 +437,10 @@ class Downloads:
 
     def _header(self, state: Blob) -> bytes:
         """Return what a checkpoint has before its data."""
-        manifest = self.manifest
+        manifest = self.ports.manifest
         part = slices(manifest.layers_per_stage)[state.stage]
         layout = stage_layout(manifest.model, part)
-        of = self.swarm, state.stage, manifest.stage_count, state.version, state.root.hex()
+        of = self.ports.swarm, state.stage, manifest.stage_count, state.version, state.root.hex()
         return build_header(CheckpointInfo(*of, layout, manifest.state))
 
 

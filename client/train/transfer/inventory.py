@@ -19,13 +19,7 @@ def stored_states(folder: CheckpointFolder, swarm: str, stages: int) -> list[Che
     """Return the headers of a swarm's checkpoints on disk, by stage and version.
 
     Files that are damaged, misnamed or of another swarm are renamed and left out; unreadable ones
-    are left out.
-
-    Args:
-        folder: the checkpoint folder.
-        swarm: id of the swarm.
-        stages: its number of stages.
-    """
+    are left out."""
     found = []
     for entry in folder.entries():
         try:
@@ -55,23 +49,13 @@ def checked(info: CheckpointInfo, swarm: str, stages: int) -> CheckpointInfo:
     return info
 
 
-async def offer_stored(
-    folder: CheckpointFolder, swarm: str, stages: int, shelf: Shelf, ports: Ports
-) -> None:
+async def offer_stored(folder: CheckpointFolder, shelf: Shelf, ports: Ports) -> None:
     """Offer the checkpoints on disk, the newest first; call it before anything is written.
 
-    Damaged files are reported and renamed; from an unreadable disk nothing is offered.
-
-    Args:
-        folder: the checkpoint folder.
-        swarm: id of the swarm.
-        stages: its number of stages.
-        shelf: serves them to others.
-        ports: gets the explanations.
-    """
+    Damaged files are reported and renamed; from an unreadable disk nothing is offered."""
     try:
         folder.sweep()
-        found = stored_states(folder, swarm, stages)
+        found = stored_states(folder, ports.swarm, ports.manifest.stage_count)
     except OSError as error:
         words = f"the checkpoints in {folder.folder} cannot be read: {error.strerror}"
         ports.perform(Explain("transfer", words, "warning"))

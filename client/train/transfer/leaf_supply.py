@@ -6,10 +6,15 @@ cache with a budget. Which samples come next is known: they are numbered, whoeve
 task whose samples are not here yet waits, and no other does. What is here is given to members that
 ask for it.
 
+A volunteer without the whole data asks the members that it is linked with, and those that have
+some answer with an offer; adverts are not trusted. Stage 0 can be taken while a member offers some.
+While nobody does, the owner is told what to do, in the same words everywhere.
+
 ``protocol.transfer.leaves`` decides whom to ask for what. State: the plan (the leaves of the next
-samples), and what tasks wait for.
+samples), who offers data, and what tasks wait for.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -20,17 +25,16 @@ import trio
 from client.store.leaves import DataFolder, LeafCache, LeavesOnDisk, WrongFolder
 from client.store.texts import TextStore
 from client.train.ports import Ports
-from client.train.transfer.data_search import DataSearch
+from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES, is_proven
 from model_zoo.specs.state_hash import file_hash
 from model_zoo.specs.windows import leaves_of
 from protocol.effects import Explain, Penalise, Send
-from protocol.ids import PeerId
-from protocol.manifest import Manifest
+from protocol.ids import PeerId, Stage, short
 from protocol.pipeline.effects import held_out
 from protocol.transfer.fetch import StoreChunk
 from protocol.transfer.leaves import LeafEffect, LeafFetch, Verdict
-from protocol.wire.messages import Chunk
+from protocol.wire.messages import Chunk, ChunkRequest
 
 TICK_S = 0.5
 MOST_AHEAD = 512
@@ -43,6 +47,11 @@ PLANNED_AT_ONCE = 1024
 """Samples that are worked out in one go: some ms."""
 PROVEN_AT_ONCE = 16
 """Leaves of an earlier process that are read again in one go."""
+ASK_AGAIN_S = 5.0
+"""Seconds between questions to all members while nobody offers data; after the first the owner is
+told."""
+MOST_DONORS = 4
+"""Offers beside which newcomers are not asked for more."""
 DISK_AGAIN_S = 10.0
 """Seconds after an error of the disk before leaves are fetched again."""
 
@@ -51,24 +60,15 @@ class LeafSupply:
     """See the module's docstring.
 
     Args:
-        ports: of the node.
-        manifest: names the data; they are tokens.
-        search: knows the members that offer the data.
-        store: this volunteer's texts.
         sources: folders that may have the whole data.
         budget_bytes: of the cache.
     """
 
     def __init__(
-        self,
-        ports: Ports,
-        manifest: Manifest,
-        search: DataSearch,
-        store: TextStore,
-        sources: Sequence[Path],
-        budget_bytes: int,
+        self, ports: Ports, store: TextStore, sources: Sequence[Path], budget_bytes: int
     ) -> None:
-        self._ports, self._data, self._search = ports, manifest.data, search
+        manifest = ports.manifest
+        self._ports, self._data = ports, manifest.data
         self._store, self._sources, self._budget = store, sources, budget_bytes
         self._batch, self._seed = manifest.sequences_per_microbatch, manifest.seed
         self._per_step = manifest.microbatches_per_step * self._batch
@@ -85,16 +85,20 @@ class LeafSupply:
         self.root = bytes.fromhex(self._data.digest)
         """What proves the leaves."""
         self._fetch = LeafFetch(self.root)
+        self._offers: set[PeerId] = set()
+        self._ask_at, self._told = math.inf, False
+        self._supplied = False
+        """Stage 0 fetches data as it needs them."""
+        self.starved = False
+        """Whether stage 0 is held here and lacks data that no member gives."""
         self._first: int | None = None
         """The first sample of the step; None: no stage needs any."""
         self._planned = 0
         """The samples before this one are planned."""
         self._plan: dict[int, int] = {}
         """Leaf to the last planned sample that lies in it, the most urgent first."""
-        self._waiting: Counter[int] = Counter()
-        """Microbatches that tasks wait for, and how many do."""
-        self._read: Counter[int] = Counter()
-        """Microbatches that tasks read, and how many do: their leaves stay."""
+        self._needed: Counter[int] = Counter()
+        """Microbatches that tasks wait for or read, and how many do: their leaves stay."""
         self._rests_until = float("-inf")
         self._changed, self._arrived = trio.Event(), trio.Event()
 
@@ -109,9 +113,14 @@ class LeafSupply:
         if self._whole is not None:
             return ""
         problem = await trio.to_thread.run_sync(self._find)
-        if self._whole is None and self._cache is None:
+        if not problem:
+            self._offers.clear()
+            self._ask_at, self._told = math.inf, False
+        elif self._cache is None:
             folder = self._store.leaves(self._data.digest)
             self._cache = await trio.to_thread.run_sync(LeafCache, folder, self._data, self._budget)
+            self._ask_all()
+        self._ports.ability_changed()
         return problem
 
     @property
@@ -179,15 +188,87 @@ class LeafSupply:
                 self._whole = None
         return problem
 
+    # --- who offers it ----------------------------------------------------------------------
+
+    @property
+    def _missing_here(self) -> bool:
+        return self._whole is None and self._cache is not None
+
+    @property
+    def problem(self) -> str:
+        """The problem in words for the owner; empty if the data are found or the search
+        continues."""
+        missing = self.starved or (self._told and not self._supplied)
+        return _words(self._data) if missing else ""
+
+    @property
+    def offering(self) -> frozenset[PeerId]:
+        """The members that offer data."""
+        return frozenset(self._offers)
+
+    def unable(self) -> dict[Stage, str]:
+        """Return the stage that cannot be taken without the data, with the reason."""
+        if not self._missing_here or self._supplied or self._offers:
+            return {}
+        return {Stage(0): self.problem or "asking members for the training data"}
+
+    def linked(self, peer: PeerId) -> None:
+        """A member has come."""
+        if self._missing_here and len(self._offers) < MOST_DONORS:
+            self._ports.send(peer, ChunkRequest(self.root, None))
+
+    def _ask_all(self) -> None:
+        self._ask_at = self._ports.now() + ASK_AGAIN_S
+        for peer in sorted(self._ports.linked()):
+            self._ports.send(peer, ChunkRequest(self.root, None))
+
+    def _ask_again(self, now: float) -> None:
+        """Ask again while nobody offers data."""
+        if self._ask_at <= now:
+            if not self._told and not self._supplied:
+                self._told = True
+                self._ports.perform(Explain("transfer", _words(self._data), "warning"))
+            self._ask_all()
+            self._ports.ability_changed()
+
+    def _offered(self, peer: PeerId) -> None:
+        self._offers.add(peer)
+        self._ask_at = math.inf
+        if self._told:
+            self._told = False
+            words = f"{short(peer)} has training data"
+            self._ports.perform(Explain("transfer", words, members=(peer,)))
+        self._ports.ability_changed()
+
+    def _withdrawn(self, peer: PeerId) -> None:
+        """A member is gone, or gives nothing although it has offered data."""
+        if peer in self._offers:
+            self._offers.discard(peer)
+            if not self._offers:
+                self._ask_at = self._ports.now() + ASK_AGAIN_S
+            self._ports.ability_changed()
+
+    def _note_supply(self, *, fetching: bool, starved: bool) -> None:
+        supplied = fetching and not starved
+        if (self._supplied, self.starved) == (supplied, starved):
+            return
+        if starved and not self.starved:
+            self._ports.perform(Explain("transfer", _words(self._data), "warning"))
+        self._supplied, self.starved = supplied, starved
+        self._ports.ability_changed()
+
     # --- what is needed ---------------------------------------------------------------------
 
     def at(self, step: int) -> None:
         """The first stage is at a step here: fetch what it and the next ones need."""
         if self._whole is not None:
             return
-        if self._began is None or step != self._began[0]:
-            ahead = self._steps_ahead(step) * self._per_step
-            self._samples_ahead = min(SAMPLES_AHEAD, ahead)
+        before, now, ahead = self._began, self._ports.now(), STEPS_AHEAD
+        if before is None or step != before[0]:
+            if before is not None and step == before[0] + 1:
+                ahead = max(ahead, int(AHEAD_S / max(0.01, now - before[1])))
+            self._samples_ahead = min(SAMPLES_AHEAD, ahead * self._per_step)
+            self._began = step, now
         first = step * self._per_step
         if self._first is None or first < self._first:
             self._plan.clear()
@@ -195,19 +276,11 @@ class LeafSupply:
         self._first, self._planned = first, max(first, self._planned)
         self._changed.set()
 
-    def _steps_ahead(self, step: int) -> int:
-        """Begin a step; return for how many steps samples are fetched ahead."""
-        before, now = self._began, self._ports.now()
-        self._began = step, now
-        if before is None or step != before[0] + 1:
-            return STEPS_AHEAD
-        return max(STEPS_AHEAD, int(AHEAD_S / max(0.01, now - before[1])))
-
     def rest(self) -> None:
         """No stage here needs samples any more."""
         self._first = None
         self._plan.clear()
-        self._read.clear()
+        self._needed.clear()
 
     def here(self, microbatch: int) -> bool:
         """Whether a microbatch's samples can be read; held-out ones have negative numbers."""
@@ -218,22 +291,18 @@ class LeafSupply:
 
     async def wait(self, microbatch: int, over: Callable[[], bool]) -> None:
         """Wait until a microbatch's samples can be read, or nobody needs them (``over``)."""
-        self._waiting[microbatch] += 1
-        try:
-            while not (self.here(microbatch) or over()):
-                self._changed.set()
-                with trio.move_on_after(TICK_S):
-                    await self._arrived.wait()
-        finally:
-            self._waiting -= Counter([microbatch])
+        while not (self.here(microbatch) or over()):
+            self._changed.set()
+            with trio.move_on_after(TICK_S):
+                await self._arrived.wait()
 
     def begin(self, microbatch: int) -> None:
-        """A task reads a microbatch's samples from now on, which are here."""
-        self._read[microbatch] += 1
+        """A task needs a microbatch's samples from now on."""
+        self._needed[microbatch] += 1
 
     def end(self, microbatch: int) -> None:
         """A task has read them."""
-        self._read -= Counter([microbatch])
+        self._needed -= Counter([microbatch])
 
     def _work_out(self, microbatch: int) -> tuple[int, ...]:
         number = microbatch if microbatch >= 0 else held_out(microbatch)
@@ -269,17 +338,13 @@ class LeafSupply:
         """Read and prove leaves of an earlier process that are needed, a few at a time."""
         if self._whole is not None or (cache := self._cache) is None:
             return
-        needed = dict.fromkeys((*self._of(self._waiting), *self._plan))
+        needed = dict.fromkeys((*self._of(self._needed), *self._plan))
         unread = [leaf for leaf in needed if cache.has_unread(leaf)]
         for leaf in unread[:PROVEN_AT_ONCE]:
             cache.note(leaf, await trio.to_thread.run_sync(cache.load, leaf))
         if unread:
             self._changed.set()
             self._announce()
-
-    def concerns(self, message: Chunk) -> bool:
-        """Whether a message is a leaf, or says that none is given."""
-        return message.root == self.root
 
     def receive(self, peer: PeerId, message: Chunk, payload: bytes) -> None:
         """Take what a member sends."""
@@ -288,13 +353,17 @@ class LeafSupply:
             verdict = self._verdict(message.index, payload)
             self._perform(self._fetch.chunk(peer, message, verdict, now), payload)
             if verdict == "lie":
-                self._search.lost(peer)
+                self._withdrawn(peer)
         elif not payload:
+            self._withdrawn(peer)
             self._perform(self._fetch.refused(peer, now))
+        elif self._missing_here and peer not in self._offers:
+            self._offered(peer)
         self._changed.set()
 
     def lost(self, peer: PeerId) -> None:
         """A member is gone."""
+        self._withdrawn(peer)
         self._perform(self._fetch.lost(peer, self._ports.now()))
 
     def _verdict(self, index: int, payload: bytes) -> Verdict:
@@ -308,12 +377,13 @@ class LeafSupply:
         cache, now = self._cache, self._ports.now()
         if self._whole is not None or cache is None:
             return
+        self._ask_again(now)
         self._plan_further()
         awaited, ahead = self._missing(cache) if now >= self._rests_until else ([], [])
-        self._perform(self._fetch.offer(self._search.offering, now))
+        self._perform(self._fetch.offer(self._offers, now))
         self._perform(self._fetch.want(awaited, ahead, now))
         self._perform(self._fetch.tick(now))
-        self._search.supplied(bool(self._plan), starved=self._fetch.starved(now))
+        self._note_supply(fetching=bool(self._plan), starved=self._fetch.starved(now))
 
     def _plan_further(self) -> None:
         if self._first is None:
@@ -333,7 +403,7 @@ class LeafSupply:
         def missing(leaves: Iterable[int]) -> list[int]:
             return [leaf for leaf in leaves if not cache.has(leaf) and not cache.has_unread(leaf)]
 
-        awaited = self._of(self._waiting)
+        awaited = self._of(self._needed)
         return missing(awaited), missing(leaf for leaf in self._plan if leaf not in awaited)
 
     def _of(self, microbatches: Iterable[int]) -> dict[int, None]:
@@ -354,7 +424,7 @@ class LeafSupply:
     def _keep(self, index: int, proven: bytes) -> None:
         if self._cache is None:
             return
-        needed = {*self._plan, *self._of(self._waiting), *self._of(self._read)}
+        needed = {*self._plan, *self._of(self._needed)}
         try:
             self._cache.keep(index, proven, needed)
         except OSError as error:
@@ -371,3 +441,11 @@ class LeafSupply:
         """There are leaves that tasks may wait for."""
         self._arrived.set()
         self._arrived = trio.Event()
+
+
+def _words(data: DataSpec) -> str:
+    """Say what is missing and what to do; the first words fit a narrow screen."""
+    return (
+        f"the training data {data.name} are missing: join with --data FOLDER, or wait for a member "
+        f"who has them ({data.kept_bytes / 1e6:.1f} MB, root begins with {data.digest[:12]})"
+    )

@@ -1,6 +1,5 @@
 """The manifest in the worker's terms: which stage to open, with what, and whether it fits."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
@@ -52,7 +51,6 @@ def devices_now(settings: Settings, *, has_host: bool) -> Devices:
     """Return what the owner's devices have for a stage now.
 
     Args:
-        settings: the owner's.
         has_host: whether GPUs compute, and their host has memory of its own.
     """
     free_bytes = int(_HOST_SHARE * psutil.virtual_memory().available) if has_host else 0
@@ -86,8 +84,6 @@ def fit_stage(
     with its vectors offloaded.
 
     Args:
-        manifest: of the swarm.
-        stage: the stage.
         available_bytes: memory for it, of each device.
         spare_bytes: part of these left to another stage, if one graph can be kept without it.
         devices: what else they have.
@@ -145,11 +141,12 @@ def _way_to_fit(
     return None
 
 
-def check_fits(manifest: Manifest, available_bytes: int, devices: Devices = ONE) -> list[bool]:
-    """Check that this machine has memory for one stage at least; return for which it has.
+def bytes_to_advertise(manifest: Manifest, usable_bytes: int, devices: Devices = ONE) -> int:
+    """Return the memory to advertise: with offloading a stage fits into less than it is said to
+    need, and the matching compares what it needs with what is advertised.
 
     Raises:
-        UserError: for none; says what the last one tried needs. Or the devices are several, and
+        UserError: no stage fits; says what the last one needs. Or the devices are several, and
             rounds are local.
     """
     if manifest.local_rounds is not None and devices.count > 1:
@@ -158,30 +155,17 @@ def check_fits(manifest: Manifest, available_bytes: int, devices: Devices = ONE)
             "start a volunteer for each device: with its own VOLUNTEER_HOME and --devices N",
             ExitCode.CONFIG,
         )
-    found: list[bool] = []
-    for stage in range(manifest.stage_count):
+    needs, problem = list[float](), UserError("")
+    for stage, cost in enumerate(manifest.stages):
         try:
-            fit_stage(manifest, stage, available_bytes, devices=devices)
-        except UserError:
-            if stage == manifest.stage_count - 1 and not any(found):
-                raise
-            found.append(False)
+            fit_stage(manifest, stage, usable_bytes, devices=devices)
+        except UserError as error:
+            problem = error
         else:
-            found.append(True)
-    return found
-
-
-def advertised_bytes(manifest: Manifest, usable_bytes: int, fits: Sequence[bool]) -> int:
-    """Return the memory to advertise: with offloading a stage fits into less than it is said to
-    need, and the matching compares what it needs with what is advertised.
-
-    Args:
-        manifest: of the swarm.
-        usable_bytes: memory for stages.
-        fits: whether each stage fits by itself.
-    """
-    needs = (int(cost.memory_bytes) for cost, fit in zip(manifest.stages, fits, strict=True) if fit)
-    return max([usable_bytes, *needs])
+            needs.append(cost.memory_bytes)
+    if not needs:
+        raise problem
+    return max(usable_bytes, int(max(needs)))
 
 
 def _mib(size_bytes: int) -> str:

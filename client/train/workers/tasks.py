@@ -26,8 +26,6 @@ def sources(task: Task, place: Place, *, graph_kept: bool = False) -> tuple[Payl
     """Return what a task takes; None stands for an empty payload.
 
     Args:
-        task: the task.
-        place: of the seat.
         graph_kept: whether the worker has the graph of a pass back, which needs no input then.
     """
     match task:

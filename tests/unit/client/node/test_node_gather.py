@@ -65,7 +65,8 @@ class Swarm:
         self._records = list[Any]()
         self.membership = SimpleNamespace(records=self._records)
         self.manifest, self.penalties = MANIFEST, list[Effect]()
-        self.downloads = Downloads(cast(Any, self), MANIFEST, SwarmId(SWARM))
+        self.swarm = SwarmId(SWARM)
+        self.downloads = Downloads(cast(Any, self))
         self._send, self._queue = trio.open_memory_channel[Any](1000)
 
     def now(self) -> float:
@@ -191,7 +192,7 @@ async def test_who_gives_what_the_records_do_not_name_keeps_nobody_from_giving_i
     """The liar names the right hash and answers sooner than the honest replica does."""
     swarm.has(HOLDER, (0, 20), fill=7, lying=True)
     swarm.says(HOLDER, copies((0, 20)))
-    swarm._shelves[FIRST].closed_because = lambda: "" if trio.current_time() > 2 else "not yet"
+    swarm._shelves[FIRST].is_closed = lambda: trio.current_time() <= 2
     paths = await swarm.copy(tmp_path / "out")
     assert HOLDER in swarm.asked
     assert {cast(Any, one).peer for one in swarm.penalties} == {HOLDER}

@@ -28,7 +28,7 @@ async def matched_swarm(swarm: TestSwarm, count: int = 3) -> list[Volunteer]:
     """Volunteers that have found their stages by the real matching."""
     volunteers = [await swarm.add() for _ in range(count)]
     for volunteer in volunteers:
-        volunteer.engine.describe(SEATED, has_data=True)
+        volunteer.engine.describe(SEATED)
     await swarm.until(lambda: all(volunteer.engine.served for volunteer in volunteers))
     return volunteers
 
@@ -48,7 +48,7 @@ async def test_before_the_matching_has_begun(tmp_path: Path, autojump_clock: Moc
 async def test_a_volunteer_that_waits_says_so(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with open_swarm(tmp_path, stages=3) as swarm:
         alone = await swarm.add()
-        alone.engine.describe(SEATED, has_data=True)
+        alone.engine.describe(SEATED)
         await swarm.until(lambda: alone.engine.matching is not None and described(alone).stages)
         now = described(alone)
         assert [seat.seat for seat in now.seats] == [0]

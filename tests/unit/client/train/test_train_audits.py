@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from client.node.trust import audit_counts
+from client.store.paths import home_folders
 from client.views.report import report
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ContributeTask
@@ -88,8 +89,7 @@ async def test_a_liar_is_expelled_and_the_run_goes_on(tmp_path, factor: float) -
         honest, other, liar = sorted(replicas, key=work)
         for worker in liar.workers:
             lie(worker, factor)
-        kept = tmp_path / "proofs", tmp_path / "numbers", tmp_path / "marks"
-        honest.engine.keep_evidence(*kept)
+        honest.engine.keep_evidence(home_folders(tmp_path))
         members = (first, honest, other)
         await swarm.until(lambda: all(expelled(v) == {liar.peer} for v in members))
         step = first.step(0)
@@ -110,7 +110,7 @@ async def test_a_liar_is_expelled_and_the_run_goes_on(tmp_path, factor: float) -
         assert not now.audits.open, "what the liar says of who has found it out"
         assert "not agree" in report(None, now)
         later = await swarm.add()
-        later.engine.keep_evidence(*kept)
+        later.engine.keep_evidence(home_folders(tmp_path))
         assert expelled(later) == {liar.peer}, "as after a restart"
 
 

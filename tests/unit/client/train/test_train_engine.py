@@ -1,6 +1,7 @@
 """The engine between the membership, the matching and the seats."""
 
 import itertools
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -47,7 +48,7 @@ async def test_who_enters_late_hears_what_stewards_said_before(
         steward.engine.perform(Publish(POSTING, name, 7, body))
     await swarm.until(lambda: len(late.engine.membership.heard_before()) == 2)
     assert not heard
-    late.engine.describe(ADVERT, has_data=True)
+    late.engine.describe(ADVERT)
     assert sorted(heard) == [(peer, b"poison"), (peer, b"words")]
     assert late.engine.internal_errors == 1
 
@@ -84,7 +85,7 @@ async def test_the_matching_follows_the_clock_when_it_is_set(
 ) -> None:
     """After a suspend the monotonic clock lags behind; every posting of others looked stale."""
     engine = (await swarm.add()).engine
-    engine.describe(ADVERT, has_data=True)
+    engine.describe(ADVERT)
     wall = engine.wall() + shift_s
     monkeypatch.setattr(engine, "wall", lambda: wall)
     engine._tick()
@@ -96,8 +97,8 @@ def watched(engine: Engine, *methods: str) -> Mock:
     what they do all the same."""
     told = Mock()
     for method in methods:
-        part, name = method.split(".")
-        of = getattr(engine, part)
+        part, name = method.rsplit(".", 1)
+        of = attrgetter(part)(engine)
         spy = Mock(wraps=getattr(of, name))
         told.attach_mock(spy, method.replace(".", "_").lstrip("_"))
         setattr(of, name, spy)
@@ -122,9 +123,9 @@ async def engine(swarm: TestSwarm) -> Engine:
 
 
 LETTER = Letter(Withdraw(0, Mandate(1, 1), 1, "no answer"))
-COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "data_search.linked"]
+COMES = ["expulsions.link_up", "amending.link_up", "waypoints.link_up", "held_stages.linked"]
 COMES += ["membership.link_up"]
-GOES = ["waypoints.link_down", "downloads.lost"]
+GOES = ["waypoints.machine.link_down", "downloads.lost"]
 GOES += ["reach.gone", "membership.link_down", "measuring.gone", "chunks.gone"]
 
 
@@ -151,16 +152,16 @@ async def test_the_end_of_a_strangers_link_is_no_members(engine: Engine) -> None
     engine._peer_down(PeerId("stranger"), "gone", by_peer=False)
     gone = calls(told)
     assert "reach_gone" in gone
-    for method in ("membership_link_down", "waypoints_link_down"):
+    for method in ("membership_link_down", "waypoints_machine_link_down"):
         assert method not in gone
 
 
 async def test_what_is_due_is_done_by_every_part(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    always = ["data_search.tick", "held_stages.tick"]
+    always = ["held_stages.tick"]
     when_due = ["membership.tick", "matching.tick", "history.tick"]
-    engine.describe(ADVERT, has_data=True)
+    engine.describe(ADVERT)
     told = watched(engine, *always, *when_due, "measuring.tick", "contributions.tick")
     await trio.sleep(5)
     now = engine.now()
@@ -296,7 +297,7 @@ async def test_a_strangers_message_that_only_members_send_is_ignored(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receive = Mock(return_value=[])
-    engine.describe(ADVERT, has_data=True)
+    engine.describe(ADVERT)
     monkeypatch.setattr(engine.matching, "receive", receive)
     letter, member = LETTER, PeerId("member")
     engine.take(Inbound(member, letter, b""))
@@ -357,13 +358,13 @@ async def test_electors_are_reached_in_a_large_swarm_until_the_lineage_has_begun
 async def test_that_we_cannot_take_the_first_stage_is_told_once(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.describe(ADVERT, has_data=True)
+    engine.describe(ADVERT)
     told = watched(engine, "matching.set_unable", "own_advert.set_unable")
     unable = {Stage(0): "asking members for the training data"}
-    engine._data_changed()
+    engine.ability_changed()
     assert calls(told) == {}, "we can, as before"
-    monkeypatch.setattr(engine.data_search, "unable", lambda: unable)
-    engine._data_changed()
-    engine._data_changed()
+    monkeypatch.setattr(engine.held_stages, "unable", lambda: unable)
+    engine.ability_changed()
+    engine.ability_changed()
     assert calls(told)["own_advert_set_unable"] == [(unable,)]
     assert len(calls(told)["matching_set_unable"]) == 1

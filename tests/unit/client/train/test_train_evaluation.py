@@ -91,7 +91,8 @@ async def test_held_out_tokens_are_fetched_like_others(tmp_path: Path) -> None:
     how = {"data": str(data), "evaluate_every": EVERY}
     async with open_swarm(tmp_path, steps=STEPS, **how) as swarm:
         founder = await swarm.add(1)
-        founder.engine.describe(ADVERT, has_data=not await founder.held_stages.text_problem())
+        await founder.held_stages.text_problem()
+        founder.engine.describe(ADVERT)
         first = await swarm.add(0, text=False)
         await swarm.until_done()
         await swarm.until(lambda: STEPS in found(first))

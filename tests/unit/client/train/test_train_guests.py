@@ -9,7 +9,7 @@ from client.train.engine import Engine
 from protocol.ids import PeerId
 from protocol.membership.losses import PROGRESS
 from protocol.wire.messages import Heartbeat, LeaseRequest, Message, Records
-from tests.support.train_swarm import Volunteer, open_swarm
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 
 def trusted(volunteer: Volunteer) -> frozenset[PeerId] | None:
@@ -17,11 +17,13 @@ def trusted(volunteer: Volunteer) -> frozenset[PeerId] | None:
     return None if network.trusted is None else frozenset(network.trusted)
 
 
+async def two_and_one_idle(swarm: TestSwarm) -> list[Volunteer]:
+    return [await swarm.add(0, founder=True), await swarm.add(1), await swarm.add()]
+
+
 async def test_whom_work_has_proven_is_no_guest_and_everybody_else_is(tmp_path: Path) -> None:
     async with open_swarm(tmp_path, steps=5000) as swarm:
-        first = await swarm.add(0, founder=True)
-        last = await swarm.add(1)
-        idle = await swarm.add()
+        first, last, idle = await two_and_one_idle(swarm)
         await swarm.until(lambda: first.serves(0) and last.serves(1))
         assert trusted(first) is trusted(last) is None, "nobody has proved anything yet"
         await swarm.until(lambda: trusted(first) == {last.peer})
@@ -41,9 +43,7 @@ async def test_a_crowd_that_talks_brings_no_tick_forward(
 ) -> None:
     """A tick looks at every machine, and a newcomer's word changes nothing that cannot wait."""
     async with open_swarm(tmp_path, steps=5000) as swarm:
-        first = await swarm.add(0, founder=True)
-        last = await swarm.add(1)
-        idle = await swarm.add()
+        first, last, idle = await two_and_one_idle(swarm)
         await swarm.until(lambda: trusted(first) == {last.peer})
         waited, refresh = list[bool](), Engine._refresh
 
@@ -64,9 +64,7 @@ async def test_who_has_done_no_work_hears_of_steps_along_with_heartbeats(
 ) -> None:
     """A message for every step to each of a crowd would be most of what the crowd costs."""
     async with open_swarm(tmp_path, steps=5000) as swarm:
-        first = await swarm.add(0, founder=True)
-        last = await swarm.add(1)
-        idle = await swarm.add()
+        first, last, idle = await two_and_one_idle(swarm)
         await swarm.until(lambda: trusted(first) == {last.peer})
         await swarm.until(lambda: trusted(last) == {first.peer})
         sent, post = list[tuple[PeerId, Message]](), last.engine.network.post

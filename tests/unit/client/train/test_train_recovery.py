@@ -6,6 +6,7 @@ import pytest
 
 from client.store.persisted import SET_ASIDE, Persisted
 from client.store.records import EVIDENCE, LINEAGE
+from client.train.ports import StageHolder
 from protocol.recovery.evidence import Evidence, Kept
 from protocol.recovery.stored import MAX_NUMBER, Lineage, begun
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
@@ -77,7 +78,7 @@ async def test_a_swarm_that_was_shut_down_says_what_it_waits_for_and_how_long(
         assert history.waiting().startswith(("up to 120 s for", "up to 119 s for"))
         assert "who may have version 12" in history.waiting()
         other = await swarm.add(copies=second.disk)
-        await swarm.until(lambda: history.open)
+        await swarm.until(lambda: history.machine.open)
         assert history.waiting() == ""
         assert back.lineage.version >= 8
         assert history.version() == back.lineage.version
@@ -128,7 +129,7 @@ async def test_what_we_have_seen_is_on_disk_as_soon_as_a_lineage_is_adopted(tmp_
         first.life.cancel()
         history = first.engine.history
         assert history is not None
-        history.seats = None
+        first.engine.held_stages = StageHolder(2)
         file = Persisted(first.disk / EVIDENCE, Kept)
         file.save(Kept())
         history._adopt(history.lineage, None)

@@ -2,32 +2,28 @@
 exact."""
 
 from pathlib import Path
-from typing import cast
 
 import pytest
 import trio
 
-from client.config import Settings
 from client.errors import ExitCode
-from client.store.checkpoints import CheckpointFolder
 from client.train.machine.capacity import Capacity
 from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
-from client.train.recovery.history import History
 from client.train.stage.held_stage import Diverged
-from client.train.training import MEASURING_WORKERS, Site, Training
+from client.train.training import MEASURING_WORKERS, Training
 from protocol.audit.charges import CHARGE, KIND, Charge, verdict_of
 from protocol.wire.envelope import Signer
 from protocol.wire.parts import VotedOut
 from tests.support.local_worker import LocalWorker
-from tests.support.train_swarm import TestSwarm, Volunteer, _local, open_swarm
+from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm, training_of
 
 
 class ScriptedTraining(Training):
     """Volunteers whose places a test assigns instead of the matching."""
 
     async def _enter(self) -> None:
-        self.capacity = Capacity("cpu", 1, {"fp32": 1e9}, 2**33)
+        self.held_stages.capacity = Capacity("cpu", 1, {"fp32": 1e9}, 2**33)
         await trio.sleep_forever()
 
 
@@ -36,15 +32,8 @@ async def _pausable(
 ) -> tuple[Volunteer, ScriptedTraining, list[LocalWorker]]:
     """A volunteer of the swarm that may be paused; its workers, as they are started."""
     volunteer, workers = await swarm.add(), list[LocalWorker]()
-    engine = volunteer.engine
-    site = Site(
-        Settings(threads=1, device="cpu"),
-        folder / "text",
-        folder / "pausable",
-        CheckpointFolder(volunteer.disk),
-    )
-    history = cast(History, engine.history)
-    training = ScriptedTraining(engine, history, site, pauses, _local(workers))
+    made = ScriptedTraining, volunteer, folder / "pausable", pauses
+    training = training_of(*made, data=folder / "text", workers=workers)
     volunteer.held_stages = training.held_stages
     swarm._nursery.start_soon(training.run)
     return volunteer, training, workers
@@ -145,12 +134,9 @@ async def _measuring(
 ) -> tuple[Training, list[LocalWorker]]:
     """One that measures what it can do as nodes do; its workers, as they are started."""
     volunteer, workers = await swarm.add(), list[LocalWorker]()
-    engine, home = volunteer.engine, folder / "measuring"
+    home, pauses = folder / "measuring", Pauses(folder, lambda said: None)
     home.mkdir()
-    settings = Settings(threads=1, device=device)
-    site = Site(settings, None, home, CheckpointFolder(volunteer.disk))
-    history, pauses = cast(History, engine.history), Pauses(folder, lambda said: None)
-    training = Training(engine, history, site, pauses, _local(workers))
+    training = training_of(Training, volunteer, home, pauses, device=device, workers=workers)
     swarm._nursery.start_soon(training.run)
     return training, workers
 

@@ -24,7 +24,7 @@ async def test_a_disk_that_takes_no_state_does_not_end_the_node(
         await swarm.staffed(0, 1, steps=2)
         newcomer, lacks = await swarm.add(), list[UserError]()
         newcomer.held_stages.pause = lacks.append
-        snapshots = newcomer.held_stages.terms.folders.snapshots
+        snapshots = newcomer.held_stages.snapshots
         with monkeypatch.context() as patch:
             if problem == "full":
                 usage = shutil.disk_usage(tmp_path)._replace(free=100)

@@ -1,7 +1,7 @@
 """A peer of another protocol is refused at once; both sides learn which program is older."""
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +20,11 @@ SWARM = FILE.swarm
 OTHER = Signer(b"\x02" * 32).peer
 
 
+def handshake(vouching: object = None, **how: Any) -> tuple[Handshake, RecordingPorts]:
+    ports = RecordingPorts()
+    return Handshake(FILE, ports, Verdicts(), cast(Vouching | None, vouching), **how), ports
+
+
 @pytest.mark.parametrize(
     ("protocol", "words"),
     [(PROTOCOL + 1, "upgrade this program"), (PROTOCOL - 1, "its program is older")],
@@ -27,8 +32,7 @@ OTHER = Signer(b"\x02" * 32).peer
 def test_another_protocol_is_refused_and_said_with_which_side_is_older(
     protocol: int, words: str
 ) -> None:
-    ports = RecordingPorts()
-    me = Handshake(FILE, ports, Verdicts())
+    me, ports = handshake()
     assert not me.hello(OTHER, Hello(protocol, SWARM, "volunteer/9"))
     (goodbye,) = ports.messages()
     assert f"protocol {PROTOCOL}, you speak {protocol}" in goodbye.reason
@@ -40,9 +44,8 @@ def test_another_protocol_is_refused_and_said_with_which_side_is_older(
 
 def test_who_is_expelled_is_refused_although_its_ban_is_forgotten() -> None:
     """Bans are kept in a table that free identities can fill."""
-    ports, verdicts = RecordingPorts(), Verdicts()
-    me = Handshake(FILE, ports, verdicts)
-    verdicts.add(Verdict(OTHER, "it lies", None))
+    me, ports = handshake()
+    me.verdicts.add(Verdict(OTHER, "it lies", None))
     assert not me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
     assert ports.messages() == [Goodbye("you are expelled for the rest of the run")]
     assert me.admitted == set()
@@ -51,8 +54,7 @@ def test_who_is_expelled_is_refused_although_its_ban_is_forgotten() -> None:
 def test_a_refusal_is_no_longer_than_a_goodbye_may_be() -> None:
     """Whoever expels a member may give a reason of any length that fits into an expulsion."""
     refusing = SimpleNamespace(check=lambda peer, shown: no("you were expelled: " + "x" * 256))
-    ports = RecordingPorts()
-    me = Handshake(FILE, ports, Verdicts(), cast(Vouching, refusing))
+    me, ports = handshake(refusing)
     assert not me.hello(OTHER, Hello(PROTOCOL, SWARM, "volunteer/0"))
     (goodbye,) = ports.messages()
     assert decode_message(encode_message(goodbye)) == goodbye
@@ -60,8 +62,7 @@ def test_a_refusal_is_no_longer_than_a_goodbye_may_be() -> None:
 
 @pytest.mark.parametrize("greets", [True, False])
 def test_who_names_no_swarm_gets_the_manifest_and_is_not_admitted(greets: bool) -> None:
-    ports = RecordingPorts()
-    made = Handshake(FILE, ports, Verdicts(), greets=lambda _: greets)
+    made, ports = handshake(greets=lambda _: greets)
     assert not made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/9"))
     (told,) = ports.messages()
     assert isinstance(told, Hello)
@@ -71,8 +72,8 @@ def test_who_names_no_swarm_gets_the_manifest_and_is_not_admitted(greets: bool) 
 
 
 def test_who_speaks_another_protocol_gets_the_reason_and_no_manifest() -> None:
-    ports = RecordingPorts()
-    assert not Handshake(FILE, ports, Verdicts()).hello(OTHER, Hello(PROTOCOL - 1, None, "v"))
+    made, ports = handshake()
+    assert not made.hello(OTHER, Hello(PROTOCOL - 1, None, "v"))
     assert [type(message) for message in ports.messages()] == [Goodbye]
 
 
@@ -80,16 +81,13 @@ def test_the_manifest_shows_a_credential_only_to_whom_we_greet() -> None:
     """An inviter's ticket is for the inviter alone, which is the only one that we greet."""
     vouching = SimpleNamespace(proof=lambda peer: b"ticket")
     for greets, shown in ((True, b"ticket"), (False, b"")):
-        ports = RecordingPorts()
-        made = Handshake(FILE, ports, Verdicts(), cast(Vouching, vouching))
-        made.greets = lambda _: greets  # noqa: B023
+        made, ports = handshake(vouching, greets=lambda _: greets)  # noqa: B023
         made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/9"))
         assert [message.admission for message in ports.messages()] == [shown]
 
 
 def test_a_hello_says_where_we_see_the_peer() -> None:
-    ports = RecordingPorts()
-    made = Handshake(FILE, ports, Verdicts(), sees=lambda _: ("11.0.0.1", 7))
+    made, ports = handshake(sees=lambda _: ("11.0.0.1", 7))
     made.greet(OTHER)
     (hello,) = ports.messages()
     assert decode_message(encode_message(hello)) == hello
@@ -98,8 +96,7 @@ def test_a_hello_says_where_we_see_the_peer() -> None:
 
 def test_the_manifest_is_told_once_on_a_link() -> None:
     """A question of sixty bytes would else bring kilobytes as often as it is asked."""
-    ports = RecordingPorts()
-    made = Handshake(FILE, ports, Verdicts())
+    made, ports = handshake()
     for _ in range(3):
         made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/0"))
     assert len(ports.sent) == 1
@@ -110,7 +107,7 @@ def test_the_manifest_is_told_once_on_a_link() -> None:
 
 def test_only_the_first_goodbye_of_a_link_is_heard() -> None:
     """Each is a line in the log, whose files are few."""
-    made = Handshake(FILE, RecordingPorts(), Verdicts())
+    made, _ = handshake()
     assert [made.parts(OTHER) for _ in range(3)] == [True, False, False]
     made.gone(OTHER)
     assert made.parts(OTHER)
@@ -121,23 +118,21 @@ def test_only_the_first_goodbye_of_a_link_is_heard() -> None:
 
 def test_a_relay_is_neither_greeted_nor_admitted_before_somebody_has_vouched_for_us() -> None:
     """Admitted, it would be sent records, behind which our Hello is never read."""
-    ports, vouched = RecordingPorts(), False
-    handshake = Handshake(FILE, ports, Verdicts())
-    handshake.greets = lambda peer: vouched or peer != OTHER
+    vouched = False
+    made, ports = handshake(greets=lambda peer: vouched or peer != OTHER)
     hello = Hello(PROTOCOL, SWARM, "test")
-    handshake.greet(OTHER)
-    assert not handshake.hello(OTHER, hello)
-    assert (ports.sent, handshake.admitted) == ([], set())
+    made.greet(OTHER)
+    assert not made.hello(OTHER, hello)
+    assert (ports.sent, made.admitted) == ([], set())
     vouched = True
-    handshake.greet(OTHER)
-    assert handshake.hello(OTHER, handshake.early.pop(OTHER))
+    made.greet(OTHER)
+    assert made.hello(OTHER, made.early.pop(OTHER))
     assert [type(message) for message in ports.messages()] == [Hello]
-    assert handshake.admitted == {OTHER}
+    assert made.admitted == {OTHER}
 
 
 def test_what_a_relay_said_is_forgotten_with_its_link() -> None:
-    handshake = Handshake(FILE, RecordingPorts(), Verdicts())
-    handshake.greets = lambda peer: False
-    handshake.hello(OTHER, Hello(PROTOCOL, SWARM, "test"))
-    handshake.gone(OTHER)
-    assert handshake.early == {}
+    made, _ = handshake(greets=lambda peer: False)
+    made.hello(OTHER, Hello(PROTOCOL, SWARM, "test"))
+    made.gone(OTHER)
+    assert made.early == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,14 +22,15 @@ from client.train.transfer.blobs import Download, Downloads, Shelf, filed_state
 from client.train.transfer.inventory import checked, offer_stored, stored_states
 from model_zoo.specs.slices import slices
 from model_zoo.specs.state import size, stage_layout
-from protocol.effects import Effect, Explain, Penalise
-from protocol.ids import PeerId, SwarmId
+from protocol.ids import PeerId
 from protocol.manifest import Policy
+from protocol.membership.roster import Roster
 from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import ChunkRequest, Message
 from tests.support.hashes import checkpoint_of
 from tests.support.protocol_examples import manifest
+from tests.support.recording_ports import RecordingPorts
 from tests.support.virtual_time import at_once
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
@@ -71,42 +73,24 @@ class History:
         self.publish()
 
 
-class Member:
+class Member(RecordingPorts):
     """A volunteer without seats, worker and network: shelf, folder, buddies."""
 
     def __init__(self, world: World, me: PeerId, folder: Path) -> None:
-        self._world, self.me = world, me
+        super().__init__(me, MANIFEST)
+        self._world = world
         folder.mkdir()
         self.folder = CheckpointFolder(folder)
         self.shelf, self.history = Shelf(self), History(self.say)
-        self.downloads = Downloads(self, MANIFEST, SwarmId(SWARM))
-        self.said: list[Explain] = []
-        self.blamed: list[PeerId] = []
+        self.downloads = Downloads(self)
+        self.time = None
         self.spoil: Callable[[bytes], bytes] = lambda payload: payload
         self.buddies = Buddies(
-            self,
-            me,
-            self.folder,
-            self.shelf,
-            self.downloads,
-            cast(Any, self.history),
-            view=lambda: world.view,
-            held=lambda: world.held(me),
-            places=dict,
-            steps=lambda: MANIFEST.steps,
+            self, self.folder, self.shelf, self.downloads, cast(Any, self.history), Roster(me)
         )
-
-    def now(self) -> float:
-        return trio.current_time()
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         self._world.post(self.me, peer, message, self.spoil(payload))
-
-    def perform(self, effect: Effect) -> None:
-        if isinstance(effect, Explain):
-            self.said.append(effect)
-        elif isinstance(effect, Penalise):
-            self.blamed.append(effect.peer)
 
     async def take(self, sender: PeerId, message: Message, payload: bytes) -> None:
         match message:
@@ -119,7 +103,7 @@ class Member:
         """Have checkpoints on disk and on the shelf."""
         for stage, version in copies:
             self.folder.path(stage, version).write_bytes(checkpoint(stage, version, **how))
-        await offer_stored(self.folder, SWARM, STAGES, self.shelf, self)
+        await offer_stored(self.folder, self.shelf, self)
         self.say()
 
     def say(self, *more: Copy) -> None:
@@ -145,15 +129,18 @@ class World:
         self._nursery = nursery
         self.members: dict[PeerId, Member] = {}
         self.members |= {peer: Member(self, peer, folder / peer) for peer in (A, B, C)}
-        self.view = SwarmView(((),) * STAGES)
 
     def serve(self, version: int, *stages: str) -> None:
         """The replicas of each stage, a letter per replica."""
         held = [[Replica(PeerId(name), version, True) for name in names] for names in stages]
-        self.view = SwarmView.of([*held, *[[]] * (STAGES - len(held))])
+        self.see(SwarmView.of([*held, *[[]] * (STAGES - len(held))]))
 
-    def held(self, peer: PeerId) -> set[int]:
-        return {s for s in range(STAGES) if any(r.peer == peer for r in self.view.stages[s])}
+    def see(self, view: SwarmView) -> None:
+        """The members see that, and hold what is theirs."""
+        for peer, member in self.members.items():
+            member.held_stages.view = view
+            held = [s for s, there in enumerate(view.stages) if any(r.peer == peer for r in there)]
+            member.held_stages.held = dict.fromkeys(held)
 
     def post(self, sender: PeerId, to: PeerId, message: Message, payload: bytes) -> None:
         self._nursery.start_soon(self._deliver, sender, to, message, payload)
@@ -198,8 +185,8 @@ async def test_the_buddy_keeps_every_checkpoint_and_bounds_its_disk(
         == 4 * EVERY
     )
     assert keeper.history.told == [(stage, EVERY * n) for n in range(1, 5)]
-    assert not holder.blamed
-    assert not keeper.blamed
+    assert not holder.blamed()
+    assert not keeper.blamed()
     assert {path.name for path in keeper.folder.folder.iterdir()} == {
         c.path.name for c in keeper.folder.entries()
     }
@@ -230,8 +217,8 @@ async def test_what_is_not_the_state_that_was_named_is_not_kept(
     lie = replace(other, blob=replace(other.blob, root=named.hash))
     liar.shelf.put(lie, path, temporary=False)
     nursery.start_soon(keeper.buddies.run)
-    await world.until(lambda: any("no copy of stage 0" in said.words for said in keeper.said))
-    assert keeper.blamed == [A]
+    await world.until(lambda: any("no copy of stage 0" in said.words for said in keeper.told()))
+    assert keeper.blamed() == [A]
     assert not list(keeper.folder.folder.iterdir())
     assert not keeper.serves(0, EVERY)
 
@@ -244,43 +231,31 @@ def copy_of(data: bytes, folder: Path) -> Copy:
     return Copy(info.stage, info.version, bytes.fromhex(info.hash))
 
 
-async def test_a_full_disk_is_said_once_and_later_copies_come(
-    world: World, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("of", "method", "number"),
+    [(Download, "_write", errno.ENOSPC), (CheckpointFolder, "entries", errno.EIO)],
+)
+async def test_trouble_with_the_disk_is_said_once_and_later_copies_come(
+    world: World,
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+    of: type,
+    method: str,
+    number: int,
 ) -> None:
     holder, keeper = world.members[A], world.members[B]
     world.serve(EVERY, "a", "b")
     await holder.store((0, EVERY))
 
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def fails(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Download, "_write", full)
+        patch.setattr(of, method, fails)
         nursery.start_soon(keeper.buddies.run)
         await trio.sleep(10 * buddies.RETRY_S)
-    warnings = [said.words for said in keeper.said if said.level == "warning"]
-    assert len(warnings) == 1
-    assert "No space left" in warnings[0]
-    await world.until(lambda: keeper.has(0, EVERY))
-
-
-async def test_a_folder_that_the_disk_does_not_give_is_said_and_ends_nothing(
-    world: World, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    holder, keeper = world.members[A], world.members[B]
-    world.serve(EVERY, "a", "b")
-    await holder.store((0, EVERY))
-
-    def broken() -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(keeper.folder, "entries", broken)
-        nursery.start_soon(keeper.buddies.run)
-        await trio.sleep(10 * buddies.LOOK_S)
-    warnings = [said.words for said in keeper.said if said.level == "warning"]
-    assert len(warnings) == 1
-    assert "Input/output error" in warnings[0]
+    (warning,) = keeper.warnings()
+    assert os.strerror(number) in warning
     await world.until(lambda: keeper.has(0, EVERY))
 
 
@@ -316,7 +291,7 @@ async def test_a_copy_of_an_ended_lineage_is_not_kept(world: World, nursery: tri
     await trio.sleep(5)  # it asks, and it is not given yet
     keeper.history.lineage = Lineage(1 << 32)
     await holder.store((0, EVERY))
-    await world.until(lambda: any("rolled back" in said.words for said in keeper.said))
+    await world.until(lambda: any("rolled back" in said.words for said in keeper.told()))
     assert not keeper.has(0, EVERY)
     assert keeper.history.told == []
 
@@ -339,7 +314,7 @@ async def test_what_lies_on_disk_is_offered_when_we_start(world: World) -> None:
         "stage-2-v5.safetensors.damaged",
     ]
     assert [(s.stage, s.version) for s in stored_states(member.folder, SWARM, STAGES)] == [(0, 5)]
-    assert any("damaged" in said.words for said in member.said)
+    assert any("damaged" in said.words for said in member.told())
 
 
 # --- liars ---------------------------------------------------------------------------------------
@@ -372,7 +347,7 @@ async def test_versions_past_what_a_stage_has_or_can_have_push_nothing_out(
         await liar.store((0, version))
         if serves:
             ours = Replica(B, 2 * EVERY + 1, True)
-            world.view = SwarmView.of([[Replica(A, version, True)], [ours], []])
+            world.see(SwarmView.of([[Replica(A, version, True)], [ours], []]))
         await trio.sleep(60)
     assert kept(keeper) == [EVERY, 2 * EVERY]
 

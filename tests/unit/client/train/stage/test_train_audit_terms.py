@@ -1,18 +1,17 @@
 """What a seat's audits go by follows from the run."""
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from client.train.stage.stage_context import Terms, _audits_of
-from tests.support.protocol_examples import SWARM, manifest
+from client.train.engine import Engine
+from client.train.stage.stage_context import _audits_of
+from tests.support.protocol_examples import manifest
 from tests.support.recording_ports import RecordingPorts
 
 
 def audits_of(**run: Any) -> Any:
-    terms = SimpleNamespace(manifest=manifest(**run), ports=RecordingPorts(), swarm=SWARM)
-    return _audits_of(cast(Terms, terms))
+    return _audits_of(cast(Engine, RecordingPorts(run=manifest(**run))))
 
 
 @pytest.mark.parametrize(("compute", "mixed"), [("fp32", False), ("bf16", True)])

@@ -12,12 +12,11 @@ import trio
 
 from client.compute import saving
 from client.compute.checkpoint import examine
-from client.store.checkpoints import CheckpointFolder
 from client.train.recovery.buddies import Buddies
 from client.train.stage.held_stages import FINISH_S
 from client.train.stage.saver import StateSaver
 from protocol.recovery.stored import Copy, Lineage, Stored
-from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
+from tests.support.train_swarm import Volunteer, open_swarm
 
 
 async def finish(volunteer: Volunteer) -> None:
@@ -92,7 +91,7 @@ async def test_the_last_replica_leaves_its_state_and_the_run_goes_on_there(tmp_p
     async with open_swarm(tmp_path, steps=12) as swarm, trio.open_nursery() as nursery:
         first, last = await swarm.add(0), await swarm.add(1)
         for volunteer in (first, last):
-            nursery.start_soon(keeper(swarm, volunteer).run)
+            nursery.start_soon(keeper(volunteer).run)
         await swarm.until(lambda: last.step(1) >= 3)
         await finish(last)
         at = newest(last, 1)
@@ -108,22 +107,11 @@ async def test_the_last_replica_leaves_its_state_and_the_run_goes_on_there(tmp_p
         swarm.assert_exact()
 
 
-def keeper(swarm: TestSwarm, volunteer: Volunteer) -> Buddies:
-    """The buddies of a volunteer, as a node makes them."""
-    engine, held_stages = volunteer.engine, volunteer.held_stages
-    held_stages.buddies = Buddies(
-        engine,
-        engine.signer.peer,
-        CheckpointFolder(volunteer.disk),
-        engine.shelf,
-        engine.downloads,
-        engine.history,
-        view=lambda: held_stages.view,
-        held=lambda: held_stages.held.keys(),
-        places=dict,
-        steps=lambda: swarm.manifest.steps,
-    )
-    return held_stages.buddies
+def keeper(volunteer: Volunteer) -> Buddies:
+    """The buddies of a volunteer, as a node has them."""
+    buddies = volunteer.held_stages.buddies
+    del buddies.hand_over  # that of the test swarm
+    return buddies
 
 
 async def test_in_a_swarm_that_stands_still_nothing_is_waited_for(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 import trio
@@ -40,14 +40,14 @@ class Held:
 
     def __init__(self, stage: int = STAGE, *, state: State = State.ACQUIRING) -> None:
         self.around = Mock()
-        self.around.owner.now.return_value = 100.0
-        self.around.owner.notary.promised.return_value = (0, 0)
-        self.around.terms.me = ME
-        self.around.terms.manifest = manifest(peer(1))
-        self.around.terms.settings.devices = ("cpu",)
-        self.around.terms.history.is_kept.return_value = False
-        self.around.terms.history.lineage = SimpleNamespace(version=5, era=9, electors=(OTHER,))
-        self.around.terms.amendments.return_value = SimpleNamespace(steps=1000)
+        self.around.engine.now.return_value = 100.0
+        self.around.engine.notary.promised.return_value = (0, 0)
+        self.around.engine.me = ME
+        self.around.engine.manifest = manifest(peer(1))
+        self.around.settings.devices = ("cpu",)
+        self.around.history.is_kept.return_value = False
+        self.around.history.lineage = SimpleNamespace(version=5, era=9, electors=(OTHER,))
+        self.around.engine.amendments = SimpleNamespace(steps=1000)
         counters = self.around.counters
         counters.restarts, counters.worker_restarts = Counter(), 0
         context = cast(StageContext, self.around)
@@ -76,7 +76,7 @@ class Held:
         self.of._perform(self.of.machine.opened(100.0, serving=True))
 
     def told(self) -> list[Explain]:
-        return [one.args[0] for one in self.around.owner.perform.mock_calls]
+        return [one.args[0] for one in self.around.engine.perform.mock_calls]
 
 
 def serving(**options: Any) -> Held:
@@ -89,20 +89,20 @@ class TestServing:
             held = serving()
             held.around.memory_budget.has_room.return_value = room
             held.of._perform((Do.ANNOUNCE,))
-            held.around.owner.serving.assert_called_once_with(STAGE)
+            held.around.engine.serving.assert_called_once_with(STAGE)
             assert held.around.workers.warm.called is room
 
     def test_a_stage_that_drains_says_so_and_may_stay_after_all(self) -> None:
         held = serving()
         held.of.drain()
         held.around.memory_budget.set_draining.assert_called_once_with(STAGE, True)
-        held.seat.drain.assert_called_once_with()
-        assert held.around.owner.seats_changed.called
+        held.seat.tell.assert_called_once_with(held.seat.seat.drain)
+        assert held.around.engine.seats_changed.called
         held.around.reset_mock()
         held.of.assign()
         held.around.memory_budget.set_draining.assert_called_once_with(STAGE, False)
         held.seat.seat.draining.cancel.assert_called_once_with()
-        assert held.around.owner.seats_changed.called
+        assert held.around.engine.seats_changed.called
 
     @pytest.mark.parametrize("knows_where", [True, False])
     def test_a_new_lineage_ends_an_attempt_that_fetches_another_ones_state(
@@ -115,11 +115,11 @@ class TestServing:
 
     def test_what_heartbeats_say(self) -> None:
         held = serving()
-        held.around.owner.seat_of.return_value = 1
+        held.around.engine.seat_of.return_value = 1
         status = held.of.status()
         assert (status.version, status.seat) == (7, 1)
         held.of.drain()
-        held.around.owner.seat_of.return_value = 0
+        held.around.engine.seat_of.return_value = 0
         status = held.of.status()
         assert status.seat == 1, "the matching does not know it any more"
         assert Held().of.status() is None
@@ -134,7 +134,7 @@ class TestServing:
         held.seat.seat.next_deadline.return_value = deadline
         held.seat.seat.draining.complete = False
         held.of.tick(100.0)
-        assert held.seat.tick.called is ticked
+        assert held.seat.tell.mock_calls == [call(held.seat.seat.tick)] * ticked
         assert held.of.next_deadline() == deadline
         held.seat.seat.next_deadline.return_value = None
         assert held.of.next_deadline() is None
@@ -147,8 +147,8 @@ class TestItsEnd:
         assert held.around.counters.restarts == Counter(late=1)
         held.seat.close.assert_called_once_with()
         assert held.of.driver is None
-        held.around.terms.history.touch.vacated.assert_called_once_with(STAGE)
-        assert held.around.owner.seats_changed.called
+        held.around.history.touch.vacated.assert_called_once_with(STAGE)
+        assert held.around.engine.seats_changed.called
         assert held.of._retake.is_set()
         held.around.reset_mock()
         held.of._close_seat()
@@ -159,7 +159,7 @@ class TestItsEnd:
         held.of._lose()
         made = []
         for era, promised in ((9, (0, 0)), (9, (8, 1)), (10, (0, 0))):
-            held.around.owner.notary.promised.return_value = promised
+            held.around.engine.notary.promised.return_value = promised
             seat = SimpleNamespace(promise=None)
             with pytest.MonkeyPatch.context() as patch:
                 make = Mock(return_value=seat)
@@ -210,9 +210,10 @@ class TestFaults:
     def test_after_a_fault_the_stage_is_fetched_again(self, kind: Any, anew: bool) -> None:
         held = serving()
         held.of.fault(Fault(kind, "numbers run away"))
-        history = held.around.terms.history
-        assert (history.reopened.called or history.left_behind.called) is anew
-        assert history.left_behind.called is (kind in ("behind", "differs"))
+        machine = held.around.history.machine
+        left_behind = machine.known.left_behind.called
+        assert (machine.evidence.reopened.called or left_behind) is anew
+        assert left_behind is (kind in ("behind", "differs"))
         words = "numbers run away; fetching the stage again"
         assert held.told() == [Explain("round", words, "warning")]
         assert held.of.driver is None
@@ -232,7 +233,7 @@ class TestFaults:
         for number in range(1, MAX_WORKER_RESTARTS + 1):
             held.of._worker_died(death)
             assert held.around.counters.worker_restarts == number
-        assert held.around.terms.event_sink.worker_died.call_count == number
+        assert held.around.engine.event_sink.worker_died.call_count == number
         with pytest.raises(UserError, match=f"died {MAX_WORKER_RESTARTS + 1} times"):
             held.of._worker_died(death)
 
@@ -265,7 +266,7 @@ class TestItsLife:
         self, answers: bool
     ) -> None:
         held, worker = serving(), Mock()
-        held.around.owner.now.side_effect = trio.current_time
+        held.around.engine.now.side_effect = trio.current_time
         held.of._answers_by = trio.current_time() + 30.0
 
         async def call(request: Any) -> None:

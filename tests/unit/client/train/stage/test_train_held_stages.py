@@ -9,8 +9,9 @@ import pytest
 from client.compute.memory import Holding
 from client.config import Settings
 from client.errors import UserError
+from client.store.checkpoints import CheckpointFolder
 from client.train.stage.held_stages import HeldStages
-from client.train.stage.stage_context import Terms
+from client.train.stage.stage_context import Site
 from protocol.held_stage import machine
 from protocol.view import SwarmView
 from tests.support.cases import usual
@@ -36,17 +37,22 @@ async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
     return first, dual
 
 
-def test_what_concerns_all_seats_reaches_those_that_are_open() -> None:
-    terms = Mock(manifest=manifest(), settings=Settings(), swarm=SWARM)
-    stages, held = HeldStages(cast(Terms, terms)), Mock()
+def stages_of(folder: Path) -> HeldStages:
+    """Without anything around them."""
+    site = Site(Settings(), None, folder, CheckpointFolder(folder))
+    return HeldStages(Mock(manifest=manifest(), swarm=SWARM), Mock(), site)
+
+
+def test_what_concerns_all_seats_reaches_those_that_are_open(tmp_path: Path) -> None:
+    stages, held = stages_of(tmp_path), Mock()
     stages.held = {0: held, 1: cast(Any, Mock(driver=None))}
     view, before = SwarmView(((),) * manifest().stage_count), stages.changed
     stages.amended()
     stages.save_now()
     assert not stages.sees
     stages.update_view(view)
-    for said in (held.driver.amended, held.driver.save_now):
-        said.assert_called_once_with()
+    held.driver.tell.assert_called_once_with(held.driver.seat.amended)
+    held.driver.save_now.assert_called_once_with()
     held.driver.update_view.assert_called_once_with(view)
     assert stages.view is view
     assert stages.sees
@@ -54,12 +60,11 @@ def test_what_concerns_all_seats_reaches_those_that_are_open() -> None:
     assert not stages.changed.is_set()
 
 
-async def test_a_stage_that_does_not_come_back_is_not_said_to() -> None:
-    terms = Mock(manifest=manifest(), settings=Settings(), swarm=SWARM)
-    stages, said = HeldStages(cast(Terms, terms)), list[list[int]]()
+async def test_a_stage_that_does_not_come_back_is_not_said_to(tmp_path: Path) -> None:
+    stages, said = stages_of(tmp_path), list[list[int]]()
     lost = Mock(stage=0, lost="", run=AsyncMock(side_effect=UserError("it does not fit any more")))
     stages.held = {0: lost, 1: Mock()}
-    stages.owner.seats_changed = lambda: said.append(list(stages.held))
+    stages.engine.seats_changed = lambda: said.append(list(stages.held))
     await stages._hold(lost)
     assert said == [[1]]
 

@@ -9,11 +9,9 @@ import trio
 
 from client.compute.process import RequestFailed
 from client.compute.requests import Failed, Save, Saved
-from client.config import Settings
 from client.store.checkpoints import CheckpointFolder
 from client.train.stage.saver import StateSaver
-from client.train.transfer.blobs import Shelf
-from protocol.transfer.blob import Blob
+from client.train.transfer.blobs import Downloads, Shelf
 from protocol.wire.messages import ChunkRequest
 from tests.support.protocol_examples import peer
 from tests.support.recording_ports import RecordingPorts
@@ -47,30 +45,28 @@ class Writer:
 
 
 def saver_of(
-    worker: Writer, folder: Path, ports: RecordingPorts, shelf: Shelf, nursery: trio.Nursery
+    worker: Writer, folder: Path, ports: RecordingPorts, nursery: trio.Nursery
 ) -> StateSaver:
-    terms = Mock(ports=ports, shelf=shelf, settings=Settings())
-    terms.downloads.state = lambda stage, version, root: Blob(root, 7, stage, version)
-    terms.folders.checkpoints = CheckpointFolder(folder / "checkpoints")
-    terms.folders.snapshots = folder
-    terms.history.protected.return_value = ()
-    return StateSaver(cast(Any, worker), 0, terms, nursery)
+    context = Mock(engine=ports, snapshots=folder)
+    ports.shelf, ports.downloads = Shelf(ports), Downloads(ports)  # type: ignore[attr-defined]
+    context.checkpoints = CheckpointFolder(folder / "checkpoints")
+    context.history.protected.return_value = ()
+    return StateSaver(cast(Any, worker), 0, context, nursery)
 
 
 @pytest.mark.parametrize("version", [4, 5])
 async def test_a_newcomer_is_told_if_it_is_not_written(tmp_path: Path, version: int) -> None:
     ports, worker = RecordingPorts(), Writer()
-    shelf = Shelf(ports)
     async with trio.open_nursery() as nursery:
-        saver = saver_of(worker, tmp_path, ports, shelf, nursery)
+        saver = saver_of(worker, tmp_path, ports, nursery)
         saver.checkpoint(4)
         saver.snapshot(version)
         assert len(worker.asked) == 1
-        await shelf.request(ASKER, ChunkRequest(ROOT, None, 0, version))
+        await ports.shelf.request(ASKER, ChunkRequest(ROOT, None, 0, version))
         assert ports.payloads == ([b""] if version == 5 else [])
         worker.go.set()
         await saver.settled()
-        await shelf.request(ASKER, ChunkRequest(ROOT, None, 0, 4))
+        await ports.shelf.request(ASKER, ChunkRequest(ROOT, None, 0, 4))
         assert ports.payloads[-1] == b"d" * 32
 
 
@@ -78,7 +74,7 @@ async def test_a_complaint_ends_with_the_next_version_that_is_saved(tmp_path: Pa
     ports, worker = RecordingPorts(), Writer()
     worker.go.set()
     async with trio.open_nursery() as nursery:
-        saver = saver_of(worker, tmp_path, ports, Shelf(cast(Any, ports)), nursery)
+        saver = saver_of(worker, tmp_path, ports, nursery)
         for version, worker.full in ((5, True), (10, True), (15, False), (20, False)):
             saver.checkpoint(version)
             await saver.settled()
@@ -92,7 +88,7 @@ async def test_a_snapshot_that_fails_says_nothing_of_the_newest_checkpoint(tmp_p
     ports, worker = RecordingPorts(), Writer()
     worker.go.set()
     async with trio.open_nursery() as nursery:
-        saver = saver_of(worker, tmp_path, ports, Shelf(cast(Any, ports)), nursery)
+        saver = saver_of(worker, tmp_path, ports, nursery)
         saver.checkpoint(5)
         await saver.settled()
         worker.full = True

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -58,20 +57,22 @@ SIZE, STEP = 300, 3
 KEY = PayloadKey(STEP, "input", 12)
 
 
-EVENTS = (
-    (Verdict(OTHER, "it lies", None), "owner.seat_tells"),
-    (HeldOutLoss(4, 2.0), "owner.seat_tells"),
+FAULT = Fault("behind", "another version")
+TOLD = (
+    (Verdict(OTHER, "it lies", None), lambda driven: driven.ports.seat_tells, True),
+    (HeldOutLoss(4, 2.0), lambda driven: driven.ports.seat_tells, True),
+    (FAULT, lambda driven: driven.owner.fault, True),
+    (StatusChanged(), lambda driven: driven.owner.seat_changed, False),
 )
+"""Whom an effect concerns, and whether it is told what it is."""
 
 
 def seat_context(terms_of_run: Manifest, ports: Any) -> Any:
-    """A ``StageContext`` whose owner is ``ports``; the rest writes down what it is asked for."""
-    context = Mock(owner=ports, scheduler=TaskScheduler(), time_spent=TimeSpent())
+    """A ``StageContext`` whose engine is ``ports``; the rest writes down what it is asked for."""
+    context = Mock(engine=ports, scheduler=TaskScheduler(), time_spent=TimeSpent())
     context.view = SwarmView(((),) * terms_of_run.stage_count)
-    terms = context.terms
-    terms.me, terms.manifest, terms.settings, terms.ports = ME, terms_of_run, Settings(), ports
-    terms.history.is_kept.return_value = False
-    terms.amendments.return_value.steps = terms_of_run.steps
+    context.settings, context.history.is_kept.return_value = Settings(), False
+    ports.manifest, ports.amendments.steps = terms_of_run, terms_of_run.steps
     return context
 
 
@@ -112,16 +113,19 @@ class Driven:
         return [one.args[1] for one in self.computed.mock_calls]
 
 
-@pytest.mark.parametrize(("event", "part"), EVENTS, ids=lambda one: type(one).__name__)
-def test_what_happens_in_a_seat_is_told_to_whom_it_concerns(event: object, part: str) -> None:
+@pytest.mark.parametrize(("effect", "of", "whole"), TOLD, ids=lambda one: type(one).__name__)
+def test_what_happens_in_a_seat_is_told_to_whom_it_concerns_while_it_is_open(
+    effect: Any, of: Callable[[Driven], Mock], whole: bool
+) -> None:
     driven = Driven()
-    driven.of._perform([cast(Any, event)])
-    told = attrgetter(part)(driven.around)
-    told.assert_called_once_with(event)
-    others = [attrgetter(other)(driven.around) for other in {other for _, other in EVENTS} - {part}]
-    assert not any(other.called for other in others)
-    assert not driven.owner.fault.called
+    driven.of._perform([effect])
+    of(driven).assert_called_once_with(*[effect] * whole)
+    told = [driven.ports.seat_tells, driven.owner.fault, driven.owner.seat_changed]
+    assert sum(one.call_count for one in told) == 1
     assert not driven.ports.perform.called
+    driven.of.close()
+    driven.of._perform([effect])
+    assert of(driven).call_count == 1
 
 
 def test_what_is_sent_elsewhere_is_counted_until_its_gradient_comes() -> None:
@@ -140,9 +144,8 @@ def test_what_is_sent_elsewhere_is_counted_until_its_gradient_comes() -> None:
 )
 def test_versions_are_written_when_they_are_due(version: int, due: bool) -> None:
     driven = Driven()
-    terms = driven.around.terms
-    terms.amendments.return_value.steps = 1000
-    every = terms.manifest.policy.checkpoint_every
+    driven.ports.amendments.steps = 1000
+    every = driven.ports.manifest.policy.checkpoint_every
     version = every if version == 100 else version + (version == 101) * every
     done = Committed(1, version, "", None, 0.0, 4, 1)
     driven.of._perform([done])
@@ -186,7 +189,7 @@ def test_a_version_is_at_stake_that_nobody_else_has(
 ) -> None:
     driven = Driven(stages=2)
     driven.saver.saved_version = saved
-    driven.around.terms.history.is_kept.return_value = kept
+    driven.around.history.is_kept.return_value = kept
     stage = [Replica(ME, STEP, True), *others]
     driven.of.update_view(SwarmView.of([[], stage]))
     assert driven.of.at_stake() == (STEP if lost else None)
@@ -195,24 +198,6 @@ def test_a_version_is_at_stake_that_nobody_else_has(
     driven.of.seat.member.is_left_out = False
     driven.of.seat.serving = False
     assert driven.of.at_stake() is None
-
-
-def test_a_fault_is_told_to_its_owner() -> None:
-    driven, fault = Driven(), Fault("behind", "another version")
-    driven.of._perform([fault])
-    driven.owner.fault.assert_called_once_with(fault)
-    assert not driven.ports.perform.called
-
-
-def test_the_owner_hears_what_neighbours_are_told_of_an_open_seat() -> None:
-    driven = Driven()
-    driven.of._perform([])
-    assert not driven.owner.seat_changed.called
-    driven.of._perform([StatusChanged()])
-    driven.owner.seat_changed.assert_called_once_with()
-    driven.of.close()
-    driven.of._perform([StatusChanged()])
-    driven.owner.seat_changed.assert_called_once_with()
 
 
 def test_why_a_complete_step_stays_open_is_said_once() -> None:
@@ -390,7 +375,7 @@ class TestTheWorker:
 
     async def test_what_its_time_is_spent_on_is_noted(self) -> None:
         driven = Driven(stage=0)
-        driven.of.tick()
+        driven.of.tell(driven.of.seat.tick)
         driven.ports.now.return_value += 1.0
         assert driven.of._start(LOSS)
         driven.ports.now.return_value += 2.0
@@ -472,7 +457,7 @@ def test_tensors_in_transit_go_to_the_disk_of_the_home(
     """As ``join`` says; the system's temporary folder is often in memory."""
     driven = Driven()
     monkeypatch.setattr(seat_driver, "BOUNDARY_MEMORY_BYTES", 2**20)
-    driven.around.terms.folders.snapshots = working = tmp_path / "working"
+    driven.around.snapshots = working = tmp_path / "working"
     of = SeatDriver(driven.around, driven.owner, driven.of.seat, driven.worker, driven.nursery)
     for key in (KEY, replace(KEY, step=KEY.step + 1)):
         of._payloads.put(key, bytes(2**20))

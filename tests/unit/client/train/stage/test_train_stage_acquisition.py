@@ -73,9 +73,9 @@ async def orphaned(swarm: TestSwarm) -> tuple[Volunteer, Path]:
 async def keep(swarm: TestSwarm, copies: Path) -> Volunteer:
     """Somebody without a stage who has sound copies and offers them."""
     keeper = await swarm.add(copies=copies)
-    engine, manifest = keeper.engine, swarm.manifest
+    engine = keeper.engine
     folder = engine.history._folder  # type: ignore[union-attr]
-    await offer_stored(folder, swarm.file.swarm, manifest.stage_count, engine.shelf, engine)
+    await offer_stored(folder, engine.shelf, engine)
     return keeper
 
 
@@ -212,11 +212,11 @@ async def test_weights_that_nobody_has_are_waited_for(tmp_path: Path, model: Pat
 async def test_a_damaged_start_of_ours_is_fetched_anew(tmp_path: Path, model: Path) -> None:
     async with open_swarm(tmp_path, source=model) as swarm:
         sound, own = await swarm.add(1, starts=True), await swarm.add(starts=True)
-        path = own.held_stages.terms.folders.starts[0]
+        path = own.held_stages.starts[0]
         rot(path)
         own.assign(0)
         await swarm.until_done()
-        kept = sound.held_stages.terms.folders.starts[0]
+        kept = sound.held_stages.starts[0]
         assert path.read_bytes() == kept.read_bytes()
         swarm.assert_exact()
 
@@ -234,7 +234,7 @@ async def test_adapters_are_trained_as_by_one_process(tmp_path: Path, model: Pat
         await swarm.until(lambda: newcomer.serves(1))
         await swarm.until_done()
         swarm.assert_exact()
-        kept = newcomer.held_stages.terms.folders.starts[1]
+        kept = newcomer.held_stages.starts[1]
         start = swarm.manifest.start[1]  # type: ignore[index]
         assert kept.stat().st_size == start.size_bytes
         for path in newcomer.disk.glob("stage-1-v*"):
@@ -273,10 +273,9 @@ async def admission(
             [Replica(NEXT, 5, True)],
         ]
     )
-    ports = SimpleNamespace(send=lambda *_: None)
     machine = SimpleNamespace(lineage=Lineage(), evidence=evidence or Evidence())
-    terms = SimpleNamespace(ports=ports, me=ME, history=SimpleNamespace(machine=machine))
-    context = SimpleNamespace(terms=terms, view=view)
+    history = SimpleNamespace(machine=machine)
+    context = SimpleNamespace(engine=RecordingPorts(ME), history=history, view=view)
     acquisition = StageAcquisition(
         cast(Any, context), 0, cast(Any, None), lambda *_: None, misled_by
     )
@@ -307,21 +306,18 @@ async def test_who_admits_to_a_state_that_nobody_gives_is_doubted_like_its_donor
     """Else the only one that is believed in the end is the liar. Where it comes and our own disk
     spoils it, nobody is."""
     evidence, spoils = Evidence(), RequestFailed(Failed(kind="checkpoint", message="damaged"))
-    downloads = SimpleNamespace(
+    engine = RecordingPorts()
+    engine.downloads = SimpleNamespace(  # type: ignore[attr-defined]
         state=lambda stage, version, root: Blob(root, 7, stage, version),
         fetch=AsyncMock(side_effect=None if comes else DownloadFailed("no donor is left")),
     )
-    terms = SimpleNamespace(
-        downloads=downloads,
-        ports=RecordingPorts(),
+    context = SimpleNamespace(
+        engine=engine,
         history=SimpleNamespace(machine=SimpleNamespace(evidence=evidence)),
-        folders=SimpleNamespace(snapshots=tmp_path),
-        amendments=lambda: SimpleNamespace(rate_at=lambda _: 0.1),
+        snapshots=tmp_path,
     )
     worker = SimpleNamespace(call=AsyncMock(side_effect=spoils))
-    acquisition = StageAcquisition(
-        cast(Any, SimpleNamespace(terms=terms)), 0, cast(Any, worker), lambda *_: None
-    )
+    acquisition = StageAcquisition(cast(Any, context), 0, cast(Any, worker), lambda *_: None)
     for _ in range(DOUBTED_AFTER):
         acquisition.admitted = SERVING, 5
         with pytest.raises(DownloadFailed):
@@ -383,15 +379,3 @@ async def test_where_certified_members_serve_no_other_lets_a_newcomer_in() -> No
     assert await admission((SERVING, admit(SERVING)), evidence=evidence) is not None
     evidence.closed(0, 5, bytes(32), [], 0.0)  # it judges by its own work now
     assert await admission((SERVING, admit(SERVING)), evidence=evidence) is not None
-
-
-async def test_data_that_came_before_the_stage_was_taken_are_not_searched_for(
-    tmp_path: Path,
-) -> None:
-    async with open_swarm(tmp_path, stages=1, steps=1) as swarm:
-        late = await swarm.add()
-        search = late.engine.data_search
-        search.lacks()
-        late.assign(0)
-        await swarm.until(lambda: late.serves(0))
-        assert not search.missing

@@ -33,9 +33,9 @@ class Desk(RecordingPorts):
     """The amendments of one volunteer that is linked with two others."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__()
+        super().__init__(run=RUN)
         self.links, self.changes = [ONE, TWO], 0
-        self.amending = Amending(self, RUN, SWARM, self._changed)
+        self.amending = Amending(self, self._changed)
         self.amending.keep_in(path)
 
     def _changed(self) -> None:

@@ -1,26 +1,10 @@
 """A volunteer whose clock is wrong does not train, says why, and begins once it is right."""
 
-from pathlib import Path
-from typing import cast
-
 import trio
 import trio.testing
 
-from client.config import Settings
-from client.store.checkpoints import CheckpointFolder
-from client.train.machine.pausing import Pauses
-from client.train.recovery.history import History
-from client.train.training import Site, Training
-from tests.support.train_swarm import TestSwarm, Volunteer
-
-
-def training_of(volunteer: Volunteer, folder: Path) -> Training:
-    engine, own = volunteer.engine, folder / "own"
-    settings, copies = Settings(threads=1, device="cpu"), CheckpointFolder(volunteer.disk)
-    site = Site(settings, None, own, copies)
-    pauses = Pauses(folder, lambda said: None)
-    history = cast(History, engine.history)
-    return Training(engine, history, site, pauses)
+from client.train.training import Training
+from tests.support.train_swarm import TestSwarm, Volunteer, training_of
 
 
 def said_by(volunteer: Volunteer) -> str:
@@ -35,7 +19,7 @@ async def linked(swarm: TestSwarm, a: Volunteer, b: Volunteer) -> None:
 async def test_a_clock_that_is_ten_minutes_ahead_waits_until_it_is_set(swarm: TestSwarm) -> None:
     member = await swarm.add(ahead_s=0.0)
     wrong = await swarm.add(ahead_s=600.0)
-    training = training_of(wrong, swarm.folder)
+    training = training_of(Training, wrong, swarm.folder / "own")
     await linked(swarm, member, wrong)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(training.clock_agrees)
@@ -52,7 +36,7 @@ async def test_a_clock_that_is_a_little_off_goes_by_the_members(swarm: TestSwarm
     member = await swarm.add(ahead_s=0.0)
     other = await swarm.add(ahead_s=30.0)
     await linked(swarm, member, other)
-    await training_of(other, swarm.folder).clock_agrees()
+    await training_of(Training, other, swarm.folder / "own").clock_agrees()
     assert abs(other.engine.wall() - member.engine.own_clock()) < 1
     other.engine.serving(0)
     swarm.vanish(member)

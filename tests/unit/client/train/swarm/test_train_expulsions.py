@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from client.net.errors import DialError
+from client.store.paths import home_folders
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
 from client.train.swarm.expulsions import Expulsions
@@ -22,6 +23,7 @@ from protocol.membership.advert import ADVERT as KIND
 from protocol.membership.advert import encode_advert
 from protocol.membership.record import Record, seal
 from protocol.verdicts import Verdicts
+from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Plan, Records, Statements
 from protocol.wire.parts import PlanMember, Proof, VotedOut
 from tests.support.protocol_examples import OTHER_SWARM, SWARM, peer, proof_of, signer
@@ -49,8 +51,9 @@ def two_faced(swarm: TestSwarm, liar: Volunteer, where: str | None = None) -> Pr
 async def test_the_author_of_two_adverts_is_out_everywhere(swarm: TestSwarm) -> None:
     honest = [await swarm.add() for _ in range(3)]
     liar = await swarm.add()
-    me, file = liar.peer, swarm.folder / "proofs"
-    honest[0].engine.keep_evidence(file, swarm.folder / "numbers", swarm.folder / "marks")
+    me, home = liar.peer, home_folders(swarm.folder)
+    file = home.proofs(swarm.file.swarm)
+    honest[0].engine.keep_evidence(home)
     await swarm.until(
         lambda: all(h.engine.membership.roster.member(me) is not None for h in honest)
     )
@@ -90,7 +93,7 @@ async def test_our_own_adverts_rise_although_the_clock_is_set_back(tmp_path: Pat
     async with open_swarm(tmp_path) as swarm:
         for ahead_ms in (3_600_000, 0):
             one = await swarm.add()
-            one.engine.keep_evidence(tmp_path / "proofs", tmp_path / "numbers", tmp_path / "marks")
+            one.engine.keep_evidence(home_folders(tmp_path))
             before = int(1000 * one.engine.wall()) + ahead_ms
             me = one.peer
             one.engine.perform(Publish(KIND, me, before, encode_advert(ADVERT)))
@@ -105,17 +108,19 @@ STAGE = 1
 class Expelling(RecordingPorts):
     """A volunteer's expulsions; what they do to its network and its membership is written down."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, siblings: int = 0) -> None:
+        super().__init__(ME)
+        stage = [Replica(peer(n), 7, True) for n in range(1, siblings + 1)]
+        self.held_stages.view = SwarmView.of([[], stage])
         self.cut_off, self.members = list[tuple[PeerId, str]](), {LIAR: True}
         self.verdicts = Verdicts()
-        self.membership, network = Mock(verdicts=self.verdicts), Mock(peer_id=ME)
+        self.membership, network = Mock(verdicts=self.verdicts), Mock()
         self.membership.roster.member = self._member
         self.membership.is_new = lambda _: False
         self.membership.expel = lambda of: [("forgotten", of)]
         network.expel = lambda culprit, words: self.cut_off.append((culprit, words))
         self.links = [LEADER]
-        self.of = Expulsions(self, network, self.membership, SWARM)
+        self.of = Expulsions(self, network, self.membership)
 
     def _member(self, of: PeerId) -> Any:
         return Mock(linked=self.members[of]) if of in self.members else None
@@ -217,45 +222,41 @@ def test_a_member_is_written_down_at_once_and_strangers_with_the_next_save(tmp_p
     assert not file.exists(), "nothing is new"
 
 
-def siblings(count: int) -> list[PeerId]:
-    return [peer(n) for n in range(1, count + 1)]
-
-
 @pytest.mark.parametrize(
     ("count", "told"), [(1, 0), (PASS_TO_ALL_UP_TO + 1, PASS_TO_ALL_UP_TO), (20, PASS_FANOUT)]
 )
 def test_what_a_leader_states_is_passed_on_to_siblings(count: int, told: int) -> None:
-    volunteer = Expelling()
-    assert volunteer.of.stated(LEADER, plan(), lambda _: siblings(count)) == []
+    volunteer = Expelling(siblings=count)
+    assert volunteer.of.stated(LEADER, plan()) == []
     to = [who for who, message in volunteer.sent if isinstance(message, Statements)]
     assert len(set(to)) == len(volunteer.sent) == told
-    assert set(to) <= set(siblings(count)[1:])
-    volunteer.of.stated(LEADER, plan(), lambda _: siblings(count))
+    assert set(to) <= {peer(n) for n in range(2, count + 1)}
+    volunteer.of.stated(LEADER, plan())
     assert len(volunteer.sent) == told, "once"
     if told == PASS_FANOUT:
-        volunteer.of.stated(LEADER, plan(attempt=2), lambda _: siblings(count))
+        volunteer.of.stated(LEADER, plan(attempt=2))
         assert {who for who, _ in volunteer.sent[told:]} != set(to), "of each statement others"
 
 
 def test_a_leader_that_tells_two_plans_is_found_out_by_a_sibling_that_passes_one_on() -> None:
-    volunteer, there = Expelling(), (lambda _: siblings(3))
+    volunteer = Expelling(siblings=3)
     other = plan(members=3)
     passed = signer(1).sign("plan", body_of(other), SWARM)
-    assert volunteer.of.stated(peer(5), plan(by=5), there) == [], "it does not lead"
+    assert volunteer.of.stated(peer(5), plan(by=5)) == [], "it does not lead"
     assert volunteer.sent == []
-    volunteer.of.stated(LEADER, plan(), there)
-    assert volunteer.of.passed_on(peer(7), passed, there) == [], "it is no sibling"
+    volunteer.of.stated(LEADER, plan())
+    assert volunteer.of.passed_on(peer(7), passed) == [], "it is no sibling"
     assert volunteer.cut_off == []
-    volunteer.of.passed_on(peer(2), passed, there)
+    volunteer.of.passed_on(peer(2), passed)
     assert [who for who, _ in volunteer.cut_off] == [LEADER]
-    assert volunteer.of.passed_on(peer(3), passed, there) == []
+    assert volunteer.of.passed_on(peer(3), passed) == []
 
 
 def test_who_passes_on_what_nobody_signed_is_penalised() -> None:
-    volunteer, there = Expelling(), (lambda _: siblings(3))
+    volunteer = Expelling(siblings=3)
     forged = signer(2).sign("plan", body_of(plan(members=3)), SWARM)
     forged = msgspec.structs.replace(forged, signer=LEADER)
-    volunteer.of.stated(LEADER, plan(), there)
+    volunteer.of.stated(LEADER, plan())
     with pytest.raises(RemoteProtocolError):
-        volunteer.of.passed_on(peer(2), forged, there)
+        volunteer.of.passed_on(peer(2), forged)
     assert volunteer.cut_off == []

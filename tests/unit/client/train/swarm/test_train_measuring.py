@@ -107,16 +107,6 @@ def test_of_many_partners_those_are_told_that_were_measured_longest() -> None:
     assert {one.peer for one in told} == {peer(number) for number in range(9, count + 1)}
 
 
-def test_a_line_is_no_faster_than_its_owner_allows() -> None:
-    machine = measuring()
-    roster = machine._membership.roster
-    limits = {"upload_limit_bytes_per_s": 1e5, "download_limit_bytes_per_s": 1e9}
-    for number, given in ((1, {}), (2, limits)):
-        roster.advertise(peer(number), advert(**given), 1)
-        roster.link_up(peer(number))
-    assert machine.lines() == {peer(1): (1e7, 1e7), peer(2): (1e5, 1e7)}
-
-
 def test_news_waits_for_its_minute() -> None:
     machine = measuring()
     membership = machine._membership

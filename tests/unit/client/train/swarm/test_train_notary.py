@@ -1,6 +1,7 @@
 """A volunteer signs what decides a round, and never against itself, over its processes, too."""
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,19 +19,21 @@ from protocol.wire.messages import Commit, Message, Plan, Propose, Ready, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.protocol_examples import SWARM, peer, signer
+from tests.support.recording_ports import RecordingPorts
 from tests.support.train_swarm import TestSwarm
 
 PLAN = Plan(1, 7, 2, [PlanMember(peer(1), b"\xff")], [0, 8], [], electors=[peer(1)], era=5)
 OTHER = replace(PLAN, electors=[peer(2)])
 
 
-def notary(path: Path | None = None) -> tuple[Notary, list[str]]:
-    told: list[str] = []
+def notary(path: Path | None = None) -> tuple[Notary, Callable[[], list[str]]]:
+    """One that keeps its marks in a file, and the warnings that its owner is told."""
+    ports = RecordingPorts()
     sees = sight(first=lambda era, step: (peer(1),) if era in (5, 6) and step == 7 else ())
-    made = Notary(signer(1), SWARM, sees, lambda explain: told.append(explain.words))
+    made = Notary(ports, sees)
     if path is not None:
         made.keep_in(path)
-    return made, told
+    return made, ports.warnings
 
 
 def test_what_is_signed_holds_for_others(tmp_path: Path) -> None:
@@ -46,7 +49,7 @@ def test_a_second_body_is_not_sent_and_the_owner_is_told(tmp_path: Path) -> None
     assert first is not None
     assert again == first
     assert made.signed(OTHER) is None
-    assert "step 7, attempt 2" in told[-1]
+    assert "step 7, attempt 2" in told()[-1]
 
 
 def test_the_next_process_does_not_contradict_the_one_before(tmp_path: Path) -> None:
@@ -56,7 +59,7 @@ def test_the_next_process_does_not_contradict_the_one_before(tmp_path: Path) -> 
     assert second.promised(1, 5, 7) == (7, 2)
     assert second.signed(OTHER) is None
     assert second.signed(PLAN) is not None
-    assert len(told) == 1
+    assert len(told()) == 1
 
 
 @pytest.mark.parametrize("boots", [("one boot", "the next boot"), ("", "")])
@@ -80,13 +83,13 @@ def test_damaged_marks_and_a_full_disk_are_told_and_survived(tmp_path: Path) -> 
     path = tmp_path / "marks"
     path.write_bytes(b"rubbish that is long enough to be read")
     made, told = notary(path)
-    assert "going on without" in told[0]
+    assert "going on without" in told()[0]
     assert made.promised(1, 5, 8) == (8, LEFT_OUT)
     assert made.signed(PLAN) is not None
     blocked, told = notary(path := tmp_path / "folder" / "marks")
     path.mkdir(parents=True)
     assert blocked.signed(PLAN) is not None
-    assert "cannot be written down" in told[0]
+    assert "cannot be written down" in told()[0]
 
 
 def test_marks_that_could_not_be_written_are_known_to_be_old(
@@ -102,9 +105,9 @@ def test_marks_that_could_not_be_written_are_known_to_be_old(
     with monkeypatch.context() as patch:
         patch.setattr(MarksFile, "write", full)
         assert first.signed(replace(PLAN, attempt=3)) is not None
-    assert "cannot be written down" in told[0]
+    assert "cannot be written down" in told()[0]
     second, told = notary(tmp_path / "marks")
-    assert "going on without" in told[0]
+    assert "going on without" in told()[0]
     assert second.promised(1, 5, 8) == (8, LEFT_OUT)
 
 
@@ -120,7 +123,7 @@ def test_who_is_ready_for_one_result_is_for_no_other_of_its_attempt(tmp_path: Pa
     assert said
     assert ready(first) == said
     assert not ready(first, b"e")
-    assert "step 7, attempt 2" in told[-1]
+    assert "step 7, attempt 2" in told()[-1]
     second, _ = notary(tmp_path / "marks")  # after kill -9
     assert not ready(second, b"e")
     assert ready(second, b"e", attempt=3)
@@ -211,7 +214,7 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(swarm: TestSwar
     liar, *honest = replicas
     me, other = liar.peer, honest[1].peer
     truth = liar.engine.notary.signed
-    lies = Notary(liar.engine.signer, swarm.file.swarm, sight(), lambda _: None)
+    lies = Notary(liar.engine, sight())
     send = liar.engine.send
 
     def two_faced(to: PeerId, message: Message, payload: bytes = b"") -> None:
@@ -237,4 +240,4 @@ def test_a_refusal_needs_no_signature(tmp_path: Path) -> None:
     made, told = notary()
     refusal = Ready(1, 7, 2, bytes(32), 0.0)
     assert made.signed(refusal) is refusal
-    assert not told
+    assert not told()

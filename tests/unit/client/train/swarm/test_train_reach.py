@@ -7,28 +7,27 @@ from client.net.gateway import Mapped
 from client.train.swarm import reach as reach_module
 from client.train.swarm.reach import LOOK_S, Reach
 from protocol.address import Address, parse_address
-from protocol.effects import Explain, Penalise
 from protocol.hosts import Outer
 from protocol.ids import PeerId
 from protocol.reachability.budgets import MESSAGES
 from protocol.reachability.machine import Ends, Source, Standing, Verdict
+from tests.support.recording_ports import RecordingPorts
 
 ME, PORT, US = PeerId("me"), 4001, "11.0.0.2"
 HOME = "192.168.1.2"
 
 
-class World:
+class World(RecordingPorts):
     """A driver whose links and engine are the test."""
 
     def __init__(self) -> None:
-        self.peer_id = ME
+        super().__init__(ME)
+        self.peer_id, self.time = ME, None
         self.listening = [Address("ip4", "0.0.0.0", PORT)]
         self.links: dict[PeerId, Ends] = {}
         self.asked: list[tuple[PeerId, int]] = []
         self.reached: bool | None = None
         """What probers answer."""
-        self.told: list[Explain] = []
-        self.blamed: list[Penalise] = []
         self.outer: list[str] = []
         self.homes = [HOME]
         self.reach: Reach
@@ -51,17 +50,6 @@ class World:
         self.asked.append((peer, port))
         await trio.lowlevel.checkpoint()
         return self.reached
-
-    # --- the engine -----------------------------------------------------------------------------
-
-    def now(self) -> float:
-        return trio.current_time()
-
-    def perform(self, effect: Explain | Penalise) -> None:
-        if isinstance(effect, Penalise):
-            self.blamed.append(effect)
-        else:
-            self.told.append(effect)
 
 
 @pytest.fixture
@@ -100,7 +88,7 @@ async def test_what_was_reached_is_advertised_first(made: World) -> None:
     assert not made.reach.summary().next_step
     assert made.outer == [US]
     assert moved
-    assert [effect.level for effect in made.told] == ["info"]
+    assert [effect.level for effect in made.told()] == ["info"]
 
 
 async def test_who_is_not_reached_is_told_what_to_do(made: World) -> None:
@@ -122,7 +110,7 @@ async def test_an_announced_address_that_nobody_reaches_is_a_warning(made: World
     made.reach.map("ip4", None)
     peers = [made.meet(number) for number in range(3)]
     await _answered(made, peers, reached=False)
-    warned = [effect.words for effect in made.told if effect.level == "warning"]
+    warned = made.warnings()
     assert len(warned) == 1
     assert "port 9000, which it announces" in warned[0]
 
@@ -156,8 +144,8 @@ async def test_who_floods_is_blamed_and_costs_no_more(made: World) -> None:
     for _ in range(1000):
         made.reach.observed(liar, ("11.9.9.9", 7))
     await trio.testing.wait_all_tasks_blocked()
-    assert {blame.peer for blame in made.blamed} == {liar}
-    assert len(made.blamed) == 1000 - MESSAGES.burst
+    assert {*made.blamed()} == {liar}
+    assert len(made.blamed()) == 1000 - MESSAGES.burst
     assert len(made.asked) <= MESSAGES.burst
     made.reach.observed(honest, (US, 7))
     assert made.reach.machine.outer_hosts()[-1] == US
@@ -208,7 +196,7 @@ async def test_what_a_router_maps_is_said_and_counts_until_it_ends(
     made.reach.map("ip6", None)
     announced = {(US, 9000): "announced"}
     assert given == [announced, announced | {("2a11::1", PORT): "mapped"}, announced]
-    assert [effect.words for effect in made.told] == [
+    assert [effect.words for effect in made.told()] == [
         f"the router passes {host} port {port} on to this volunteer, as it was asked to"
         for host, port in ((US, 9000), ("2a11::1", PORT))
     ]

@@ -20,6 +20,7 @@ from protocol.pipeline.effects import Committed
 from protocol.seat.effects import HeldOutLoss
 from protocol.view import Replica, SwarmView, leader
 from tests.support.protocol_examples import manifest, peer
+from tests.support.recording_ports import RecordingPorts
 
 ME, *OTHERS = (peer(n) for n in range(1, 5))
 TERMS = Evaluation(every=5, microbatches=1, tokens=10, size_bytes=40)
@@ -27,27 +28,20 @@ WALL = 1_800_000_000.0
 WHEN = int(WALL)
 
 
-class World:
+class World(RecordingPorts):
     """A clock, what is published and shown, and what the members say."""
 
     def __init__(self, terms: Evaluation | None = TERMS) -> None:
-        self.time, self.wall_s = 0.0, WALL
-        self.published, self.shown = list[Publish](), list[tuple[Any, ...]]()
+        super().__init__(ME, replace(manifest(peer(1)), evaluation=terms))
+        self.time, self.shown = 0.0, list[tuple[Any, ...]]()
         self.said: dict[PeerId, Any] = {}
         self.versions: dict[PeerId, int] = {}
         self.sink = SimpleNamespace(
             loss=None, held_out=None, progressed=self._shows, evaluated=self._shows
         )
-        self.manifest = replace(manifest(peer(1)), evaluation=terms)
-
-    def now(self) -> float:
-        return self.time
 
     def wall(self) -> float:
-        return self.wall_s
-
-    def perform(self, effect: Publish) -> None:
-        self.published.append(effect)
+        return WALL
 
     def _shows(self, *what: Any, vouchers: int | None = None) -> None:
         self.shown.append(what if vouchers is None else (*what, vouchers))
@@ -66,7 +60,8 @@ class World:
 
     def report(self, steps: int = 100) -> LossReports:
         sink = cast(EventSink, self.sink)
-        return LossReports(self, ME, cast(Membership, self), self.manifest, sink, lambda: steps)  # type: ignore[arg-type]
+        self.amendments = SimpleNamespace(steps=steps)  # type: ignore[assignment]
+        return LossReports(self, cast(Membership, self), sink)
 
 
 def committed(version: int, loss: float | None = 2.0) -> Committed:
@@ -86,14 +81,14 @@ class TestProgress:
         report, alone = world.report(), stage_of(3, [ME])
         for version in (1, 2, 3):
             report.closed(committed(version), alone)
-        assert len(world.published) == 3
+        assert len(world.done) == 3
         last = 2, 2.0, 3 * self.per_step(world)
-        sequence = world.published[2].seq
-        assert world.published[2] == Publish(PROGRESS, ME, sequence, encode_loss(LossSaid(3, 2.0)))
-        assert [p.seq for p in world.published] == [1000 * WHEN + n for n in range(3)]
+        sequence = world.done[2].seq
+        assert world.done[2] == Publish(PROGRESS, ME, sequence, encode_loss(LossSaid(3, 2.0)))
+        assert [p.seq for p in world.done] == [1000 * WHEN + n for n in range(3)]
         assert world.shown[2] == (*last, 0.0, 0), "the loss is our own"
 
-        world.published.clear()
+        world.done.clear()
 
         def leads(step: int) -> bool:
             return leader(stage_of(step, [ME, *OTHERS]), 1, step) == ME
@@ -101,7 +96,7 @@ class TestProgress:
         def closes(step: int) -> int:
             """Close a step of four replicas; return how many have been told of by us."""
             report.closed(committed(step + 1), stage_of(step, [ME, *OTHERS]))
-            return len(world.published)
+            return len(world.done)
 
         first = next(step for step in range(10, 200) if not leads(step) and leads(step + 1))
         assert closes(first) == 0, "we have just told"
@@ -112,7 +107,7 @@ class TestProgress:
     def test_a_loss_that_nobody_knows_is_not_told(self) -> None:
         world = World()
         world.report().closed(committed(1, loss=None), stage_of(1, [ME]))
-        assert world.published == world.shown == []
+        assert world.done == world.shown == []
 
     def test_who_computes_no_loss_shows_what_is_vouched_for(self) -> None:
         world = World()
@@ -139,14 +134,14 @@ class TestEvaluation:
         for _ in range(2):
             report.found(HeldOutLoss(5, 2.0))
         body = encode_loss(LossSaid(5, 2.0))
-        assert world.published == [Publish(HELD_OUT, ME, 1000 * WHEN + n, body) for n in (0, 1)]
+        assert world.done == [Publish(HELD_OUT, ME, 1000 * WHEN + n, body) for n in (0, 1)]
         assert world.shown == [(Believed(5, 2.0, 2, 2), TERMS)] * 2
 
     @pytest.mark.parametrize("loss", [float("nan"), float("inf"), -1.0, 1001.0])
     def test_a_number_that_is_no_loss_is_not_told(self, loss: float) -> None:
         world = World()
         world.report().found(HeldOutLoss(5, loss))
-        assert world.published == []
+        assert world.done == []
 
     def test_between_two_numbers_what_we_know_decides(self) -> None:
         world, one, other = World(), *OTHERS[:2]

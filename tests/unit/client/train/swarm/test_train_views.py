@@ -41,7 +41,7 @@ def test_no_stage_of_a_healthy_swarm_seems_empty_to_anybody(stages: int, replica
     members = {peer(n): n % stages for n in range(stages * replicas)}
     for own in list(members)[: min(stages, 12)]:
         roster = linked_as_wanted(members, own)
-        view = swarm_view(roster, {}, own, stages, 0)
+        view = swarm_view(roster, stages, 0)
         assert view.empty_stages() == ()
         assert live_members(roster, own) == frozenset(members)
 
@@ -54,10 +54,10 @@ def test_a_stage_of_which_all_are_lost_is_empty_whether_linked_or_not() -> None:
     linked = [other for other in holders if other in roster.neighbours()]
     assert 0 < len(linked) < len(holders)
     lose(roster, linked)
-    assert swarm_view(roster, {}, ME, stages, 0).empty_stages() == ()  # the others may be there
+    assert swarm_view(roster, stages, 0).empty_stages() == ()  # the others may be there
     assert [other for other in roster.neighbours() if other in holders]  # and are called now
     lose(roster, [other for other in holders if other not in linked])
-    assert swarm_view(roster, {}, ME, stages, 0).empty_stages() == (12,)
+    assert swarm_view(roster, stages, 0).empty_stages() == (12,)
     assert not live_members(roster, ME) & set(holders)
 
 
@@ -66,7 +66,7 @@ def test_in_a_full_mesh_who_has_no_link_is_not_there() -> None:
     roster = linked_as_wanted(members)
     for other in (other for other, stage in members.items() if stage == 2):
         roster.link_down(other, "closed")
-    assert swarm_view(roster, {}, ME, 4, 0).empty_stages() == (2,)
+    assert swarm_view(roster, 4, 0).empty_stages() == (2,)
     assert len(live_members(roster, ME)) == sum(stage != 2 for stage in members.values())
 
 
@@ -79,8 +79,20 @@ def test_how_far_the_others_are_and_in_which_lineage() -> None:
     roster.heard(ME, [seat(0, 50, era=5)])
     roster.heard(peer(5), [seat(1, 2, era=9, state="fetching")])
     lose(roster, [peer(4)])
-    assert versions_served(roster, 2, ME) == {peer(1): 7, peer(2): 9, peer(3): 3}
-    assert eras_served(roster, 2, ME) == {peer(1): (0,), peer(2): (0,), peer(3): (5,)}
+    assert versions_served(roster, ME) == {peer(1): 7, peer(2): 9, peer(3): 3}
+    assert eras_served(roster, ME) == {peer(1): (0,), peer(2): (0,), peer(3): (5,)}
+
+
+def test_a_line_is_no_faster_than_its_owner_allows() -> None:
+    roster = Roster(ME)
+    limits = {"upload_limit_bytes_per_s": 1e5, "download_limit_bytes_per_s": 1e9}
+    for number, given in ((1, {}), (2, limits)):
+        roster.advertise(peer(number), advert(serves=(seat(0, 7),), **given), 1)
+        roster.link_up(peer(number))
+        roster.heard(peer(number), [seat(0, 7)])
+    replicas = swarm_view(roster, 1, 0).stages[0]
+    lines = {one.peer: (one.uplink_bytes_per_s, one.downlink_bytes_per_s) for one in replicas}
+    assert lines == {peer(1): (1e7, 1e7), peer(2): (1e5, 1e7)}
 
 
 def matched(roster: Roster, unproven: Iterable[PeerId] = ()) -> dict[PeerId, bool]:

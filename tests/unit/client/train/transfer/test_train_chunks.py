@@ -8,34 +8,42 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from client.net.libp2p_network import Libp2pNetwork
-from client.train.ports import Ports
 from client.train.transfer.chunks import MAX_ASKED, PLACES, ChunkServer
-from protocol.effects import Effect, Penalise
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES
 from protocol.wire.messages import ChunkRequest
 from tests.support.protocol_examples import peer
+from tests.support.recording_ports import RecordingPorts
 
 
-class Lines:
+class Lines(RecordingPorts):
     """A network whose peers take bytes at their own rate, and the ports before it."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
+        super().__init__()
         self._nursery = nursery
         self.rate_bytes_per_s: dict[PeerId, float] = {}
         self.unsent: Counter[PeerId] = Counter()
         self.served: list[tuple[PeerId, int]] = []
         self.cut: list[PeerId] = []
-        self.penalties: list[Penalise] = []
         self.most_in_memory = 0
         self.strangers = set[PeerId]()
         self.server = ChunkServer(
-            cast(Ports, self),
+            self,
             cast(Libp2pNetwork, self),
             nursery,
             self.answer,
             self.strangers.__contains__,
         )
+
+    def asks(self, asker: PeerId, count: int) -> None:
+        """Ask for the first chunks."""
+        for index in range(count):
+            self.server.ask(asker, request(index))
+
+    def given(self, asker: PeerId) -> list[int]:
+        """The chunks that a peer was served."""
+        return [index for whose, index in self.served if whose == asker]
 
     async def answer(self, asker: PeerId, request: ChunkRequest) -> None:
         await trio.lowlevel.checkpoint()
@@ -49,10 +57,6 @@ class Lines:
             await trio.sleep(1.0)
             rate = self.rate_bytes_per_s.get(asker, 10e6)
             self.unsent[asker] = max(0, int(self.unsent[asker] - rate))
-
-    def perform(self, effect: Effect) -> None:
-        assert isinstance(effect, Penalise)
-        self.penalties.append(effect)
 
     def unsent_bytes(self, asker: PeerId, lane: str) -> int:
         return self.unsent[asker]
@@ -75,11 +79,10 @@ def request(index: int) -> ChunkRequest:
 async def test_five_hundred_requests_read_one_chunk_at_a_time(nursery: trio.Nursery) -> None:
     lines = Lines(nursery)
     lines.rate_bytes_per_s[peer(1)] = 0.1
-    for index in range(500):
-        lines.server.ask(peer(1), request(index))
+    lines.asks(peer(1), 500)
     await trio.sleep(100)
     assert lines.most_in_memory == CHUNK_BYTES
-    assert len(lines.penalties) == 500 - MAX_ASKED
+    assert len(lines.done) == 500 - MAX_ASKED
 
 
 async def test_each_is_served_in_order_and_once(nursery: trio.Nursery) -> None:
@@ -89,7 +92,7 @@ async def test_each_is_served_in_order_and_once(nursery: trio.Nursery) -> None:
         lines.server.ask(peer(2), request(index))
     await trio.sleep(20)
     for asker in (peer(1), peer(2)):
-        assert [index for whose, index in lines.served if whose == asker] == [3, 1, 2]
+        assert lines.given(asker) == [3, 1, 2]
     lines.server.ask(peer(1), request(3))  # it was lost on the way
     await trio.sleep(2)
     assert lines.served[-1] == (peer(1), 3)
@@ -103,14 +106,12 @@ async def test_slow_readers_do_not_keep_others_from_their_state(
     slow = [peer(number) for number in range(10, 10 + 3 * PLACES)]
     for asker in slow:
         lines.rate_bytes_per_s[asker] = rate
-        for index in range(10):
-            lines.server.ask(asker, request(index))
+        lines.asks(asker, 10)
     await trio.sleep(1)
     honest = peer(1)
-    for index in range(10):
-        lines.server.ask(honest, request(index))
+    lines.asks(honest, 10)
     await trio.sleep(200)
-    assert [index for whose, index in lines.served if whose == honest] == list(range(10))
+    assert lines.given(honest) == list(range(10))
     assert honest not in lines.cut
     assert lines.most_in_memory <= PLACES * CHUNK_BYTES
 
@@ -121,21 +122,18 @@ async def test_strangers_that_read_slowly_keep_no_member_waiting(nursery: trio.N
     lines.strangers.update(peer(number) for number in range(10, 10 + 4 * PLACES))
     for asker in lines.strangers:
         lines.rate_bytes_per_s[asker] = 40_000.0
-        for index in range(10):
-            lines.server.ask(asker, request(index))
+        lines.asks(asker, 10)
     await trio.sleep(1)
-    for index in range(10):
-        lines.server.ask(peer(1), request(index))
+    lines.asks(peer(1), 10)
     await trio.sleep(20)
-    assert [index for whose, index in lines.served if whose == peer(1)] == list(range(10))
+    assert lines.given(peer(1)) == list(range(10))
     assert not lines.cut
 
 
 async def test_a_slow_line_is_served_while_there_is_room(nursery: trio.Nursery) -> None:
     lines = Lines(nursery)
     lines.rate_bytes_per_s[peer(1)] = 8_000.0
-    for index in range(3):
-        lines.server.ask(peer(1), request(index))
+    lines.asks(peer(1), 3)
     await trio.sleep(2000)
     assert len(lines.served) == 3
     assert not lines.cut
@@ -143,8 +141,7 @@ async def test_a_slow_line_is_served_while_there_is_room(nursery: trio.Nursery) 
 
 async def test_nothing_is_read_for_a_link_that_has_ended(nursery: trio.Nursery) -> None:
     lines = Lines(nursery)
-    for index in range(10):
-        lines.server.ask(peer(1), request(index))
+    lines.asks(peer(1), 10)
     await wait_all_tasks_blocked()
     lines.server.gone(peer(1))
     await trio.sleep(50)
@@ -155,8 +152,7 @@ async def test_links_may_end_while_their_requests_wait_for_a_place(nursery: trio
     lines = Lines(nursery)
     for number in range(2 * PLACES):
         lines.rate_bytes_per_s[peer(number)] = 100_000.0
-        for index in range(3):
-            lines.server.ask(peer(number), request(index))
+        lines.asks(peer(number), 3)
     await trio.sleep(1)
     first = {whose for whose, _ in lines.served}
     waiting = {peer(number) for number in range(2 * PLACES)} - first

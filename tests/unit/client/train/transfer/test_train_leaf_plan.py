@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from client.store.leaves import LeafCache
 from client.store.texts import TextStore
-from client.train.transfer.data_search import DataSearch
 from client.train.transfer.leaf_supply import (
     AHEAD_S,
     DISK_AGAIN_S,
@@ -49,9 +48,9 @@ class Plan:
     """A supply with an empty cache."""
 
     def __init__(self, folder: Path, budget_bytes: int = LARGE_BYTES, **run: object) -> None:
-        self.ports, self.run = RecordingPorts(), replace(manifest(), data=DATA, **run)
-        search = DataSearch(self.ports, DATA, lambda: None)
-        self.supply = LeafSupply(self.ports, self.run, search, TextStore(folder), [], budget_bytes)
+        self.run = replace(manifest(), data=DATA, **run)
+        self.ports = RecordingPorts(run=self.run)
+        self.supply = LeafSupply(self.ports, TextStore(folder), [], budget_bytes)
         self.supply._cache = LeafCache(folder / "leaves", DATA, budget_bytes)
         self.supply._fetch = Wanted(self.supply.root)
 
@@ -136,20 +135,20 @@ async def test_what_an_earlier_process_kept_is_read_beside_the_loop_and_not_aske
     assert threading.get_ident() not in readers
 
 
-@pytest.mark.parametrize("waits", ["a task waits", "a task reads"])
 def test_what_tasks_need_is_kept_and_what_they_wait_for_wanted_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = Plan(tmp_path)
     of_task = leaves(plan.run, FAR * plan.run.sequences_per_microbatch, 4)
     plan.at(0)
-    counter = plan.supply._waiting if waits == "a task waits" else plan.supply._read
-    counter[FAR] += 1
-    assert set(plan.wants(awaited=True)) == (of_task if waits == "a task waits" else set())
+    plan.supply.begin(FAR)
+    assert set(plan.wants(awaited=True)) == of_task
     kept = []
     monkeypatch.setattr(LeafCache, "keep", lambda cache, *leaf: kept.append(leaf[-1]))
     plan.supply._perform([StoreChunk(7)], b"proven")
     assert kept[0] >= of_task
+    plan.supply.end(FAR)
+    assert plan.wants(awaited=True) == []
 
 
 def test_a_disk_that_takes_none_rests_for_a_while(

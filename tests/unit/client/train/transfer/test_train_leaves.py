@@ -45,7 +45,7 @@ def mixed(tokens: Path) -> Path:
 
 
 def supply(volunteer: Volunteer) -> LeafSupply:
-    return volunteer.held_stages.terms.leaves  # type: ignore[return-value]
+    return volunteer.held_stages.leaves  # type: ignore[return-value]
 
 
 def cached(volunteer: Volunteer) -> Sequence[Path]:
@@ -54,8 +54,8 @@ def cached(volunteer: Volunteer) -> Sequence[Path]:
 
 async def enter(volunteer: Volunteer) -> None:
     """Look for the data, as on entering the swarm."""
-    problem = await volunteer.held_stages.text_problem()
-    volunteer.engine.describe(ADVERT, has_data=not problem)
+    await volunteer.held_stages.text_problem()
+    volunteer.engine.describe(ADVERT)
 
 
 async def test_a_mixture_is_trained_on_as_by_one_process_within_the_budget_of_the_disk(
@@ -132,9 +132,7 @@ async def test_a_cache_is_kept_over_a_restart_and_a_damaged_leaf_is_fetched_agai
         damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
         swarm.vanish(first)
         same = supply(first)
-        again = LeafSupply(
-            same._ports, swarm.manifest, same._search, same._store, [], swarm.cache_bytes
-        )
+        again = LeafSupply(same._ports, same._store, [], swarm.cache_bytes)
         assert "does not have" in await again.open()
         found = [bool(await again.read(index)) for index in range(LEAVES)]
         assert found.count(False) == 1

@@ -77,13 +77,13 @@ async def test_while_the_shelf_is_closed_it_says_so_and_serves_afterwards(
     path: Path, shelf: AskedShelf
 ) -> None:
     blob = shelf.has(path)
-    for reason in ("the quota", ""):
-        shelf.closed_because = lambda: reason  # noqa: B023
-        assert await shelf.answer(blob) == (None if reason else digest_of(b"weights"))
-        assert await shelf.answer(blob, 0) == (None if reason else b"weights")
-        assert bool(shelf.served_bytes) is not bool(reason)
+    for closed in (True, False):
+        shelf.is_closed = lambda: closed  # noqa: B023
+        assert await shelf.answer(blob) == (None if closed else digest_of(b"weights"))
+        assert await shelf.answer(blob, 0) == (None if closed else b"weights")
+        assert bool(shelf.served_bytes) is not closed
         coming = Blob(blob.root[::-1], 7, 0, 9)
-        assert await shelf.answers(coming) == ([b""] if reason else [])
+        assert await shelf.answers(coming) == ([b""] if closed else [])
 
 
 async def test_a_chunk_that_does_not_exist_delists_nothing(path: Path, shelf: AskedShelf) -> None:
@@ -293,7 +293,7 @@ async def test_leaves_are_given_one_by_one(shelf: AskedShelf) -> None:
         shelf.leaves = Leaves(some=some)
         assert await shelf.answers(data) == [data.root if some else b""]
     assert [await shelf.answer(data, index) for index in (1, 0)] == [b"leaf", b""]
-    shelf.closed_because = lambda: "the quota"
+    shelf.is_closed = lambda: True
     assert await shelf.answer(data, 1) is None
 
 

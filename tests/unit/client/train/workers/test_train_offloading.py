@@ -17,8 +17,7 @@ from client.train.workers.opening import (
     PINNED,
     Devices,
     Fit,
-    advertised_bytes,
-    check_fits,
+    bytes_to_advertise,
     devices_now,
     fit_stage,
 )
@@ -85,9 +84,9 @@ def test_a_card_makes_as_many_logits_at_once_as_there_is_memory_left_for() -> No
 
 def request_of(how: Manifest, fit: Fit) -> OpenStage:
     """The request that opens its first stage."""
-    terms = Mock(manifest=how, swarm="ab" * 32, settings=Settings(), me="")
-    terms.capacity.return_value.threads, terms.folders.compiled = 1, ""
-    return open_stage_request(terms, 0, fit, "")
+    context = Mock(engine=Mock(manifest=how, swarm="ab" * 32, me=""), settings=Settings())
+    context.capacity.threads, context.compiled = 1, ""
+    return open_stage_request(context, 0, fit, "")
 
 
 def test_what_a_local_round_touches_once_lies_with_the_host_without_a_wish() -> None:
@@ -133,12 +132,9 @@ def test_what_is_advertised_lets_the_matching_give_such_a_stage() -> None:
     swarm = replace(LARGE, stages=costs)
     usable = bytes_for(swarm, offload=True)
     assert usable < costs[0].memory_bytes
-    fits = check_fits(swarm, usable, CARD)
-    assert fits[0]
-    assert advertised_bytes(swarm, usable, fits) >= costs[0].memory_bytes
-    assert advertised_bytes(swarm, usable, [False, False]) == usable
+    assert bytes_to_advertise(swarm, usable, CARD) == max(int(one.memory_bytes) for one in costs)
     with pytest.raises(UserError):
-        check_fits(swarm, usable)
+        bytes_to_advertise(swarm, usable)
 
 
 def test_a_machine_without_a_card_offloads_nothing() -> None:
@@ -153,9 +149,9 @@ def test_a_machine_without_a_card_offloads_nothing() -> None:
 
 def test_devices_do_not_share_a_local_round() -> None:
     local = replace(TWO, local_rounds=LocalRounds(4))
-    assert all(check_fits(local, 1 << 40, devices=ONE))
+    assert bytes_to_advertise(local, 1 << 40, devices=ONE) == 1 << 40
     with pytest.raises(UserError, match="2 devices cannot share one") as caught:
-        check_fits(local, 1 << 40, devices=Devices(2))
+        bytes_to_advertise(local, 1 << 40, devices=Devices(2))
     assert "a volunteer for each device" in caught.value.next_step
 
 
