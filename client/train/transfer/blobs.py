@@ -32,7 +32,8 @@ from protocol.ids import PeerId, SwarmId
 from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
 from protocol.manifest import Manifest
 from protocol.transfer.blob import Blob
-from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
+from protocol.transfer.fetch import WINDOW, Fetch
+from protocol.transfer.leaves import LeafEffect, StoreChunk
 from protocol.wire.messages import Chunk, ChunkRequest
 
 TICK_S = 0.25
@@ -241,7 +242,7 @@ class Download:
     ) -> None:
         self._ports, self._resumable = ports, resumable
         self._blob, self._header = blob, header
-        self._fetch = Fetch(blob, list(donors), window)
+        self._fetch = Fetch(blob, donors, window)
         self._path = path
         self._partial = path.with_name(f".{path.name}.part.tmp")
         self._file: int | None = None
@@ -329,7 +330,7 @@ class Download:
         self._perform(self._fetch.lost(peer, self._ports.now()), b"")
         self._changed.set()
 
-    def _perform(self, effects: Sequence[FetchEffect], payload: bytes) -> None:
+    def _perform(self, effects: Sequence[LeafEffect], payload: bytes) -> None:
         for effect in effects:
             match effect:
                 case Send(peer, message):

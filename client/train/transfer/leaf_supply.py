@@ -28,8 +28,7 @@ from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
 from protocol.pipeline.effects import held_out
-from protocol.transfer.fetch import StoreChunk
-from protocol.transfer.leaves import LeafEffect, LeafFetch, Verdict
+from protocol.transfer.leaves import LeafEffect, LeafFetch, StoreChunk, Verdict
 from protocol.wire.messages import Chunk
 
 TICK_S = 0.5
