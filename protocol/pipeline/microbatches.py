@@ -64,13 +64,10 @@ READY = (Phase.RETURNED, Phase.QUEUED)
 class StepWork:
     """The microbatches of one step. What is returned changes as the step goes on."""
 
-    def __init__(self, per_step: int) -> None:
+    def __init__(self) -> None:
         self.phases: dict[Phase, set[int]] = {phase: set() for phase in Phase}
-        self.ledger = bytearray((per_step + 7) // 8)
-        """Bitmap of the counted microbatches, as it is reported."""
         self.in_flight: set[int] = set()
         """Those that are held and not counted."""
-        self.in_flight_bits = bytearray((per_step + 7) // 8)
         self.revision = 0
         """Rises when what is counted or in flight changes."""
         self._waiting: list[tuple[bool, int]] = []
@@ -94,50 +91,30 @@ class StepWork:
             heapq.heappop(self._waiting)
         return None
 
-    def enter(self, phase: Phase, microbatch: int, offset: int) -> None:
-        """A microbatch, the ``offset``-th of the step, has come to a phase."""
+    def enter(self, phase: Phase, microbatch: int) -> None:
+        """A microbatch has come to a phase."""
         self.phases[phase].add(microbatch)
         if phase in READY:
             heapq.heappush(self._waiting, (phase is Phase.QUEUED, microbatch))
         if phase is Phase.DONE:
-            self._land(microbatch, offset)
-            _flip(self.ledger, offset)
+            self.in_flight.discard(microbatch)
             self.revision += 1
         elif microbatch not in self.in_flight:
             self.in_flight.add(microbatch)
-            _flip(self.in_flight_bits, offset)
             self.revision += 1
 
-    def leave(self, phase: Phase, microbatch: int, offset: int, *, held: bool) -> None:
+    def leave(self, phase: Phase, microbatch: int, *, held: bool) -> None:
         """It leaves a phase; ``held``: for another one."""
         self.phases[phase].discard(microbatch)
-        if phase is Phase.DONE:
-            _flip(self.ledger, offset)
         if not held:
-            self._land(microbatch, offset)
+            self.in_flight.discard(microbatch)
             self.revision += 1
-
-    def _land(self, microbatch: int, offset: int) -> None:
-        """It is in flight no more."""
-        if microbatch in self.in_flight:
-            self.in_flight.remove(microbatch)
-            _flip(self.in_flight_bits, offset)
-
-
-def _flip(bitmap: bytearray, offset: int) -> None:
-    """Say of a microbatch in a bitmap the opposite of what it said."""
-    bitmap[offset >> 3] ^= 1 << (offset & 7)
 
 
 class Microbatches:
-    """See the module's docstring.
+    """See the module's docstring."""
 
-    Args:
-        per_step: microbatches of a step.
-    """
-
-    def __init__(self, per_step: int) -> None:
-        self._per_step = per_step
+    def __init__(self) -> None:
         self._by_id: dict[int, MicrobatchState] = {}
         self._steps: dict[int, StepWork] = {}
 
@@ -153,7 +130,7 @@ class Microbatches:
 
     def at(self, step: int) -> StepWork:
         """Return the sums of a step: empty ones if nothing of it is held."""
-        return self._steps.get(step) or StepWork(self._per_step)
+        return self._steps.get(step) or StepWork()
 
     def of(self, step: int) -> list[MicrobatchState]:
         """Return those of one step."""
@@ -167,22 +144,21 @@ class Microbatches:
         """Hold a microbatch; one that is held already stays as it is."""
         if state.microbatch not in self._by_id:
             self._by_id[state.microbatch] = state
-            step = self._steps.setdefault(state.step, self.at(state.step))
-            step.enter(state.phase, state.microbatch, self._offset(state))
+            step = self._steps.setdefault(state.step, StepWork())
+            step.enter(state.phase, state.microbatch)
 
     def move(self, state: MicrobatchState, phase: Phase) -> None:
         """A microbatch that we hold has come to another phase."""
-        step, offset = self._steps[state.step], self._offset(state)
-        step.leave(state.phase, state.microbatch, offset, held=True)
+        step = self._steps[state.step]
+        step.leave(state.phase, state.microbatch, held=True)
         state.phase = phase
-        step.enter(phase, state.microbatch, offset)
+        step.enter(phase, state.microbatch)
 
     def pop(self, microbatch: int) -> MicrobatchState | None:
         """Hold a microbatch no longer."""
         state = self._by_id.pop(microbatch, None)
         if state is not None:
-            step = self._steps[state.step]
-            step.leave(state.phase, microbatch, self._offset(state), held=False)
+            self._steps[state.step].leave(state.phase, microbatch, held=False)
         return state
 
     def forget(self, step: int) -> None:
@@ -190,6 +166,3 @@ class Microbatches:
         for state in self.of(step):
             del self._by_id[state.microbatch]
         self._steps.pop(step, None)
-
-    def _offset(self, state: MicrobatchState) -> int:
-        return state.microbatch - state.step * self._per_step

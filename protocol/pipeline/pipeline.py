@@ -59,7 +59,7 @@ class Pipeline:
         self._place = place
         self.step = step
         self._more = at_once - 1
-        self._microbatches = Microbatches(place.per_step)
+        self._microbatches = Microbatches()
         self._computing = 0
         self._deliveries = Deliveries(place.stage + 1)
         self._divergence = Divergence(place.stage)

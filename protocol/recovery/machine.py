@@ -40,10 +40,11 @@ from protocol.recovery.effects import (
     Waiting,
 )
 from protocol.recovery.following import Following
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, Certified, Knowledge, since
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, Knowledge, since
 from protocol.recovery.lines import Line, Lines
 from protocol.recovery.stored import MAX_COPIES, STORED, Copy, Lineage, Stored, encode_stored
 from protocol.recovery.trouble import Trouble
+from protocol.waypoints.chain import Waypoint
 
 SETTLE_S: Final = 2 * ANSWER_S
 """A returning swarm waits this long after the last member that came: its records come
@@ -147,7 +148,7 @@ class Recovery:
     ) -> bool:
         """One of our seats, in our lineage, has closed a step; return whether the evidence should
         be saved (``Evidence.closed``)."""
-        self.known.made = max(self.known.made, version)
+        self.known.reach(stage, version)
         others = [peer for peer in with_whom if peer != self._me]
         news = self.evidence.closed(stage, version, state, others, now, electors)
         for peer in others:
@@ -155,7 +156,7 @@ class Recovery:
                 self.evidence.heard(peer, self.known.stored[peer])
         return news
 
-    def certify(self, waypoint: Certified, now: float) -> list[RecoveryEffect]:
+    def certify(self, waypoint: Waypoint, now: float) -> list[RecoveryEffect]:
         """Take the end of a chain of waypoints."""
         self.known.certify(waypoint)
         return self._look(now)

@@ -41,11 +41,12 @@ from protocol.recovery.effects import (
     SaveNow,
 )
 from protocol.recovery.evidence import Evidence, Kept
-from protocol.recovery.knowledge import Certified, Knowledge
+from protocol.recovery.knowledge import Knowledge
 from protocol.recovery.machine import Recovery
-from protocol.recovery.stored import HIGHEST_NUMBER, Copy, Lineage, parse_stored
+from protocol.recovery.stored import Copy, Lineage, parse_stored
 from protocol.view import SwarmView
 from protocol.waypoints.chain import Waypoint
+from protocol.wire.fields import HIGHEST_NUMBER
 
 RETRY_S: Final = 5.0
 """Rest after the state of another line could not be fetched."""
@@ -240,8 +241,7 @@ class History:
 
     def certified(self, waypoint: Waypoint) -> None:
         """A chain of waypoints leads to this version: a newcomer begins with it."""
-        of = waypoint.era, waypoint.version, waypoint.hashes, waypoint.peers
-        self._perform(self.machine.certify(Certified(*of), self._ports.now()))
+        self._perform(self.machine.certify(waypoint, self._ports.now()))
 
     def reopened(self, stage: int) -> None:
         """A seat of ours cannot use its state and takes that of others."""

@@ -18,7 +18,8 @@ from protocol.manifest import Manifest
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.pipeline.effects import Committed
 from protocol.view import SwarmView
-from protocol.waypoints.machine import Certified, Sign, WaypointEffect, Waypoints
+from protocol.waypoints.chain import Waypoint
+from protocol.waypoints.machine import Sign, WaypointEffect, Waypoints
 from protocol.wire.messages import ChainLink
 
 
@@ -115,10 +116,10 @@ class WaypointDriver:
     def _perform(self, effects: Sequence[WaypointEffect]) -> None:
         for effect in effects:
             match effect:
-                case Certified(waypoint):
+                case Waypoint():
                     self._save()
                     if (history := self._history()) is not None:
-                        history.certified(waypoint)
+                        history.certified(effect)
                 case _:
                     self._ports.perform(effect)
 

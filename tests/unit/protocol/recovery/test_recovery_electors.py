@@ -11,7 +11,8 @@ from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext
 from protocol.recovery.evidence import MAX_ELECTOR_SETS, Evidence
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
 from protocol.recovery.machine import SETTLE_S, Recovery
-from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
+from protocol.recovery.stored import Copy, Lineage, Stored
+from protocol.wire.fields import ERA_BITS
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(1, 20)]
 BY_RANK = sorted(PEERS[:4], key=lambda peer: rank("elector", peer))

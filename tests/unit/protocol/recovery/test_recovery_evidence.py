@@ -26,10 +26,9 @@ from protocol.recovery.evidence import (
     Kept,
     Known,
 )
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Certified, Knowledge
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import (
-    MAX_NUMBER,
     Copy,
     Lineage,
     Stored,
@@ -38,6 +37,8 @@ from protocol.recovery.stored import (
     parse_stored,
 )
 from protocol.view import Replica, SwarmView
+from protocol.waypoints.chain import Waypoint
+from protocol.wire.fields import MAX_NUMBER
 
 ME, SIBLING, NEXT, *STRANGERS = (peer_id_from_key(bytes([n]) * 32) for n in range(90))
 FIRST = begun(0, 0, (), (ME,), b"")
@@ -545,10 +546,7 @@ class TestCertified:
         made.update(context(27, 27), 10.0)
         if certified:
             hashes = digest(0, 20), digest(1, 20)
-            assert (
-                made.certify(Certified(FIRST.era, 20, hashes, frozenset((ME, SIBLING, NEXT))), 10.0)
-                == []
-            )
+            assert made.certify(Waypoint(FIRST.era, 20, hashes, ((ME, SIBLING, NEXT),)), 10.0) == []
         serving = dict.fromkeys((SIBLING, NEXT), (FIRST.era,))
         made.update(context(27, None, serving=serving, quorum=False), 11.0)
         made.update(context(27, None, serving=serving, quorum=False), 11.0 + 2 * ANSWER_S)
@@ -559,13 +557,13 @@ class TestCertified:
         made, late = training(SIBLING, NEXT), STRANGERS[0]
         assert not made.known.proves(late)
         hashes = digest(0, 20), digest(1, 20)
-        made.certify(Certified(FIRST.era, 20, hashes, frozenset((ME, SIBLING, NEXT, late))), 10.0)
+        made.certify(Waypoint(FIRST.era, 20, hashes, ((ME, SIBLING, NEXT, late),)), 10.0)
         assert made.known.proves(late)
         assert made.known.proves(NEXT)
         assert not made.known.proves(STRANGERS[1])
         assert not made.evidence.proves(late)
         assert made.known.weigh(late, Copy(1, 26, digest(1, 26))) == 0
-        made.certify(Certified(FIRST.era, 40, hashes, frozenset((ME, SIBLING, NEXT))), 20.0)
+        made.certify(Waypoint(FIRST.era, 40, hashes, ((ME, SIBLING, NEXT),)), 20.0)
         assert not made.known.proves(late)
 
     @pytest.mark.parametrize("certified", [False, True])

@@ -13,7 +13,8 @@ from protocol.recovery.evidence import Evidence, Kept
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
 from protocol.recovery.lines import MANY, MOST_FAILURES, Line, first
 from protocol.recovery.machine import SETTLE_S, Recovery
-from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
+from protocol.recovery.stored import Copy, Lineage, Stored
+from protocol.wire.fields import ERA_BITS
 
 ME, FRIEND, THIRD, FOURTH, FIFTH, *_ = PEERS = sorted(
     peer_id_from_key(bytes([n]) * 32) for n in range(8)

@@ -8,7 +8,8 @@ from protocol.recovery.deciding import MAX_TURNS
 from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect
 from protocol.recovery.knowledge import PATIENCE_S, Knowledge
 from protocol.recovery.machine import Recovery
-from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
+from protocol.recovery.stored import Copy, Lineage, Stored
+from protocol.wire.fields import ERA_BITS
 
 ME, NEXT, LAST, OTHER, *_ = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(8))
 STAGES, EVERY, TOGETHER, MADE = 3, 10, 100, 500

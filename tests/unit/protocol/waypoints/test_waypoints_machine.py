@@ -12,7 +12,6 @@ from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.limits import MAX_CERTIFIED_STAGES
-from protocol.recovery.stored import ERA_BITS
 from protocol.waypoints.chain import MAX_LINKS, beginning, check_link
 from protocol.waypoints.machine import WaypointEffect, Waypoints
 from protocol.waypoints.part import (
@@ -25,6 +24,7 @@ from protocol.waypoints.part import (
     parse_said,
     seat_limit,
 )
+from protocol.wire.fields import ERA_BITS
 from protocol.wire.messages import ChainLink
 from protocol.wire.parts import CertifiedPart, WaypointLink
 from tests.support.effects import sent
