@@ -62,7 +62,7 @@ class Following:
         return None
 
     def _goes_to(self, serving: Lineage) -> bool:
-        """Whether we go to the lineage in which most seats serve: no more of our own than a
+        """Whether we go to the lineage in which most members serve: no more of our own than a
         checkpoint interval is lost, and no roll-back is undone."""
         known = self._known
         lost = known.newest_whole().version - serving.version
@@ -70,7 +70,7 @@ class Following:
         return serving != known.lineage and lost <= known.every and not undone
 
     def _most_served(self, lineages: Collection[Lineage]) -> Lineage | None:
-        """Return the lineage in which most seats serve, if its beginning is known.
+        """Return the lineage in which most members serve, if its beginning is known.
 
         An earlier one than ours counts only if it has gone on beyond the beginning of ours, because
         a replica that was suspended during the roll-back serves too, and so does a newcomer that
@@ -89,9 +89,8 @@ class Following:
 
     def _eras_beyond(self, version: int) -> set[int]:
         """Return the lineages in which seats have gone on beyond a version."""
-        eras, reached = self._known.context.eras, self._known.context.reached
-        beyond = (of for peer, of in eras.items() if reached.get(peer, 0) > version)
-        return {era for of in beyond for era in of}
+        served = self._known.context.eras.values()
+        return {era for of in served for era, reached in of.items() if reached > version}
 
     def _would_come_back(self, lineage: Lineage) -> bool:
         """Whether we would leave a lineage at once for ours, in which most seats serve: as many

@@ -99,8 +99,8 @@ class Lines:
         known, served = self._known, dict[Lineage, int]()
         said = known.lineages_of(self._those_we_may_meet())
         for peer, lineage in said.items():
-            if lineage != known.lineage and lineage.era in known.context.eras.get(peer, ()):
-                version = known.context.reached.get(peer, 0)
+            version = known.context.eras.get(peer, {}).get(lineage.era)
+            if lineage != known.lineage and version is not None:
                 served[lineage] = max(version, served.get(lineage, 0))
 
         def members(of: Lineage) -> frozenset[PeerId]:

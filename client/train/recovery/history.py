@@ -20,7 +20,7 @@ from client.store.checkpoints import CheckpointFolder
 from client.store.persisted import Persisted
 from client.train.ports import Ports
 from client.train.recovery.copies import FetchedCopy, discard, fetch_line
-from client.train.swarm.views import eras_served, live_members, versions_served
+from client.train.swarm.views import eras_served, live_members
 from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.inventory import stored_states
 from protocol.effects import Explain
@@ -202,7 +202,6 @@ class History:
             moved=view.moved(),
             unseen=view.unseen,
             unlinked=roster.unlinked(),
-            reached=versions_served(roster, self._stages, self._me),
             is_gone=self.touch.is_gone,
             serving=view.replicas(),
             heard=roster.newest_heard,

@@ -133,12 +133,11 @@ def training(electors: Sequence[PeerId] = tuple(sorted(MEMBERS))) -> Recovery:
 def context(version: int, followers: Collection[PeerId] = ()) -> RecoveryContext:
     """The followers serve the other lineage, which is far ahead."""
     with_us = {peer for peer in (*MEMBERS, *BESIDE) if peer not in followers}
-    seats = dict.fromkeys(with_us - {ME}, FIRST.era) | dict.fromkeys(followers, AGAIN.era)
+    ours, theirs = {FIRST.era: 0}, {AGAIN.era: 200 + version}
     return RecoveryContext(
         frozenset(PEERS[:14]),
         (version, version),
-        {peer: (era,) for peer, era in seats.items()},
-        reached=dict.fromkeys(followers, 200 + version),
+        dict.fromkeys(with_us - {ME}, ours) | dict.fromkeys(followers, theirs),
         serving=(frozenset(with_us),),
     )
 
@@ -179,6 +178,6 @@ def test_a_pause_of_some_seconds_is_no_reason_to_follow_voices_but_two_minutes_a
     for now in range(42, 42 + int(PATIENCE_S)):
         made.update(context(39), float(now))
         assert made.lineage == FIRST
-    serving = dict.fromkeys(GUESTS, (AGAIN.era,))
+    serving = {peer: {AGAIN.era: 0} for peer in GUESTS}
     made.update(replace(context(39), eras=serving), 60.0 + PATIENCE_S)
     assert made.lineage == AGAIN

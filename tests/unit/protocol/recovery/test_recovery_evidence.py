@@ -1,6 +1,7 @@
 """The records that decide where the run continues: counted work, within possible versions."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,11 +68,11 @@ def adopted(effects: list[RecoveryEffect]) -> Lineage | None:
 def context(
     *versions: int | None,
     live: tuple[PeerId, ...] = (ME, SIBLING, NEXT),
-    serving: dict[PeerId, tuple[int, ...]] | None = None,
+    serving: Mapping[PeerId, Mapping[int, int]] | None = None,
     unlinked: tuple[PeerId, ...] = (),
     quorum: bool = True,
 ) -> RecoveryContext:
-    eras = dict.fromkeys(live, (FIRST.era,)) if serving is None else serving
+    eras = {peer: {FIRST.era: 0} for peer in live} if serving is None else serving
     seen = (frozenset((*live, *unlinked)), versions, eras, lambda now: quorum)
     return RecoveryContext(*seen, unlinked=frozenset(unlinked))
 
@@ -187,7 +188,7 @@ class TestForgedVersions:
         made.set_copies([], 0.0)
         said = stored((0, 777_777), (1, 777_777), lineage=lineage(1, 777_777))
         made.receive(STRANGERS[0], said, 0.1)
-        seats = {STRANGERS[0]: (1 << 32,)}
+        seats = {STRANGERS[0]: {1 << 32: 0}}
         effects = made.update(context(None, None, live=(ME, STRANGERS[0]), serving=seats), 0.2)
         assert adopted([*effects, *made.tick(10.0), *made.tick(200.0)]) != said.lineage
 
@@ -316,7 +317,7 @@ class TestLongAbsence:
         made.set_copies([], 0.0)
         late = lineage(700, 20_000)
         made.receive(SIBLING, stored((0, 20_010), lineage=late), 0.1)
-        seats = {SIBLING: (late.era,)}
+        seats = {SIBLING: {late.era: 0}}
         effects = made.update(context(None, None, live=(ME, SIBLING), serving=seats), 0.2)
         assert adopted(effects) == late
 
@@ -325,7 +326,7 @@ class TestLongAbsence:
         made.set_copies([Copy(0, 20, digest(0, 20)), Copy(1, 20, digest(1, 20))], 0.0)
         late = lineage(700, 20_000)
         made.receive(STRANGERS[0], stored((0, 20_010), lineage=late), 0.1)
-        seats = {STRANGERS[0]: (late.era,)}
+        seats = {STRANGERS[0]: {late.era: 0}}
         effects = made.update(context(None, None, live=(ME, STRANGERS[0]), serving=seats), 0.2)
         assert adopted([*effects, *made.tick(BRIEF_PATIENCE_S)]) is None
         due = made.next_deadline()
@@ -339,7 +340,8 @@ class TestLongAbsence:
         back = Recovery(Knowledge(ME, 2, EVERY, lineage=lineage(1, 20)))
         back.set_copies([Copy(0, 20, digest(0, 20))], 0.0)
         back.receive(SIBLING, Stored(FIRST), 0.0)
-        seen = replace(context(None, None, live=(ME, SIBLING)), reached={SIBLING: made})
+        serving = {SIBLING: {FIRST.era: made}}
+        seen = context(None, None, live=(ME, SIBLING), serving=serving)
         effects = [*back.update(seen, 1.0), *back.tick(1.0 + BRIEF_PATIENCE_S)]
         assert adopted(effects) == (FIRST if made > 20 else None)
 
@@ -352,9 +354,9 @@ class TestLongAbsence:
         made = Recovery(Knowledge(ME, 2, EVERY, FIRST))
         made.set_copies([], 0.0)
         made.receive(SIBLING, Stored(FIRST), 0.0)
-        made.update(context(0, 0, live=(ME, SIBLING), serving={SIBLING: (FIRST.era,)}), 1.0)
+        made.update(context(0, 0, live=(ME, SIBLING), serving={SIBLING: {FIRST.era: 0}}), 1.0)
         later, live = lineage(1, 0), (ME, SIBLING, NEXT, STRANGERS[0])
-        serving = {SIBLING: (FIRST.era,), **({NEXT: (later.era,)} if serves else {})}
+        serving = {SIBLING: {FIRST.era: 0}, **({NEXT: {later.era: 0}} if serves else {})}
         made.update(context(0, 0, live=live, serving=serving), 5.0)
         effects = [e for who in live[2:] for e in made.receive(who, Stored(later), 6.0)]
         assert adopted(effects) == later
@@ -362,7 +364,7 @@ class TestLongAbsence:
     def test_who_has_come_to_nothing_for_long_goes_by_all_it_is_linked_with(self) -> None:
         made = training(SIBLING, NEXT)
         late = lineage(1, 20)
-        seats = dict.fromkeys(STRANGERS[:3], (late.era,))
+        seats = {peer: {late.era: 0} for peer in STRANGERS[:3]}
         seen = context(None, None, live=(ME, *STRANGERS[:3]), serving=seats)
         made.update(RecoveryContext(seen.live, seen.versions, seats, lambda now: False), 20.0)
         for author in STRANGERS[:3]:
@@ -377,7 +379,7 @@ class TestLongAbsence:
         """It can show the lineage of a copy that we and others had; no word of its own suffices."""
         made = training(SIBLING, NEXT)
         other, liar = STRANGERS[:2]
-        seats = dict.fromkeys((other, liar), (FIRST.era,))
+        seats = {peer: {FIRST.era: 0} for peer in (other, liar)}
         seen = context(None, None, live=(ME, other, liar), serving=seats)
         made.update(RecoveryContext(seen.live, seen.versions, seen.eras, lambda now: False), 20.0)
         made.receive(other, stored((0, 20), (1, 20)), 21.0)
@@ -488,7 +490,7 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
     def some_context() -> RecoveryContext:
         live = [p for p in peers if draw.random() < 0.6]
         eras = (0, 1, some_lineage().era)
-        seats = {p: tuple(draw.choices(eras, k=draw.randrange(3))) for p in live}
+        seats = {p: dict.fromkeys(draw.choices(eras, k=draw.randrange(3)), 7) for p in live}
         versions = tuple(draw.choice((None, *numbers)) for _ in range(draw.choice((0, 2))))
         moved = tuple(draw.randrange(3) for _ in versions)
         unlinked = frozenset(p for p in live if draw.random() < 0.2)
@@ -547,7 +549,7 @@ class TestCertified:
         if certified:
             hashes = digest(0, 20), digest(1, 20)
             assert made.certify(Waypoint(FIRST.era, 20, hashes, ((ME, SIBLING, NEXT),)), 10.0) == []
-        serving = dict.fromkeys((SIBLING, NEXT), (FIRST.era,))
+        serving = {peer: {FIRST.era: 0} for peer in (SIBLING, NEXT)}
         made.update(context(27, None, serving=serving, quorum=False), 11.0)
         made.update(context(27, None, serving=serving, quorum=False), 11.0 + 2 * ANSWER_S)
         return made

@@ -67,11 +67,15 @@ def machine(me: PeerId, *held: tuple[int, int], lineage: Lineage = FIRST) -> Rec
 
 
 def context(
-    *versions: int | None, live: Iterable[PeerId] = PEERS, quorum: bool = True, era: int = FIRST.era
+    *versions: int | None,
+    live: Iterable[PeerId] = PEERS,
+    quorum: bool = True,
+    era: int = FIRST.era,
+    reached: int = 0,
 ) -> RecoveryContext:
     live = frozenset(live)
     serving = any(version is not None for version in versions)
-    eras = {peer: (era,) for peer in live if serving}
+    eras = {peer: {era: reached} for peer in live if serving}
     return RecoveryContext(live, versions, eras, lambda now: quorum)
 
 
@@ -146,10 +150,10 @@ class TestLost:
         assert made.lineage == alone
         for other in PEERS[1:]:
             assert adopted(made.receive(other, stored((0, 20), (1, 20)), idle + 1)) is None
-        back, seats = None, dict.fromkeys(PEERS[1:], (FIRST.era,))
+        back = None
         for second in range(2, int(ASIDE_S + FORGET_S) + 2):
-            reached = dict.fromkeys(seats, 27 + second)
-            train = replace(context(None, None), eras=seats, reached=reached)
+            seats = {peer: {FIRST.era: 27 + second} for peer in PEERS[1:]}
+            train = replace(context(None, None), eras=seats)
             back = back or adopted(made.update(train, idle + second))
         assert back == FIRST
 
@@ -317,8 +321,7 @@ class TestBeginning:
             made = self.new(PEERS[0], ())
             made.tick(0.2 + SETTLE_S)
             made.receive(PEERS[1], Stored(theirs), 3.0)
-            seen = context(0, 0, live=PEERS[:2], era=theirs.era)
-            seen = replace(seen, reached={PEERS[1]: steps})
+            seen = context(0, 0, live=PEERS[:2], era=theirs.era, reached=steps)
             assert (adopted(made.update(seen, 3.0)) == theirs) == (bool(steps) or theirs > ours)
 
     @pytest.mark.parametrize("steps", [0, 5])
@@ -329,7 +332,7 @@ class TestBeginning:
         made.receive(PEERS[1], Stored(FIRST), 0.1)
         for other in PEERS[2:]:
             made.receive(other, Stored(later), 0.1)
-        seen = replace(context(0, 0), eras={PEERS[1]: (FIRST.era,)}, reached={PEERS[1]: steps})
+        seen = replace(context(0, 0), eras={PEERS[1]: {FIRST.era: steps}})
         assert adopted(made.update(seen, 1.0)) == (None if steps else later)
 
     def test_who_goes_back_to_the_one_that_trains_does_not_leave_it_again_at_once(self) -> None:
@@ -343,7 +346,7 @@ class TestBeginning:
         seen = context(0, 0, live=PEERS[:3])
         gone = replace(seen, is_gone=PEERS[3].__eq__)
         assert adopted(made.update(replace(gone, eras={}), 1.0)) == later
-        trains = replace(gone, eras={PEERS[1]: (lineage.era,)}, reached={PEERS[1]: 5})
+        trains = replace(gone, eras={PEERS[1]: {lineage.era: 5}})
         assert adopted(made.update(trains, 2.0)) == lineage
         for at in (2.1, 2.2):  # it sees the trouble, and what the other has decided
             assert adopted(made.update(trains, at)) is None
@@ -354,7 +357,7 @@ class TestBeginning:
         assert ours is not None
         made.closed(0, 1, digest(0, 1), (), 2.5)
         made.receive(PEERS[1], Stored(FIRST), 3.0)
-        seen = replace(context(1, 1, live=PEERS[:2], era=FIRST.era), reached={PEERS[1]: 5})
+        seen = context(1, 1, live=PEERS[:2], era=FIRST.era, reached=5)
         assert adopted(made.update(seen, 3.0)) is None
 
     def test_a_lineage_whose_electors_are_not_here_is_not_followed(self) -> None:
@@ -383,8 +386,8 @@ class TestBeginning:
         made = machine(me, lineage=lineage)
         for other in PEERS[:2]:
             made.receive(other, Stored(lineage), 0.1)
-        where = dict.fromkeys(PEERS[2:], (lineage.era + elsewhere,))
-        seen = replace(context(0, 0), eras=dict.fromkeys(PEERS[:2], (lineage.era,)) | where)
+        where = {peer: {lineage.era + elsewhere: 0} for peer in PEERS[2:]}
+        seen = replace(context(0, 0), eras={peer: {lineage.era: 0} for peer in PEERS[:2]} | where)
         made.update(seen, 1.0)
         assert adopted(made.tick(1.0 + PATIENCE_S)) is None
         begun = adopted(made.tick(1.0 + PATIENCE_S + ANSWER_S))
@@ -534,7 +537,7 @@ class TestStandstill:
         effects = list[RecoveryEffect]()
         others = [peer for peer in PEERS if peer != me]
         for now in range(0, int(IN_VAIN_S + PATIENCE_S), 2):
-            eras = {me: (FIRST.era,)} | dict.fromkeys(others, (5,) if apart else (FIRST.era,))
+            eras = {me: {FIRST.era: 0}} | {peer: {5 if apart else FIRST.era: 0} for peer in others}
             seen = replace(context(0, None), serving=(frozenset({me}), frozenset()), eras=eras)
             effects += made.update(seen, float(now))
             assert now >= IN_VAIN_S or adopted(effects) is None

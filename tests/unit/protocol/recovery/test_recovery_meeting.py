@@ -69,8 +69,7 @@ class Trained:
         return RecoveryContext(
             frozenset({ME, *seats}),
             (self.version,),
-            {peer: (lineage.era,) for peer, (lineage, _) in seats.items()},
-            reached={peer: version for peer, (_, version) in seats.items()},
+            {peer: {lineage.era: version} for peer, (lineage, version) in seats.items()},
             serving=(frozenset({ME, *self.beside}),),
         )
 
@@ -289,8 +288,8 @@ class TestReturning:
             made.take(made.machine.tick(now))
         begins = 10.0 + now
         made.take(made.machine.receive(FRIEND, stored(theirs, THEIRS, *copies), begins))
-        seats = {FRIEND: (theirs.era,)}
-        seen = RecoveryContext(frozenset({ME, FRIEND}), (None,), seats, reached={FRIEND: at})
+        seats = {FRIEND: {theirs.era: at}}
+        seen = RecoveryContext(frozenset({ME, FRIEND}), (None,), seats)
         made.take(made.machine.update(seen, begins))
         for second in range(1, int(BRIEF_PATIENCE_S + 2 * SETTLE_S)):
             if not made.adopted:
@@ -414,8 +413,7 @@ class TestFounding:
         electors = (ME, FRIEND) if was_there else (FRIEND,)
         theirs, live = Lineage(THEIRS, electors=electors), frozenset({ME, FRIEND})
         made.receive(FRIEND, stored(theirs, THEIRS), 0.5)
-        seats = {FRIEND: (theirs.era,)}
-        seen = RecoveryContext(live, (700,), seats, reached={FRIEND: 700})
+        seen = RecoveryContext(live, (700,), {FRIEND: {theirs.era: 700}})
         made.update(replace(seen, versions=(None,)), 1.0)
         assert made.lineage == theirs
         made.update(seen, 1.0)
