@@ -64,10 +64,13 @@ READY = (Phase.RETURNED, Phase.QUEUED)
 class StepWork:
     """The microbatches of one step. What is returned changes as the step goes on."""
 
-    def __init__(self) -> None:
+    def __init__(self, per_step: int) -> None:
         self.phases: dict[Phase, set[int]] = {phase: set() for phase in Phase}
+        self.ledger = bytearray((per_step + 7) // 8)
+        """Bitmap of the counted microbatches, as it is reported."""
         self.in_flight: set[int] = set()
         """Those that are held and not counted."""
+        self.in_flight_bits = bytearray((per_step + 7) // 8)
         self.revision = 0
         """Rises when what is counted or in flight changes."""
         self._waiting: list[tuple[bool, int]] = []
@@ -91,30 +94,50 @@ class StepWork:
             heapq.heappop(self._waiting)
         return None
 
-    def enter(self, phase: Phase, microbatch: int) -> None:
-        """A microbatch has come to a phase."""
+    def enter(self, phase: Phase, microbatch: int, offset: int) -> None:
+        """A microbatch, the ``offset``-th of the step, has come to a phase."""
         self.phases[phase].add(microbatch)
         if phase in READY:
             heapq.heappush(self._waiting, (phase is Phase.QUEUED, microbatch))
         if phase is Phase.DONE:
-            self.in_flight.discard(microbatch)
+            self._land(microbatch, offset)
+            _flip(self.ledger, offset)
             self.revision += 1
         elif microbatch not in self.in_flight:
             self.in_flight.add(microbatch)
+            _flip(self.in_flight_bits, offset)
             self.revision += 1
 
-    def leave(self, phase: Phase, microbatch: int, *, held: bool) -> None:
+    def leave(self, phase: Phase, microbatch: int, offset: int, *, held: bool) -> None:
         """It leaves a phase; ``held``: for another one."""
         self.phases[phase].discard(microbatch)
+        if phase is Phase.DONE:
+            _flip(self.ledger, offset)
         if not held:
-            self.in_flight.discard(microbatch)
+            self._land(microbatch, offset)
             self.revision += 1
+
+    def _land(self, microbatch: int, offset: int) -> None:
+        """It is in flight no more."""
+        if microbatch in self.in_flight:
+            self.in_flight.remove(microbatch)
+            _flip(self.in_flight_bits, offset)
+
+
+def _flip(bitmap: bytearray, offset: int) -> None:
+    """Say of a microbatch in a bitmap the opposite of what it said."""
+    bitmap[offset >> 3] ^= 1 << (offset & 7)
 
 
 class Microbatches:
-    """See the module's docstring."""
+    """See the module's docstring.
 
-    def __init__(self) -> None:
+    Args:
+        per_step: microbatches of a step.
+    """
+
+    def __init__(self, per_step: int) -> None:
+        self._per_step = per_step
         self._by_id: dict[int, MicrobatchState] = {}
         self._steps: dict[int, StepWork] = {}
 
@@ -130,7 +153,7 @@ class Microbatches:
 
     def at(self, step: int) -> StepWork:
         """Return the sums of a step: empty ones if nothing of it is held."""
-        return self._steps.get(step) or StepWork()
+        return self._steps.get(step) or StepWork(self._per_step)
 
     def of(self, step: int) -> list[MicrobatchState]:
         """Return those of one step."""
@@ -144,21 +167,22 @@ class Microbatches:
         """Hold a microbatch; one that is held already stays as it is."""
         if state.microbatch not in self._by_id:
             self._by_id[state.microbatch] = state
-            step = self._steps.setdefault(state.step, StepWork())
-            step.enter(state.phase, state.microbatch)
+            step = self._steps.setdefault(state.step, self.at(state.step))
+            step.enter(state.phase, state.microbatch, self._offset(state))
 
     def move(self, state: MicrobatchState, phase: Phase) -> None:
         """A microbatch that we hold has come to another phase."""
-        step = self._steps[state.step]
-        step.leave(state.phase, state.microbatch, held=True)
+        step, offset = self._steps[state.step], self._offset(state)
+        step.leave(state.phase, state.microbatch, offset, held=True)
         state.phase = phase
-        step.enter(phase, state.microbatch)
+        step.enter(phase, state.microbatch, offset)
 
     def pop(self, microbatch: int) -> MicrobatchState | None:
         """Hold a microbatch no longer."""
         state = self._by_id.pop(microbatch, None)
         if state is not None:
-            self._steps[state.step].leave(state.phase, microbatch, held=False)
+            step = self._steps[state.step]
+            step.leave(state.phase, microbatch, self._offset(state), held=False)
         return state
 
     def forget(self, step: int) -> None:
@@ -166,3 +190,6 @@ class Microbatches:
         for state in self.of(step):
             del self._by_id[state.microbatch]
         self._steps.pop(step, None)
+
+    def _offset(self, state: MicrobatchState) -> int:
+        return state.microbatch - state.step * self._per_step

@@ -80,8 +80,8 @@ class Lines:
         """Of these: how often the state came too slowly."""
         self._fetching: FetchLine | None = None
         self._fetching_since = 0.0
-        self._fetched: tuple[Copy, ...] = ()
-        self._fetched_of: Lineage | None = None
+        self._fetched: FetchLine | None = None
+        """What is here."""
         self.failures = 0
         """Of the fetch that was last tried, one after the other."""
         self._greater_since: float | None = None
@@ -207,7 +207,7 @@ class Lines:
             and (self._comes_first(line) or line.stands_before(ours, known.founder))
         ]
         # A state that is here comes first, or else two lines could take turns in being fetched.
-        here = [line for line in found if line.lineage == self._fetched_of]
+        here = [line for line in found if self._here(line)]
         best = first(here or found, known.founder)
         bound = len(ours.members) >= MANY and not (best and self._comes_first(best))
         if best is not None and bound and not self._may_leave_for(best.lineage):
@@ -259,14 +259,13 @@ class Lines:
         known, stages = self._known, self._stages_with_state()
         by_steps = len(line.members) < MANY and not self._comes_first(line)
         least = made - MANY_CHECKPOINTS * known.every if by_steps else 0
-        ready = self._fetched_of == line.lineage and all(c.version >= least for c in self._fetched)
-        have = {copy.stage for copy in self._fetched} if ready else set[int]()
-        if stages <= have or not known.steps_made():
+        here = self._here(line)
+        ready = all(copy.version >= least for copy in here)
+        if (ready and stages <= {copy.stage for copy in here}) or not known.steps_made():
             return self._given_up(line)
         if self._fetching is None:
             if (wanted := self._copies_of(line, stages, least)) is not None:
-                self._fetching, self._fetching_since = wanted, known.now
-                self._fetched_of, self._fetched = None, ()
+                self._fetching, self._fetching_since, self._fetched = wanted, known.now, None
                 return wanted
         elif healthy:
             return None
@@ -301,29 +300,32 @@ class Lines:
         within_s = FETCH_S * 2.0 ** min(self._slow.get(line.lineage, 0), MOST_DOUBLINGS)
         return FetchLine(line.lineage, tuple(copies), tuple(sorted(donors)), within_s)
 
+    def _here(self, line: Line) -> tuple[Copy, ...]:
+        """Return what is here of the state of a line."""
+        here = self._fetched
+        return here.copies if here is not None and here.lineage == line.lineage else ()
+
     def _given_up(self, line: Line) -> GivenUp:
-        version = self._known.steps_made()
-        fetched = self._fetched if self._fetched_of == line.lineage else ()
+        version, fetched = self._known.steps_made(), self._here(line)
         steps, members = max(0, version - self._shared(line)), tuple(sorted(line.members))
-        self._fetched_of, self._fetched, self._greater_since = None, (), None
+        self._fetched = self._greater_since = None
         return GivenUp(version, steps, members, line.steps, fetched)
 
     def fetched(self) -> None:
         """The copies of the last ``FetchLine`` are here, each as it was named."""
         if (wanted := self._fetching) is not None:
-            self._fetching, self.failures = None, 0
-            self._fetched_of, self._fetched = wanted.lineage, wanted.copies
+            self._fetching, self._fetched, self.failures = None, wanted, 0
 
-    def not_fetched(self, now: float) -> None:
+    def not_fetched(self) -> None:
         """They cannot be had, or are not what was named."""
         if (wanted := self._fetching) is not None:
             self._fetching, self.failures = None, self.failures + 1
-            slow = now >= self._fetching_since + wanted.within_s
+            slow = self._known.now >= self._fetching_since + wanted.within_s
             if slow:
                 self._slow[wanted.lineage] = self._slow.get(wanted.lineage, 0) + 1
             if slow or self.failures >= MOST_FAILURES:
                 self.failures = 0
-                self._refuse(wanted.lineage, now)
+                self._refuse(wanted.lineage)
 
-    def _refuse(self, lineage: Lineage, now: float | None = None) -> None:
-        self._known.refused[lineage] = (self._known.now if now is None else now) + ASIDE_S
+    def _refuse(self, lineage: Lineage) -> None:
+        self._known.refused[lineage] = self._known.now + ASIDE_S

@@ -134,7 +134,8 @@ class Recovery:
 
     def not_fetched(self, now: float) -> list[RecoveryEffect]:
         """They cannot be had, or are not what was named."""
-        self.lines.not_fetched(now)
+        self.known.now = now
+        self.lines.not_fetched()
         return self._look(now)
 
     def closed(

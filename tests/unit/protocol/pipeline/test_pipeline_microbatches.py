@@ -1,4 +1,6 @@
-"""The sets of a step's microbatches say what their phases say, whatever happens."""
+"""The sets and bitmaps of a step's microbatches say what their phases say, whatever happens."""
+
+from collections.abc import Iterable
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,13 +12,19 @@ IDS = range(PER_STEP, 2 * PER_STEP)
 """Of step 1."""
 
 
+def bitmap(ids: Iterable[int]) -> bytes:
+    bits = sum(1 << (microbatch - PER_STEP) for microbatch in ids)
+    return bits.to_bytes((PER_STEP + 7) // 8, "little")
+
+
 def agrees(held: Microbatches, phases: dict[int, Phase]) -> None:
     done = {microbatch for microbatch, phase in phases.items() if phase is Phase.DONE}
     flying = phases.keys() - done
     assert {state.microbatch: state.phase for state in held} == phases
     assert {state.microbatch for state in held.of(1)} == phases.keys()
     step = held.at(1)
-    assert (step.done, step.in_flight) == (done, flying)
+    assert (step.done, step.ledger) == (done, bitmap(done))
+    assert (step.in_flight, step.in_flight_bits) == (flying, bitmap(flying))
     for phase in Phase:
         assert step.count(phase) == sum(each is phase for each in phases.values())
     waiting = [(phase is Phase.QUEUED, m) for m, phase in phases.items() if phase in READY]
@@ -25,7 +33,7 @@ def agrees(held: Microbatches, phases: dict[int, Phase]) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(IDS), st.none() | st.sampled_from(Phase)), max_size=40))
 def test_they_agree_after_every_change(changes: list[tuple[int, Phase | None]]) -> None:
-    held, phases = Microbatches(), dict[int, Phase]()
+    held, phases = Microbatches(PER_STEP), dict[int, Phase]()
     for microbatch, phase in changes:
         before, revision = phases.copy(), held.at(1).revision
         state = held.get(microbatch)
@@ -45,7 +53,7 @@ def test_they_agree_after_every_change(changes: list[tuple[int, Phase | None]]) 
 
 
 def test_a_step_that_is_forgotten_is_empty() -> None:
-    held = Microbatches()
+    held = Microbatches(PER_STEP)
     for microbatch, phase in zip(IDS, Phase, strict=False):
         held.add(MicrobatchState(1, microbatch, phase))
     assert held.steps() == [1]

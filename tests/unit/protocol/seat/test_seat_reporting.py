@@ -11,7 +11,7 @@ STEP = 3
 
 
 def work(revision: int = 1, *, in_flight: bool = False, done: bool = False) -> StepWork:
-    made = StepWork()
+    made = StepWork(8)
     made.phases[Phase.DONE] = {0} if done else set()
     made.revision = revision
     made.in_flight = {1} if in_flight else set()
