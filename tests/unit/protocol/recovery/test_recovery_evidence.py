@@ -1,19 +1,15 @@
 """The records that decide where the run continues: counted work, within possible versions."""
 
-import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from client.store.persisted import Persisted
 from client.store.records import EVIDENCE
 from client.train.recovery.history import why_unusable
-from protocol.effects import Publish
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.limits import MAX_STEP
 from protocol.pace import ANSWER_S, FORGET_S, HEARD_S
 from protocol.recovery.choice import next_era
 from protocol.recovery.deciding import MAX_TURNS
@@ -461,74 +457,6 @@ def test_whom_we_work_with_still_is_kept_when_others_are_forgotten() -> None:
     assert evidence.proves(SIBLING)
     assert not evidence.proves(NEXT)
     assert len(evidence.kept().known) == MAX_PROVEN
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> None:
-    """60,000 legal inputs of a liar's choice, to machines that know others and ones that do not."""
-    draw = random.Random(seed)
-    peers = (ME, SIBLING, NEXT, *STRANGERS[:4])
-    numbers = (0, 1, 2, 10, 20, 27, 28, 30, 5_000, STEPS, MAX_STEP)
-
-    def some_hash() -> bytes:
-        return digest(draw.randrange(2), draw.choice(numbers), draw.randrange(2))
-
-    def some_lineage() -> Lineage:
-        version = draw.choice(numbers)
-        number = draw.choice((0, 1, 2, 700, MAX_NUMBER - 1, MAX_NUMBER))
-        hashes = (some_hash(), some_hash()) if version else ()
-        electors = tuple(sorted(draw.sample(peers, draw.randrange(len(peers)))))
-        nonce = bytes([draw.randrange(3)])
-        return begun(number, version, hashes, electors, nonce) if electors else Lineage()
-
-    def some_copies() -> tuple[Copy, ...]:
-        wanted = range(draw.randrange(6))
-        return tuple(
-            sorted({Copy(draw.randrange(2), draw.choice(numbers), some_hash()) for _ in wanted})
-        )
-
-    def some_context() -> RecoveryContext:
-        live = [p for p in peers if draw.random() < 0.6]
-        eras = (0, 1, some_lineage().era)
-        seats = {p: dict.fromkeys(draw.choices(eras, k=draw.randrange(3)), 7) for p in live}
-        versions = tuple(draw.choice((None, *numbers)) for _ in range(draw.choice((0, 2))))
-        moved = tuple(draw.randrange(3) for _ in versions)
-        unlinked = frozenset(p for p in live if draw.random() < 0.2)
-        quorum = draw.random() < 0.7
-        return RecoveryContext(
-            frozenset(live), versions, seats, lambda now: quorum, moved, frozenset(), unlinked
-        )
-
-    for _ in range(60):
-        made = (
-            training(SIBLING, NEXT)
-            if draw.random() < 0.5
-            else Recovery(Knowledge(ME, 2, EVERY, FIRST))
-        )
-        now = 20.0
-        for _ in range(125):
-            now += draw.choice((0.0, 0.1, 1.0, 20.0, 200.0))
-            author = draw.choice(peers)
-            match draw.randrange(8):
-                case 0 | 1 | 2:
-                    effects = made.receive(author, Stored(some_lineage(), some_copies()), now)
-                case 3 | 4:
-                    effects = made.update(some_context(), now)
-                case 5:
-                    effects = made.tick(now)
-                case 6:
-                    effects = made.set_copies(some_copies(), now)
-                case _:
-                    made.forget(author)
-                    made.closed(0, draw.choice(numbers), some_hash(), [author], now)
-                    effects = []
-            for effect in effects:
-                if isinstance(effect, Publish):
-                    parse_stored(effect.body, ME, ME, 2)
-            assert made.known.newest_whole().version <= MAX_STEP
-            made.may_begin(0, now)
-            made.next_deadline()
-        assert msgspec.msgpack.encode(made.evidence.kept())
 
 
 class TestCertified:

@@ -641,7 +641,3 @@ class TestRecord:
         with pytest.raises(RemoteProtocolError) as refused:
             parse_stored(encode_stored(record), key, PEERS[0], 2)
         assert refused.value.reason == reason
-
-    def test_garbage_is_refused(self) -> None:
-        with pytest.raises(RemoteProtocolError):
-            parse_stored(b"\x93\x01\x02", PEERS[0], PEERS[0], 2)

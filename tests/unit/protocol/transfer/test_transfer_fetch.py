@@ -124,17 +124,6 @@ def test_every_chunk_is_stored_once_whatever_happens(seed: int, chunks: int, hon
     assert fetch.done
 
 
-def test_a_wrong_digest_costs_the_donor_everything_it_was_asked_for() -> None:
-    fetch = begin(8, A, B)
-    requests = asked([*fetch.lists(A), *fetch.lists(B)])
-    of_a = {index for peer, index in requests if peer == A}
-    effects = list(fetch.gives(A, min(of_a), 1.0, 9))
-    assert blamed(effects) == [A]
-    assert stored(effects) == []
-    rest = [(peer, index) for peer, index in requests if peer == B]
-    assert sorted(serve_all(fetch, rest + asked(effects))) == list(range(8))
-
-
 def test_a_list_that_is_not_the_roots_costs_the_donor_at_once() -> None:
     fetch = begin(3, A, B, C)
     assert fetch.lists(STRANGER) == []
