@@ -115,7 +115,7 @@ class Following:
             return False
         if version < known.newest_whole().version and not self._begins_in_vain():
             return False
-        voices = set(filter(known.has_voice, known.linked())) or known.linked()
+        voices = known.voters() or known.linked()
         here = voices.union({known.me}).intersection(lineage.electors)
         if 2 * len(here) <= len(lineage.electors):
             return False
@@ -128,11 +128,6 @@ class Following:
         """Whether our lineage has begun and some stage has long been without its state: who tries
         to hold that stage knows better whether anybody gives it."""
         known = self._known
-        lost = None in known.context.versions and not known.has_begun()
-        stalled_since = known.stalled_since
-        return (
-            known.open
-            and lost
-            and stalled_since is not None
-            and known.now >= stalled_since + IN_VAIN_S
-        )
+        lost = known.open and None in known.context.versions and not known.has_begun()
+        since_s = known.stalled_since
+        return lost and since_s is not None and known.now >= since_s + IN_VAIN_S

@@ -151,20 +151,8 @@ class Knowledge:
         return author in self.linked() and self.goes_by_strangers()
 
     def voters(self) -> frozenset[PeerId]:
-        """Return the members whose lineage counts: the proven ones; if there are none, the serving
-        ones; if there are none of these either, all linked ones.
-
-        Newcomers that met no other member serve as well: they begin the run again from the seed. If
-        nothing of our lineage has been made yet, followers of a later lineage count too, serving or
-        not.
-        """
-        linked = self.linked()
-        if not self.goes_by_strangers():
-            return frozenset(filter(self.evidence.proves, linked))
-        serving = linked & self.context.eras.keys()
-        if serving and not self.has_begun():
-            serving |= set(filter(self.has_left, linked))
-        return serving or linked
+        """Return the linked members that have a voice."""
+        return frozenset(filter(self.has_voice, self.linked()))
 
     def lineages_of(self, peers: frozenset[PeerId]) -> dict[PeerId, Lineage]:
         """Return the lineages that these follow, by their own records."""
