@@ -15,7 +15,6 @@ from protocol.audit.record import (
     Grade,
     Record,
     grade,
-    judge,
 )
 from protocol.audit.terms import MAX_RECORDS, AuditTerms
 from protocol.ids import PeerId
@@ -136,21 +135,6 @@ def test_deviations_are_graded(deviation, one, mixed):
     assert grade(deviation) is one
     assert grade(deviation, TOLERANCE_MIXED) is mixed
     assert grade(-deviation) is one
-
-
-@pytest.mark.parametrize(
-    ("found", "coarse", "expected"),
-    [
-        ((0.0, 0.0, 4e-3), True, Grade.AGREES),
-        ((0.0, 0.0, 4e-3), False, Grade.DOUBTFUL),
-        ((0.0, 0.0, 2e-2), True, Grade.DOUBTFUL),
-        ((0.0, 0.0, -0.25), True, Grade.LIES),
-        ((0.3, 0.0, 0.0), True, Grade.LIES),
-        ((0.0, math.inf, 0.0), False, Grade.LIES),
-    ],
-)
-def test_the_worst_that_an_audit_finds_counts(found, coarse, expected):
-    assert judge(*found, coarse=coarse) is expected
 
 
 def test_a_lie_is_enough_and_anything_else_has_to_come_often():

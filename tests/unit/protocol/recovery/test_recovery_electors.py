@@ -142,7 +142,7 @@ def context(version: int, followers: Collection[PeerId] = ()) -> RecoveryContext
     )
 
 
-def goes_over(followers: Sequence[PeerId], electors: Sequence[PeerId] = tuple(MEMBERS)) -> bool:
+def goes_over(followers: Sequence[PeerId], electors: Sequence[PeerId]) -> bool:
     """Whether a replica that trains wants the state of another line, which these train."""
     made = training(electors)
     effects = [e for peer in followers for e in made.receive(peer, Stored(AGAIN, FAR), 40.0)]
@@ -152,22 +152,23 @@ def goes_over(followers: Sequence[PeerId], electors: Sequence[PeerId] = tuple(ME
     return any(isinstance(effect, FetchLine) for effect in effects)
 
 
-def test_members_that_have_once_worked_with_us_do_not_reset_a_run_that_trains() -> None:
-    assert not goes_over(GUESTS)
+LAST = max(MEMBERS[1:], key=lambda peer: rank("elector", peer))
 
 
-def test_without_electors_they_would() -> None:
-    """The test before shows something only because this one ends otherwise."""
-    assert goes_over(GUESTS, ())
-
-
-def test_a_majority_of_the_electors_takes_us_along() -> None:
-    assert goes_over([*MEMBERS[2:], *GUESTS], [ME, *MEMBERS[2:]])
-
-
-def test_half_of_the_electors_and_many_voices_do_not() -> None:
-    last = max(MEMBERS[1:], key=lambda peer: rank("elector", peer))
-    assert not goes_over([last, *GUESTS], [ME, last, *BESIDE])
+@pytest.mark.parametrize(
+    ("followers", "electors", "goes"),
+    [
+        (GUESTS, MEMBERS, False),
+        (GUESTS, (), True),
+        ([*MEMBERS[2:], *GUESTS], [ME, *MEMBERS[2:]], True),
+        ([LAST, *GUESTS], [ME, LAST, *BESIDE], False),
+    ],
+    ids=["no elector", "no electors are known", "most electors", "half of the electors"],
+)
+def test_members_that_have_once_worked_with_us_do_not_reset_a_run_that_trains(
+    followers: Sequence[PeerId], electors: Sequence[PeerId], goes: bool
+) -> None:
+    assert goes_over(followers, electors) == goes
 
 
 def test_a_pause_of_some_seconds_is_no_reason_to_follow_voices_but_two_minutes_are() -> None:

@@ -477,6 +477,15 @@ def test_the_record_is_said_again_before_it_expires() -> None:
     assert [(e.kind, e.key, e.seq) for e in said] == [(STORED, PEERS[0], 7)]
 
 
+def begins(made: Recovery, seen: RecoveryContext) -> Lineage | None:
+    """Return what begins after five minutes, and while copies are waited for."""
+    found = None
+    for now in range(0, int(IN_VAIN_S + PATIENCE_S), 2):
+        found = adopted(made.update(seen, float(now))) or found
+        assert now >= IN_VAIN_S or found is None
+    return found
+
+
 class TestStandstill:
     """No step is closed: nobody has the commit before, or the state of a stage."""
 
@@ -516,13 +525,11 @@ class TestStandstill:
         """Whose connection nobody saw end. The copies that are left are older."""
         begin = Lineage(1 << 32, 20, (digest(0, 20), digest(1, 20)), tuple(PEERS[:2]))
         me = first(PEERS, begin.era)
-        made, effects = machine(me, (0, 10), (0, 20), (1, 10), lineage=begin), []
-        for now in range(0, int(IN_VAIN_S + PATIENCE_S), 2):
-            seen = context(20, None, quorum=False, era=begin.era)
-            serving = replace(seen, serving=(frozenset({me}), frozenset()), moved=(3, 0))
-            effects += made.update(serving, float(now))
-            assert now >= IN_VAIN_S or adopted(effects) is None
-        assert begun_at(effects) == 10
+        made = machine(me, (0, 10), (0, 20), (1, 10), lineage=begin)
+        seen = context(20, None, quorum=False, era=begin.era)
+        there = (frozenset({me}), frozenset[PeerId]())
+        found = begins(made, replace(seen, serving=there, moved=(3, 0)))
+        assert found.version == 10
 
     @pytest.mark.parametrize(
         ("apart", "elector_is_here"), [(True, True), (False, True), (False, False)]
@@ -534,29 +541,24 @@ class TestStandstill:
         elector; a volunteer that comes is waited for as long as it takes."""
         me, away = first(PEERS), peer_id_from_key(bytes(range(32)))
         made = machine(me, lineage=Lineage(FIRST.era, electors=(me if elector_is_here else away,)))
-        effects = list[RecoveryEffect]()
         others = [peer for peer in PEERS if peer != me]
-        for now in range(0, int(IN_VAIN_S + PATIENCE_S), 2):
-            eras = {me: {FIRST.era: 0}} | {peer: {5 if apart else FIRST.era: 0} for peer in others}
-            seen = replace(context(0, None), serving=(frozenset({me}), frozenset()), eras=eras)
-            effects += made.update(seen, float(now))
-            assert now >= IN_VAIN_S or adopted(effects) is None
-        assert (begun_at(effects) == 0) is (apart or not elector_is_here)
+        where = 5 if apart else FIRST.era
+        eras = {me: {FIRST.era: 0}} | {peer: {where: 0} for peer in others}
+        there = (frozenset({me}), frozenset[PeerId]())
+        found = begins(made, replace(context(0, None), serving=there, eras=eras))
+        assert (found is not None) is (apart or not elector_is_here)
 
     def test_who_has_begun_another_gives_the_others_time_to_follow(self) -> None:
         """They are its electors, and still serve the one before."""
         me, away = first(PEERS), peer_id_from_key(bytes(range(32)))
         lineage = Lineage(FIRST.era, electors=(away,))
-        made, begun = machine(me, lineage=lineage), dict[int, Lineage]()
+        made = machine(me, lineage=lineage)
         for other in PEERS:
             made.receive(other, Stored(lineage), 0.0)
-        for now in range(int(IN_VAIN_S + PATIENCE_S)):
-            seen = replace(context(0, None), serving=(frozenset({me}), frozenset()))
-            if (decided := adopted(made.update(seen, float(now)))) is not None:
-                begun[now] = decided
-        ((at, decided),) = begun.items()
-        assert at >= IN_VAIN_S
-        assert set(decided.electors) == set(PEERS)
+        there = (frozenset({me}), frozenset[PeerId]())
+        found = begins(made, replace(context(0, None), serving=there))
+        assert found == made.lineage, "once"
+        assert set(found.electors) == set(PEERS)
 
 
 class TestEnded:

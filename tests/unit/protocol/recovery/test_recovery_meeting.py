@@ -11,7 +11,7 @@ from protocol.pace import ASIDE_S, FETCH_S, FORGET_S
 from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect
 from protocol.recovery.evidence import Evidence, Kept
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
-from protocol.recovery.lines import MANY, MOST_FAILURES, Line, first
+from protocol.recovery.lines import MOST_FAILURES, Line, first
 from protocol.recovery.machine import SETTLE_S, Recovery
 from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.wire.fields import ERA_BITS
@@ -145,12 +145,6 @@ class TestTraining:
         assert given_up.fetched == wanted.copies
         assert given_up.members == (FRIEND,)
 
-    def test_the_longer_line_stands(self) -> None:
-        made = Trained(400)
-        made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
-        assert not made.fetches
-        assert made.machine.lineage == made.lineage
-
     @pytest.mark.parametrize("version", [200, 400])
     def test_another_line_is_seen_whichever_stands(self, version: int) -> None:
         made = Trained(version)
@@ -162,13 +156,32 @@ class TestTraining:
         made.see({}, 80.0)
         assert not made.machine.lines.beside()
 
-    @pytest.mark.parametrize(("founder", "stands"), [(ME, True), (FRIEND, False), (None, True)])
-    def test_of_two_that_are_as_long_the_founders_stands(
-        self, founder: PeerId | None, stands: bool
+    @pytest.mark.parametrize(
+        ("version", "founder", "beside", "met", "stands"),
+        [
+            (400, None, (), FRIEND, True),
+            (299, ME, (), FRIEND, True),
+            (299, FRIEND, (), FRIEND, False),
+            (299, None, (), FRIEND, True),
+            (200, None, (), THIRD, True),
+            (200, None, (THIRD,), FRIEND, False),
+            (200, None, (THIRD, FOURTH), FRIEND, True),
+        ],
+        ids=["longer", "founder's", "not it", "nobody's", "stranger", "two", "three"],
+    )
+    def test_which_stands(
+        self,
+        version: int,
+        founder: PeerId | None,
+        beside: tuple[PeerId, ...],
+        met: PeerId,
+        stands: bool,
     ) -> None:
-        made = Trained(299, founder=founder)
-        made.meet(self.theirs, 300, FRIEND, copies=(300, 320))
+        """One alone takes no three along, nor does a stranger any."""
+        made = Trained(version, founder=founder, beside=beside)
+        made.meet(self.theirs, 300, met, copies=(290, 300, 320))
         assert (not made.fetches) == stands
+        assert made.machine.lineage == made.lineage
 
     def test_nor_does_one_that_stands_still(self) -> None:
         made = Trained(200)
@@ -214,17 +227,6 @@ class TestTraining:
         both(fails + FETCH_S + 2)
         assert [one.within_s for one in made.fetches] == [FETCH_S, FETCH_S, 2 * FETCH_S]
         assert made.fetches[-1].lineage == self.theirs
-
-    def test_nor_do_strangers(self) -> None:
-        made = Trained(200)
-        made.meet(self.theirs, 300, THIRD, copies=(290, 300))
-        assert not made.fetches
-
-    @pytest.mark.parametrize("with_us", [1, 2])
-    def test_one_alone_takes_no_three_along(self, with_us: int) -> None:
-        made = Trained(200, beside=(THIRD, FOURTH)[:with_us])
-        made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
-        assert bool(made.fetches) == (with_us + 1 < MANY)
 
     def test_three_take_along_one_that_has_gone_further(self) -> None:
         three = (FRIEND, THIRD, FOURTH)
