@@ -68,9 +68,7 @@ class Recovery:
         self._deciding = Deciding(known, self._trouble)
         self._me, self._seq = known.me, seq
         self._closed_since: float | None = None
-        """Since when we wait to know where the run goes on: since the last known member came
-        back."""
-        self._back: set[PeerId] = set()
+        """Since when we wait to know where the run goes on."""
         self._changed_at = 0.0
         self._live_at = 0.0
         self._refresh_at: float | None = None
@@ -174,10 +172,6 @@ class Recovery:
         """Take a new view of the swarm."""
         if context.live != self.known.context.live:
             self._changed_at = self._live_at = now
-            back = set(filter(self.evidence.proves, context.live))
-            if not back <= self._back:
-                self._closed_since = now
-            self._back |= back
         self.known.now = now
         self._trouble.view_changed(rose=self.known.look_at(context))
         return self._look(now)
