@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Final
 
 from protocol.ids import PeerId
@@ -48,23 +49,11 @@ class Line:
     steps: int
     """Its newest version."""
 
-    def stands_before(self, other: Line, founder: PeerId | None) -> bool:
-        """Whether this line stands and the other one is given up; ``founder``: of the run."""
-        ours, theirs = self._weight(founder), other._weight(founder)
-        return ours > theirs or (ours == theirs and min(self.members) < min(other.members))
-
-    def _weight(self, founder: PeerId | None) -> tuple[int, int, bool]:
-        count = len(self.members)
-        return count if count >= MANY else 0, self.steps, founder in self.members
-
-
-def first(lines: Collection[Line], founder: PeerId | None) -> Line | None:
-    """Return the one of these lines that stands before all others; None: there is none."""
-
-    def stands(line: Line) -> bool:
-        return all(line.stands_before(one, founder) for one in lines if one != line)
-
-    return next(filter(stands, lines), None)
+    def place(self, founder: PeerId | None) -> tuple[int, int, bool, PeerId]:
+        """Return a sort key: of two lines the lower one stands, and the other one is given up;
+        ``founder``: of the run."""
+        count, lowest = len(self.members), min(self.members)
+        return -count if count >= MANY else 0, -self.steps, founder not in self.members, lowest
 
 
 class Lines:
@@ -200,15 +189,16 @@ class Lines:
         ours, others = self._seen(made)
         self._see(others)
         known.refused = {of: until for of, until in known.refused.items() if until > known.now}
+        place = methodcaller("place", known.founder)
         found = [
             line
             for line in others
             if self._may_join(line, deciding=deciding)
-            and (self._comes_first(line) or line.stands_before(ours, known.founder))
+            and (self._comes_first(line) or place(line) < place(ours))
         ]
         # A state that is here comes first, or else two lines could take turns in being fetched.
         here = [line for line in found if self._here(line)]
-        best = first(here or found, known.founder)
+        best = min(here or found, key=place, default=None)
         bound = len(ours.members) >= MANY and not (best and self._comes_first(best))
         if best is not None and bound and not self._may_leave_for(best.lineage):
             best = None

@@ -122,19 +122,6 @@ class TestLost:
             assert adopted(made.tick(began + ANSWER_S + patience_s - 2.0)) is None
             assert adopted(made.tick(began + ANSWER_S + patience_s + 0.1)) is not None
 
-    def test_a_silent_replica_that_returns_costs_no_step(self) -> None:
-        me = first(PEERS)
-        made = running(me, (0, 20))
-        there = (frozenset({me}), frozenset(PEERS) - {me})
-        for version in (28, 29, 30):
-            made.update(replace(context(version, version), serving=there), 10.0 * version)
-        made.update(context(30, None), 301.0)
-        assert adopted(made.tick(302.5)) is None
-        assert made.waiting is not None
-        assert adopted(made.update(replace(context(30, 30), serving=there), 320.0)) is None
-        assert adopted(made.tick(400.0)) is None
-        assert made.waiting is None
-
     def test_a_stage_that_others_see_is_not_lost(self) -> None:
         made = running(first(PEERS), (0, 20))
         made.update(replace(context(27, None), unseen=frozenset({1})), 20.0)

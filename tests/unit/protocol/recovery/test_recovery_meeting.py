@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import permutations
 
 import pytest
 
@@ -11,7 +10,7 @@ from protocol.pace import ASIDE_S, FETCH_S, FORGET_S
 from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect
 from protocol.recovery.evidence import Evidence, Kept
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
-from protocol.recovery.lines import MOST_FAILURES, Line, first
+from protocol.recovery.lines import MOST_FAILURES, Line
 from protocol.recovery.machine import SETTLE_S, Recovery
 from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.wire.fields import ERA_BITS
@@ -98,32 +97,17 @@ class Trained:
             self.see(dict.fromkeys(members, (theirs, version + second)), now)
 
 
-class TestWhichStands:
-    LINES = (
-        Line(begun(1, 35, 1), frozenset({ME}), 90),
-        Line(begun(1, 35, 2), frozenset({FRIEND}), 90),
-        Line(begun(1, 50, 3), frozenset({THIRD, FOURTH}), 91),
+def test_three_stand_before_fewer_then_steps_then_the_founder_then_the_lower_id() -> None:
+    """More members count only from three on."""
+    lines = [
         Line(begun(1, 60, 4), frozenset(PEERS[4:7]), 40),
-    )
-
-    def test_both_sides_find_the_same(self) -> None:
-        for one, two in permutations(self.LINES, 2):
-            assert one.stands_before(two, FRIEND) != two.stands_before(one, FRIEND)
-
-    def test_three_stand_before_fewer_then_steps_then_the_founder_then_the_lower_id(self) -> None:
-        mine, founders, further, three = self.LINES
-        assert three.stands_before(further, ME)
-        assert further.stands_before(founders, FRIEND)
-        assert founders.stands_before(mine, FRIEND)
-        assert mine.stands_before(founders, None)
-
-    def test_of_several_the_one_that_stands_before_all_others(self) -> None:
-        """More members count only from three on."""
-        _, founders, further, three = self.LINES
-        two = Line(begun(1, 50, 3), frozenset({THIRD, FOURTH}), 85)
-        assert first([two, founders], None) == founders
-        assert first([two, founders, three, further], None) == three
-        assert first([], None) is None
+        Line(begun(1, 50, 3), frozenset({THIRD, FOURTH}), 91),
+        Line(begun(1, 35, 2), frozenset({FRIEND}), 90),
+        Line(begun(1, 35, 1), frozenset({ME}), 90),
+        Line(begun(1, 35, 1), frozenset({FIFTH}), 90),
+        Line(begun(1, 50, 3), frozenset({THIRD, FOURTH}), 85),
+    ]
+    assert sorted(lines[::-1], key=lambda line: line.place(FRIEND)) == lines
 
 
 class TestTraining:
