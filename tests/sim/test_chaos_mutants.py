@@ -14,7 +14,6 @@ from protocol.answer import YES
 from protocol.audit.charges import Charges, verdict_of
 from protocol.decree import elector
 from protocol.evidence.word import OwnWord
-from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey
 from protocol.pipeline.pipeline import Pipeline
 from protocol.recovery import trouble
@@ -127,15 +126,13 @@ def believes_adverts(patch: Patch) -> None:
 def expels_on_one_word(patch: Patch) -> None:
     """One member of a stage that charges another one expels it."""
 
-    def verdict(
-        self: Charges, stage: int, member: PeerId, judges_of: object, now: float
-    ) -> Verdict | None:
-        about = stage, member
-        said = [one for one in self.all(now) if (one.charge.stage, one.charge.member) == about]
-        charges = tuple(one.envelope for one in said)
-        return verdict_of(VotedOut(stage, member, charges)) if charges else None
+    def verdicts(self: Charges, judges_of: object, now: float) -> list[Verdict]:
+        return [
+            verdict_of(VotedOut(one.charge.stage, one.charge.member, (one.envelope,)))
+            for one in self.all(now)
+        ]
 
-    patch.setattr(Charges, "verdict", verdict)
+    patch.setattr(Charges, "verdicts", verdicts)
 
 
 MUTANTS = (
