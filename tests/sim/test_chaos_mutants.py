@@ -139,7 +139,7 @@ MUTANTS = (
     Mutant(closes_an_incomplete_step, 0, "I1"),
     Mutant(applies_its_own_bytes, 0, "I1"),
     Mutant(keeps_every_step, 0, "I8"),
-    Mutant(forgets_deadlines, 6, "no progress"),
+    Mutant(forgets_deadlines, 8, "no progress"),
     Mutant(closes_without_a_quorum, 84, "I5"),
     Mutant(believes_adverts, 1, "L1", lies=("records",)),
     Mutant(expels_on_one_word, 0, "A1", lies=("audits",), audits=0.2),
