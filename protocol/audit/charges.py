@@ -138,32 +138,25 @@ class Charges:
         """Return every charge that counts: liars must not save up the accidents of years."""
         return [one for one in self._kept.values() if now < one.at + LONG_S]
 
-    def charged(self, now: float) -> list[tuple[int, PeerId]]:
-        """Return the members that somebody charges, with their stages."""
-        return sorted({(one.charge.stage, PeerId(one.charge.member)) for one in self.all(now)})
-
-    def verdict(
-        self, stage: int, member: PeerId, judges_of: JudgesOf, now: float
-    ) -> Verdict | None:
-        """Return the verdict on a member; None: those that charge it are no majority.
+    def verdicts(self, judges_of: JudgesOf, now: float) -> list[Verdict]:
+        """Return the verdicts on the members that majorities charge, by stage and member.
 
         Args:
-            stage: of the member.
-            member: the charged one.
             judges_of: returns the members of the stage at the step of a charge; a charge of another
                 peer does not count. Of several steps the largest stage counts.
             now: monotonic seconds.
         """
-        counting, most = list[Envelope](), 1
+        found = dict[tuple[int, str], list[tuple[int, Envelope]]]()
         for one in sorted(self.all(now), key=lambda one: one.envelope.signer):
+            stage, member = one.charge.stage, PeerId(one.charge.member)
             members = {*judges_of(one.charge), member}
-            about = one.charge.stage, one.charge.member
-            if about == (stage, member) and one.envelope.signer in members:
-                counting.append(one.envelope)
-                most = max(most, len(members))
-        if 2 * len(counting) <= most:
-            return None
-        return verdict_of(VotedOut(stage, member, tuple(counting)))
+            if one.envelope.signer in members:
+                found.setdefault((stage, member), []).append((len(members), one.envelope))
+        return [
+            verdict_of(VotedOut(stage, member, tuple(envelope for _, envelope in counting)))
+            for (stage, member), counting in sorted(found.items())
+            if 2 * len(counting) > max(count for count, _ in counting)
+        ]
 
     def _put(self, charge: Charge, envelope: Envelope, now: float) -> None:
         author = PeerId(envelope.signer)

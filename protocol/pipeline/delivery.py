@@ -29,8 +29,6 @@ from protocol.wire.messages import Forward, Have, Receipt
 ABSENT = 3
 """So many times a holder may say that it has not got yet what we sent; then it was lost."""
 
-Rates = Mapping[PeerId, float]
-
 
 @dataclass(slots=True)
 class Holder:
@@ -113,7 +111,6 @@ class Deliveries:
         self._awake: dict[int, Delivery] = {}
         """Deliveries that may need action, few of a large step; touching another one wakes it."""
         self.next_hop = NextHop()
-        self._rates: Rates = {}
         self._live: set[PeerId] = set()
         self._committed = self._slowest = 0
         self._begun_at = self._fair_since = 0.0
@@ -133,7 +130,12 @@ class Deliveries:
         return self._route(delivery, now)
 
     def update(
-        self, rates: Rates, committed: int, now: float, *, slowest: int | None = None
+        self,
+        rates: Mapping[PeerId, float],
+        committed: int,
+        now: float,
+        *,
+        slowest: int | None = None,
     ) -> list[PipelineEffect]:
         """Take a new view of the next stage.
 
@@ -148,9 +150,7 @@ class Deliveries:
             self._begun_at = self._fair_since = now
         lost = self._live - rates.keys()
         self._live = set(rates)
-        if rates != self._rates:
-            self._rates = dict(rates)
-            self.next_hop.update(rates)
+        self.next_hop.update(rates)
         effects: list[PipelineEffect] = []
         if lost:
             self._awake.update(self._open)

@@ -113,8 +113,6 @@ class Newcomers:
         return named
 
     def _know(self, peers: set[PeerId]) -> None:
-        for peer in sorted(peers):
-            self._known.pop(peer, None)
-            self._known[peer] = None
+        self._known |= dict.fromkeys(sorted(peers))
         for peer in list(self._known)[:-MAX_KNOWN]:
             del self._known[peer]

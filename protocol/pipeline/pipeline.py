@@ -92,17 +92,14 @@ class Pipeline:
     def givers(self) -> set[PeerId]:
         """Return the peers that gave the tensors of the microbatches counted in the current
         step."""
-        done = [state for state in self._microbatches.of(self.step) if state.phase is Phase.DONE]
-        return {peer for state in done for peer in (state.source, state.giver) if peer is not None}
+        return {peer for _, peer in self.given()}
 
     def given(self) -> dict[tuple[int, PeerId], dict[int, bytes]]:
         """Return the digests of what was given to us of the microbatches counted in the current
         step, by the giver's stage and itself, and by microbatch."""
         found = dict[tuple[int, PeerId], dict[int, bytes]]()
         stage = self._place.stage
-        for state in self._microbatches.of(self.step):
-            if state.phase is not Phase.DONE:
-                continue
+        for state in filter(None, map(self._microbatches.get, self.done())):
             if state.source is not None and state.came:
                 found.setdefault((stage - 1, state.source), {})[state.microbatch] = state.came
             if state.giver is not None and state.came_back:

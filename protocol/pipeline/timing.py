@@ -55,9 +55,8 @@ class Timing:
         return self.mean_s * self._scale(queue)
 
     def late_s(self, queue: int = 1) -> float:
-        """Return after how long it is late: some deviations, and half the mean at least."""
-        if not self.measured:
-            return UNMEASURED_S
+        """Return after how long it is late, once it is measured: some deviations, and half the mean
+        at least."""
         over = max(DEVIATIONS * self.deviation_s, self.mean_s / 2)
         return (self.mean_s + over) * self._scale(queue)
 

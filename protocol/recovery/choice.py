@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from protocol.ids import PeerId, rank
-from protocol.recovery.stored import MAX_NUMBER, Copy, Lineage, Stored, begun, belongs
+from protocol.recovery.stored import Copy, Lineage, Stored, begun, belongs
+from protocol.wire.fields import MAX_NUMBER
 
 SEED = Lineage()
 """What a volunteer follows that has followed no lineage yet."""

@@ -93,5 +93,5 @@ class Deciding:
         for those that serve another one: they go on in it."""
         known = self._known
         era, eras = known.lineage.era, known.context.eras
-        there = [p for p in known.linked() & known.stored.keys() if era in eras.get(p, (era,))]
-        return first_electors([known.me, *filter(known.has_voice, there)])
+        there = known.voters() & known.stored.keys()
+        return first_electors([known.me, *(p for p in there if era in eras.get(p, (era,)))])

@@ -18,8 +18,9 @@ class RecoveryContext:
     """Live members, ourselves included."""
     versions: tuple[int | None, ...] = ()
     """By stage: newest version that a live replica of our lineage serves; None: nobody does."""
-    eras: Mapping[PeerId, tuple[int, ...]] = field(default_factory=dict)
-    """Of the others that we are linked with and that serve: the era of each of their seats."""
+    eras: Mapping[PeerId, Mapping[int, int]] = field(default_factory=dict)
+    """Of the others that we are linked with and that serve: the newest version of their seats in
+    each era."""
     quorum: Callable[[float], bool] = lambda now: True
     """Whether a majority of the electors of each of our seats is within reach. Asked when we
     decide: it changes with time, while nothing else does."""
@@ -29,8 +30,6 @@ class RecoveryContext:
     """Stages that others report as served while we see no replica ourselves."""
     unlinked: frozenset[PeerId] = frozenset()
     """Live members known only from adverts."""
-    reached: Mapping[PeerId, int] = field(default_factory=dict)
-    """Of the peers in ``eras``: the newest version that a seat of theirs serves."""
     is_gone: Callable[[PeerId], bool] = lambda peer: False
     """Whether a member's process has certainly ended."""
     serving: tuple[frozenset[PeerId], ...] = ()

@@ -1,9 +1,9 @@
 """Whose lineage a volunteer follows when it begins nothing itself.
 
-A returning member goes to the lineage that trains. A member in trouble follows another's decision
-if it would have decided the same, or if most members with a voice follow it. A lineage is followed
-only if it begins within the run's steps and agrees with the states that we have made. A member that
-trains follows none. Pure decisions over what is known.
+A returning member goes to the lineage that trains. Who is in trouble, or has nothing to judge by,
+follows another's decision if it would have decided the same, or if most members with a voice follow
+it. A lineage is followed only if it begins within the run's steps and agrees with the states that
+we have made. A member that trains follows none. Pure decisions over what is known.
 """
 
 from collections import Counter
@@ -29,11 +29,13 @@ class Following:
         """Return the lineage of others that we ought to be in, and why."""
         known, voters = self._known, self._known.voters()
         apart = self._lines.trained_apart()
-        said = known.lineages_of(voters).items()
+        said = {
+            peer: of
+            for peer, of in known.lineages_of(known.linked()).items()
+            if of not in apart and known.is_credible(of)
+        }
         count = Counter(
-            of
-            for peer, of in said
-            if of not in apart and known.is_credible(of) and known.has_part(peer, of)
+            of for peer, of in said.items() if peer in voters and known.has_part(peer, of)
         )
         looks = not (known.open and (known.newest or known.evidence.version))
         serving = self._most_served(count) if looks else None
@@ -43,22 +45,24 @@ class Following:
                 return serving, "others already do"
             if not known.open:
                 return None  # it may have been trained apart from ours
-        if self._trouble.is_healthy():
+        if self._trouble.is_healthy() or not self._may_leave():
             return None
-        ours = order(known.lineage)
-        later = [of for of in count if order(of) > ours and not known.is_refused(of)]
-        if serving == known.lineage:
-            later = [of for of in later if not self._would_come_back(of)]
-        if later and self._may_leave():
-            newest = max(later, key=order)
-            most = 2 * count[newest] > len(voters) + (known.open or known.evidence.any)
-            half = 2 * count[newest] >= len(voters) and self._would_join(newest)
-            if most or half:
-                return newest, "most volunteers do"
-        return self._decided_by_another(apart)
+        comes_back = self._would_come_back if serving == known.lineage else lambda _: False
+        later = {
+            of: peer
+            for peer, of in said.items()
+            if order(of) > order(known.lineage) and not (known.is_refused(of) or comes_back(of))
+        }
+        for of in later:
+            if 2 * count[of] > len(voters) + (known.open or known.evidence.any):
+                return of, "most volunteers do"
+        for of in sorted(later, key=order, reverse=True):
+            if self._would_choose(of):
+                return of, f"{short(later[of])} decided it"
+        return None
 
     def _goes_to(self, serving: Lineage) -> bool:
-        """Whether we go to the lineage in which most seats serve: no more of our own than a
+        """Whether we go to the lineage in which most members serve: no more of our own than a
         checkpoint interval is lost, and no roll-back is undone."""
         known = self._known
         lost = known.newest_whole().version - serving.version
@@ -66,7 +70,7 @@ class Following:
         return serving != known.lineage and lost <= known.every and not undone
 
     def _most_served(self, lineages: Collection[Lineage]) -> Lineage | None:
-        """Return the lineage in which most seats serve, if its beginning is known.
+        """Return the lineage in which most members serve, if its beginning is known.
 
         An earlier one than ours counts only if it has gone on beyond the beginning of ours, because
         a replica that was suspended during the roll-back serves too, and so does a newcomer that
@@ -85,9 +89,8 @@ class Following:
 
     def _eras_beyond(self, version: int) -> set[int]:
         """Return the lineages in which seats have gone on beyond a version."""
-        eras, reached = self._known.context.eras, self._known.context.reached
-        beyond = (of for peer, of in eras.items() if reached.get(peer, 0) > version)
-        return {era for of in beyond for era in of}
+        served = self._known.context.eras.values()
+        return {era for of in served for era, reached in of.items() if reached > version}
 
     def _would_come_back(self, lineage: Lineage) -> bool:
         """Whether we would leave a lineage at once for ours, in which most seats serve: as many
@@ -102,35 +105,17 @@ class Following:
         has_part = known.open and known.evidence.any
         return not has_part or self._trouble.was_seen() or known.is_stalled()
 
-    def _would_join(self, lineage: Lineage) -> bool:
-        """Whether half of the members with a voice are enough: we would choose it, too, and it is
-        the next one. After a long standstill it may be any number of roll-backs after ours."""
-        known = self._known
-        may_be = known.is_next(lineage) or known.is_stalled() or not known.evidence.any
-        return may_be and self._would_choose(lineage)
-
-    def _decided_by_another(self, apart: Collection[Lineage]) -> tuple[Lineage, Reason] | None:
-        """Return the next lineage, if another member has decided it and we would have too, and it
-        is none of those that were trained apart from ours."""
-        known = self._known
-        if not self._trouble.was_seen():
-            return None
-        said = {of: peer for peer, of in known.lineages_of(known.linked()).items()}
-        for lineage in sorted(said, key=order, reverse=True):
-            later = order(lineage) > order(known.lineage) and not known.is_refused(lineage)
-            is_next = later and lineage not in apart and known.is_next(lineage)
-            if is_next and known.is_credible(lineage) and self._would_choose(lineage):
-                return lineage, f"{short(said[lineage])} decided it"
-        return None
-
     def _would_choose(self, lineage: Lineage) -> bool:
-        """Whether nothing newer is whole, or nobody gives it, and it begins at the states that we
-        believe, with electors most of whom are here and have a voice; where nobody here has one,
-        with electors most of whom are here."""
+        """Whether we would have decided it: it is the next one, or after a long standstill, and for
+        a newcomer, any; nothing newer is whole, or nobody gives it; and it begins at the states
+        that we believe, with electors most of whom are here and have a voice; where nobody here has
+        one, with electors most of whom are here."""
         known, version = self._known, lineage.version
+        if not (known.is_next(lineage) or known.is_stalled() or not known.evidence.any):
+            return False
         if version < known.newest_whole().version and not self._begins_in_vain():
             return False
-        voices = set(filter(known.has_voice, known.linked())) or known.linked()
+        voices = known.voters() or known.linked()
         here = voices.union({known.me}).intersection(lineage.electors)
         if 2 * len(here) <= len(lineage.electors):
             return False
@@ -143,11 +128,6 @@ class Following:
         """Whether our lineage has begun and some stage has long been without its state: who tries
         to hold that stage knows better whether anybody gives it."""
         known = self._known
-        lost = None in known.context.versions and not known.has_begun()
-        stalled_since = known.stalled_since
-        return (
-            known.open
-            and lost
-            and stalled_since is not None
-            and known.now >= stalled_since + IN_VAIN_S
-        )
+        lost = known.open and None in known.context.versions and not known.has_begun()
+        since_s = known.stalled_since
+        return lost and since_s is not None and known.now >= since_s + IN_VAIN_S

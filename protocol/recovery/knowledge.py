@@ -17,8 +17,10 @@ from protocol.limits import MAX_STEP
 from protocol.recovery.choice import SEED, Claims, holders, order
 from protocol.recovery.effects import RecoveryContext
 from protocol.recovery.evidence import AHEAD_STEPS, Evidence
-from protocol.recovery.stored import HIGHEST_NUMBER, MAX_ERAS_MISSED, Copy, Lineage, Stored
+from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.view import SwarmView
+from protocol.waypoints.chain import Waypoint
+from protocol.wire.fields import HIGHEST_NUMBER, MAX_ERAS_MISSED
 
 PATIENCE_S: Final = 120.0
 """How long a newer version than the best complete one is waited for: its holder may come back. A
@@ -36,19 +38,6 @@ def since(before: float | None, now: float, *, holds: bool) -> float | None:
     if not holds:
         return None
     return now if before is None else before
-
-
-@dataclass(frozen=True, slots=True)
-class Certified:
-    """The end of our chain of waypoints."""
-
-    era: int
-    """Of its lineage."""
-    version: int
-    hashes: tuple[bytes, ...]
-    """Of its state, by stage."""
-    peers: frozenset[PeerId]
-    """The replicas that it names."""
 
 
 @dataclass(eq=False)
@@ -71,10 +60,6 @@ class Knowledge:
     stored: dict[PeerId, Stored] = field(default_factory=dict, init=False)
     context: RecoveryContext = field(default=RecoveryContext(), init=False)
     now: float = field(default=0.0, init=False)
-    newest: int = field(default=0, init=False)
-    """Newest version of our lineage that we have seen served."""
-    made: int = field(default=0, init=False)
-    """Newest version of our lineage that a seat of ours has made; views show it a moment later."""
     stalled_since: float | None = field(default=None, init=False)
     """Since when we do not train."""
     unmet_since: float | None = field(default=None, init=False)
@@ -83,51 +68,45 @@ class Knowledge:
     """Lines that we have left, or whose state could not be had, and until when ours is not given
     up for them; only who sees that one trains goes back to it."""
     _seen: dict[int, int] = field(default_factory=dict, init=False)
-    """By stage: the newest version of our lineage that we have seen served."""
-    _waypoint: Certified | None = field(default=None, init=False)
+    """By stage: the newest version of our lineage that we have seen served, or made."""
+    _waypoint: Waypoint | None = field(default=None, init=False)
 
     # --- what the machine notes --------------------------------------------------------------
 
     def look_at(self, context: RecoveryContext) -> bool:
         """Take a new view of the swarm; return whether our lineage has gone on."""
-        self.context = context
+        self.context, before = context, self.newest
         for stage, version in enumerate(context.versions):
-            self._seen[stage] = max(self._seen.get(stage, 0), version or 0)
-        served = [version for version in context.versions if version is not None]
-        if not served or self.lineage == SEED:
-            return False
-        rose, self.open = max(served) > self.newest, True
-        self.newest = max(self.newest, *served)
+            if version is not None and self.lineage != SEED:
+                self.reach(stage, version)
+                self.open = True
         self.evidence.saw_training |= self.newest > 0
-        return rose
+        return self.newest > before
+
+    def reach(self, stage: int, version: int) -> None:
+        """A stage has come to a version of our lineage."""
+        self._seen[stage] = max(self._seen.get(stage, 0), version)
 
     def left_behind(self, stage: int) -> None:
         """Our seat in a stage was left behind: the stage is past the beginning of the lineage, even
         if nobody whom we see serves it, and may not be begun there once more."""
         self.evidence.reopened(stage)
-        past = self.lineage.version + 1
-        self._seen[stage] = max(self._seen.get(stage, 0), past)
-        self.newest = max(self.newest, past)
+        self.reach(stage, self.lineage.version + 1)
 
-    def certify(self, waypoint: Certified) -> None:
+    def certify(self, waypoint: Waypoint) -> None:
         """Take a waypoint: of its lineage and version no other state counts, and to a newcomer the
         members that it names are proven."""
         self._waypoint = waypoint
-        self._begin_certified()
+        if not self.evidence.worked:
+            self.evidence.certify(waypoint.version, waypoint.peers - {self.me})
 
     def begin(self, lineage: Lineage) -> None:
         """Follow another lineage, of which nothing has been seen yet."""
-        self.lineage, self.open = lineage, True
-        self._begin_certified()
-        self.newest, self.made, self._seen = lineage.version, lineage.version, {}
+        self.lineage, self.open, self._seen = lineage, True, {}
         before, nobody = self.context, (None,) * self.stages
         self.context = RecoveryContext(
             before.live, nobody, unlinked=before.unlinked, heard=before.heard
         )
-
-    def _begin_certified(self) -> None:
-        if self._waypoint is not None and not self.evidence.worked:
-            self.evidence.certify(self._waypoint.version, self._waypoint.peers - {self.me})
 
     # --- peers -------------------------------------------------------------------------------
 
@@ -172,20 +151,8 @@ class Knowledge:
         return author in self.linked() and self.goes_by_strangers()
 
     def voters(self) -> frozenset[PeerId]:
-        """Return the members whose lineage counts: the proven ones; if there are none, the serving
-        ones; if there are none of these either, all linked ones.
-
-        Newcomers that met no other member serve as well: they begin the run again from the seed. If
-        nothing of our lineage has been made yet, followers of a later lineage count too, serving or
-        not.
-        """
-        linked = self.linked()
-        if not self.goes_by_strangers():
-            return frozenset(filter(self.evidence.proves, linked))
-        serving = linked & self.context.eras.keys()
-        if serving and not self.has_begun():
-            serving |= set(filter(self.has_left, linked))
-        return serving or linked
+        """Return the linked members that have a voice."""
+        return frozenset(filter(self.has_voice, self.linked()))
 
     def lineages_of(self, peers: frozenset[PeerId]) -> dict[PeerId, Lineage]:
         """Return the lineages that these follow, by their own records."""
@@ -226,7 +193,7 @@ class Knowledge:
     def reached(self) -> int | None:
         """Return the newest version for which one witness is enough; None: any, because we have not
         seen the lineage trained."""
-        return max(self.newest, self.made) if self.open or self.has_begun() else None
+        return self.newest if self.open or self.has_begun() else None
 
     def weigh(self, author: PeerId, copy: Copy) -> int:
         """Return the weight of an author's claim of a copy; 0: none.
@@ -269,6 +236,11 @@ class Knowledge:
             min(view.committed(stage), most) if view.serving(stage) else None
             for stage in range(self.stages)
         )
+
+    @property
+    def newest(self) -> int:
+        """The newest version of our lineage that we know of."""
+        return max((self.lineage.version, *self._seen.values()))
 
     def has_begun(self) -> bool:
         """Whether we have seen a step of our lineage closed."""

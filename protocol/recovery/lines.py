@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Final
 
 from protocol.ids import PeerId
@@ -48,23 +49,11 @@ class Line:
     steps: int
     """Its newest version."""
 
-    def stands_before(self, other: Line, founder: PeerId | None) -> bool:
-        """Whether this line stands and the other one is given up; ``founder``: of the run."""
-        ours, theirs = self._weight(founder), other._weight(founder)
-        return ours > theirs or (ours == theirs and min(self.members) < min(other.members))
-
-    def _weight(self, founder: PeerId | None) -> tuple[int, int, bool]:
-        count = len(self.members)
-        return count if count >= MANY else 0, self.steps, founder in self.members
-
-
-def first(lines: Collection[Line], founder: PeerId | None) -> Line | None:
-    """Return the one of these lines that stands before all others; None: there is none."""
-
-    def stands(line: Line) -> bool:
-        return all(line.stands_before(one, founder) for one in lines if one != line)
-
-    return next(filter(stands, lines), None)
+    def place(self, founder: PeerId | None) -> tuple[int, int, bool, PeerId]:
+        """Return a sort key: of two lines the lower one stands, and the other one is given up;
+        ``founder``: of the run."""
+        count, lowest = len(self.members), min(self.members)
+        return -count if count >= MANY else 0, -self.steps, founder not in self.members, lowest
 
 
 class Lines:
@@ -80,8 +69,8 @@ class Lines:
         """Of these: how often the state came too slowly."""
         self._fetching: FetchLine | None = None
         self._fetching_since = 0.0
-        self._fetched: tuple[Copy, ...] = ()
-        self._fetched_of: Lineage | None = None
+        self._fetched: FetchLine | None = None
+        """What is here."""
         self.failures = 0
         """Of the fetch that was last tried, one after the other."""
         self._greater_since: float | None = None
@@ -99,8 +88,8 @@ class Lines:
         known, served = self._known, dict[Lineage, int]()
         said = known.lineages_of(self._those_we_may_meet())
         for peer, lineage in said.items():
-            if lineage != known.lineage and lineage.era in known.context.eras.get(peer, ()):
-                version = known.context.reached.get(peer, 0)
+            version = known.context.eras.get(peer, {}).get(lineage.era)
+            if lineage != known.lineage and version is not None:
                 served[lineage] = max(version, served.get(lineage, 0))
 
         def members(of: Lineage) -> frozenset[PeerId]:
@@ -200,15 +189,16 @@ class Lines:
         ours, others = self._seen(made)
         self._see(others)
         known.refused = {of: until for of, until in known.refused.items() if until > known.now}
+        place = methodcaller("place", known.founder)
         found = [
             line
             for line in others
             if self._may_join(line, deciding=deciding)
-            and (self._comes_first(line) or line.stands_before(ours, known.founder))
+            and (self._comes_first(line) or place(line) < place(ours))
         ]
         # A state that is here comes first, or else two lines could take turns in being fetched.
-        here = [line for line in found if line.lineage == self._fetched_of]
-        best = first(here or found, known.founder)
+        here = [line for line in found if self._here(line)]
+        best = min(here or found, key=place, default=None)
         bound = len(ours.members) >= MANY and not (best and self._comes_first(best))
         if best is not None and bound and not self._may_leave_for(best.lineage):
             best = None
@@ -259,14 +249,13 @@ class Lines:
         known, stages = self._known, self._stages_with_state()
         by_steps = len(line.members) < MANY and not self._comes_first(line)
         least = made - MANY_CHECKPOINTS * known.every if by_steps else 0
-        ready = self._fetched_of == line.lineage and all(c.version >= least for c in self._fetched)
-        have = {copy.stage for copy in self._fetched} if ready else set[int]()
-        if stages <= have or not known.steps_made():
+        here = self._here(line)
+        ready = all(copy.version >= least for copy in here)
+        if (ready and stages <= {copy.stage for copy in here}) or not known.steps_made():
             return self._given_up(line)
         if self._fetching is None:
             if (wanted := self._copies_of(line, stages, least)) is not None:
-                self._fetching, self._fetching_since = wanted, known.now
-                self._fetched_of, self._fetched = None, ()
+                self._fetching, self._fetching_since, self._fetched = wanted, known.now, None
                 return wanted
         elif healthy:
             return None
@@ -301,29 +290,32 @@ class Lines:
         within_s = FETCH_S * 2.0 ** min(self._slow.get(line.lineage, 0), MOST_DOUBLINGS)
         return FetchLine(line.lineage, tuple(copies), tuple(sorted(donors)), within_s)
 
+    def _here(self, line: Line) -> tuple[Copy, ...]:
+        """Return what is here of the state of a line."""
+        here = self._fetched
+        return here.copies if here is not None and here.lineage == line.lineage else ()
+
     def _given_up(self, line: Line) -> GivenUp:
-        version = self._known.steps_made()
-        fetched = self._fetched if self._fetched_of == line.lineage else ()
+        version, fetched = self._known.steps_made(), self._here(line)
         steps, members = max(0, version - self._shared(line)), tuple(sorted(line.members))
-        self._fetched_of, self._fetched, self._greater_since = None, (), None
+        self._fetched = self._greater_since = None
         return GivenUp(version, steps, members, line.steps, fetched)
 
     def fetched(self) -> None:
         """The copies of the last ``FetchLine`` are here, each as it was named."""
         if (wanted := self._fetching) is not None:
-            self._fetching, self.failures = None, 0
-            self._fetched_of, self._fetched = wanted.lineage, wanted.copies
+            self._fetching, self._fetched, self.failures = None, wanted, 0
 
-    def not_fetched(self, now: float) -> None:
+    def not_fetched(self) -> None:
         """They cannot be had, or are not what was named."""
         if (wanted := self._fetching) is not None:
             self._fetching, self.failures = None, self.failures + 1
-            slow = now >= self._fetching_since + wanted.within_s
+            slow = self._known.now >= self._fetching_since + wanted.within_s
             if slow:
                 self._slow[wanted.lineage] = self._slow.get(wanted.lineage, 0) + 1
             if slow or self.failures >= MOST_FAILURES:
                 self.failures = 0
-                self._refuse(wanted.lineage, now)
+                self._refuse(wanted.lineage)
 
-    def _refuse(self, lineage: Lineage, now: float | None = None) -> None:
-        self._known.refused[lineage] = (self._known.now if now is None else now) + ASIDE_S
+    def _refuse(self, lineage: Lineage) -> None:
+        self._known.refused[lineage] = self._known.now + ASIDE_S

@@ -40,10 +40,11 @@ from protocol.recovery.effects import (
     Waiting,
 )
 from protocol.recovery.following import Following
-from protocol.recovery.knowledge import BRIEF_PATIENCE_S, Certified, Knowledge, since
+from protocol.recovery.knowledge import BRIEF_PATIENCE_S, Knowledge, since
 from protocol.recovery.lines import Line, Lines
 from protocol.recovery.stored import MAX_COPIES, STORED, Copy, Lineage, Stored, encode_stored
 from protocol.recovery.trouble import Trouble
+from protocol.waypoints.chain import Waypoint
 
 SETTLE_S: Final = 2 * ANSWER_S
 """A returning swarm waits this long after the last member that came: its records come
@@ -67,9 +68,7 @@ class Recovery:
         self._deciding = Deciding(known, self._trouble)
         self._me, self._seq = known.me, seq
         self._closed_since: float | None = None
-        """Since when we wait to know where the run goes on: since the last known member came
-        back."""
-        self._back: set[PeerId] = set()
+        """Since when we wait to know where the run goes on."""
         self._changed_at = 0.0
         self._live_at = 0.0
         self._refresh_at: float | None = None
@@ -133,7 +132,8 @@ class Recovery:
 
     def not_fetched(self, now: float) -> list[RecoveryEffect]:
         """They cannot be had, or are not what was named."""
-        self.lines.not_fetched(now)
+        self.known.now = now
+        self.lines.not_fetched()
         return self._look(now)
 
     def closed(
@@ -147,7 +147,7 @@ class Recovery:
     ) -> bool:
         """One of our seats, in our lineage, has closed a step; return whether the evidence should
         be saved (``Evidence.closed``)."""
-        self.known.made = max(self.known.made, version)
+        self.known.reach(stage, version)
         others = [peer for peer in with_whom if peer != self._me]
         news = self.evidence.closed(stage, version, state, others, now, electors)
         for peer in others:
@@ -155,7 +155,7 @@ class Recovery:
                 self.evidence.heard(peer, self.known.stored[peer])
         return news
 
-    def certify(self, waypoint: Certified, now: float) -> list[RecoveryEffect]:
+    def certify(self, waypoint: Waypoint, now: float) -> list[RecoveryEffect]:
         """Take the end of a chain of waypoints."""
         self.known.certify(waypoint)
         return self._look(now)
@@ -172,10 +172,6 @@ class Recovery:
         """Take a new view of the swarm."""
         if context.live != self.known.context.live:
             self._changed_at = self._live_at = now
-            back = set(filter(self.evidence.proves, context.live))
-            if not back <= self._back:
-                self._closed_since = now
-            self._back |= back
         self.known.now = now
         self._trouble.view_changed(rose=self.known.look_at(context))
         return self._look(now)

@@ -17,7 +17,7 @@ from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.wire.canonical import Canonical
-from protocol.wire.fields import Era, PeerText, StageIndex, StepIndex
+from protocol.wire.fields import ERA_BITS, Era, PeerText, StageIndex, StepIndex
 
 STORED: Final = "stored"
 """Record kind; the key is the author's peer id."""
@@ -81,17 +81,6 @@ class Stored(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     lineage: Lineage = Lineage()
     copies: Annotated[tuple[Copy, ...], Meta(max_length=MAX_COPIES)] = ()
 
-
-ERA_BITS: Final = 32
-"""An era is the number of roll-backs, then 32 bits of a hash of its lineage: no two deciders make
-the same, nor does one that decides twice."""
-MAX_NUMBER: Final = (1 << (53 - ERA_BITS)) - 1
-"""The highest number of roll-backs that an era can hold."""
-MAX_ERAS_MISSED: Final = 4096
-"""A lineage's number may exceed ours by at most this: one lie that is followed does not exhaust the
-range, and a swarm rolls back less often while a member is away."""
-HIGHEST_NUMBER: Final = MAX_NUMBER - MAX_ERAS_MISSED
-"""No run rolls back so often; a member beyond it could soon not roll back any more."""
 
 _bodies = Canonical(Stored, "stored")
 

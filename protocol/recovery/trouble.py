@@ -37,13 +37,12 @@ class Trouble:
         """Since when too few electors are left to close a step."""
         self._rose_at: float | None = None
         """When a version of our lineage was last seen that is newer than any before."""
-        self._reached: dict[int, tuple[int, int]] = {}
-        """By stage that is served: its version, and how far its step is."""
+        self._reached: dict[int, tuple[tuple[int, int, int], float]] = {}
+        """By stage that is served: its version, how far its step is, the newest version there or
+        beside it, and since when none of that has gone on: who leaves is no progress. If a
+        neighbour goes on, others have closed the step."""
         self._still_since = 0.0
         """Since when nothing has come of any stage's step."""
-        self._behind_since: dict[int, tuple[tuple[int, int, int], float]] = {}
-        """By stage: its version, how far its step is, a neighbour's version, and since when all of
-        that has been so. If the neighbour goes on, others have closed the step."""
         self._last_replicas: dict[int, frozenset[PeerId]] = {}
         """By stage: the replicas that were there last."""
         self._closed_at: dict[int, float] = {}
@@ -58,24 +57,21 @@ class Trouble:
         self._last_replicas |= {s: there for s, there in enumerate(context.serving) if there}
         self._time_steps(now)
         self._note_progress()
-        behind = {}
-        for stage, version in enumerate(context.versions):
-            near = [v for v in context.versions[max(0, stage - 1) : stage + 2] if v is not None]
-            if version is not None and version < max(near):
-                moved = context.moved[stage] if context.moved else 0
-                seen = version, moved, max(near)
-                known = self._behind_since.get(stage)
-                behind[stage] = known if known and known[0] == seen else (seen, now)
-        self._behind_since = behind
 
     def _note_progress(self) -> None:
-        """Note whether a stage is served again, or has gone on: who leaves is no progress."""
-        context, before = self._known.context, self._reached
-        moved = context.moved or (0,) * len(context.versions)
-        reached = enumerate(zip(context.versions, moved, strict=True))
-        self._reached = {s: (version, m) for s, (version, m) in reached if version is not None}
-        if any(s not in before or far > before[s] for s, far in self._reached.items()):
-            self._still_since = self._known.now
+        """Note which stages are served again, or have gone on."""
+        context, before, now = self._known.context, self._reached, self._known.now
+        versions, self._reached = context.versions, {}
+        for stage, version in enumerate(versions):
+            if version is None:
+                continue
+            near = max(v for v in versions[max(0, stage - 1) : stage + 2] if v is not None)
+            seen = version, context.moved[stage] if context.moved else 0, near
+            known = before.get(stage)
+            if known is not None and all(a <= b for a, b in zip(seen, known[0], strict=True)):
+                self._reached[stage] = seen, known[1]
+            else:
+                self._reached[stage], self._still_since = (seen, now), now
 
     def _time_steps(self, now: float) -> None:
         versions = self._known.context.versions
@@ -101,7 +97,7 @@ class Trouble:
     def begin(self) -> None:
         """Another lineage begins."""
         self.since = self._alone_since = self._rose_at = None
-        self._behind_since, self._closed_at, self._reached = {}, {}, {}
+        self._closed_at, self._reached = {}, {}
         self._still_since = self._known.now
 
     # --- queries -----------------------------------------------------------------------------
@@ -110,8 +106,8 @@ class Trouble:
         """Say in words why training cannot go on, or nothing."""
         if lost := self._known.lost_stages():
             return f"no member has a whole copy of stage {', '.join(map(str, lost))}"
-        for stage, ((step, *_), behind_since) in self._behind_since.items():
-            if self._known.now >= behind_since + self._stuck_s():
+        for stage, ((step, _, near), still_since) in self._reached.items():
+            if step < near and self._known.now >= still_since + self._stuck_s():
                 return f"stage {stage} cannot close step {step}: what it needs of it is lost"
         if self.stands_still():
             return f"nothing has come of any step for {self._vain_s():.0f} s"

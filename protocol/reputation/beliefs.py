@@ -6,7 +6,7 @@ ones and a crowd of reporters gains nothing. A record in which a peer reports on
 earlier. Equal records and equal seats give equal beliefs on every machine; while records spread,
 beliefs differ for a few seconds.
 
-State: reports by subject, the last beliefs, and the peers to recompute.
+State: reports by subject, and the last beliefs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,6 @@ class Beliefs:
         self._about: dict[PeerId, dict[PeerId, Partner]] = {}
         """Subject -> reporter -> report."""
         self._known: dict[PeerId, tuple[Subject, Belief]] = {}
-        self._dirty: set[PeerId] = set()
 
     def report(self, reporter: PeerId, measurements: Measurements) -> None:
         """Take a reporter's newest record in place of its previous one."""
@@ -49,7 +48,6 @@ class Beliefs:
             subject = PeerId(partner.peer)
             if subject != reporter:
                 self._about.setdefault(subject, {})[reporter] = partner
-                self._dirty.add(subject)
 
     def forget(self, reporter: PeerId) -> None:
         """Drop a reporter's record."""
@@ -57,23 +55,16 @@ class Beliefs:
             del self._about[subject][reporter]
             if not self._about[subject]:
                 del self._about[subject]
-            self._dirty.add(subject)
 
     def revise(self, subjects: Iterable[Subject]) -> dict[PeerId, Belief]:
-        """Recompute beliefs whose inputs changed, for live members; return the changed ones."""
-        live = {subject.peer: subject for subject in subjects}
-        self._known = {peer: known for peer, known in self._known.items() if peer in live}
-        dirty, self._dirty = self._dirty, set()
-        revised = dict[PeerId, Belief]()
-        for peer, subject in live.items():
-            before = self._known.get(peer)
-            if before is not None and before[0] == subject and peer not in dirty:
-                continue
-            belief = self._believe(subject, live)
-            if belief != (before[1] if before else subject.claim):
-                revised[peer] = belief
-            self._known[peer] = subject, belief
-        return revised
+        """Recompute the beliefs about live members; return the changed ones."""
+        live, before = {subject.peer: subject for subject in subjects}, self._known
+        self._known = {peer: (one, self._believe(one, live)) for peer, one in live.items()}
+        return {
+            peer: belief
+            for peer, (one, belief) in self._known.items()
+            if belief != (before[peer][1] if peer in before else one.claim)
+        }
 
     def of(self, subject: Subject) -> Belief:
         """Return the belief about a member. A new claim is believed until the next ``revise``,

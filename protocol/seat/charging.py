@@ -93,11 +93,9 @@ class Charging:
     def verdicts(self, now: float) -> list[SeatEffect]:
         """Return the members that majorities of their stages have charged by now, once each."""
         terms, effects = self._terms, list[SeatEffect]()
-        for stage, member in terms.charges.charged(now):
-            if member in terms.verdicts or abs(stage - self._place.stage) > 1:
-                continue
-            verdict = terms.charges.verdict(stage, member, self._members, now)
-            if verdict is not None and terms.verdicts.add(verdict):
+        for verdict in terms.charges.verdicts(self._members, now):
+            near = verdict.stage is not None and abs(verdict.stage - self._place.stage) <= 1
+            if near and terms.verdicts.add(verdict):
                 effects.append(verdict)
         return [*effects, *self._tell(now)] if effects else []
 

@@ -1,45 +1,55 @@
-"""Fetches the leaves of token data that are needed next, each from any member that has it.
+"""Fetches leaves of what one root proves, the most urgent first, each from any member that has it.
 
-Unlike a blob (``fetch``), token data is never fetched whole: what is wanted is a list that changes
-as the run goes on, and a donor may have a part. The manifest's root proves each leaf by itself, so
-no list of digests is fetched. A leaf that is wrong costs its donor, which is not asked again; the
-leaf is fetched from another.
+Of token data what is wanted is a list that changes as the run goes on, and a donor may have a part.
+The manifest's root proves each leaf by itself, which comes with its path behind it. Of a blob
+(``fetch``) all leaves are wanted, its *chunks*, and their list proves them. A leaf that is wrong
+costs its donor, which is not asked again; the leaf is fetched from another.
 
 A leaf is asked for where it is likely to come first: of a donor with few in flight, whose leaves
 have come fast. One that has given nothing, or nothing for a while, is asked last, so that silent
 donors keep nobody waiting for long, however many they are and however often they come anew.
 
-A leaf that a task waits for is asked for at once. It still arrives behind those that its donor was
+A leaf that is waited for is asked for at once. It still arrives behind those that its donor was
 asked for before, so leaves that are needed later are asked for only as many at a time as arrive
 soon, at the rate at which the donor's leaves have arrived so far: a slow line has two in flight, a
-fast one sixteen.
+fast one sixteen. Once all are asked for, others are asked, too, for those that came to nothing for
+long: a donor that drips does not decide how long the last ones take.
 
-A donor is asked for a leaf by ``ChunkRequest`` and sends a ``Chunk``: the leaf with its path behind
-it, or nothing if it does not have that leaf. Asked for the list of their digests, it sends the
-root if it has any leaf. State: the leaves wanted, the most urgent first; by donor, what it was
-asked for, what it lacks, and the seconds between its leaves.
+A donor is asked for a leaf by ``ChunkRequest`` and sends a ``Chunk``, which is empty if it does not
+have that leaf. Asked for the list of their digests, it sends, of token data, the root if it has any
+leaf. State: the leaves wanted, the most urgent first; by donor, what it was asked for, what it
+lacks, and the seconds between its leaves.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, KeysView, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.pace import FORGET_S, HEARD_S, LOST_S
-from protocol.transfer.fetch import StoreChunk
 from protocol.wire.messages import Chunk, ChunkRequest
 
 WINDOW = 16
-"""Most leaves in flight per donor: 4 MiB."""
+"""Most leaves of token data in flight per donor: 4 MiB."""
 LEAST_AHEAD = 2
 """Leaves in flight per donor however slow it is, so that the line does not rest between two."""
 SOON_S = 0.25
 """Leaves that nobody waits for yet are in flight while they arrive within this time."""
 LATEST_SHARE = 1 / 4
 """Weight of the latest leaf in the mean time between leaves."""
-LIE_POINTS = 100
+LIE = "leaf-not-proven", 100
 """Penalty for data that are not the swarm's: nobody sends or offers them by mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChunk:
+    """Write the received leaf at ``index``: it is verified, and counts as written from now on.
+
+    A driver that cannot write it gives up the whole fetch: other donors would not help.
+    """
+
+    index: int
 
 
 Verdict = Literal["proven", "lacks", "lie"]
@@ -75,16 +85,36 @@ class _Donor:
 class LeafFetch:
     """See the module's docstring.
 
-    ``root``: of the token data.
+    Args:
+        root: proves the leaves.
+        window: most of them in flight per donor.
+        patience_s: how long a donor that owes some may be silent before it is left alone.
+        lie: penalty for a wrong one, with its reason.
     """
 
-    def __init__(self, root: bytes) -> None:
-        self._root = root
+    def __init__(
+        self,
+        root: bytes,
+        window: int = WINDOW,
+        patience_s: float = LOST_S,
+        lie: tuple[str, int] = LIE,
+    ) -> None:
+        self._root, self._window, self._patience_s, self._lie = root, window, patience_s, lie
         self._donors: dict[PeerId, _Donor] = {}
         self._liars: set[PeerId] = set()
         self._wanted: dict[int, None] = {}
         self._urgent: frozenset[int] = frozenset()
         self._starves_since: float | None = None
+
+    @property
+    def donors(self) -> KeysView[PeerId]:
+        """Those that offer leaves, and have not lied."""
+        return self._donors.keys()
+
+    @property
+    def missing(self) -> int:
+        """How many of the leaves that are wanted are not here."""
+        return len(self._wanted)
 
     def starved(self, now: float) -> bool:
         """Whether nobody has given what is wanted, or said that it would, for a while: then the
@@ -134,7 +164,7 @@ class LeafFetch:
         if verdict == "lie":
             del self._donors[sender]
             self._liars.add(sender)
-            return [Penalise(sender, "leaf-not-proven", LIE_POINTS), *self._ask(now)]
+            return [Penalise(sender, *self._lie), *self._ask(now)]
         if verdict == "lacks":
             donor.lacks[index] = now
             return self._ask(now)
@@ -158,7 +188,7 @@ class LeafFetch:
         """Leave silent donors alone, and ask others; a donor may have by now what it lacked."""
         for peer, donor in self._donors.items():
             oldest = min(donor.asked.values(), default=now)
-            if now - max(oldest, donor.heard) >= LOST_S:
+            if now - max(oldest, donor.heard) >= self._patience_s:
                 donor.between_s = LOST_S
                 self._rest(peer, now + FORGET_S)
             donor.lacks = {leaf: at for leaf, at in donor.lacks.items() if now < at + FORGET_S}
@@ -173,14 +203,19 @@ class LeafFetch:
 
     def _ask(self, now: float) -> list[LeafEffect]:
         ready = [entry for entry in self._donors.items() if entry[1].rests_until <= now]
-        asked = {leaf for _, donor in ready for leaf in donor.asked}
+        asked = dict[int, float]()
+        for _, donor in ready:
+            asked |= {leaf: max(at, asked.get(leaf, at)) for leaf, at in donor.asked.items()}
+        due: Iterable[int] = (leaf for leaf in self._wanted if leaf not in asked)
+        if self._wanted.keys() <= asked.keys():
+            due = [leaf for leaf in self._wanted if now >= asked[leaf] + FORGET_S]
         effects: list[LeafEffect] = []
-        for leaf in self._wanted:
-            if leaf in asked:
-                continue
+        for leaf in due:
             urgent = leaf in self._urgent
-            free = [(p, d) for p, d in ready if len(d.asked) < (WINDOW if urgent else d.ahead)]
-            if not free and not urgent:
+            free = [
+                (p, d) for p, d in ready if len(d.asked) < (self._window if urgent else d.ahead)
+            ]
+            if not free:
                 break
             if (peer := _soonest(free, leaf)) is not None:
                 self._donors[peer].asked[leaf] = now
@@ -198,6 +233,6 @@ def _soonest(free: Sequence[tuple[PeerId, _Donor]], leaf: int) -> PeerId | None:
     turns = [
         ((1 + len(donor.asked)) * donor.between_s, (leaf + turn) % len(free), peer)
         for turn, (peer, donor) in enumerate(free)
-        if leaf not in donor.lacks
+        if leaf not in donor.lacks and leaf not in donor.asked
     ]
     return min(turns)[2] if turns else None

@@ -15,10 +15,9 @@ from typing import Final
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_CERTIFIED_STAGES
-from protocol.recovery.stored import ERA_BITS, HIGHEST_NUMBER
 from protocol.waypoints.part import FALSE_PART_PENALTY, PART, Part, parse_part, seat_limit
 from protocol.wire.envelope import verify
-from protocol.wire.fields import Envelope
+from protocol.wire.fields import ERA_BITS, HIGHEST_NUMBER, Envelope
 from protocol.wire.parts import CertifiedPart, WaypointLink
 
 MAX_LINKS: Final = 16

@@ -13,7 +13,6 @@ State: signed parts by author, our own, the chain, and the allowance of each pee
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from protocol.effects import Publish, Send
@@ -56,14 +55,8 @@ Place = tuple[int, int]
 """Era and version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Certified:
-    """Our chain has a new end; it is to be saved."""
-
-    waypoint: Waypoint
-
-
-WaypointEffect = Publish | Send | Certified
+WaypointEffect = Publish | Send | Waypoint
+"""A waypoint: our chain has a new end; it is to be saved."""
 
 
 class Waypoints:
@@ -221,7 +214,7 @@ class Waypoints:
         if not chain or (self._links and chain[-1][1].order <= self._links[-1][1].order):
             return []
         self._links = list(chain)
-        return [Certified(chain[-1][1])]
+        return [chain[-1][1]]
 
     # --- parts -------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Bounded field types shared by messages and signed bodies; parsing enforces the ranges."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
@@ -15,6 +15,16 @@ SegmentIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_SEGMENTS)]
 Attempt = Annotated[int, Meta(ge=0, le=limits.MAX_ATTEMPT)]
 Era = Annotated[int, Meta(ge=0, lt=2**53)]
 """Number of a lineage: every roll-back begins a new one with a higher number."""
+ERA_BITS: Final = 32
+"""An era is the number of roll-backs, then 32 bits of a hash of its lineage: no two deciders make
+the same, nor does one that decides twice."""
+MAX_NUMBER: Final = (1 << (53 - ERA_BITS)) - 1
+"""The highest number of roll-backs that an era can hold."""
+MAX_ERAS_MISSED: Final = 4096
+"""A lineage's number may exceed ours by at most this: one lie that is followed does not exhaust the
+range, and a swarm rolls back less often while a member is away."""
+HIGHEST_NUMBER: Final = MAX_NUMBER - MAX_ERAS_MISSED
+"""No run rolls back so often; a member beyond it could soon not roll back any more."""
 UnixSeconds = Annotated[int, Meta(ge=0, le=limits.MAX_UNIX_S)]
 Count = Annotated[int, Meta(ge=0, lt=2**48)]
 Finite = Annotated[float, Meta(ge=-limits.MAX_NUMBER, le=limits.MAX_NUMBER)]

@@ -14,7 +14,6 @@ from protocol.answer import YES
 from protocol.audit.charges import Charges, verdict_of
 from protocol.decree import elector
 from protocol.evidence.word import OwnWord
-from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey
 from protocol.pipeline.pipeline import Pipeline
 from protocol.recovery import trouble
@@ -127,22 +126,20 @@ def believes_adverts(patch: Patch) -> None:
 def expels_on_one_word(patch: Patch) -> None:
     """One member of a stage that charges another one expels it."""
 
-    def verdict(
-        self: Charges, stage: int, member: PeerId, judges_of: object, now: float
-    ) -> Verdict | None:
-        about = stage, member
-        said = [one for one in self.all(now) if (one.charge.stage, one.charge.member) == about]
-        charges = tuple(one.envelope for one in said)
-        return verdict_of(VotedOut(stage, member, charges)) if charges else None
+    def verdicts(self: Charges, judges_of: object, now: float) -> list[Verdict]:
+        return [
+            verdict_of(VotedOut(one.charge.stage, one.charge.member, (one.envelope,)))
+            for one in self.all(now)
+        ]
 
-    patch.setattr(Charges, "verdict", verdict)
+    patch.setattr(Charges, "verdicts", verdicts)
 
 
 MUTANTS = (
     Mutant(closes_an_incomplete_step, 0, "I1"),
     Mutant(applies_its_own_bytes, 0, "I1"),
     Mutant(keeps_every_step, 0, "I8"),
-    Mutant(forgets_deadlines, 6, "no progress"),
+    Mutant(forgets_deadlines, 8, "no progress"),
     Mutant(closes_without_a_quorum, 84, "I5"),
     Mutant(believes_adverts, 1, "L1", lies=("records",)),
     Mutant(expels_on_one_word, 0, "A1", lies=("audits",), audits=0.2),

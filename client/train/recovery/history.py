@@ -20,7 +20,7 @@ from client.store.checkpoints import CheckpointFolder
 from client.store.persisted import Persisted
 from client.train.ports import Ports, StageHolder
 from client.train.recovery.copies import FetchedCopy, discard, fetch_line
-from client.train.swarm.views import eras_served, live_members, versions_served
+from client.train.swarm.views import eras_served, live_members
 from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.inventory import stored_states
 from protocol.effects import Explain
@@ -40,11 +40,12 @@ from protocol.recovery.effects import (
     SaveNow,
 )
 from protocol.recovery.evidence import Evidence, Kept
-from protocol.recovery.knowledge import Certified, Knowledge
+from protocol.recovery.knowledge import Knowledge
 from protocol.recovery.machine import Recovery
-from protocol.recovery.stored import HIGHEST_NUMBER, Copy, Lineage, parse_stored
+from protocol.recovery.stored import Copy, Lineage, parse_stored
 from protocol.view import SwarmView
 from protocol.waypoints.chain import Waypoint
+from protocol.wire.fields import HIGHEST_NUMBER
 
 RETRY_S: Final = 5.0
 """Rest after the state of another line could not be fetched."""
@@ -166,7 +167,6 @@ class History:
             moved=view.moved(),
             unseen=view.unseen,
             unlinked=roster.unlinked(),
-            reached=versions_served(roster, me),
             is_gone=self.touch.is_gone,
             serving=view.replicas(),
             heard=roster.newest_heard,
@@ -203,8 +203,7 @@ class History:
 
     def certified(self, waypoint: Waypoint) -> None:
         """A chain of waypoints leads to this version: a newcomer begins with it."""
-        of = waypoint.era, waypoint.version, waypoint.hashes, waypoint.peers
-        self._perform(self.machine.certify(Certified(*of), self._ports.now()))
+        self._perform(self.machine.certify(waypoint, self._ports.now()))
 
     def begun_with(self, stage: int, had: bool) -> None:
         """A stage has got the state with which it begins, or nobody who names it gives it."""

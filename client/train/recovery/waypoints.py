@@ -17,7 +17,8 @@ from protocol.ids import PeerId
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.pipeline.effects import Committed
 from protocol.view import SwarmView
-from protocol.waypoints.machine import Certified, WaypointEffect, Waypoints
+from protocol.waypoints.chain import Waypoint
+from protocol.waypoints.machine import WaypointEffect, Waypoints
 from protocol.waypoints.part import PART, encode_part
 from protocol.wire.messages import ChainLink
 
@@ -98,10 +99,10 @@ class WaypointDriver:
     def _perform(self, effects: Sequence[WaypointEffect]) -> None:
         for effect in effects:
             match effect:
-                case Certified(waypoint):
+                case Waypoint():
                     self._save()
                     if (history := self._history()) is not None:
-                        history.certified(waypoint)
+                        history.certified(effect)
                 case _:
                     self._ports.perform(effect)
 

@@ -84,28 +84,21 @@ def hosts(roster: Roster) -> dict[PeerId, str]:
     return found
 
 
-def eras_served(roster: Roster, own: PeerId) -> dict[PeerId, tuple[int, ...]]:
-    """Return the eras of serving seats by peer, of linked peers other than ``own``."""
-    eras: dict[PeerId, tuple[int, ...]] = {}
-    for member in roster.linked():
-        served = [seat for seat in member.seats if seat.state == "serving"]
-        if served and member.peer != own:
-            eras[member.peer] = tuple(s.era for s in sorted(served, key=lambda seat: seat.stage))
-    return eras
-
-
-def versions_served(roster: Roster, own: PeerId) -> dict[PeerId, int]:
-    """Return the newest version that each linked peer other than ``own`` serves."""
-    served: dict[PeerId, int] = {}
+def eras_served(roster: Roster, own: PeerId) -> dict[PeerId, dict[int, int]]:
+    """Return the newest version of serving seats by peer and era, of linked peers other than
+    ``own``."""
+    eras = dict[PeerId, dict[int, int]]()
     for member in roster.linked():
         for seat in member.seats:
             if seat.state == "serving" and member.peer != own:
-                served[member.peer] = max(seat.version, served.get(member.peer, 0))
-    return served
+                of = eras.setdefault(member.peer, {})
+                of[seat.era] = max(seat.version, of.get(seat.era, 0))
+    return eras
 
 
 def era_followed(lineage: Lineage | None, roster: Roster, own: PeerId) -> int:
-    """Return the era of our lineage; for an observer (None) that of most serving seats, or 0."""
+    """Return the era of our lineage; for an observer (None) that in which most members serve, or
+    0."""
     if lineage is not None:
         return lineage.era
     eras = Counter(era for served in eras_served(roster, own).values() for era in served)

@@ -31,7 +31,8 @@ from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
 from protocol.transfer.blob import Blob
-from protocol.transfer.fetch import WINDOW, Fetch, FetchEffect, StoreChunk
+from protocol.transfer.fetch import WINDOW, Fetch
+from protocol.transfer.leaves import LeafEffect, StoreChunk
 from protocol.wire.messages import Chunk, ChunkRequest
 
 TICK_S = 0.25
@@ -239,7 +240,7 @@ class Download:
     ) -> None:
         self._ports, self._resumable = ports, resumable
         self._blob, self._header, self.root = blob, header, blob.root
-        self._fetch = Fetch(blob, list(donors), window)
+        self._fetch = Fetch(blob, donors, window)
         self._path = path
         self._partial = path.with_name(f".{path.name}.part.tmp")
         self._file: int | None = None
@@ -316,7 +317,7 @@ class Download:
         self._perform(self._fetch.lost(peer, self._ports.now()), b"")
         self._changed.set()
 
-    def _perform(self, effects: Sequence[FetchEffect], payload: bytes) -> None:
+    def _perform(self, effects: Sequence[LeafEffect], payload: bytes) -> None:
         for effect in effects:
             match effect:
                 case Send(peer, message):

@@ -32,8 +32,7 @@ from model_zoo.specs.windows import leaves_of
 from protocol.effects import Explain, Penalise, Send
 from protocol.ids import PeerId, Stage, short
 from protocol.pipeline.effects import held_out
-from protocol.transfer.fetch import StoreChunk
-from protocol.transfer.leaves import LeafEffect, LeafFetch, Verdict
+from protocol.transfer.leaves import LeafEffect, LeafFetch, StoreChunk, Verdict
 from protocol.wire.messages import Chunk, ChunkRequest
 
 TICK_S = 0.5

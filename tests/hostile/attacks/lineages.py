@@ -4,7 +4,8 @@ from functools import partial
 
 import trio
 
-from protocol.recovery.stored import MAX_NUMBER, Stored, begun
+from protocol.recovery.stored import Stored, begun
+from protocol.wire.fields import MAX_NUMBER
 from tests.hostile.attack import Attack, Bounds
 from tests.hostile.forged import forged_states, invented, keep_telling, lineage_of, serve
 from tests.hostile.stranger import Stranger

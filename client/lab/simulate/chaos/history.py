@@ -132,8 +132,7 @@ class Histories:
         )
         machine, others = volunteer.recovery, volunteer.statuses.items()
         served = {p: s for p, s in others if p != me and s.state == "serving"}
-        eras = {p: (s.era,) for p, s in served.items()}
-        reached = {p: s.version for p, s in served.items()}
+        eras = {p: {s.era: s.version} for p, s in served.items()}
         versions = machine.known.versions(view)
         quorum = partial(self._has_quorum, volunteer)
         told = frozenset(volunteer.records.keys() - self._swarm.volunteers.keys())
@@ -142,7 +141,6 @@ class Histories:
         context = RecoveryContext(
             *seen,
             unlinked=told,
-            reached=reached,
             is_gone=volunteer.contacts.is_gone,
             serving=view.replicas(),
             ended=lambda: volunteer.seat.quorum.ended() if volunteer.seat else 0,

@@ -33,9 +33,7 @@ from client.lab.simulate.chaos.config import STEPS
 from protocol import limits
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.stored import (
-    ERA_BITS,
     MAX_COPIES,
-    MAX_NUMBER,
     NONCE_BYTES,
     Copy,
     Lineage,
@@ -43,6 +41,7 @@ from protocol.recovery.stored import (
     begun,
     encode_stored,
 )
+from protocol.wire.fields import ERA_BITS, MAX_NUMBER
 from protocol.wire.parts import Decree, SeatStatus
 
 LAST_ERA = ((MAX_NUMBER + 1) << ERA_BITS) - 1

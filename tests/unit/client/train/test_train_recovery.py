@@ -8,7 +8,8 @@ from client.store.persisted import SET_ASIDE, Persisted
 from client.store.records import EVIDENCE, LINEAGE
 from client.train.ports import StageHolder
 from protocol.recovery.evidence import Evidence, Kept
-from protocol.recovery.stored import MAX_NUMBER, Lineage, begun
+from protocol.recovery.stored import Lineage, begun
+from protocol.wire.fields import MAX_NUMBER
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
 
 

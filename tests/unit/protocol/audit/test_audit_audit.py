@@ -192,17 +192,23 @@ def test_only_what_the_member_has_shown_is_held_against_it(error, grade):
 
 
 @pytest.mark.parametrize(
-    ("boundary", "deviation", "along", "grade"),
+    ("boundary", "deviation", "along", "coarse", "grade"),
     [
-        (0.0, 0.0, 0.0, Grade.AGREES),
-        (0.0, 2e-2, 2e-2, Grade.LIES),
-        (0.5, 0.0, 0.0, Grade.LIES),
-        (0.0, math.nan, 0.0, Grade.LIES),
-        (0.0, 5e-3, 0.0, Grade.DOUBTFUL),
+        (0.0, 0.0, 0.0, False, Grade.AGREES),
+        (0.0, 2e-2, 2e-2, False, Grade.LIES),
+        (0.5, 0.0, 0.0, False, Grade.LIES),
+        (0.3, 0.0, 0.0, True, Grade.LIES),
+        (0.0, math.nan, 0.0, False, Grade.LIES),
+        (0.0, math.inf, 0.0, False, Grade.LIES),
+        (0.0, 5e-3, 0.0, False, Grade.DOUBTFUL),
+        (0.0, 0.0, 4e-3, False, Grade.DOUBTFUL),
+        (0.0, 0.0, 4e-3, True, Grade.AGREES),
+        (0.0, 0.0, 2e-2, True, Grade.DOUBTFUL),
+        (0.0, 0.0, -0.25, True, Grade.LIES),
     ],
 )
-def test_the_worst_that_was_measured_decides(boundary, deviation, along, grade):
-    audit = listing()
+def test_the_worst_that_was_measured_decides(boundary, deviation, along, coarse, grade):
+    audit = listing(coarse=coarse)
     wanted = show(audit, audit.listed(LIST, 0.0))
     while isinstance(wanted[0], PassTask):
         wanted = show(audit, done(audit, wanted, boundary))

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.heard import MAX_AUTHORS, MAX_OF_AUTHOR, Heard
-from protocol.evidence.proof import check, contradiction
+from protocol.evidence.proof import check
 from protocol.evidence.statement import Decisive, envelope_of, statement_of
 from protocol.evidence.word import MAX_MARKS, OwnWord
 from protocol.ids import SwarmId
@@ -78,6 +78,7 @@ def test_a_leader_that_tells_two_members_two_plans_is_convicted() -> None:
     told, found = heard.take(LEADER, by(1, plan()))
     assert found is None
     assert told is not None  # others may have been told something else
+    assert heard.take(LEADER, by(1, plan())) == (None, None), "once"
     proof = heard.passed_on(BORIS, shown(1, plan(electors=(2, 1))))
     assert check(proof, SWARM).culprit == LEADER
 
@@ -98,17 +99,6 @@ def test_an_honest_leader_contradicts_nothing(other: Plan) -> None:
     heard.take(LEADER, by(1, plan()))
     assert heard.take(LEADER, by(1, other))[1] is None
     assert heard.passed_on(BORIS, shown(1, other)) is None
-
-
-def test_two_leaders_may_use_one_attempt() -> None:
-    """Of two later ones that ask for the same, at most one has the electors' promises."""
-    assert contradiction(shown(1, plan()), shown(2, plan(electors=(2, 1)))) is None
-
-
-def test_a_repeated_statement_is_passed_on_once() -> None:
-    heard = Heard(SWARM)
-    assert heard.take(LEADER, by(1, plan()))[0] is not None
-    assert heard.take(LEADER, by(1, plan())) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.recovery.machine import Recovery
-from protocol.recovery.stored import ERA_BITS, Lineage
+from protocol.recovery.stored import Lineage
 from protocol.view import Replica, SwarmView
+from protocol.wire.fields import ERA_BITS
 from protocol.wire.messages import Admit, Commit
 from protocol.wire.parts import Decree
 

@@ -639,27 +639,16 @@ class TestTwoHolders:
         assert load(line.made) == 0
         assert line.made.next_deadline() is None
 
-    def test_a_dead_holder_leaves_it_to_the_other(self) -> None:
+    @pytest.mark.parametrize("left", ["slow", "other", "nobody"])
+    def test_a_dead_holder_leaves_it_to_the_other(self, left: str) -> None:
         line = Line()
         m, slow, other = line.sent_twice()
-        effects = line.made.update(rated({other}), STEP, line.now)
+        there = {"slow": [slow], "other": [other], "nobody": []}[left]
+        effects = line.made.update(rated(there), STEP, line.now)
         assert questions(effects) == offers(effects) == []
-        assert reroutes(effects) == [(slow, other)]
-        line.brings(other, m)
-
-    def test_a_dead_second_changes_nothing(self) -> None:
-        line = Line()
-        m, slow, _ = line.sent_twice()
-        assert reroutes(line.made.update(rated({slow}), STEP, line.now)) == []
-        assert line.made._open[m].peer == slow
-        assert load(line.made) == 1
-
-    def test_both_dead(self) -> None:
-        line = Line()
-        m, _, _ = line.sent_twice()
-        line.made.update({}, STEP, line.now)
-        assert line.made._open[m].holders == []
-        assert load(line.made) == 0
+        assert reroutes(effects)[:1] == ([] if left == "slow" else [(slow, other)])
+        assert [holder.peer for holder in line.made._open[m].holders] == there
+        assert load(line.made) == len(there)
 
     def test_a_dead_winner_is_asked_after_among_all(self) -> None:
         """The slow one may have left its double to the winner: only asking tells."""

@@ -166,10 +166,3 @@ def test_all_that_rest_are_waited_for() -> None:
     assert hops.open_at(1.05) == pytest.approx(1.07)
     hops[A].accepted()
     assert hops.choose(1.05) == A
-
-
-def test_an_impossible_time_keeps_no_other_from_being_chosen() -> None:
-    hops = taught({A: 1.0, B: 1.0})
-    for _ in range(500):
-        hops[A].settle(-5.0, 1, 0.0)
-    assert choices(hops, 20_002)[B] >= 1

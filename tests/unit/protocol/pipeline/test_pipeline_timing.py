@@ -46,11 +46,6 @@ def test_what_is_not_done_yet_counts_only_if_it_has_taken_long() -> None:
     assert not unknown.samples
 
 
-def test_generous_until_measured() -> None:
-    assert taught(*[0.1] * (MIN_SAMPLES - 1)).late_s() == UNMEASURED_S
-    assert taught(*[0.1] * MIN_SAMPLES).late_s() < 1.0
-
-
 def test_measured_siblings_judge_a_newcomer_however_many_have_shown_nothing() -> None:
     new, fast, slow, other = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
     hops = NextHop()

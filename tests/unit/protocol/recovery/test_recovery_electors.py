@@ -11,7 +11,8 @@ from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext
 from protocol.recovery.evidence import MAX_ELECTOR_SETS, Evidence
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
 from protocol.recovery.machine import SETTLE_S, Recovery
-from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
+from protocol.recovery.stored import Copy, Lineage, Stored
+from protocol.wire.fields import ERA_BITS
 
 PEERS = [peer_id_from_key(bytes([n]) * 32) for n in range(1, 20)]
 BY_RANK = sorted(PEERS[:4], key=lambda peer: rank("elector", peer))
@@ -132,17 +133,16 @@ def training(electors: Sequence[PeerId] = tuple(sorted(MEMBERS))) -> Recovery:
 def context(version: int, followers: Collection[PeerId] = ()) -> RecoveryContext:
     """The followers serve the other lineage, which is far ahead."""
     with_us = {peer for peer in (*MEMBERS, *BESIDE) if peer not in followers}
-    seats = dict.fromkeys(with_us - {ME}, FIRST.era) | dict.fromkeys(followers, AGAIN.era)
+    ours, theirs = {FIRST.era: 0}, {AGAIN.era: 200 + version}
     return RecoveryContext(
         frozenset(PEERS[:14]),
         (version, version),
-        {peer: (era,) for peer, era in seats.items()},
-        reached=dict.fromkeys(followers, 200 + version),
+        dict.fromkeys(with_us - {ME}, ours) | dict.fromkeys(followers, theirs),
         serving=(frozenset(with_us),),
     )
 
 
-def goes_over(followers: Sequence[PeerId], electors: Sequence[PeerId] = tuple(MEMBERS)) -> bool:
+def goes_over(followers: Sequence[PeerId], electors: Sequence[PeerId]) -> bool:
     """Whether a replica that trains wants the state of another line, which these train."""
     made = training(electors)
     effects = [e for peer in followers for e in made.receive(peer, Stored(AGAIN, FAR), 40.0)]
@@ -152,22 +152,23 @@ def goes_over(followers: Sequence[PeerId], electors: Sequence[PeerId] = tuple(ME
     return any(isinstance(effect, FetchLine) for effect in effects)
 
 
-def test_members_that_have_once_worked_with_us_do_not_reset_a_run_that_trains() -> None:
-    assert not goes_over(GUESTS)
+LAST = max(MEMBERS[1:], key=lambda peer: rank("elector", peer))
 
 
-def test_without_electors_they_would() -> None:
-    """The test before shows something only because this one ends otherwise."""
-    assert goes_over(GUESTS, ())
-
-
-def test_a_majority_of_the_electors_takes_us_along() -> None:
-    assert goes_over([*MEMBERS[2:], *GUESTS], [ME, *MEMBERS[2:]])
-
-
-def test_half_of_the_electors_and_many_voices_do_not() -> None:
-    last = max(MEMBERS[1:], key=lambda peer: rank("elector", peer))
-    assert not goes_over([last, *GUESTS], [ME, last, *BESIDE])
+@pytest.mark.parametrize(
+    ("followers", "electors", "goes"),
+    [
+        (GUESTS, MEMBERS, False),
+        (GUESTS, (), True),
+        ([*MEMBERS[2:], *GUESTS], [ME, *MEMBERS[2:]], True),
+        ([LAST, *GUESTS], [ME, LAST, *BESIDE], False),
+    ],
+    ids=["no elector", "no electors are known", "most electors", "half of the electors"],
+)
+def test_members_that_have_once_worked_with_us_do_not_reset_a_run_that_trains(
+    followers: Sequence[PeerId], electors: Sequence[PeerId], goes: bool
+) -> None:
+    assert goes_over(followers, electors) == goes
 
 
 def test_a_pause_of_some_seconds_is_no_reason_to_follow_voices_but_two_minutes_are() -> None:
@@ -178,6 +179,6 @@ def test_a_pause_of_some_seconds_is_no_reason_to_follow_voices_but_two_minutes_a
     for now in range(42, 42 + int(PATIENCE_S)):
         made.update(context(39), float(now))
         assert made.lineage == FIRST
-    serving = dict.fromkeys(GUESTS, (AGAIN.era,))
+    serving = {peer: {AGAIN.era: 0} for peer in GUESTS}
     made.update(replace(context(39), eras=serving), 60.0 + PATIENCE_S)
     assert made.lineage == AGAIN

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import permutations
 
 import pytest
 
@@ -11,9 +10,10 @@ from protocol.pace import ASIDE_S, FETCH_S, FORGET_S
 from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect
 from protocol.recovery.evidence import Evidence, Kept
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
-from protocol.recovery.lines import MANY, MOST_FAILURES, Line, first
+from protocol.recovery.lines import MOST_FAILURES, Line
 from protocol.recovery.machine import SETTLE_S, Recovery
-from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
+from protocol.recovery.stored import Copy, Lineage, Stored
+from protocol.wire.fields import ERA_BITS
 
 ME, FRIEND, THIRD, FOURTH, FIFTH, *_ = PEERS = sorted(
     peer_id_from_key(bytes([n]) * 32) for n in range(8)
@@ -68,8 +68,7 @@ class Trained:
         return RecoveryContext(
             frozenset({ME, *seats}),
             (self.version,),
-            {peer: (lineage.era,) for peer, (lineage, _) in seats.items()},
-            reached={peer: version for peer, (_, version) in seats.items()},
+            {peer: {lineage.era: version} for peer, (lineage, version) in seats.items()},
             serving=(frozenset({ME, *self.beside}),),
         )
 
@@ -98,32 +97,18 @@ class Trained:
             self.see(dict.fromkeys(members, (theirs, version + second)), now)
 
 
-class TestWhichStands:
-    LINES = (
-        Line(begun(1, 35, 1), frozenset({ME}), 90),
-        Line(begun(1, 35, 2), frozenset({FRIEND}), 90),
-        Line(begun(1, 50, 3), frozenset({THIRD, FOURTH}), 91),
+def test_three_stand_before_fewer_then_steps_then_the_founder_then_the_lower_id() -> None:
+    """More members count only from three on."""
+    lines = [
         Line(begun(1, 60, 4), frozenset(PEERS[4:7]), 40),
-    )
-
-    def test_both_sides_find_the_same(self) -> None:
-        for one, two in permutations(self.LINES, 2):
-            assert one.stands_before(two, FRIEND) != two.stands_before(one, FRIEND)
-
-    def test_three_stand_before_fewer_then_steps_then_the_founder_then_the_lower_id(self) -> None:
-        mine, founders, further, three = self.LINES
-        assert three.stands_before(further, ME)
-        assert further.stands_before(founders, FRIEND)
-        assert founders.stands_before(mine, FRIEND)
-        assert mine.stands_before(founders, None)
-
-    def test_of_several_the_one_that_stands_before_all_others(self) -> None:
-        """More members count only from three on."""
-        _, founders, further, three = self.LINES
-        two = Line(begun(1, 50, 3), frozenset({THIRD, FOURTH}), 85)
-        assert first([two, founders], None) == founders
-        assert first([two, founders, three, further], None) == three
-        assert first([], None) is None
+        Line(begun(1, 50, 3), frozenset({THIRD, FOURTH}), 91),
+        Line(begun(1, 35, 2), frozenset({FRIEND}), 90),
+        Line(begun(1, 35, 1), frozenset({ME}), 90),
+        Line(begun(1, 35, 1), frozenset({FIFTH}), 90),
+        Line(begun(1, 50, 3), frozenset({THIRD, FOURTH}), 85),
+    ]
+    places = [line.place(FRIEND) for line in lines]
+    assert places == sorted(set(places))
 
 
 class TestTraining:
@@ -145,12 +130,6 @@ class TestTraining:
         assert given_up.fetched == wanted.copies
         assert given_up.members == (FRIEND,)
 
-    def test_the_longer_line_stands(self) -> None:
-        made = Trained(400)
-        made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
-        assert not made.fetches
-        assert made.machine.lineage == made.lineage
-
     @pytest.mark.parametrize("version", [200, 400])
     def test_another_line_is_seen_whichever_stands(self, version: int) -> None:
         made = Trained(version)
@@ -162,13 +141,32 @@ class TestTraining:
         made.see({}, 80.0)
         assert not made.machine.lines.beside()
 
-    @pytest.mark.parametrize(("founder", "stands"), [(ME, True), (FRIEND, False), (None, True)])
-    def test_of_two_that_are_as_long_the_founders_stands(
-        self, founder: PeerId | None, stands: bool
+    @pytest.mark.parametrize(
+        ("version", "founder", "beside", "met", "stands"),
+        [
+            (400, None, (), FRIEND, True),
+            (299, ME, (), FRIEND, True),
+            (299, FRIEND, (), FRIEND, False),
+            (299, None, (), FRIEND, True),
+            (200, None, (), THIRD, True),
+            (200, None, (THIRD,), FRIEND, False),
+            (200, None, (THIRD, FOURTH), FRIEND, True),
+        ],
+        ids=["longer", "founder's", "not it", "nobody's", "stranger", "two", "three"],
+    )
+    def test_which_stands(
+        self,
+        version: int,
+        founder: PeerId | None,
+        beside: tuple[PeerId, ...],
+        met: PeerId,
+        stands: bool,
     ) -> None:
-        made = Trained(299, founder=founder)
-        made.meet(self.theirs, 300, FRIEND, copies=(300, 320))
+        """One alone takes no three along, nor does a stranger any."""
+        made = Trained(version, founder=founder, beside=beside)
+        made.meet(self.theirs, 300, met, copies=(290, 300, 320))
         assert (not made.fetches) == stands
+        assert made.machine.lineage == made.lineage
 
     def test_nor_does_one_that_stands_still(self) -> None:
         made = Trained(200)
@@ -214,17 +212,6 @@ class TestTraining:
         both(fails + FETCH_S + 2)
         assert [one.within_s for one in made.fetches] == [FETCH_S, FETCH_S, 2 * FETCH_S]
         assert made.fetches[-1].lineage == self.theirs
-
-    def test_nor_do_strangers(self) -> None:
-        made = Trained(200)
-        made.meet(self.theirs, 300, THIRD, copies=(290, 300))
-        assert not made.fetches
-
-    @pytest.mark.parametrize("with_us", [1, 2])
-    def test_one_alone_takes_no_three_along(self, with_us: int) -> None:
-        made = Trained(200, beside=(THIRD, FOURTH)[:with_us])
-        made.meet(self.theirs, 300, FRIEND, copies=(290, 300))
-        assert bool(made.fetches) == (with_us + 1 < MANY)
 
     def test_three_take_along_one_that_has_gone_further(self) -> None:
         three = (FRIEND, THIRD, FOURTH)
@@ -288,8 +275,8 @@ class TestReturning:
             made.take(made.machine.tick(now))
         begins = 10.0 + now
         made.take(made.machine.receive(FRIEND, stored(theirs, THEIRS, *copies), begins))
-        seats = {FRIEND: (theirs.era,)}
-        seen = RecoveryContext(frozenset({ME, FRIEND}), (None,), seats, reached={FRIEND: at})
+        seats = {FRIEND: {theirs.era: at}}
+        seen = RecoveryContext(frozenset({ME, FRIEND}), (None,), seats)
         made.take(made.machine.update(seen, begins))
         for second in range(1, int(BRIEF_PATIENCE_S + 2 * SETTLE_S)):
             if not made.adopted:
@@ -413,8 +400,7 @@ class TestFounding:
         electors = (ME, FRIEND) if was_there else (FRIEND,)
         theirs, live = Lineage(THEIRS, electors=electors), frozenset({ME, FRIEND})
         made.receive(FRIEND, stored(theirs, THEIRS), 0.5)
-        seats = {FRIEND: (theirs.era,)}
-        seen = RecoveryContext(live, (700,), seats, reached={FRIEND: 700})
+        seen = RecoveryContext(live, (700,), {FRIEND: {theirs.era: 700}})
         made.update(replace(seen, versions=(None,)), 1.0)
         assert made.lineage == theirs
         made.update(seen, 1.0)

@@ -8,7 +8,8 @@ from protocol.recovery.deciding import MAX_TURNS
 from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, RecoveryEffect
 from protocol.recovery.knowledge import PATIENCE_S, Knowledge
 from protocol.recovery.machine import Recovery
-from protocol.recovery.stored import ERA_BITS, Copy, Lineage, Stored
+from protocol.recovery.stored import Copy, Lineage, Stored
+from protocol.wire.fields import ERA_BITS
 
 ME, NEXT, LAST, OTHER, *_ = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(8))
 STAGES, EVERY, TOGETHER, MADE = 3, 10, 100, 500
@@ -65,12 +66,11 @@ class Member:
     def see(self, with_us: set[PeerId], lineage: Lineage, at: int, now: float) -> None:
         stages = (ME, NEXT, LAST)
         serving = tuple(frozenset({peer} & (with_us | {ME})) for peer in stages)
-        seats = dict.fromkeys(with_us, (FIRST.era,)) | {OTHER: (lineage.era,)}
+        seats = {peer: {FIRST.era: self.version} for peer in with_us} | {OTHER: {lineage.era: at}}
         context = RecoveryContext(
             frozenset({ME, OTHER, *with_us}),
             tuple(self.version if there else None for there in serving),
             seats,
-            reached=dict.fromkeys(with_us, self.version) | {OTHER: at},
             serving=serving,
             quorum=lambda _: self.has_quorum,
         )
@@ -123,8 +123,7 @@ def test_who_comes_back_first_waits_for_the_rest_of_its_line() -> None:
     seen = RecoveryContext(
         frozenset({ME, OTHER}),
         (None,) * STAGES,
-        {OTHER: (theirs.lineage.era,)},
-        reached={OTHER: 125},
+        {OTHER: {theirs.lineage.era: 125}},
     )
     member.effects += member.machine.update(seen, 11.0)
     for second in range(int(PATIENCE_S)):

@@ -47,17 +47,6 @@ def test_verdicts(samples: list[tuple[int, int]], value: int | None) -> None:
     assert (None if found is None else found.value) == value
 
 
-@given(
-    st.lists(st.integers(950, 1050), min_size=9, max_size=14),
-    st.sampled_from([0, 1, 100, 10_000, 10**12]),
-)
-def test_one_in_ten_moves_no_verdict_by_more_than_a_tenth(honest: list[int], lie: int) -> None:
-    samples = [Sample(value, 600) for value in honest]
-    found = weigh([*samples, Sample(lie, 3600)])
-    assert found is not None
-    assert abs(found.value - 1000) <= 100
-
-
 @given(st.integers(0, 10**13))
 def test_two_digits_is_near_and_stays(value: int) -> None:
     rounded = two_digits(value)

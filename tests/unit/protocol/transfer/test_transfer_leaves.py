@@ -7,14 +7,14 @@ import pytest
 from protocol.effects import Penalise
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import FORGET_S, LOST_S
-from protocol.transfer.fetch import StoreChunk
 from protocol.transfer.leaves import (
     LEAST_AHEAD,
-    LIE_POINTS,
+    LIE,
     SOON_S,
     WINDOW,
     LeafEffect,
     LeafFetch,
+    StoreChunk,
 )
 from protocol.wire.messages import Chunk, ChunkRequest
 from tests.support.effects import sent
@@ -99,7 +99,7 @@ def test_a_wrong_leaf_costs_its_giver_and_is_fetched_elsewhere() -> None:
     requests = asked(fetch.want(range(4), [], 0.0))
     lied = [index for peer, index in requests if peer == A]
     effects = fetch.chunk(A, leaf(lied[0]), "lie", 1.0)
-    assert effects[0] == Penalise(A, "leaf-not-proven", LIE_POINTS)
+    assert effects[0] == Penalise(A, *LIE)
     assert sorted(asked(effects)) == [(B, index) for index in lied]
     assert asked(fetch.offer([A, B], 2.0)) == []
     fetch.lost(B, 3.0)

@@ -10,7 +10,6 @@ from client.train.swarm.views import (
     live_members,
     matching_members,
     swarm_view,
-    versions_served,
 )
 from protocol.ids import PeerId
 from protocol.membership.roster import FULL_MESH_UP_TO, Roster
@@ -79,8 +78,7 @@ def test_how_far_the_others_are_and_in_which_lineage() -> None:
     roster.heard(ME, [seat(0, 50, era=5)])
     roster.heard(peer(5), [seat(1, 2, era=9, state="fetching")])
     lose(roster, [peer(4)])
-    assert versions_served(roster, ME) == {peer(1): 7, peer(2): 9, peer(3): 3}
-    assert eras_served(roster, ME) == {peer(1): (0,), peer(2): (0,), peer(3): (5,)}
+    assert eras_served(roster, ME) == {peer(1): {0: 7}, peer(2): {0: 9}, peer(3): {5: 3}}
 
 
 def test_a_line_is_no_faster_than_its_owner_allows() -> None:

@@ -22,8 +22,7 @@ from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.windows import leaves_of
 from protocol.manifest import Manifest
-from protocol.transfer.fetch import StoreChunk
-from protocol.transfer.leaves import LeafEffect, LeafFetch
+from protocol.transfer.leaves import LeafEffect, LeafFetch, StoreChunk
 from tests.support.protocol_examples import manifest
 from tests.support.recording_ports import RecordingPorts
 
