@@ -33,7 +33,7 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.rounds.commitments import RoundAudits
+from protocol.rounds.commitments import Commitments
 from protocol.rounds.effects import RoundEffect, Unsigned
 from protocol.rounds.inbox import Inbox, TooMany
 from protocol.rounds.obstruction import SPOILT_TIMES, Wait
@@ -81,7 +81,10 @@ class RoundMember:
         loaded: whether the worker holds the state of the current version.
         promise: step and attempt that an earlier seat of this process has promised. Its messages
             for that attempt may still arrive, and must not be taken for ours.
-        audits: what they add to the round, in a run with audits.
+        commitments: what members have committed to contribute.
+        contributed: returns what there is to do, in a run with audits, once our contribution to a
+            plan, of these microbatches, is encoded and no part of it is sent yet.
+        closing: the same before the plan is applied that has this digest.
         rate: the learning rate of a plan's step by its amendments; None: the manifest's.
         sign: signs a Ready; None: we have signed another one.
         roll: returns the members of the decree that made our version; nobody, before the first.
@@ -96,14 +99,16 @@ class RoundMember:
         accumulator: Pipeline,
         loaded: bool,
         promise: tuple[int, int],
-        audits: RoundAudits,
+        commitments: Commitments,
+        contributed: Callable[[Plan, frozenset[int]], Sequence[RoundEffect]],
+        closing: Callable[[Plan, bytes], Sequence[RoundEffect]],
         rate: Callable[[Plan], float | None],
         sign: Callable[[Ready], Ready | None],
         roll: Callable[[], frozenset[PeerId]],
     ) -> None:
         self._place, self._size = place, size
-        self._audits, self._rate, self._sign, self._roll = audits, rate, sign, roll
-        self._commitments = audits.commitments if audits.active else None
+        self._commitments, self._say_contributed, self._closing = commitments, contributed, closing
+        self._rate, self._sign, self._roll = rate, sign, roll
         self._accumulator, self.loaded, self._promise = accumulator, loaded, promise
         self._reset(step, b"")
 
@@ -118,7 +123,8 @@ class RoundMember:
         self._counted: frozenset[int] = frozenset()
         self._inbox = Inbox(most_segments(self._size))
         self._digest = b""
-        self._commit: tuple[int, bytes] | None = None
+        self.decree: Decree | None = None
+        """That closes the step."""
         self._spoilt: dict[PeerId, set[int]] = {}
         """The attempts of this step for which a peer sent what we have refused."""
         self._refused = -1
@@ -159,9 +165,7 @@ class RoundMember:
         another one. By its leader's word alone all would drop theirs at once."""
         if (plan := self._other) is None:
             return []
-        said = self._inbox.senders(plan.attempt)
-        if self._commitments is not None:
-            said |= self._commitments.authors(plan)
+        said = self._inbox.senders(plan.attempt) | self._commitments.authors(plan)
         members, me = _members(plan), self._place.me
         roll = self._roll() or members
         if 2 * len(roll.intersection(members, said) - {me}) <= len(roll):
@@ -183,8 +187,7 @@ class RoundMember:
         """A peer is lost: drop what it sent for attempts not begun, because its next process has
         not said it."""
         self._inbox.forget(peer, self.promised)
-        if self._commitments is not None:
-            self._commitments.forget(peer, self.step, self.promised)
+        self._commitments.forget(peer, self.step, self.promised)
 
     @property
     def promise(self) -> tuple[int, int]:
@@ -194,12 +197,7 @@ class RoundMember:
     @property
     def knows_commit(self) -> bool:
         """Whether this step's commit has come."""
-        return self._commit is not None
-
-    @property
-    def applied(self) -> tuple[int, bytes]:
-        """Attempt and digest of the commit that is being applied."""
-        return self._commit or (0, b"")
+        return self.decree is not None
 
     @property
     def applying(self) -> bool:
@@ -273,16 +271,14 @@ class RoundMember:
         """Return the peers that we wait for in an attempt."""
         me = self._place.me
         if self.progress is Progress.EXCHANGING:
-            return list(self._inbox.awaited(plan, me) or self._uncommitted(plan))
+            late = self._commitments.missing(plan)
+            uncommitted: list[Wait] = [("contribution", peer) for peer in late if peer != me]
+            return self._inbox.awaited(plan, me) or uncommitted
         if self._leader == me:
             return []
         if self.progress is Progress.SETTLING and not self._busy:
             return [("plan", self._leader)]  # one that does not fit what we have
         return []
-
-    def _uncommitted(self, plan: Plan) -> list[Wait]:
-        late = [] if self._commitments is None else self._commitments.missing(plan)
-        return [("contribution", peer) for peer in late if peer != self._place.me]
 
     # --- the plan --------------------------------------------------------------------------
 
@@ -294,7 +290,7 @@ class RoundMember:
             Whether we have given up an attempt.
         """
         plan = self._plan
-        if plan is None or self._commit is not None or self.progress not in NOT_READY:
+        if plan is None or self.decree is not None or self.progress not in NOT_READY:
             return False
         if all(member.peer != peer for member in plan.members):
             return False
@@ -306,7 +302,7 @@ class RoundMember:
         step's commit has come, only its own."""
         if plan.step != self.step or self.progress is Progress.APPLYING:
             return []
-        decided = plan.attempt if self._commit is None else self._commit[0]
+        decided = plan.attempt if self.decree is None else self.decree.attempt
         if plan.attempt <= self.promised or plan.attempt != decided:
             return []  # the step has its commit: another attempt would be a second one
         mine = next((m for m in plan.members if m.peer == self._place.me), None)
@@ -417,18 +413,12 @@ class RoundMember:
 
     def _try_ready(self) -> list[RoundEffect]:
         plan = self._require_plan()
-        broadcasts = self._inbox.broadcasts(plan)
-        beside = self._beside(plan)
+        broadcasts, beside = self._inbox.broadcasts(plan), self._commitments.fingerprint(plan)
         if broadcasts is None or beside is None:
             return []
-        if self._commitments is not None and (false := self._commitments.false(plan)):
+        if false := self._commitments.false(plan):
             return self._refuse_unsigned(plan, false)
         return self._become_ready(plan_digest(self._leader, plan, broadcasts, beside))
-
-    def _beside(self, plan: Plan) -> bytes | None:
-        """Return the digest of what members have to agree on beside the sums; None: not all of it
-        is here."""
-        return b"" if self._commitments is None else self._commitments.fingerprint(plan)
 
     def _refuse_unsigned(self, plan: Plan, false: Sequence[PeerId]) -> list[RoundEffect]:
         """Members have contributed something else than they signed: blame them, once."""
@@ -451,18 +441,16 @@ class RoundMember:
         members = tuple(member.peer for member in plan.members)
         decree = Decree(plan.attempt, digest, members, tuple(plan.electors), 0.0)
         ready = self._sign(Ready(plan.stage, plan.step, plan.attempt, agreed(decree), loss_sum))
-        if ready is None:
-            return self.try_apply()
-        self._audits.ready(plan, ready.digest)
-        return [Send(self._leader, ready), *self.try_apply()]
+        said = [] if ready is None else [Send(self._leader, ready)]
+        return [*said, *self.try_apply()]
 
     # --- commit ----------------------------------------------------------------------------
 
-    def committed(self, attempt: int, digest: bytes) -> list[RoundEffect]:
-        """The plan of an attempt is decreed: apply it if we hold exactly that."""
+    def committed(self, decree: Decree) -> list[RoundEffect]:
+        """The step is closed: apply what is decreed if we hold exactly that."""
         if self.progress is Progress.APPLYING:
             return []
-        self._commit = (attempt, digest)
+        self.decree = decree
         return self.try_apply()
 
     @property
@@ -470,23 +458,20 @@ class RoundMember:
         """Whether the step is closed with something that a replica has not got any more, or never
         had: members get Ready before there is a commit. To an observer sums may still be on their
         way, which travel in another lane than the commit."""
-        if self._commit is None or self.progress is Progress.APPLYING:
+        if self.decree is None or self.progress is Progress.APPLYING:
             return False
-        if self._plan is None or self._plan.attempt != self._commit[0]:
+        if self._plan is None or self._plan.attempt != self.decree.attempt:
             return True
         return not self._digest and self.progress is not Progress.OBSERVING
 
     def try_apply(self) -> list[RoundEffect]:
         """Apply if the commit and all that it covers are here and the state is loaded."""
-        plan = self._plan
-        if self._commit is None or plan is None or not self._digest or not self.loaded:
+        plan, decree = self._plan, self.decree
+        if decree is None or plan is None or not self._digest or not self.loaded:
             return []
-        if self.hashing:
+        if self.hashing or decree.attempt != plan.attempt or self.applying:
             return []
-        attempt, digest = self._commit
-        if attempt != plan.attempt or self.progress is Progress.APPLYING:
-            return []
-        if digest != self._digest:
+        if decree.digest != self._digest:
             words = f"step {self.step} was committed with other gradients than the ones we hold"
             return [Fault("behind", words)]
         self.progress = Progress.APPLYING
@@ -494,7 +479,7 @@ class RoundMember:
         task = ApplyTask(plan.step, rate=self._rate(plan))
         if len(plan.members) > 1 or plan.observers:
             task = self._inbox.apply_task(plan, task.rate)
-        return [*self._audits.closing(plan), Compute(task)]
+        return [*self._closing(plan, decree.digest), Compute(task)]
 
     # --- the worker's outcomes -------------------------------------------------------------
 
@@ -516,7 +501,7 @@ class RoundMember:
         if outcome.error:
             return self._not_contributed(task, outcome.error)
         self.progress = Progress.EXCHANGING
-        effects: list[RoundEffect] = [*self._audits.contributed(plan, self._counted)]
+        effects: list[RoundEffect] = [*self._say_contributed(plan, self._counted)]
         me = self._place.me
         for i in in_sending_order(plan, me):
             to = owner(plan, i)

@@ -153,20 +153,18 @@ class Seat:
         """The version that we fetch, and what stands for its state."""
         self._view = SwarmView(((),) * place.stages)
         """Of those that count, as our parts know it."""
-        self.made_by: tuple[int, bytes] = (0, b"")
-        """Attempt and digest of the decree that has made our version."""
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
-        self._commit: Commit | None = None
-        """Of our step, with the votes of enough electors."""
         self._unconfirmed: dict[PeerId, tuple[Plan, Answer]] = {}
         """Each sender's last plan of it that we do not follow yet, and why."""
-        audits, audited = audits or AuditTerms(), bool(audits and audits.budget)
+        audits = audits or AuditTerms()
         # a part knows those made before it, and none after it
         self.elector, self.quorum = elector, quorum
         self.agreeing = Agreeing(amendments, steps)
         self.pipeline = Pipeline(place, step, at_once=at_once)
+        self.commitments = Commitments(place.me, active=audits.budget > 0)
         judged = audits.verdicts, proves, self._spoilers
+        audited = self.commitments.active
         self.standing = Standing(place, self.quorum, *judged, audited=audited)
         self._succession = Succession(place, era, self.standing, self.quorum, self.elector.verify)
         self.leases, self.leasing = Leases(step, place.per_step), Leasing(place, self.pipeline)
@@ -182,7 +180,7 @@ class Seat:
 
     def _compose_audits(self, terms: AuditTerms) -> None:
         """Make what audits others, and what others audit us by."""
-        commitments = Commitments(self.place.me)
+        commitments = self.commitments
         self.showing = Showing(self.place, self.era, commitments, terms.sign)
         self.charging = Charging(self.place, terms, self._judges_of)
         self.auditing = Auditing(self.place, terms, commitments, self.showing, self.charging)
@@ -198,7 +196,9 @@ class Seat:
             accumulator=self.pipeline,
             loaded=self.serving,
             promise=promise,
-            audits=self.auditing,
+            commitments=self.commitments,
+            contributed=self.showing.contributed,
+            closing=self.auditing.closing,
             rate=self.agreeing.rate,
             sign=self._sign_ready,
             roll=lambda: self.quorum.roll,
@@ -526,7 +526,7 @@ class Seat:
     ) -> list[SeatEffect]:
         """Take a member's contribution to a segment that we own."""
         effects = self._arrived(self.member.segment(sender, message))
-        if self.auditing.active and any(isinstance(effect, Keep) for effect in effects):
+        if self.commitments.active and any(isinstance(effect, Keep) for effect in effects):
             effects += self.auditing.on_segment(sender, message, digest)
         return effects
 
@@ -538,7 +538,7 @@ class Seat:
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
         """Take what a member commits to; the round may wait for it."""
-        if not self.auditing.active:
+        if not self.commitments.active:
             return []
         return [*self.auditing.on_commitment(sender, message), *self.member.committed_to()]
 
@@ -579,15 +579,13 @@ class Seat:
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, whoever says so: the votes prove it."""
-        if message.step != self.step or self._commit is not None:
+        if message.step != self.step or self.member.knows_commit:
             return []
         signed = voters(message, self.quorum.electors, self.elector.verify)
         if not self.quorum.suffice(signed):
             return []
         self.elector.take(message, signed)
-        self._commit = message
-        decree = message.decree
-        effects: list[SeatEffect] = [*self.member.committed(decree.attempt, decree.digest)]
+        effects: list[SeatEffect] = [*self.member.committed(message.decree)]
         effects += self._now_confirmed(now)
         others = [
             r for r in self.standing.whole.serving(self.place.stage) if r.peer != self.place.me
@@ -646,7 +644,7 @@ class Seat:
 
     def committed(self, commit: CommitTo, signed: Commitment, now: float) -> list[SeatEffect]:
         """Our commitment is signed."""
-        self.auditing.commitments.take(self.place.me, signed)
+        self.commitments.take(self.place.me, signed)
         told = [Send(peer, signed) for peer in commit.peers]
         return self._settle([*told, *self.member.committed_to()], now)
 
@@ -662,7 +660,7 @@ class Seat:
         """What the neighbours need no more, auditors may, for a while."""
         freed = list[SeatEffect]()
         for effect in effects:
-            if isinstance(effect, DropStep) and self.auditing.active:
+            if isinstance(effect, DropStep) and self.commitments.active:
                 freed += self.showing.dropped(effect.step, self.auditing.step, now)
             else:
                 freed.append(effect)
@@ -683,33 +681,30 @@ class Seat:
         """Version t has become t + 1: everything starts over for the next step."""
         if outcome.error:
             return list(self.member.not_applied(outcome))
-        commit = self._commit
-        loss = commit.decree.loss_sum if self.place.last and commit else None
-        plan = self.member.plan_followed
-        roll = tuple(PeerId(member.peer) for member in plan.members) if plan else ()
+        decree, plan = self.member.decree, self.member.plan_followed
+        if decree is None or plan is None:
+            return []
         committed = Committed(
             stage=self.place.stage,
             version=self.step + 1,
             hash="",
-            loss=None if loss is None else loss / self._tokens_per_step,
+            loss=decree.loss_sum / self._tokens_per_step if self.place.last else None,
             grad_norm=outcome.grad_norm,
             counted=len(self.member.counted),
-            attempt=self.member.applied[0],
+            attempt=decree.attempt,
             own_loss=self._own_loss(),
             era=self.era,
-            roll=roll,
-            shares=tuple(count_of(member.counted) for member in plan.members) if plan else (),
-            electors=tuple(map(PeerId, plan.electors)) if plan else (),
+            roll=tuple(map(PeerId, decree.members)),
+            shares=tuple(count_of(member.counted) for member in plan.members),
+            electors=tuple(map(PeerId, decree.electors)),
             with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
         )
         self.standing.closed_with(committed.with_whom)
-        if self.auditing.active:
+        if self.commitments.active:
             self.givers.closed(self.step, self.pipeline.given())
-        self.made_by = self.member.applied
-        if plan is not None:
-            self.quorum.settle(roll, plan.electors, self.step + 1, now)
-            self.agreeing.closed(plan)
-        self.step, self._commit, self._unconfirmed = self.step + 1, None, {}
+        self.quorum.settle(decree.members, decree.electors, self.step + 1, now)
+        self.agreeing.closed(plan)
+        self.step, self._unconfirmed = self.step + 1, {}
         self._catching_up.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)

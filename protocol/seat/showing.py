@@ -66,7 +66,7 @@ class Showing:
     def contributed(self, plan: Plan, counted: frozenset[int]) -> list[RoundEffect]:
         """Our contribution is encoded: commit to it before anybody gets a part of it."""
         me, step, attempt = self._place.me, plan.step, plan.attempt
-        if len(plan.members) < 2:
+        if not self._commitments.are_made(plan):
             return []
         self._contributed[step, attempt] = plan, counted
         while len(self._contributed) > MAX_ATTEMPTS:

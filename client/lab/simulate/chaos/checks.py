@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from client.lab.simulate.chaos.volunteer import Volunteer
-from client.lab.simulate.invariants import expect
+from client.lab.simulate.invariants import InvariantViolation, expect
 from client.lab.simulate.multisets import INITIAL, encode_ids
 from protocol.ids import PeerId, short
 from protocol.recovery.stored import Lineage
@@ -88,12 +88,15 @@ class Checks:
 
     def committed(self, volunteer: Volunteer, version: int, found: str) -> None:
         """A replica has made a version."""
-        if volunteer.seat is None:
+        if (seat := volunteer.seat) is None:
             return
+        commit = seat.elector.commit(seat.place.stage, seat.era, version - 1)
+        if commit is None:
+            raise InvariantViolation(f"I5: no commit has made version {version}")
         who, what = short(volunteer.peer), f"stage {volunteer.stage} version {version}"
         self.loaded(volunteer, version, found)
-        made = (*volunteer.seat.made_by, found)
-        known = self.commits.setdefault((volunteer.stage, volunteer.seat.era, version), made)
+        made = (commit.decree.attempt, commit.decree.digest, found)
+        known = self.commits.setdefault((volunteer.stage, seat.era, version), made)
         words = f"attempt {made[0]} by {who} and attempt {known[0]}"
         expect(known == made, f"I5: two commits for {what}: {words}")
 

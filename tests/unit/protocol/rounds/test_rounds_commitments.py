@@ -13,7 +13,7 @@ from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import Commitment, Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
 from tests.support.effects import sent
-from tests.support.rounds import Audits, Summed, member_of
+from tests.support.rounds import Summed, member_of
 
 ME, OTHER, THIRD = (PeerId(name) for name in ("me", "other", "third"))
 BOUNDS = [0, 128, 256, 384]
@@ -29,7 +29,7 @@ def said(peer: PeerId, **changes: object) -> Commitment:
 
 
 def committed() -> Commitments:
-    kept = Commitments(ME)
+    kept = Commitments(ME, active=True)
     for peer in DIGESTS:
         kept.take(peer, said(peer))
     return kept
@@ -40,11 +40,11 @@ def test_the_fingerprint_is_of_all_commitments_and_of_nothing_less() -> None:
     whole = kept.fingerprint(PLAN)
     assert whole
     assert kept.fingerprint(replace(PLAN, attempt=2)) is None
-    partial = Commitments(ME)
+    partial = Commitments(ME, active=True)
     partial.take(ME, said(ME))
     assert partial.fingerprint(PLAN) is None
     assert partial.missing(PLAN) == [OTHER, THIRD]
-    other = Commitments(ME)
+    other = Commitments(ME, active=True)
     for peer in DIGESTS:
         other.take(peer, said(peer, root=b"x" * 32) if peer == OTHER else said(peer))
     assert other.fingerprint(PLAN) not in (whole, None)
@@ -52,8 +52,8 @@ def test_the_fingerprint_is_of_all_commitments_and_of_nothing_less() -> None:
 
 def test_a_replica_alone_commits_to_nobody() -> None:
     alone = replace(PLAN, members=PLAN.members[:1])
-    assert Commitments(ME).fingerprint(alone) == b""
-    assert Commitments(ME).missing(alone) == []
+    assert Commitments(ME, active=True).fingerprint(alone) == b""
+    assert Commitments(ME, active=True).missing(alone) == []
 
 
 def test_the_first_word_stands_and_a_flood_displaces_the_sender_s_own_only() -> None:
@@ -92,7 +92,7 @@ def test_what_a_lost_peer_said_of_later_attempts_is_forgotten() -> None:
 
 @pytest.mark.parametrize("segments", [(), DIGESTS[OTHER][:2], (*DIGESTS[OTHER][:2], b"")])
 def test_a_commitment_that_does_not_fit_the_plan_is_false(segments: tuple[bytes, ...]) -> None:
-    kept = Commitments(ME)
+    kept = Commitments(ME, active=True)
     kept.take(OTHER, said(OTHER, segments=segments))
     assert kept.false(PLAN) == [OTHER]
 
@@ -110,7 +110,7 @@ def test_so_is_one_to_something_else_than_was_contributed() -> None:
 def exchanging(kept: Commitments) -> RoundMember:
     """A member that holds every sum of the plan."""
     place = Place(ME, 0, 1, 3)
-    member = member_of(place, 384, 0, summed=Summed({0}), audits=Audits(kept))
+    member = member_of(place, 384, 0, summed=Summed({0}), commitments=kept)
     member.plan(OTHER, PLAN)
     member.computed(ContributeTask(0, 1, tuple(BOUNDS)), Outcome())
     for peer in (OTHER, THIRD):
@@ -132,7 +132,7 @@ def decoded(member: RoundMember) -> list[object]:
 
 
 def test_a_member_is_ready_only_with_every_commitment() -> None:
-    kept = Commitments(ME)
+    kept = Commitments(ME, active=True)
     for peer in (ME, OTHER):
         kept.take(peer, said(peer))
     member = exchanging(kept)

@@ -25,7 +25,7 @@ from protocol.rounds.member import Progress, RoundMember
 from protocol.rounds.plans import REFUSED, Broadcast, plan_digest
 from protocol.rounds.shards import ENOUGH
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
-from protocol.wire.parts import PlanMember
+from protocol.wire.parts import Decree, PlanMember
 from tests.support.effects import blamed, sent, tasks
 from tests.support.rounds import Summed, member_of
 
@@ -85,6 +85,11 @@ def decoded(member: RoundMember, effects: list[object]) -> list[object]:
 
 def digest(n: int) -> bytes:
     return bytes([n]) * 32
+
+
+def decree(value: bytes) -> Decree:
+    """That of the first attempt."""
+    return Decree(1, value, (), (), 0.0)
 
 
 def exchanging(attempt: int = 1) -> tuple[Table, Plan]:
@@ -154,7 +159,7 @@ class TestTheUsualRound:
         assert [m.segment for _, m in sent(effects, Segment)] == [1]
         effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
         assert len(sent(decoded(table.member, list(effects)), Ready)) == 1
-        [apply] = tasks(table.member.committed(1, table.member.ready))
+        [apply] = tasks(table.member.committed(decree(table.member.ready)))
         assert apply.reduced == (None, PayloadKey(STEP, "reduced", 1, 1, B))
         assert apply.sq_norms == (0.0, 3.0)
 
@@ -250,7 +255,7 @@ class TestCommits:
         """Not even when it cannot apply it: somebody may have applied it."""
         table, order = exchanging()
         agreed = plan_digest(LEADER, order, BROADCASTS)
-        assert table.member.committed(1, agreed) == []
+        assert table.member.committed(decree(agreed)) == []
         assert table.member.plan(C, plan({ME: {8, 9}, C: {10, 11}}, attempt=2)) == []
         assert table.member.promised == 1
 
@@ -258,19 +263,19 @@ class TestCommits:
         table, _, agreed = ready()
         assert not table.member.is_left_out
         table.member.plan(C, plan(attempt=2))
-        table.member.committed(1, agreed)
+        table.member.committed(decree(agreed))
         assert table.member.is_left_out, "it has begun another attempt"
         for other in (Table(8, 9), exchanging()[0]):
-            other.member.committed(1, agreed)
+            other.member.committed(decree(agreed))
             assert other.member.is_left_out, "it was closed without it"
         whole, _, agreed = ready()
-        whole.member.committed(1, agreed)
+        whole.member.committed(decree(agreed))
         assert not whole.member.is_left_out
 
     @pytest.mark.parametrize("change", [lambda d: digest(7), lambda d: d[::-1]])
     def test_a_commit_of_other_bytes_is_not_applied(self, change: Callable[[bytes], bytes]) -> None:
         table, _, agreed = ready()
-        [effect] = table.member.committed(1, change(agreed))
+        [effect] = table.member.committed(decree(change(agreed)))
         assert effect.kind == "behind"
 
     def test_the_digest_covers_leader_plan_bytes_and_norms(self) -> None:
@@ -303,7 +308,7 @@ class TestObservers:
 
     def test_it_applies_the_broadcasts_once_loaded(self) -> None:
         table, agreed = self.observer()
-        assert table.member.committed(1, agreed) == []
+        assert table.member.committed(decree(agreed)) == []
         table.member.loaded = True
         [task] = tasks(table.member.try_apply())
         assert isinstance(task, ApplyTask)
@@ -314,7 +319,7 @@ class TestObservers:
         order = plan({B: {8, 9}, C: {10, 11}}, observers=[ME])
         table.member.plan(LEADER, order)
         table.member.reduced(B, Reduced(STAGE, STEP, 1, 0, 2.0), digest(1))
-        assert table.member.committed(1, plan_digest(LEADER, order, BROADCASTS)) == []
+        assert table.member.committed(decree(plan_digest(LEADER, order, BROADCASTS))) == []
         assert not table.member.is_left_out
         effects = table.member.reduced(C, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
         [task] = tasks(decoded(table.member, list(effects)))
@@ -394,7 +399,7 @@ class TestAMemberIsExpelled:
 
     def test_a_commit_that_has_come_is_applied(self) -> None:
         table, order = exchanging()
-        table.member.committed(1, digest(9))
+        table.member.committed(decree(digest(9)))
         assert not table.member.expelled(B)
         assert table.member.plan_followed == order
 
@@ -500,7 +505,7 @@ def test_a_version_stays_until_its_hash_is_known() -> None:
     order = plan({ME: set(IDS)})
     agreed = plan_digest(LEADER, order, [])
     assert sent(table.member.plan(LEADER, order), Ready) == []
-    assert tasks(table.member.committed(1, agreed)) == []
+    assert tasks(table.member.committed(decree(agreed))) == []
     assert tasks(table.member.hashed(STATE)) == [ApplyTask(STEP)]
 
 
@@ -566,14 +571,14 @@ class TestHostile:
         [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
         done = table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
         assert len(sent(done, Ready)) == 1
-        [apply] = tasks(table.member.committed(1, table.member.ready))
+        [apply] = tasks(table.member.committed(decree(table.member.ready)))
         assert apply.reduced[1] == second[0]
 
     def test_a_second_broadcast_of_the_owner_changes_nothing(self) -> None:
         table, _, agreed = ready()
         again = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 4.0), digest(7))
         assert again == []
-        [task] = tasks(table.member.committed(1, agreed))
+        [task] = tasks(table.member.committed(decree(agreed)))
         assert isinstance(task, ApplyTask)
 
     MAX_EARLY = EARLY_ATTEMPTS * ENOUGH

@@ -21,7 +21,7 @@ from protocol.wire.parts import PlanMember
 STAGE, STEP, ATTEMPT, ERA = 1, 3, 2, 0
 ME, ASKER, OTHER = PeerId("me"), PeerId("asker"), PeerId("other")
 PLACE = Place(ME, STAGE, 3, 8)
-TENSORS = Showing(PLACE, ERA, Commitments(ME), AuditTerms().sign).tensors
+TENSORS = Showing(PLACE, ERA, Commitments(ME, active=True), AuditTerms().sign).tensors
 IDS = tuple(range(24, 32))
 BOUNDS = [0, 10, 10, 20]
 SEGMENTS = (b"a" * 32, b"", b"b" * 32)
@@ -34,7 +34,7 @@ def showing() -> Showing:
 
 
 def showing_of(plan: Plan) -> Showing:
-    made = Showing(PLACE, ERA, Commitments(ME), AuditTerms().sign)
+    made = Showing(PLACE, ERA, Commitments(ME, active=True), AuditTerms().sign)
     made.contributed(plan, frozenset(IDS))
     return made
 
@@ -110,7 +110,7 @@ def beside(showing: Showing, asker: PeerId, *, step: int = STEP) -> list[SeatEff
 
 
 def test_a_replica_beside_is_shown_the_list_alone_with_our_word_and_not_without_end() -> None:
-    commitments = Commitments(ME)
+    commitments = Commitments(ME, active=True)
     showing = Showing(PLACE, ERA, commitments, AuditTerms().sign)
     said = Commitment(STAGE, STEP, ATTEMPT, bytes(32), SEGMENTS, signature=bytes(64))
     showing.contributed(PLAN, frozenset(IDS))
