@@ -153,17 +153,13 @@ class Elector:
         kept = self._commits.get((stage, era))
         return None if kept is None else kept.get(step)
 
-    def take(self, commit: Commit, by: frozenset[PeerId] | None = None) -> None:
-        """Take a commit that our own replica has checked, or that is borne out by what we know.
-
-        Args:
-            commit: the commit.
-            by: who has voted for it, if that is known.
-        """
+    def take(self, commit: Commit, *, checked: bool = False) -> None:
+        """Take a commit that our own replica has ``checked``, or that is borne out by what we
+        know."""
         key = commit.stage, commit.era
         if self.commit(*key, commit.step) is not None:
             return
-        if by is None and not self._is_borne_out(commit):
+        if not checked and not self._is_borne_out(commit):
             return
         kept = self._commits.setdefault(key, OrderedDict())
         kept[commit.step] = commit

@@ -198,6 +198,8 @@ class RoundLeader:
             return [Penalise(sender, error.reason, error.penalty)]
         if known is not None and known.bits != report.bits:
             del self.reports[sender]  # they stand in the order in which they changed
+        if known is not None and known.ever != report.ever:
+            self._obstruction.brought(sender)  # what it takes back and reports anew is no work
         self.reports[sender] = report
         plan = self._plan
         if plan is not None and not self._proposing:
@@ -378,7 +380,7 @@ class RoundLeader:
         if self._plan is not None:
             return [*effects, *self._try_decide(now)]
         members = self._at_step()
-        self.may_plan = self._may_plan(members, now)
+        self.may_plan = self._may_plan(members, now) if self.leading else no("another one leads")
         if not self.may_plan and not passed:
             return effects
         if self.proposer.state is State.IDLE:
@@ -388,8 +390,7 @@ class RoundLeader:
             names = _names(self.proposer.missing())
             self.may_plan = no(f"waiting for what {names} may have voted for")
             return effects
-        may_plan = self.leading and self.may_plan
-        return [*effects, *(self._make_plan(members, now) if may_plan else ())]
+        return [*effects, *(self._make_plan(members, now) if self.may_plan else ())]
 
     def _may_plan(self, members: list[PeerId], now: float) -> Answer:
         """Whether all is there that a plan takes."""

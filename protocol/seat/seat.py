@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.audit.terms import AuditTerms
-from protocol.decree.decree import READY, voters
+from protocol.decree.decree import READY, bound_by, promises_of, voters
 from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
@@ -79,9 +79,8 @@ from protocol.seat.returned import ReturnedSteps
 from protocol.seat.routing import era_of, is_for, may_send, stamped, turned_away
 from protocol.seat.showing import Showing
 from protocol.seat.standing import Proves, Standing
-from protocol.seat.succession import Succession
 from protocol.verdicts import Verdict
-from protocol.view import SwarmView
+from protocol.view import SwarmView, leaders
 from protocol.wire.messages import (
     Admit,
     AuditReply,
@@ -97,7 +96,7 @@ from protocol.wire.messages import (
     RoundMessage,
     Segment,
 )
-from protocol.wire.parts import SeatStatus
+from protocol.wire.parts import Ballot, SeatStatus
 from protocol.wire.statement import Statement, encode_statement
 
 
@@ -166,7 +165,6 @@ class Seat:
         judged = audits.verdicts, proves, self._spoilers
         audited = self.commitments.active
         self.standing = Standing(place, self.quorum, *judged, audited=audited)
-        self._succession = Succession(place, era, self.standing, self.quorum, self.elector.verify)
         self.leases, self.leasing = Leases(step, place.per_step), Leasing(place, self.pipeline)
         self._compose_audits(audits)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
@@ -297,7 +295,12 @@ class Seat:
 
     def current_leader(self) -> PeerId | None:
         """Return the leader of our step, by our view."""
-        return self._succession.first(self.step)
+        return next(iter(self._line()), None)
+
+    def _line(self) -> list[PeerId]:
+        """Return the leaders of our step, in order."""
+        view, roll = self.standing.view, self.quorum.roll
+        return leaders(view, self.place.stage, self.step, among=roll)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
@@ -388,7 +391,7 @@ class Seat:
         has the state that we fetch."""
         self._admitted = admit.version, admit.state
         decree = admit.commit.decree
-        self.elector.take(admit.commit, voters(admit.commit, None, self.elector.verify))
+        self.elector.take(admit.commit, checked=True)
         self.quorum.settle(decree.members, decree.electors, admit.version, now)
         self.standing.admit(map(PeerId, admit.donors), now)
 
@@ -470,7 +473,7 @@ class Seat:
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
         """Follow a plan once the stage before has all gradients of the step, and while it keeps the
         electors that we hear."""
-        if not self._succession.is_attempt_of(sender, message):
+        if not self._is_attempt_of(sender, message):
             return []
         if not (answer := self._may_follow(sender, message, now)):
             self._unconfirmed[sender] = message, answer
@@ -489,6 +492,17 @@ class Seat:
             effects += self.auditing.failed(failed)
         self._obstruction.planned(now, self.member.planned_again)
         return [*effects, *self.pipeline.planned(message)]
+
+    def _is_attempt_of(self, sender: PeerId, plan: Plan) -> bool:
+        """Whether a step's attempt is its sender's: the first one is that of the leader whom the
+        decree before designates; a later one takes the promises of a majority of the electors, that
+        have voted for nothing. So nobody leaves an attempt that may be decreed."""
+        if plan.attempt == 1:
+            return sender == self.quorum.designated
+        where = Ballot(plan.stage, self.era, plan.step, plan.attempt, sender, 0, b"")
+        electors = self.quorum.electors
+        promised = promises_of(where, plan.promises, electors, self.elector.verify)
+        return not bound_by(promised.values(), electors) and self.quorum.suffice(promised)
 
     def _may_follow(self, sender: PeerId, plan: Plan, now: float) -> Answer:
         """Whether we follow a plan now: the stage before has all gradients of the step, the next
@@ -560,15 +574,6 @@ class Seat:
         signature = self.elector.sign(READY, encode_statement(said))
         return replace(ready, signature=signature) if signature else None
 
-    def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
-        """Take a replica's ledger. What it takes back and reports anew is no work."""
-        before = self.leader.reports.get(sender)
-        effects = self.leader.report(sender, message, now)
-        after = self.leader.reports.get(sender)
-        if before is not None and after is not None and after.ever != before.ever:
-            self._obstruction.brought(sender)
-        return list(effects)
-
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
         """Follow the newest plan that waited for the gradients of the stage before."""
         waiting, self._unconfirmed = self._unconfirmed, {}
@@ -584,7 +589,7 @@ class Seat:
         signed = voters(message, self.quorum.electors, self.elector.verify)
         if not self.quorum.suffice(signed):
             return []
-        self.elector.take(message, signed)
+        self.elector.take(message, checked=True)
         effects: list[SeatEffect] = [*self.member.committed(message.decree)]
         effects += self._now_confirmed(now)
         others = [
@@ -612,7 +617,8 @@ class Seat:
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
         joiner = PeerId(message.joiner)
-        if not (self._succession.may_lead(sender) and self.standing.lets_in(joiner, now)):
+        may_lead = sender in self.quorum.roll or self.quorum.roll.isdisjoint(self._siblings())
+        if not (may_lead and self.standing.lets_in(joiner, now)):
             return []
         if not self.leader.admitted(joiner, now):
             return []
@@ -838,7 +844,7 @@ class Seat:
         that it is of is known, and the step is open here."""
         of, member = self.pipeline.work, self.member
         unfit = self._is_over or member.hashing or member.applying
-        line = [] if unfit else self._succession.of(self.step)
+        line = [] if unfit else self._line()
         others = [r.peer for r in self._view.serving(self.place.stage) if r.peer not in line]
         line = [*line, *others] if line else []
         if not (told := self._reporting.due(line, self.step, of, now)):
@@ -858,8 +864,12 @@ class Seat:
     def _leads_those_behind(self) -> bool:
         """Whether siblings are past our step, none of them tells its commit, and it is for us to
         ask the electors."""
-        left_behind = self.serving and self._catching_up.unanswered
-        return left_behind and self._succession.leads_those_behind(self.step)
+        if not (self.serving and self._catching_up.unanswered):
+            return False
+        stage, view, roll = self.place.stage, self.standing.view, self.quorum.roll
+        here = {r.peer for r in view.serving(stage) if r.version <= self.step}
+        line = leaders(view, stage, self.step, among=roll & here)
+        return next((peer for peer in line if peer in here), None) == self.place.me
 
     def _is_returned(self) -> Answer:
         """Whether the stage before has all gradients of our step."""

@@ -14,7 +14,6 @@ from protocol.decree.decree import (
     encode_ballot,
     first_electors,
     is_majority,
-    voters,
 )
 from protocol.decree.elector import MAX_COMMITS, Elector, Term
 from protocol.effects import Penalise, Send
@@ -55,7 +54,7 @@ class Swarm:
         self.say(A, first.propose(of_all, 0.0), first)
         self.before = first.commit()
         for one in self.electors.values():
-            one.take(self.before, voters(self.before, frozenset(self.named), verify))
+            one.take(self.before, checked=True)
 
     def proposer(self, me: PeerId, step: int = STEP) -> Proposer:
         quorum = UnsplitQuorum(me, STAGE, self.named)
@@ -244,7 +243,7 @@ def test_it_keeps_few_commits() -> None:
     voter = elector(A)
     said = Commit(STAGE, 0, 1, A, decree(), (), era=ERA)
     for step in range(MAX_COMMITS + 9):
-        voter.take(replace(said, step=step), frozenset({A}))
+        voter.take(replace(said, step=step), checked=True)
     assert voter.commit(STAGE, ERA, 8) is None
     assert voter.commit(STAGE, ERA, 9) is not None
     step = MAX_COMMITS + 9
@@ -421,7 +420,7 @@ def test_only_who_leads_overtakes_others() -> None:
     named = sorted((LEADER, LIAR), key=lambda peer: peer == designated((LEADER, LIAR), STAGE, STEP))
     second, first = named
     before = commit_of(STAGE, STEP - 1, 1, bytes(32), named, electors=electors)
-    voter.take(before, frozenset(electors))
+    voter.take(before, checked=True)
     show(voter, serving=lambda _stage: {first: STEP, second: STEP, "newcomer": STEP})
     assert not promised(voter, PeerId("newcomer"), 2)
     assert not promised(voter, second, 2), "the first one is there"

@@ -69,7 +69,7 @@ class Led(RoundLeader):
         )
         super().__init__(place, SIZE, STEP, **parts)
         before = Decree(1, DIGEST, (ME,), tuple(quorum.electors), 0.0)
-        self.elector.take(Commit(STAGE, STEP - 1, 1, ME, before, ()), frozenset({ME}))
+        self.elector.take(Commit(STAGE, STEP - 1, 1, ME, before, ()), checked=True)
 
     def _answered(self, effects: list[Effect], now: float) -> list[Effect]:
         for asked in [e for e in effects if isinstance(e, Send) and e.peer == ME]:

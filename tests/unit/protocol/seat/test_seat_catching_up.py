@@ -128,7 +128,7 @@ def seat(contacts: Contacts | None = None, *, serving: bool = True, **parts: Any
     )
     electors = [ME, SIBLING, OTHER]
     before = commit_of(STAGE, STEP - 1, 1, bytes(32), [ME, SIBLING], electors=electors)
-    made.elector.take(before, frozenset(electors))
+    made.elector.take(before, checked=True)
     made.quorum.settle([ME, SIBLING], electors, STEP, 0.0)
     made.quorum.designated = SIBLING
     made.update_view(siblings(STEP), 0.0)
@@ -344,7 +344,7 @@ def test_a_commit_that_most_electors_have_signed_much_later_shows_that_we_are_le
     """Whoever is asked for a commit that nobody has any more tells its newest one."""
     teller, asked = seat(), Propose(STAGE, STEP, 0)
     for step in range(STEP, STEP + MAX_COMMITS + 2):
-        teller.elector.take(commit(ME, SIBLING, step=step), frozenset((ME, SIBLING)))
+        teller.elector.take(commit(ME, SIBLING, step=step), checked=True)
     [told] = sent(teller.receive(OTHER, asked, 1.0), Commit).values()
     assert told == commit(ME, SIBLING, step=STEP + MAX_COMMITS + 1)
     for later, lost in (

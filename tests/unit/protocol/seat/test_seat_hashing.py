@@ -56,7 +56,7 @@ def test_newcomers_are_admitted_when_the_digest_can_be_said() -> None:
     seat, _ = made_version()
     seat.update_view(view_of(STEP + 1, [BEFORE], [ME]), 1.5)
     assert seat.leader.leading
-    seat.elector.take(commit_of(1, STEP, 1, bytes(32), [ME]), frozenset({ME}))
+    seat.elector.take(commit_of(1, STEP, 1, bytes(32), [ME]), checked=True)
     assert sent(seat.receive(NEW, JoinStage(1), 2.0), Admit) == []
     admits = sent(seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 3.0), Admit)
     assert {admit.state for _, admit in admits} == {bytes.fromhex("ab")}
