@@ -229,7 +229,7 @@ class HeldStage:
     def assign(self, now: float) -> tuple[Do, ...]:
         """The matching gives us the stage again, perhaps while it is leaving."""
         self.again = self.state in (State.SAVING, State.GONE)
-        return self._take(Event.ASSIGN, now)
+        return self.take(Event.ASSIGN, now)
 
     def waits(self, phase: Phase, now: float, words: str = "") -> None:
         """The way to its state has reached a phase.
@@ -246,24 +246,12 @@ class HeldStage:
     def opened(self, now: float, *, serving: bool) -> tuple[Do, ...]:
         """A seat is open; without ``serving`` the state of its version is still to come."""
         self._begins_anew = False
-        return self._take(Event.SERVE if serving else Event.OBSERVE, now)
-
-    def serve(self, now: float) -> tuple[Do, ...]:
-        """Its seat takes part in training; may be said again."""
-        return self._take(Event.SERVE, now)
-
-    def lose(self, now: float) -> tuple[Do, ...]:
-        """The attempt, the seat or its worker is lost."""
-        return self._take(Event.LOSE, now)
+        return self.take(Event.SERVE if serving else Event.OBSERVE, now)
 
     def begin_anew(self, now: float) -> tuple[Do, ...]:
         """The swarm begins a new lineage: its state is acquired from that beginning."""
         self._begins_anew |= self.has_seat
-        return self._take(Event.LOSE, now)
-
-    def fail(self, now: float) -> tuple[Do, ...]:
-        """It cannot be held at all."""
-        return self._take(Event.FAIL, now)
+        return self.take(Event.LOSE, now)
 
     # --- leaving ---------------------------------------------------------------------------
 
@@ -274,7 +262,7 @@ class HeldStage:
     def drain(self, now: float) -> tuple[Do, ...]:
         """The stage is to be given up."""
         self.again = False
-        return self._take(Event.DRAIN, now)
+        return self.take(Event.DRAIN, now)
 
     def look(self, now: float, *, drained: bool) -> tuple[Do, ...]:
         """Act on time and on what the seat has reached.
@@ -285,7 +273,7 @@ class HeldStage:
         if self.state is State.DRAINING and (drained or now >= self.since + DRAIN_S):
             return self._drained(now)
         if self.state is State.SAVING and not self._keeps and now >= self.since + SAVE_S:
-            return self.saved(now)
+            return self.take(Event.SAVED, now)
         return ()
 
     def stand_still(self, now: float) -> tuple[Do, ...]:
@@ -305,16 +293,12 @@ class HeldStage:
         """Its last checkpoint is on disk; a neighbour keeps a copy before it goes."""
         self._words = "waiting until a neighbour keeps a copy"
 
-    def saved(self, now: float) -> tuple[Do, ...]:
-        """The last checkpoint is where it should be, or its time is over."""
-        return self._take(Event.SAVED, now)
-
     # --- inside ----------------------------------------------------------------------------
 
     def _drained(self, now: float) -> tuple[Do, ...]:
-        return self._take(Event.DRAINED_TO_SAVE if self._saves else Event.DRAINED, now)
+        return self.take(Event.DRAINED_TO_SAVE if self._saves else Event.DRAINED, now)
 
-    def _take(self, event: Event, now: float) -> tuple[Do, ...]:
+    def take(self, event: Event, now: float) -> tuple[Do, ...]:
         """Go where the table says.
 
         Raises:

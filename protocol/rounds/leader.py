@@ -203,19 +203,17 @@ class RoundLeader:
         self.reports[sender] = report
         plan = self._plan
         if plan is not None and not self._proposing:
-            if not self._fits(sender):
+            if not self._fits(plan, sender):
                 self._void("ledger changed")
                 self._voided[sender] += 1
             elif message.promised < plan.attempt and now > self._obstruction.planned_at + ANSWER_S:
                 return [Send(sender, plan)]  # it was lost on its way, or refused too early
         return self._act(now)
 
-    def _fits(self, peer: PeerId) -> bool:
-        """Whether a member still has what the plan counts for it. It takes out again what else it
+    def _fits(self, plan: Plan, peer: PeerId) -> bool:
+        """Whether a member still has what a plan counts for it. It takes out again what else it
         finishes."""
-        if self._plan is None:
-            return False
-        member = next((m for m in self._plan.members if m.peer == peer), None)
+        member = next((m for m in plan.members if m.peer == peer), None)
         if member is None:
             return not self.reports[peer].bits
         return int.from_bytes(member.counted, "little") & ~self.reports[peer].bits == 0
@@ -378,7 +376,7 @@ class RoundLeader:
             effects.append(Explain("round", words, "warning"))
             self._void("nothing came")
         if self._plan is not None:
-            return [*effects, *self._try_decide(now)]
+            return [*effects, *self._try_decide(self._plan, now)]
         members = self._at_step()
         self.may_plan = self._may_plan(members, now) if self.leading else no("another one leads")
         if not self.may_plan and not passed:
@@ -451,11 +449,9 @@ class RoundLeader:
         self._answers[sender] = message
         return self._act(now)
 
-    def _try_decide(self, now: float) -> list[Effect]:
+    def _try_decide(self, plan: Plan, now: float) -> list[Effect]:
         """Propose the decree once every member is Ready with the same digest."""
-        plan, ready = self._plan, self._member.ready
-        if plan is None or self._proposing:
-            return []
+        ready = self._member.ready
         whole = len(self._answers) == len(plan.members)
         if self._anew_at is not None and (whole or now >= self._anew_at):
             return self._plan_anew(now)

@@ -166,8 +166,6 @@ class Obstruction:
             for wait in waits
             if wait[1] not in excused
         }
-        if not self._since:
-            return ()
         unit_s = self.patience_s(task_s)
         times = {kind: units * unit_s for kind, units in TIMES.items()} | SECONDS
         late = {peer for (kind, peer), at in self._since.items() if now >= at + times[kind]}

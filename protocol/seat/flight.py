@@ -49,8 +49,7 @@ class Flight:
         self._steps = deque([_Best()], STEPS)
 
     def start_step(self) -> None:
-        """Forget what was in flight; what was measured stays for a few steps."""
-        self._began.clear()
+        """Begin a step: what was measured stays for a few of them."""
         if self._steps[-1].rate:
             self._steps.append(_Best())
 

@@ -13,7 +13,7 @@ from client.lab.simulate.agenda import Agenda, Range
 from client.lab.simulate.peer import SimPeer
 from client.train.workers.tasks import payload_digest
 from protocol.effects import Explain, Penalise, Send
-from protocol.held_stage.machine import Do
+from protocol.held_stage.machine import Do, Event
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
     Committed,
@@ -110,7 +110,7 @@ class SeatWorld(ABC, Generic[SomePeer]):
             case Committed():
                 self.committed(peer, effect)
             case Serving():
-                self.carry(peer, peer.held.serve(self.now_of(peer)))
+                self.carry(peer, peer.held.take(Event.SERVE, self.now_of(peer)))
                 self.announce(peer)
             case StatusChanged():
                 self.announce(peer, near=True)

@@ -26,7 +26,7 @@ from client.train.workers.patience import AT_LEAST_S
 from model_zoo.specs.codec import CODECS
 from protocol.effects import Explain
 from protocol.held_stage.acquisition import Join
-from protocol.held_stage.machine import Do, HeldStage, Phase, State
+from protocol.held_stage.machine import Do, Event, HeldStage, Phase, State
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Fault
 from protocol.pipeline.place import Place
@@ -235,7 +235,7 @@ class HeldStageDriver:
                 self.machine.copies()
                 await self._copy(saver.saved_version)
         finally:
-            self._perform(self.machine.saved(self._context.owner.now()))
+            self._perform(self.machine.take(Event.SAVED, self._context.owner.now()))
 
     def _say_unsaved(self, problem: str) -> None:
         if not self.machine.keeps:
@@ -264,7 +264,7 @@ class HeldStageDriver:
                 while True:
                     await self._hold()
         except UserError:
-            self._perform(self.machine.fail(context.owner.now()))
+            self._perform(self.machine.take(Event.FAIL, context.owner.now()))
             raise
         finally:
             context.memory_budget.release(self.stage)
@@ -431,7 +431,7 @@ class HeldStageDriver:
         """See ``SeatOwner``."""
         self._context.owner.seats_changed()
         if self.driver is not None and self.driver.seat.serving:
-            self._perform(self.machine.serve(self._context.owner.now()))
+            self._perform(self.machine.take(Event.SERVE, self._context.owner.now()))
 
     def fault(self, fault: Fault) -> None:
         """The seat cannot go on: take the stage again, or give it up."""
@@ -463,7 +463,7 @@ class HeldStageDriver:
 
     def _lose(self) -> None:
         """The attempt or its seat is lost."""
-        self._perform(self.machine.lose(self._context.owner.now()))
+        self._perform(self.machine.take(Event.LOSE, self._context.owner.now()))
 
     def worker_lost(self, death: WorkerDied) -> None:
         """The worker is to be replaced."""
@@ -473,7 +473,7 @@ class HeldStageDriver:
     def _fail(self, failure: UserError) -> None:
         """The stage cannot be held: unwind to ``run`` or beyond."""
         self._failure = self._failure or failure
-        self._perform(self.machine.fail(self._context.owner.now()))
+        self._perform(self.machine.take(Event.FAIL, self._context.owner.now()))
 
     def _worker_died(self, death: WorkerDied) -> None:
         self.worker_restarts += 1

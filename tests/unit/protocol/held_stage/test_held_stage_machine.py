@@ -60,10 +60,10 @@ def test_a_transition_is_the_one_that_is_meant_or_refused(
     since = held.since
     if after is None:
         with pytest.raises(LocalProtocolError, match=f"{event.value} .* while it is {state.value}"):
-            held._take(event, 9.0)
+            held.take(event, 9.0)
         assert (held.state, held.since) == (state, since)
         return
-    held._take(event, 9.0)
+    held.take(event, 9.0)
     assert held.state is after
     assert held.since == (since if after is state else 9.0)
 
@@ -84,12 +84,12 @@ def test_what_the_driver_does_on_the_way_through() -> None:
     held = HeldStage(0, 0.0)
     assert held.assign(0.0) == ()
     assert held.opened(1.0, serving=False) == ()
-    assert held.serve(2.0) == (Do.ANNOUNCE,)
-    assert held.serve(2.5) == (), "it is announced once"
+    assert held.take(Event.SERVE, 2.0) == (Do.ANNOUNCE,)
+    assert held.take(Event.SERVE, 2.5) == (), "it is announced once"
     assert held.drain(3.0) == (Do.DRAIN,)
     assert held.drain(3.5) == (), "it drains already"
     assert held.assign(4.0) == (Do.KEEP, Do.ANNOUNCE)
-    assert held.lose(5.0) == (Do.RETAKE,)
+    assert held.take(Event.LOSE, 5.0) == (Do.RETAKE,)
     assert held.drain(6.0) == (Do.RELEASE,), "there is nothing to drain"
     assert held.assign(7.0) == ()
     assert held.again
@@ -151,7 +151,7 @@ def test_between_two_lineages_it_is_still_ours() -> None:
     assert held.returning, "another lineage before the seat is open again"
     held.opened(7.0, serving=False)
     assert not held.returning
-    held.lose(8.0)
+    held.take(Event.LOSE, 8.0)
     assert not held.returning, "a seat that is lost alone is no new lineage"
     newcomer = brought_to(State.ACQUIRING)
     newcomer.begin_anew(5.0)
