@@ -1,15 +1,12 @@
 """One stage that a volunteer holds, from its assignment until its memory is free again. Pure.
 
-``TABLE`` is the whole machine: for every state what each event leads to and what the driver then
-does. It holds the state, since when, and what the stage waits for; it knows nothing of processes,
-files or other stages.
-
     acquiring -> observing -> serving -> draining -> saving -> gone
 
-*Draining* is the one way to leave: the seat takes nothing new and brings what it has counted into
-its step (``protocol/seat``); then its state is saved, if the volunteer leaves the swarm. A stage
-that does not serve yet has nothing to drain. A seat or worker that is lost is acquired again,
-unless the stage drains: then it is gone.
+``TABLE`` is the whole machine: for every state what each event leads to and what the driver then
+does. It knows nothing of processes, files or other stages. *Draining* is the one way to leave: the
+seat brings what it has counted into its step (``protocol/seat``); then its state is saved, if the
+volunteer leaves the swarm. A seat or worker that is lost is acquired again, unless the stage
+drains.
 """
 
 import enum

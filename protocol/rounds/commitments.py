@@ -1,11 +1,10 @@
 """The commitments of the newest attempts, and whether contributions are what was committed to.
 
 In a run with audits every member of a plan tells all others, observers too, the digests of its
-segments before it sends any of them. A member is Ready only if it holds the commitments of all, and
-what it got for its own segments has the digests committed to; the digest that it is Ready for
-covers them. So once a step is closed, its members agree on what each has contributed to each
-segment, and a sum can be checked by any of them. State: the newest commitments and digests, of the
-members that were heard last.
+segments before it sends any of them. The digest that a member is Ready for covers all commitments,
+and what it got for its own segments has the digests committed to. So a closed step's members agree
+on what each has contributed, and a sum can be checked by any of them. State: the newest commitments
+and digests, of the members that were heard last.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The leader's part in a round: collect ledgers, plan, commit. Any replica can take over.
 
 A plan exists only when the union of the live replicas' ledgers is exactly the step's M microbatches
-(I1): each id is counted for one member and subtracted by the others. A decree is proposed only when
-every member is Ready with the same digest. Before that, a member's death or a ledger that lacks an
-id counted for it voids the plan; the next plan has a higher attempt. The step is closed once a
-majority of its electors has voted for the decree (``protocol/decree``), whoever dies then.
+(I1), and a decree is proposed only when every member is Ready with the same digest. Before that, a
+member's death or a ledger that lacks an id counted for it voids the plan; the next plan has a
+higher attempt.
 """
 
 import math

@@ -3,10 +3,9 @@
     waiting -> settling -> contributing -> exchanging -> ready -> applying
 
 A plan with a higher attempt starts over from ``settling`` at any point before ``applying``, and no
-lower attempt is followed after it. Two-phase: a member that has said Ready can still be told to
-start over, and nothing is applied before the electors' decree, so a death in the middle costs one
-attempt and no state. Nor does what is no tensor: contributions are decoded before they are summed,
-sums before their members say Ready.
+lower attempt is followed after it. Nothing is applied before the electors' decree, so a death in
+the middle costs one attempt and no state. Nor does what is no tensor: contributions are decoded
+before they are summed, sums before their members say Ready.
 """
 
 import enum
@@ -375,13 +374,7 @@ class RoundMember:
         return [Keep((key,)), *self._exchange()] if key else []
 
     def reduced(self, sender: PeerId, message: Reduced, digest: bytes) -> list[RoundEffect]:
-        """Take an owner's broadcast of a segment.
-
-        Args:
-            sender: the peer that sent it.
-            message: its header.
-            digest: names its payload.
-        """
+        """Take an owner's broadcast of a segment; ``digest`` names its payload."""
         if message.step != self.step or message.attempt < self.promised:
             return []
         plan = self._plan

@@ -5,11 +5,9 @@
 
 The leader whom the decree before designates begins ``free``, with attempt 1. A majority's promises
 say whether any of them has voted: if not, the leader is free to plan; else it is bound to propose
-the decree of the latest vote, which may be in force already. A refusal names a later attempt. One
-elector may lie. So we go back to ``idle`` when the others are no majority, or have not been one for
-``ANSWER_S``. And a decree that electors would refuse binds us only if a majority may have voted for
-it, by the answers that have come after ``ANSWER_S``. Where no majority is left, nobody closes the
-step, and recovery begins another lineage.
+the decree of the latest vote, which may be in force already (SPEC.md, section 12). We go back to
+``idle`` when the electors that do not refuse us are no majority, or have not been one for
+``ANSWER_S``.
 
 State: of one step, the electors' answers. Times are monotonic seconds.
 """

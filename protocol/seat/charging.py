@@ -1,9 +1,8 @@
 """Who charges whom, in our stage and those beside it: told, counted, and a verdict in the end.
 
-A charge is one word of a stage, and a majority of it expels (``audit/charges.py``): three are the
-least that can convict. Every member tells its own charges, and, of a member that is expelled, all:
-others may not have got all of them. A charge that expels nobody yet is told a few times, for
-messages that are lost.
+A charge is one word of a stage, and a majority of it expels (``audit/charges.py``). Every member
+tells its own charges, a few times while they expel nobody, for messages that are lost; of a member
+that is expelled it tells all: others may not have got all of them.
 
 State: whom we have told what; in ``AuditTerms`` the charges and the members of the newest steps.
 """

@@ -1,10 +1,8 @@
 """How many microbatches a replica of the first stage keeps in flight, from what it measures.
 
 As many as come back per second times the seconds that one is on its way (Little's law; the product
-of bandwidth and delay in BBR, Cardwell et al. 2016), and a quarter more. The quarter is also how it
-grows: while there are too few, more of them come back in the same time. Nothing has to probe for
-the empty way, for every step begins with an empty pipeline: the shortest way of a step has hardly
-waited for others.
+of bandwidth and delay in BBR, Cardwell et al. 2016), and a quarter more, which is also how it
+grows. Nothing has to probe for the empty way, for every step begins with an empty pipeline.
 
 State: when each microbatch in flight began, and the best figures of the newest steps. It may not
 decide who works on what.

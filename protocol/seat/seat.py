@@ -66,7 +66,6 @@ from protocol.seat.early_messages import MAX_STEPS_AHEAD, SERVING_STEPS_AHEAD, E
 from protocol.seat.effects import (
     Distrusted,
     SeatEffect,
-    Serving,
     Snapshot,
     StatusChanged,
 )
@@ -517,10 +516,6 @@ class Seat:
                 kept = self.quorum.keeps(members, named, self._view, now)
         return returned and kept and self.agreeing.may_hold(plan)
 
-    def amended(self, now: float) -> list[SeatEffect]:
-        """This volunteer has heard of an amendment: the run may be longer, a plan be followed."""
-        return self._settle([], now)
-
     def _out_of(self, plan: Plan) -> PeerId | None:
         """Return a member of a plan that our stage has expelled. The plan of a step that is closed
         already is followed all the same, and so is one that does not ask us to contribute."""
@@ -760,7 +755,7 @@ class Seat:
         if self.serving or not self.loaded or rest:
             return []
         self.serving = True
-        return [Serving(self.step), Explain("transfer", f"serving from version {self.step}")]
+        return [Explain("transfer", f"serving from version {self.step}")]
 
     def _most_are_past(self, steps: int = 0) -> bool:
         """Whether most siblings that serve are further past our step than so many steps, by what

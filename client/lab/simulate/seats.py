@@ -26,7 +26,7 @@ from protocol.pipeline.effects import (
     SendPayload,
     Task,
 )
-from protocol.seat.effects import SeatEffect, Serving, Snapshot, StatusChanged
+from protocol.seat.effects import SeatEffect, Snapshot, StatusChanged
 from protocol.wire.messages import (
     AuditReply,
     Backward,
@@ -109,10 +109,9 @@ class SeatWorld(ABC, Generic[SomePeer]):
                 self._submit(peer, task)
             case Committed():
                 self.committed(peer, effect)
-            case Serving():
-                self.carry(peer, peer.held.take(Event.SERVE, self.now_of(peer)))
-                self.announce(peer)
             case StatusChanged():
+                if peer.seat is not None and peer.seat.serving:
+                    self.carry(peer, peer.held.take(Event.SERVE, self.now_of(peer)))
                 self.announce(peer, near=True)
             case Snapshot(version) if peer.worker is not None:
                 peer.snapshots[version] = peer.worker.save(version)

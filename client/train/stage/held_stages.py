@@ -140,11 +140,6 @@ class HeldStages(StageContext):
         if (held := self.held.get(stage)) is not None:
             held.drain()
 
-    def amended(self) -> None:
-        """There is a new amendment of the founder."""
-        for driver in self.drivers():
-            driver.amended()
-
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""
         super().update_view(view)

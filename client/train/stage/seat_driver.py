@@ -182,10 +182,6 @@ class SeatDriver:
         if ending:
             self.save_now()
 
-    def amended(self) -> None:
-        """There is a new amendment of the founder."""
-        self._perform(self.seat.amended(self._ports.now()))
-
     def state_loaded(self) -> None:
         """The downloaded state is in the worker."""
         self._perform(self.seat.state_loaded(self._ports.now()))
