@@ -75,7 +75,7 @@ from protocol.seat.leases import Leases
 from protocol.seat.leasing import Leasing
 from protocol.seat.reporting import Reporting
 from protocol.seat.returned import ReturnedSteps
-from protocol.seat.routing import era_of, is_for, may_send, stamped, turned_away
+from protocol.seat.routing import may_send, stamped, turned_away
 from protocol.seat.showing import Showing
 from protocol.seat.standing import Proves, Standing
 from protocol.verdicts import Verdict
@@ -93,6 +93,7 @@ from protocol.wire.messages import (
     Ready,
     Reduced,
     RoundMessage,
+    SeatMessage,
     Segment,
 )
 from protocol.wire.parts import Ballot, SeatStatus
@@ -410,7 +411,7 @@ class Seat:
             if refused or self.standing.is_aside(sender) or self.standing.waits(sender):
                 return refused
             return [Penalise(sender, "not-from-a-neighbour", 1)]  # or its heartbeat is on its way
-        if era_of(message, self.era) != self.era:
+        if isinstance(message, SeatMessage) and message.era != self.era:
             return turned_away(stage, sender, message, "stale")
         effects = self._take(sender, message, now, digest)
         if route.work and any(isinstance(effect, Keep) for effect in effects):
@@ -549,7 +550,7 @@ class Seat:
         """Take what a member commits to; the round may wait for it."""
         if not self.commitments.active:
             return []
-        return [*self.auditing.on_commitment(sender, message), *self.member.committed_to()]
+        return [*self.auditing.on_commitment(sender, message), *self.member.exchange()]
 
     def on_shown(
         self, sender: PeerId, message: AuditReply, digest: bytes, now: float
@@ -647,7 +648,7 @@ class Seat:
         """Our commitment is signed."""
         self.commitments.take(self.place.me, signed)
         told = [Send(peer, signed) for peer in commit.peers]
-        return self._settle([*told, *self.member.committed_to()], now)
+        return self._settle([*told, *self.member.exchange()], now)
 
     def _judges_of(self, stage: int) -> Collection[PeerId]:
         """Return the members of a stage whose charges count: of ours the roll; of another one the
@@ -796,13 +797,13 @@ class Seat:
     def _settle(self, effects: Iterable[SeatEffect], now: float) -> list[SeatEffect]:
         """Hand parts of the seat what others have for them, and follow up until nothing more
         happens; return what is left to the driver."""
-        outward: list[SeatEffect] = []
+        outward, us = list[SeatEffect](), (self.place.me, self.place.stage)
         pending = deque(effects)
         while pending or (pending := deque(self._follow_up(now))):
             effect = pending.popleft()
             match effect:
-                case Send(_, message) if is_for(effect, self.place):
-                    pending += self._take(self.place.me, message, now)
+                case Send(peer, message) if (peer, message.addressed_stage) == us:
+                    pending += self._take(peer, message, now)
                 case Unsigned(plan, member):
                     pending += self.auditing.unsigned(plan, member, now)
                 case Distrusted(stage, peer, words):

@@ -77,7 +77,7 @@ def alone(me: PeerId, step: int, **parts: Any) -> Seat:
 def applied(seat: Seat, outcome: Outcome, now: float) -> list[SeatEffect]:
     """The worker has applied a decree that names nobody."""
     member, where = seat.member, (seat.place.stage, seat.step, 1)
-    member.decree, member._plan = Decree(1, b"", (), (), 0.0), Plan(*where, [], [0], [])
+    member.decree, member.plan_followed = Decree(1, b"", (), (), 0.0), Plan(*where, [], [0], [])
     return list(seat.computed(ApplyTask(seat.step), outcome, now))
 
 

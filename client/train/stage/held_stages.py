@@ -85,9 +85,9 @@ class HeldStages(StageContext):
     def save_when_drained(self) -> None:
         """Have the state of every stage saved; then the matching may take the stages away. The last
         replica of a stage has a neighbour keep a copy."""
-        alone = {cost.stage for cost in drain_costs(self.view, self.terms.me) if cost.last}
+        remaining = drain_costs(self.view, self.terms.me)
         for stage, held in self.held.items():
-            copied = stage in alone and self.buddies is not None
+            copied = remaining.get(stage) == 0 and self.buddies is not None
             held.save_when_drained(partial(self._leave_a_copy, stage) if copied else None)
 
     async def give_up_all(self) -> None:

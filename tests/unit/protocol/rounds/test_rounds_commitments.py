@@ -140,7 +140,7 @@ def test_a_member_is_ready_only_with_every_commitment() -> None:
     waits = member.awaited((), OTHER)
     assert waits == [("contribution", THIRD)], "so it can be seen who holds us up"
     kept.take(THIRD, said(THIRD))
-    [(_, ready)] = sent(member.committed_to(), Ready)
+    [(_, ready)] = sent(member.exchange(), Ready)
     assert ready.digest != REFUSED
     assert member.progress is Progress.READY
 
@@ -160,5 +160,5 @@ def test_who_contributes_something_else_than_it_signed_is_refused_once() -> None
     effects = decoded(member)
     assert [ready.digest for _, ready in sent(effects, Ready)] == [REFUSED]
     assert [e.peer for e in effects if isinstance(e, Penalise)] == [THIRD]
-    assert member.committed_to() == []
+    assert member.exchange() == []
     assert member.progress is Progress.EXCHANGING
