@@ -220,11 +220,6 @@ class Seat:
     # --- queries ---------------------------------------------------------------------------
 
     @property
-    def loaded(self) -> bool:
-        """Whether the worker holds the state of our version."""
-        return self.member.loaded
-
-    @property
     def finished(self) -> bool:
         """Whether the run's last version is in force here."""
         return self._is_over and not self.member.hashing
@@ -272,7 +267,7 @@ class Seat:
         """Whether we are a replica of the stage, and not an observer that catches up."""
         if self.serving:
             return YES
-        if not self.loaded:
+        if not self.member.loaded:
             return no(f"catching up at version {self.step}: the state is on its way")
         return no(f"catching up at version {self.step}: what was closed meanwhile is applied")
 
@@ -600,7 +595,7 @@ class Seat:
         """Whether most of our electors have closed a step so much later that none has the commit of
         ours any more."""
         signed = voters(later, self.quorum.electors, self.elector.verify)
-        far = later.step > self.step + MAX_COMMITS and self.loaded
+        far = later.step > self.step + MAX_COMMITS and self.member.loaded
         return far and self.quorum.suffice(signed)
 
     def _as_elector(self, sender: PeerId, message: Propose) -> list[SeatEffect]:
@@ -753,7 +748,7 @@ class Seat:
     def _try_serve(self) -> list[SeatEffect]:
         """An observer with nothing left to apply becomes a replica."""
         rest = self.member.knows_commit or self._most_are_past()
-        if self.serving or not self.loaded or rest:
+        if self.serving or not self.member.loaded or rest:
             return []
         self.serving = True
         return [Explain("transfer", f"serving from version {self.step}")]
@@ -777,9 +772,9 @@ class Seat:
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """Ask a sibling that is ahead of us for the commit of our step, which may have been lost:
         what it says of its version proves nothing."""
-        if not self.loaded and self._most_are_past(MAX_STEPS_AHEAD):
+        if not self.member.loaded and self._most_are_past(MAX_STEPS_AHEAD):
             return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
-        if not self.loaded or self.member.applying or self.member.hashing or self._is_over:
+        if not self.member.loaded or self.member.applying or self.member.hashing or self._is_over:
             self._catching_up.caught_up()
             return []
         stage, there = self.place.stage, self.standing.whole.serving

@@ -81,15 +81,6 @@ class _Stage:
     """How often that was so in a row."""
 
 
-@dataclass(slots=True)
-class _Dispute:
-    """Two siblings cannot work together, as at least one of them says."""
-
-    stage: int
-    since: float
-    """When it was first said, or when the one that had to go was needed."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Decision:
     """Our own decision against a peer."""
@@ -144,7 +135,9 @@ class Standing:
         self._aside: dict[PeerId, _Aside] = {}
         """The first to be set aside first."""
         self._decisions: dict[PeerId, _Decision] = {}
-        self._disputes: dict[Pair, _Dispute] = {}
+        self._disputes: dict[Pair, tuple[int, float]] = {}
+        """Siblings that cannot work together, as one of them says: their stage, and when that was
+        first said, or the one that had to go was needed."""
         self._claims: Collection[PeerId] = ()
         """Whom our stage waits for in this step, as we say."""
         self._claimed = frozenset[Pair]()
@@ -242,7 +235,7 @@ class Standing:
                 if peer != missing and missing in there:
                     claimed.setdefault(frozenset((peer, missing)), stage)
         for pair, stage in claimed.items():
-            self._disputes.setdefault(pair, _Dispute(stage, now))
+            self._disputes.setdefault(pair, (stage, now))
         self._claimed = frozenset(claimed)
         return self.tick(now)
 
@@ -278,13 +271,9 @@ class Standing:
         return True
 
     def lets_in(self, peer: PeerId, now: float) -> bool:
-        """Whether a newcomer may be admitted, by us or by the leader that has done so.
-
-        Of those that nobody has worked with only a few are let in at a time. Each keeps its place
-        for a while, even if it is set aside before: all replicas hear who is admitted, so the next
-        leader does not admit others in its stead. Only proven replicas make room: those admitted
-        say that they serve, and would let in more of their kind.
-        """
+        """Whether a newcomer may be admitted, by us or by the leader that has done so: only a few
+        at a time of those that nobody has worked with. Each keeps its place for a while, even if
+        it is set aside before, so that the next leader does not admit others in its stead."""
         if self.is_proven(peer):
             return True
         here, stage = self.view.stages[self._place.stage], self._place.stage
@@ -436,20 +425,20 @@ class Standing:
         judges = self._votes(pair)
         heard = max(self._of(peer).back_at for peer in pair) + HEARD_S
         waits = judges and self._place.me not in judges
-        return max(self._disputes[pair].since, heard) + (HEARD_S if waits else ANSWER_S)
+        return max(self._disputes[pair][1], heard) + (HEARD_S if waits else ANSWER_S)
 
     def _judge(self, pair: Pair, now: float) -> None:
-        dispute = self._disputes[pair]
-        there = {r.peer for r in self.seen.serving(dispute.stage)}
+        stage, _ = self._disputes[pair]
+        there = {r.peer for r in self.seen.serving(stage)}
         if not pair <= there or any(peer in self._decisions for peer in pair):
             return  # one of them has gone meanwhile, or goes
         loser = self._loser(pair)
         if self._is_elector_needed(loser, now):
-            dispute.since = now
+            self._disputes[pair] = stage, now
             return
         (other,) = pair - {loser}
         why = f"it and {short(other)} hold each other up"
-        self._decide(loser, other, dispute.stage, why, now)
+        self._decide(loser, other, stage, why, now)
 
     def _loser(self, pair: Pair) -> PeerId:
         """Return the loser of a dispute; of ourselves and another, the other."""
@@ -468,9 +457,9 @@ class Standing:
     def _votes(self, pair: Pair) -> dict[PeerId, set[PeerId]]:
         """Return whom of two siblings each judge has set aside: who serves beside their stage; the
         two may do so themselves, and judge nothing."""
-        if (dispute := self._disputes.get(pair)) is None:
+        if pair not in self._disputes:
             return {}
-        stage, me = dispute.stage, self._place.me
+        (stage, _), me = self._disputes[pair], self._place.me
         beside = (*self.seen.serving(stage - 1), *self.seen.serving(stage + 1))
         proven = [r for r in beside if self.is_proven(r.peer)] or beside
         return {
@@ -522,9 +511,9 @@ class Standing:
                 yield peer, _Aside(stage, verdict.words, "", for_good=True)
         for peer, own in self._decisions.items():
             yield peer, _Aside(own.stage, own.why, "its time is over")
-        for pair, dispute in self._disputes.items():
+        for pair, (stage, _) in self._disputes.items():
             if (loser := self._judged(pair)) is not None:
-                yield loser, _Aside(dispute.stage, "others decided so", "others have let it back")
+                yield loser, _Aside(stage, "others decided so", "others have let it back")
 
     def _let_enough_back(self, after: dict[PeerId, _Aside], now: float) -> Iterator[Explain]:
         """Take those out that are needed, the first to be set aside first.

@@ -88,7 +88,7 @@ class HeldStageDriver:
     def phase(self) -> str:
         """Describe in words what is being done."""
         follows = self.machine.state in (State.OBSERVING, State.SERVING)
-        if follows and self.driver is not None and self.driver.seat.loaded:
+        if follows and self.driver is not None and self.driver.seat.member.loaded:
             return self.driver.seat.why()
         return self.machine.waits_for
 

@@ -510,7 +510,7 @@ class ChaosWorld(ChaosSwarm):
         I4)."""
         for volunteer in self.honest():
             seat, worker = volunteer.seat, volunteer.worker
-            if seat is not None and worker is not None and seat.loaded:
+            if seat is not None and worker is not None and seat.member.loaded:
                 self.checks.loaded(volunteer, seat.step, worker.save(seat.step))
 
     def versions(self) -> list[int]:

@@ -163,17 +163,6 @@ class TestTheUsualRound:
         assert apply.reduced == (None, PayloadKey(STEP, "reduced", 1, 1, B))
         assert apply.sq_norms == (0.0, 3.0)
 
-
-class TestSegments:
-    BOUNDS = (0, 128, 256, 384, 512)
-
-    def exchanging(self) -> tuple[Table, Plan, list[tuple[PeerId, object]]]:
-        """Two members with two segments each, ours the first shard; and what we send."""
-        table = Table(8, 9)
-        order = plan(bounds=list(self.BOUNDS))
-        [task] = tasks(table.member.plan(LEADER, order))
-        return table, order, sent(table.member.computed(task, Outcome()), Segment)
-
     def test_everybodys_first_one_is_sent_before_anybodys_second(self) -> None:
         table = Table(8)
         order = plan({B: {9}, ME: {8}, C: {10, 11}}, bounds=[0, 0, 128, 128, 256, 256, 512])

@@ -361,14 +361,11 @@ def seconds_with_a_majority(made: Quorum, contacts: Contacts, awake: list[int]) 
 class TestTheFirstStep:
     """The electors are those that the lineage names."""
 
-    def made(self, me: PeerId, electing: list[PeerId], contacts: Contacts) -> Quorum:
-        return Quorum(me, STAGE, contacts, electors=electing)
-
     def test_who_holds_our_stage_or_is_in_touch_and_holds_none_may_come(self) -> None:
         """Whoever has decided the lineage begins a little before those that follow it."""
         me, other, third, stranger = PEERS[:4]
         contacts = Contacts()
-        made = self.made(me, [me, other, third], contacts)
+        made = Quorum(me, STAGE, contacts, electors=[me, other, third])
         for peer in (other, stranger):
             hear(contacts, peer, (), 1.0)
         made.observe(view_of(0, [], [me]), 1.0)
@@ -389,7 +386,7 @@ class TestTheFirstStep:
         for peer in electing:
             hear(contacts, peer, (STAGE,), 0.0)
             contacts.closed(peer, by_peer=gone, now=0.1)
-        made = self.made(me, electing, contacts)
+        made = Quorum(me, STAGE, contacts, electors=electing)
         made.observe(SwarmView(((),) * 2), 0.0)
         assert not made.holds(60.0)
         assert bool(made.may_roll_back(60.0)) == gone
