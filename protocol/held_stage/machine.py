@@ -167,7 +167,9 @@ class HeldStage:
         self._begins_anew = False
         self.again = False
         """Whether it is to be acquired again once it is gone."""
-        self._saves = self._keeps = False
+        self.leaves = False
+        """Whether its volunteer leaves the swarm, or pauses: its state is wanted on disk."""
+        self._keeps = False
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -180,11 +182,6 @@ class HeldStage:
     def has_seat(self) -> bool:
         """Whether a seat is open."""
         return self.state in (State.OBSERVING, State.SERVING, State.DRAINING, State.SAVING)
-
-    @property
-    def leaves(self) -> bool:
-        """Whether its volunteer leaves the swarm, or pauses."""
-        return self._saves
 
     @property
     def keeps(self) -> bool:
@@ -252,10 +249,6 @@ class HeldStage:
 
     # --- leaving ---------------------------------------------------------------------------
 
-    def save_when_drained(self) -> None:
-        """The volunteer leaves the swarm: the stage's state is wanted on disk."""
-        self._saves = True
-
     def drain(self, now: float) -> tuple[Do, ...]:
         """The stage is to be given up."""
         self.again = False
@@ -275,7 +268,7 @@ class HeldStage:
 
     def stand_still(self, now: float) -> tuple[Do, ...]:
         """A stage of the swarm is empty: no step closes, so that none is waited for."""
-        return self._drained(now) if self.state is State.DRAINING and self._saves else ()
+        return self._drained(now) if self.state is State.DRAINING and self.leaves else ()
 
     def cannot_save(self, words: str) -> None:
         """Nobody else has its state, and the last checkpoint cannot be written: it stays in memory
@@ -293,7 +286,7 @@ class HeldStage:
     # --- inside ----------------------------------------------------------------------------
 
     def _drained(self, now: float) -> tuple[Do, ...]:
-        return self.take(Event.DRAINED_TO_SAVE if self._saves else Event.DRAINED, now)
+        return self.take(Event.DRAINED_TO_SAVE if self.leaves else Event.DRAINED, now)
 
     def take(self, event: Event, now: float) -> tuple[Do, ...]:
         """Go where the table says.

@@ -73,7 +73,7 @@ class Charging:
             effects.append(Explain("round", words, "warning"))
         if terms.charges.take(terms.sign(KIND, CHARGE.encode(charge)), now) is None:
             return effects
-        return [*effects, *self._tell(now), *self.verdicts(now)]
+        return [*effects, *self.verdicts(now)]
 
     def on_charged(self, sender: PeerId, message: Charged, now: float) -> list[SeatEffect]:
         """Take a charge of a member of our stage, or of one beside it."""
@@ -90,7 +90,8 @@ class Charging:
         return self.verdicts(now)
 
     def verdicts(self, now: float) -> list[SeatEffect]:
-        """Return the members that majorities of their stages have charged by now, once each."""
+        """Return the members that majorities of their stages have charged by now, once each; tell
+        what has not been told."""
         terms, effects = self._terms, list[SeatEffect]()
         for stage, member in terms.charges.charged(now):
             if member in terms.verdicts or abs(stage - self._place.stage) > 1:
@@ -98,7 +99,7 @@ class Charging:
             verdict = terms.charges.verdict(stage, member, self._members, now)
             if verdict is not None and terms.verdicts.add(verdict):
                 effects.append(verdict)
-        return [*effects, *self._tell(now)] if effects else []
+        return [*effects, *self._tell(now)]
 
     def _members(self, charge: Charge) -> Collection[PeerId]:
         """Return the members of a stage at the step of a charge: of ours those of the plan, if we
@@ -118,7 +119,7 @@ class Charging:
         """
         self._near, there = self._others(seen), self._others(whole)
         self._told = Counter({of: times for of, times in self._told.items() if of[:2] in there})
-        return [*self._tell(now), *self.verdicts(now)]
+        return self.verdicts(now)
 
     def _others(self, view: SwarmView) -> _Near:
         ours, me = self._place.stage, self._place.me

@@ -109,7 +109,7 @@ class HeldStageDriver:
             copy: has a neighbour keep a copy of that version; None: others have the state.
         """
         self._copy = copy
-        self.machine.save_when_drained()
+        self.machine.leaves = True
 
     def let_go(self) -> None:
         """Give the stage up also if its last checkpoint cannot be written."""

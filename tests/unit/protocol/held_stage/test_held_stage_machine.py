@@ -38,7 +38,7 @@ def brought_to(state: State) -> HeldStage:
     if state in (State.DRAINING, State.SAVING):
         held.drain(3.0)
     if state is State.SAVING:
-        held.save_when_drained()
+        held.leaves = True
         held.stand_still(4.0)
     if state is State.GONE:
         held.drain(3.0)
@@ -107,7 +107,7 @@ def test_it_drains_until_nobody_needs_the_seat() -> None:
 
 def test_draining_and_saving_are_bounded() -> None:
     held = brought_to(State.DRAINING)
-    held.save_when_drained()
+    held.leaves = True
     assert held.look(3.0 + DRAIN_S, drained=False) == (Do.SAVE,)
     assert held.state is State.SAVING
     assert held.next_deadline() == 3.0 + DRAIN_S + SAVE_S
@@ -138,7 +138,7 @@ def test_a_stage_that_stays_and_drains_later_has_as_long_again() -> None:
 def test_where_no_step_closes_none_is_waited_for_by_who_leaves_the_swarm() -> None:
     held = brought_to(State.DRAINING)
     assert held.stand_still(3.0) == (), "others have its state: it moves, it does not leave"
-    held.save_when_drained()
+    held.leaves = True
     assert held.stand_still(3.0) == (Do.SAVE,)
     assert held.stand_still(3.0) == ()
 
