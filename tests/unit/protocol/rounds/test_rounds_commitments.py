@@ -48,12 +48,9 @@ def test_the_fingerprint_is_of_all_commitments_and_of_nothing_less() -> None:
     for peer in DIGESTS:
         other.take(peer, said(peer, root=b"x" * 32) if peer == OTHER else said(peer))
     assert other.fingerprint(PLAN) not in (whole, None)
-
-
-def test_a_replica_alone_commits_to_nobody() -> None:
     alone = replace(PLAN, members=PLAN.members[:1])
-    assert Commitments(ME, active=True).fingerprint(alone) == b""
-    assert Commitments(ME, active=True).missing(alone) == []
+    for nobody, order in ((partial, alone), (Commitments(ME, active=False), PLAN)):
+        assert (nobody.fingerprint(order), nobody.missing(order)) == (b"", [])
 
 
 def test_the_first_word_stands_and_a_flood_displaces_the_sender_s_own_only() -> None:
@@ -84,7 +81,7 @@ def test_what_a_lost_peer_said_of_later_attempts_is_forgotten() -> None:
     kept = committed()
     kept.take(OTHER, said(OTHER, attempt=2))
     kept.came(OTHER, Segment(0, 0, 2, 0), b"d" * 32)
-    kept.forget(OTHER, 0, 1)
+    exchanging(kept).forget(OTHER)
     assert kept.of(OTHER, 0, 1) is not None
     assert kept.of(OTHER, 0, 2) is None
     assert not kept.digests(OTHER, 0, 2)
@@ -143,14 +140,6 @@ def test_a_member_is_ready_only_with_every_commitment() -> None:
     [(_, ready)] = sent(member.exchange(), Ready)
     assert ready.digest != REFUSED
     assert member.progress is Progress.READY
-
-
-def test_what_a_lost_peer_committed_to_in_later_attempts_is_not_its_next_process_s() -> None:
-    kept = committed()
-    kept.take(THIRD, said(THIRD, attempt=2))
-    exchanging(kept).forget(THIRD)
-    assert kept.authors(PLAN) == set(DIGESTS)
-    assert THIRD not in kept.authors(replace(PLAN, attempt=2))
 
 
 def test_who_contributes_something_else_than_it_signed_is_refused_once() -> None:

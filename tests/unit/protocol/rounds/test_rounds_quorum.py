@@ -197,15 +197,6 @@ class TestEvidence:
             assert made.ended() == (0 if first not in dead else len(everybody))
             assert made.may_go_on_without(dead, 10.2)
 
-    def test_a_connection_that_is_closed_after_a_silence_is_no_death(self) -> None:
-        """After a split heals, the other side closes what it had given up; it lives."""
-        contacts = hearing(OTHER)
-        contacts.closed(OTHER, by_peer=True, now=10.0 + HEARD_S)
-        assert not contacts.is_gone(OTHER)
-        assert not quorum(ME, contacts, [ME, OTHER]).holds(14.0) or rank("elector", ME) < rank(
-            "elector", OTHER
-        )
-
     def test_what_waited_while_we_were_paused_proves_nothing(self) -> None:
         """It comes all at once on waking: heartbeats of a time when we still counted, then the end
         of a link that was given up because of our silence."""
@@ -225,23 +216,6 @@ class TestEvidence:
         contacts.heard(THIRD, (STAGE,), 1, 12.0)
         assert contacts.all_know(10.5, 12.0)
         assert not contacts.all_know(11.5, 12.0), "nothing was said since"
-
-    def test_an_echo_of_what_we_never_said_proves_nothing(self) -> None:
-        contacts = Contacts()
-        contacts.said(1, 10.0)
-        for echo in (-1, 0, 2):
-            contacts.heard(PEERS[1], (STAGE,), echo, 10.0)
-            assert not contacts.present(PEERS[1], 10.0)
-
-    def test_who_is_set_aside_is_lost_at_once(self) -> None:
-        """No step is closed twice with it, however soon the others go on without it."""
-        contacts = hearing(PEERS[1])
-        assert contacts.lost(10.5) == frozenset()
-        contacts.shun(STAGE, [PEERS[1]])
-        assert contacts.lost(10.5) == {PEERS[1]}
-        contacts.shun(STAGE, [])
-        hear(contacts, PEERS[1], (STAGE,), 11.0)
-        assert contacts.lost(11.0 + DEAD_AFTER_S / 2) == frozenset()
 
     def test_nobody_is_missed_any_more_in_the_next_step(self) -> None:
         made = quorum(ME, Contacts(), [ME, OTHER])
@@ -286,19 +260,6 @@ class TestRollingBack:
             assert not made.holds(119.5), "no step is closed so"
             assert made.may_roll_back(119.5)
             assert not made.may_roll_back(119.0 + HEARD_S), "it is silent now"
-
-    @pytest.mark.parametrize("gone", ["closed", "left"])
-    def test_whose_link_ended_is_not_within_reach(self, gone: str) -> None:
-        other = PEERS[1]
-        contacts = Contacts()
-        contacts.shun(STAGE, [other])
-        contacts.heard(other, (STAGE,), -1, 10.0)
-        assert contacts.meets(other, 10.5)
-        if gone == "left":
-            contacts.left(other)
-        else:
-            contacts.closed(other, by_peer=True, now=10.5)
-        assert not contacts.meets(other, 10.5)
 
     def test_one_side_of_a_split_at_most_rolls_back(self) -> None:
         for size in range(1, len(PEERS)):

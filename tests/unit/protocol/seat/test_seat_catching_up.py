@@ -12,7 +12,6 @@ from protocol.decree.elector import MAX_COMMITS
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.contacts import Contacts
-from protocol.membership.detector import DEAD_AFTER_S
 from protocol.pace import FORGET_S, LOOK_S, LOST_S
 from protocol.pipeline.effects import ApplyTask, Fault, Outcome
 from protocol.pipeline.place import Place
@@ -355,17 +354,6 @@ def test_a_commit_that_most_electors_have_signed_much_later_shows_that_we_are_le
     ):
         effects = seat().receive(SIBLING, later, 1.0)
         assert any(isinstance(effect, Fault) for effect in effects) == lost
-
-
-def test_whom_a_plan_names_is_lost_though_we_have_never_met() -> None:
-    """All who had met it have restarted since: nobody else would ever list it."""
-    contacts = Contacts()
-    contacts.heard(SIBLING, (STAGE,), 0, 9.0)
-    contacts.expect((SIBLING, OTHER), 10.0)
-    assert contacts.lost(10.0 + DEAD_AFTER_S - 0.1) == {SIBLING}, "it was heard at 9"
-    assert contacts.lost(10.0 + DEAD_AFTER_S) == {OTHER, SIBLING}
-    contacts.heard(OTHER, (STAGE,), 0, 15.5)
-    assert contacts.lost(16.0) == {SIBLING}
 
 
 def test_a_sibling_that_is_ahead_alone_is_named_where_its_stage_needs_it() -> None:

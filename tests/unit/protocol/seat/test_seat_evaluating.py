@@ -55,14 +55,8 @@ def test_no_replica_is_on_two_paths_and_there_are_as_many_as_the_smallest_stage_
     assert len(whole) == 2
     assert all(len(set(of_stage)) == len(whole) for of_stage in zip(*whole, strict=True))
 
-
-def test_another_version_has_other_paths() -> None:
-    assert len({tuple(path(0, version)) for version in range(0, 200, 10)}) > 3
-
-
-def test_a_replica_that_leaves_is_on_none() -> None:
-    leaving = view(leaving=True)
-    assert [on_path(leaving, stage, STEP, 0) for stage in range(3)] == [None] * 3
+    assert len({tuple(path(0, version)) for version in range(0, 200, 10)}) > 3, "of each version"
+    assert on_path(view(leaving=True), 0, STEP, 0) is None
 
 
 def test_a_path_is_run_item_by_item_from_the_first_stage_to_a_number() -> None:
