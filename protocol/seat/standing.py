@@ -87,7 +87,6 @@ class _Decision:
 
     stage: int
     why: str
-    since: float
     until: float
     other: PeerId
     """The other peer of the dispute."""
@@ -382,7 +381,7 @@ class Standing:
             record.times = 0
         until, version = now + _doubled(record.times), self.seen.committed(stage)
         look_at = now + self._unmended_s(stage)
-        self._decisions[peer] = _Decision(stage, why, now, until, other, version, look_at)
+        self._decisions[peer] = _Decision(stage, why, until, other, version, look_at)
 
     def _let_back(self, peer: PeerId) -> None:
         del self._decisions[peer]
@@ -559,10 +558,9 @@ class Standing:
         return sum(r.peer not in aside for r in self.seen.serving(stage))
 
     def _long(self, peer: PeerId) -> str:
-        own = self._decisions.get(peer)
         if self._aside[peer].for_good:
             return " for good"
-        return "" if own is None else f" for {own.until - own.since:.0f} s"
+        return f" for {_doubled(self._of(peer).times):.0f} s" if peer in self._decisions else ""
 
     # --- records --------------------------------------------------------------------------
 
