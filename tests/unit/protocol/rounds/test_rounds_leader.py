@@ -428,11 +428,17 @@ class TestHostileReports:
 
 
 class TestRefusal:
-    def test_not_for_ever(self) -> None:
+    @staticmethod
+    def spoilt(digest: bytes = REFUSED, attempts: int = MAX_REFUSALS) -> Led:
+        """One of whose plans B refused so many, or was Ready with another digest."""
         made, _ = planned(*HALVES)
-        for attempt in range(1, MAX_REFUSALS + 1):
+        for attempt in range(1, attempts + 1):
             made.ready(ME, ready(attempt), 1.0)
-            assert plans(made.ready(B, ready(attempt, REFUSED), 1.0))
+            made.ready(B, ready(attempt, digest), 1.0)
+        return made
+
+    def test_not_for_ever(self) -> None:
+        made = self.spoilt()
         assert not made.ready(B, ready(MAX_REFUSALS + 1, REFUSED), 1.0)
         assert not made.tick(1.0 + ANSWER_S)
         assert not made.tick(1.0 + FORGET_S), "an answer has come"
@@ -462,10 +468,7 @@ class TestRefusal:
 
     def test_a_disagreement_counts_once_however_often_the_leader_looks(self) -> None:
         """The attempt after the refused ones is left to run out of time."""
-        made, _ = planned(*HALVES)
-        for attempt in range(1, MAX_REFUSALS + 1):
-            made.ready(ME, ready(attempt), 1.0)
-            made.ready(B, ready(attempt, REFUSED), 1.0)
+        made = self.spoilt()
         made.ready(ME, ready(MAX_REFUSALS + 1), 1.0)
         made.ready(B, ready(MAX_REFUSALS + 1, b"\1" * 32), 1.0)
         for tick in range(1, 5):
@@ -474,17 +477,10 @@ class TestRefusal:
 
     def test_of_two_that_differ_the_other_has_spoilt_it(self) -> None:
         for other in (b"\1" * 32, b"\2" * 32):
-            made, _ = planned(*HALVES)
-            for attempt in range(1, MAX_REFUSALS + 1):
-                made.ready(ME, ready(attempt), 1.0)
-                made.ready(B, ready(attempt, other), 1.0)
-            assert ("spoilt", B) in made.awaited(None, 5.0, leases=False)
+            assert ("spoilt", B) in self.spoilt(other).awaited(None, 5.0, leases=False)
 
     def test_who_refuses_an_attempt_is_not_waited_for_in_it(self) -> None:
-        made, _ = planned(*HALVES)
-        for attempt in range(1, MAX_REFUSALS + 2):
-            made.ready(ME, ready(attempt), 1.0)
-            made.ready(B, ready(attempt, REFUSED), 1.0)
+        made = self.spoilt(attempts=MAX_REFUSALS + 1)
         assert ("ready", B) not in made.awaited(None, 1.0, leases=False)
         assert ("refusal", B) in made.awaited(None, 1.0, leases=False)
 

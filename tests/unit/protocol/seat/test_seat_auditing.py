@@ -73,9 +73,9 @@ class Parts:
         audits = self.commitments, self.showing, self.charging
         self.auditing = Auditing(place, self.terms, *audits)
 
-    def update_view(self, view: SwarmView, seen: SwarmView, whole: SwarmView, now: float) -> list:
-        said = self.auditing.update_view(view, now)
-        return [*said, *self.charging.update_view(seen, whole, now)]
+    def update_view(self, now: float, seen: SwarmView, whole: SwarmView | None = None) -> list:
+        said = self.auditing.update_view(seen, now)
+        return [*said, *self.charging.update_view(seen, whole or seen, now)]
 
     def dropped(self, step: int, now: float) -> list[SeatEffect]:
         return self.showing.dropped(step, self.auditing.step, now)
@@ -140,20 +140,20 @@ class TestWhoIsToldOfCharges:
     def test_one_that_counts_again_has_been_told(self, parts: Parts) -> None:
         told = [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
         parts.charging.charge(OF_THIRD, 0.0)
-        assert parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0) == told
-        assert parts.update_view(seen(), seen(), seen(SIBLING), 2.0) == []
-        assert parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0) == []
+        assert parts.update_view(1.0, seen(SIBLING)) == told
+        assert parts.update_view(2.0, seen(), seen(SIBLING)) == []
+        assert parts.update_view(62.0, seen(SIBLING)) == []
 
     def test_one_that_was_away_is_a_newcomer(self, parts: Parts) -> None:
         parts.charging.charge(OF_THIRD, 0.0)
-        told = parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
-        parts.update_view(seen(), seen(), seen(), 2.0)
-        assert parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 3.0) == told
+        told = parts.update_view(1.0, seen(SIBLING))
+        parts.update_view(2.0, seen())
+        assert parts.update_view(3.0, seen(SIBLING)) == told
 
     def test_one_that_does_not_count_yet_is_told_when_it_does(self, parts: Parts) -> None:
         parts.charging.charge(OF_THIRD, 0.0)
-        assert parts.update_view(seen(), seen(), seen(SIBLING), 1.0) == []
-        assert len(parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 62.0)) == 1
+        assert parts.update_view(1.0, seen(), seen(SIBLING)) == []
+        assert len(parts.update_view(62.0, seen(SIBLING))) == 1
 
 
 def test_a_newcomer_is_told_who_was_expelled_before_our_process_was_started(
@@ -164,7 +164,7 @@ def test_a_newcomer_is_told_who_was_expelled_before_our_process_was_started(
     verdicts = Verdicts()
     verdicts.add(verdict_of(VotedOut(STAGE, THIRD, charges)))
     terms.share(verdicts, 0.0)
-    said = parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 1.0)
+    said = parts.update_view(1.0, seen(SIBLING))
     assert said == [Send(SIBLING, Charged(STAGE, one)) for one in charges]
     assert parts.charging.verdicts(1.0) == [], "once"
     assert terms.open_charges() == {}
@@ -435,7 +435,7 @@ def test_after_a_failed_attempt_all_compare_what_they_were_told(
 
 
 def test_a_charge_of_ours_is_told_a_few_times(parts: Parts) -> None:
-    parts.update_view(seen(SIBLING), seen(SIBLING), seen(SIBLING), 0.0)
+    parts.update_view(0.0, seen(SIBLING))
     told = [Send(SIBLING, Charged(STAGE, charge_of_third(1)))]
     assert parts.charging.charge(OF_THIRD, 0.0) == told
     times = []
@@ -546,7 +546,7 @@ class TestTheStage:
     ) -> None:
         if version_kept:
             auditor.auditing.computed(KEEP, Outcome(), 0.2)
-        auditor.update_view(seen(*there), seen(*there), seen(*there), 0.5)
+        auditor.update_view(0.5, seen(*there))
         assert (auditor.auditing.step is not None) is kept
 
     def test_it_begins_once_the_version_is_kept(self, auditor: Parts) -> None:
@@ -577,7 +577,7 @@ def test_charges_are_told_to_the_stages_beside_ours_once_a_stage(parts: Parts) -
     both = Replica(SIBLING, STEP, True)
     stages = [[both], [Replica(ME, STEP, True), both], [Replica(THIRD, STEP, True)]]
     there = SwarmView.of(stages)
-    parts.update_view(there, there, there, 0.0)
+    parts.update_view(0.0, there)
     said = [e for e in parts.charging.charge(OF_THIRD, 0.0) if isinstance(e, Send)]
     told = [(e.peer, e.message.stage) for e in said if isinstance(e.message, Charged)]
     assert sorted(told) == sorted([(SIBLING, 0), (SIBLING, 1), (THIRD, 2)])
@@ -586,7 +586,7 @@ def test_charges_are_told_to_the_stages_beside_ours_once_a_stage(parts: Parts) -
 def test_a_verdict_ends_our_telling_and_is_told_with_all_its_charges(parts: Parts) -> None:
     beside, ours = peer(4), [Replica(ME, STEP, True), Replica(SIBLING, STEP, True)]
     there = SwarmView.of([[], ours, [Replica(beside, STEP, True)]])
-    parts.update_view(there, there, there, 0.0)
+    parts.update_view(0.0, there)
     parts.charging.charge(OF_THIRD, 0.0)
     effects = parts.charging.on_charged(SIBLING, Charged(STAGE, charge_of_third(2)), 1.0)
     [verdict, *told] = effects

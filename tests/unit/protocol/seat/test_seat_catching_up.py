@@ -24,6 +24,7 @@ from protocol.wire.messages import Commit, Message, Plan, Propose, Reduced, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement
 from tests.support.decrees import commit_of, elector, signature
+from tests.support.effects import sent as effects_sent
 from tests.support.effects import tasks
 from tests.support.seats import seat_of
 
@@ -151,8 +152,7 @@ def commit(*by: PeerId, value: bytes = DIGEST, step: int = STEP) -> Commit:
 
 
 def sent(effects: list[SeatEffect], kind: type[Message]) -> dict[PeerId, Message]:
-    sends = [effect for effect in effects if isinstance(effect, Send)]
-    return {send.peer: send.message for send in sends if isinstance(send.message, kind)}
+    return dict(effects_sent(effects, kind))
 
 
 def ready(made: Seat) -> bytes:
