@@ -78,17 +78,8 @@ class Led(RoundLeader):
                     effects = [*effects, *self.vote(ME, answer, now)]
         return effects
 
-    def report(self, sender: PeerId, message: LedgerReport, now: float) -> list[Effect]:
-        return self._answered(super().report(sender, message, now), now)
-
-    def vote(self, sender: PeerId, message: Vote, now: float) -> list[Effect]:
-        return self._answered(super().vote(sender, message, now), now)
-
-    def update_view(self, view: SwarmView, leading: bool, now: float) -> list[Effect]:
-        return self._answered(super().update_view(view, leading, now), now)
-
-    def tick(self, now: float) -> list[Effect]:
-        return self._answered(super().tick(now), now)
+    def _act(self, now: float) -> list[Effect]:
+        return self._answered(super()._act(now), now)
 
     def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
         """Take a Ready that names the digest of the sums alone; we are Ready for ``DIGEST``."""
@@ -97,7 +88,7 @@ class Led(RoundLeader):
             electors = tuple(self._plan.electors)
             decree = Decree(message.attempt, message.digest, members, electors, 0.0)
             message = replace(message, digest=agreed(decree))
-        return self._answered(super().ready(sender, message, now), now)
+        return super().ready(sender, message, now)
 
 
 def leader(*peers: PeerId, electors: tuple[PeerId, ...] = (ME,)) -> Led:

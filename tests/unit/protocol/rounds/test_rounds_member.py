@@ -45,14 +45,6 @@ class Table:
             place, SIZE, STEP, summed=self.worker, loaded=loaded, promise=promise
         )
 
-    @property
-    def done(self) -> set[int]:
-        return self.worker.ids
-
-    @done.setter
-    def done(self, ids: set[int]) -> None:
-        self.worker.ids = ids
-
 
 def bitmap(ids: object) -> bytes:
     return to_bitmap(ids, STEP, PER_STEP)
@@ -111,14 +103,13 @@ def summing() -> tuple[Table, ReduceTask]:
 
 def ready() -> tuple[Table, Plan, bytes]:
     """As ``exchanging``, with both shards reduced."""
-    table, order = exchanging()
-    [reduce] = tasks(table.member.segment(B, Segment(STAGE, STEP, 1, 0)))
+    table, reduce = summing()
     table.member.computed(reduce, Outcome(sq_norm=2.0, digests=(digest(1),)))
     effects = table.member.reduced(B, Reduced(STAGE, STEP, 1, 1, 3.0), digest(2))
     [(to, message)] = sent(decoded(table.member, list(effects)), Ready)
     assert to == LEADER
     assert message.loss_sum == 8 + 9
-    return table, order, table.member.ready
+    return table, plan(), table.member.ready
 
 
 BROADCASTS = [Broadcast(digest(1), 2.0), Broadcast(digest(2), 3.0)]
@@ -188,11 +179,11 @@ class TestTheLedger:
         table.worker.accumulating = True
         order = plan()
         assert table.member.plan(LEADER, order) == []
-        table.done.add(10)
+        table.worker.ids.add(10)
         table.worker.accumulating = False
         doing = tasks(table.member.advance())
         assert doing == [PassTask(STEP, 10, "less"), ContributeTask(STEP, 1, tuple(order.bounds))]
-        assert table.done == {8, 9}
+        assert table.worker.ids == {8, 9}
 
 
 class TestAttempts:
@@ -212,8 +203,9 @@ class TestAttempts:
 
     def test_contributions_to_another_attempt_are_dropped_or_not_mixed(self) -> None:
         table, _ = exchanging(attempt=4)
-        assert table.member.segment(B, Segment(STAGE, STEP, 3, 0)) == []
-        assert table.member.reduced(B, Reduced(STAGE, STEP, 3, 1, 3.0), digest(2)) == []
+        for step, attempt in ((STEP, 3), (STEP - 1, 4), (STEP + 1, 4)):
+            assert table.member.segment(B, Segment(STAGE, step, attempt, 0)) == []
+            assert table.member.reduced(B, Reduced(STAGE, step, attempt, 1, 3.0), digest(2)) == []
         assert tasks(table.member.segment(B, Segment(STAGE, STEP, 5, 0))) == []
 
     def test_what_a_lost_peer_sent_early_is_not_its_next_process_s(self) -> None:
@@ -573,9 +565,3 @@ class TestHostile:
             assert kept(table.member.segment(B, Segment(STAGE, STEP, attempt, 0)))
             effects = table.member.reduced(B, Reduced(STAGE, STEP, attempt, 1, 1.0), digest(1))
             assert kept(list(effects))
-
-    @pytest.mark.parametrize("step", [STEP - 1, STEP + 1])
-    def test_another_step(self, step: int) -> None:
-        table = Table(8, 9)
-        assert table.member.segment(B, Segment(STAGE, step, 1, 0)) == []
-        assert table.member.reduced(B, Reduced(STAGE, step, 1, 0, 1.0), digest(1)) == []

@@ -399,12 +399,9 @@ class TestWhatWasContributed:
             assert parts.auditing.on_commitment(THIRD, self.said) == [], "once"
         assert {shown.held.signer, shown.other.signer} == {THIRD}
 
-    def test_what_was_signed_is_no_contradiction(self, parts: Parts) -> None:
+    def test_what_was_signed_is_no_contradiction_nor_is_what_was_not(self, parts: Parts) -> None:
         parts.auditing.on_commitment(THIRD, self.said)
         assert parts.auditing.on_segment(THIRD, self.sent, SEGMENTS[0]) == []
-
-    def test_who_has_signed_one_of_both_only_is_shown_to_nobody(self, parts: Parts) -> None:
-        parts.auditing.on_commitment(THIRD, self.said)
         unsigned = Segment(STAGE, STEP, ATTEMPT, 1)
         assert parts.auditing.on_segment(THIRD, unsigned, b"x" * 32) == []
 
