@@ -293,13 +293,6 @@ class TestVoidPlans:
         late = report(range(20, 24), seq=2, promised=0)
         assert made.report(B, late, ANSWER_S + 0.1) == [Send(B, plan)]
 
-    def test_different_gradients_are_never_committed(self) -> None:
-        made, plan = planned(*HALVES)
-        made.ready(ME, ready(), 1.0)
-        effects = made.ready(B, ready(digest=b"\1" * 32), 1.0)
-        assert not commits(effects)
-        assert plans(effects)[ME].attempt == plan.attempt + 1
-
 
 class TestDecree:
     def test_what_all_are_ready_for_is_proposed_and_told_to_all_once_voted_for(self) -> None:

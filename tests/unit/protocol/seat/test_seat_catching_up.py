@@ -222,14 +222,6 @@ def test_who_was_left_out_of_what_was_closed_takes_its_stage_anew_at_once(
     assert [e.kind for e in effects if isinstance(e, Fault)] == ["behind"]
 
 
-def test_a_stage_goes_on_beside_one_that_names_a_version() -> None:
-    """It is asked, and so are the electors; nothing is given up."""
-    made = seat()
-    made.update_view(siblings(10**6), 1.0)
-    faults = [e for n in range(200) for e in made.tick(1.0 + n) if isinstance(e, Fault)]
-    assert not faults
-
-
 @pytest.mark.parametrize(("version", "lost"), [(STEP, False), (STEP + 1, True)])
 def test_out_of_touch_with_the_electors_one_that_names_a_version_is_not_enough(
     version: int, lost: bool
@@ -311,13 +303,6 @@ def test_a_plan_is_followed_if_its_attempt_is_its_leaders(
 
 
 # --- who catches up, and who is absent --------------------------------------------------------
-
-
-def test_a_commit_that_nobody_has_proven_keeps_no_newcomer_from_serving() -> None:
-    made = seat(serving=False)
-    made.receive(STRANGER, commit(STRANGER, step=STEP + 1), 1.0)
-    made.state_loaded(1.0)
-    assert made.serving
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -93,9 +93,10 @@ def test_one_that_serves_keeps_no_more_than_siblings_can_have_closed() -> None:
     assert steps == list(range(2, 2 + MAX_STEPS_AHEAD))
 
 
-def test_a_plan_for_a_far_step_keeps_no_newcomer_from_serving() -> None:
+def test_what_is_said_of_later_steps_keeps_no_newcomer_from_serving() -> None:
     made = seat(serving=False)
     made.receive(B, plan(MAX_STEPS_AHEAD), 1.0)
+    made.receive(PeerId("stranger"), commit(2), 1.0)
     made.state_loaded(1.0)
     assert made.serving
 
