@@ -271,11 +271,8 @@ class RoundMember:
 
     def expelled(self, peer: PeerId) -> bool:
         """A member is expelled: give its attempt up unless we are Ready for it already, because it
-        may then be decreed (I5). The promise stays: only a later attempt is followed.
-
-        Returns:
-            Whether we have given up an attempt.
-        """
+        may then be decreed (I5). The promise stays: only a later attempt is followed. Return
+        whether we have given one up."""
         plan = self.plan_followed
         if plan is None or self.decree is not None or self.progress not in NOT_READY:
             return False

@@ -81,10 +81,8 @@ class Quorum:
         return self.settled and (peer in self.roll or peer in self.electors)
 
     def vouch(self, view: SwarmView, is_proven: IsProven) -> list[PeerId]:
-        """Return whom we know in the stages beside ours. The step's plans may name them.
-
-        If nobody is proven there, as in a young swarm, everybody counts who serves.
-        """
+        """Return whom we know in the stages beside ours, so that the step's plans may name them: if
+        nobody is proven there, as in a young swarm, everybody who serves."""
         there = self._beside(view)
         known = electors(self._stage, (), [p for p in there if is_proven(p)] or there)
         self._vouched = dict.fromkeys([*known, *self._vouched][: limits.MAX_REPLICAS_IN_ROUND])
@@ -184,11 +182,8 @@ class Quorum:
         return [elector for elector in self.electors if self._counts(elector, now)]
 
     def needs(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
-        """Whether we have a majority of the electors only with this peer.
-
-        Of those in touch with us, the ones that are ``aside`` do not count. The peer itself counts
-        if we hear it: an ignored peer is in touch again soon after we stop ignoring it.
-        """
+        """Whether we have a majority of the electors only with this peer, which counts if we hear
+        it: who is ignored is in touch again soon after. Others that are ``aside`` do not count."""
         if peer not in self.electors or not self._touch.meets(peer, now):
             return False
         without = {e for e in self._in_touch(now) if e not in aside} - {peer}

@@ -40,10 +40,8 @@ def may_send(route: Route, view: SwarmView, stage: int, sender: PeerId) -> bool:
 
 
 def turned_away(stage: int, sender: PeerId, message: Message, verdict: Verdict) -> list[SeatEffect]:
-    """Return the refusal of ``sender``'s ``message`` to ``stage`` with a ``verdict``.
-
-    Only a Forward is answered, because its sender would wait, in the era in which it was sent.
-    """
+    """Return the refusal of ``sender``'s ``message`` to ``stage`` with a ``verdict``: only a
+    Forward is answered, because its sender would wait, in the era in which it was sent."""
     if not isinstance(message, Forward):
         return []
     of = stage, message.step, message.microbatch, message.attempt

@@ -360,10 +360,8 @@ class Seat:
         return {r.peer for r in self._view.serving(self.place.stage)}
 
     def _watch(self, now: float) -> list[SeatEffect]:
-        """Look for the peers that the step waits for, by us and by others' claims.
-
-        Without a majority of the electors we could not close the step anyway: then we blame nobody.
-        """
+        """Look for the peers that the step waits for, by us and by others' claims. Without a
+        majority of the electors we could not close it anyway: then we blame nobody."""
         waits: list[Wait] = []
         there = self._siblings()
         if self.serving and not self._is_over and self.quorum.holds(now):

@@ -515,11 +515,9 @@ class Standing:
                 yield loser, _Aside(stage, "others decided so", "others have let it back")
 
     def _let_enough_back(self, after: dict[PeerId, _Aside], now: float) -> Iterator[Explain]:
-        """Take those out that are needed, the first to be set aside first.
-
-        A stage without replicas gets one at once. An elector comes back, one at a time, only
-        once it has been needed for a while: by then a peer that was just let back is heard again.
-        """
+        """Take those out that are needed, the first to be set aside first: for a stage without
+        replicas at once; an elector, one at a time, only once it has been needed for a while, for
+        by then a peer that was just let back is heard again."""
         for stage in self._near:
             if self._count(stage, after):
                 continue

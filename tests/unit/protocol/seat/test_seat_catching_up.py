@@ -45,10 +45,6 @@ class TestWhoIsAhead:
     ) -> list[Send | Fault]:
         return self.following.look(ahead, (), STEP, now, known=known, alone=alone)
 
-    def test_nobody(self) -> None:
-        assert self.look(0.0) == []
-        assert self.following.next_deadline() is None
-
     def test_who_is_two_versions_ahead_beside_us_is_asked_too(self) -> None:
         beside = [PeerId("beside")]
         asked = [Send(beside[0], Propose(STAGE, STEP, 0))]

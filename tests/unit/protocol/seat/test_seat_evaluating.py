@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from protocol.ids import PeerId
 from protocol.limits import MAX_HELD_OUT, MAX_PATHS
@@ -148,19 +146,3 @@ def test_a_path_whose_next_replica_is_gone_ends() -> None:
     one.update_view(view((STAGES[0], (), STAGES[2])))
     assert one.computed(task, Outcome()) == []
     assert first_task(one) is None
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 40), st.integers(0, 3)), max_size=40
-    )
-)
-def test_no_message_makes_the_last_stage_say_more_than_one_number(
-    told: list[tuple[str, int, int]],
-) -> None:
-    last, numbers = replica(str(path(0)[2])), []
-    for sender, version, item in told:
-        last.held_out(PeerId(sender), message(2, item, version), 0.0)
-        if (task := first_task(last)) is not None:
-            numbers += last.computed(task, Outcome(loss_sum=8.0))
-    assert len(numbers) <= 1

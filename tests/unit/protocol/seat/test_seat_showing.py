@@ -52,10 +52,6 @@ BOUND = 2 * (len(EVERYTHING) + 1) + AGAIN
 """There are two parts of the segment that we own: our own one stands under its owner, too."""
 
 
-def test_everything_is_shown_once(showing: Showing) -> None:
-    assert all(showing.shows(ASKER, asked) for asked in EVERYTHING)
-
-
 @pytest.mark.parametrize("order", ["round and round", "one after the other", "at random"])
 def test_a_greedy_asker_is_shown_twice_as_much_and_a_little(showing: Showing, order: str) -> None:
     asks = EVERYTHING * 50
