@@ -179,11 +179,6 @@ class HeldStage:
         return self.state in (State.DRAINING, State.SAVING, State.GONE)
 
     @property
-    def has_seat(self) -> bool:
-        """Whether a seat is open."""
-        return self.state in (State.OBSERVING, State.SERVING, State.DRAINING, State.SAVING)
-
-    @property
     def keeps(self) -> bool:
         """Whether it stays in memory because its last checkpoint cannot be written."""
         return self._keeps and self.state is State.SAVING
@@ -244,7 +239,7 @@ class HeldStage:
 
     def begin_anew(self, now: float) -> tuple[Do, ...]:
         """The swarm begins a new lineage: its state is acquired from that beginning."""
-        self._begins_anew |= self.has_seat
+        self._begins_anew |= self.state not in (State.ACQUIRING, State.GONE)
         return self.take(Event.LOSE, now)
 
     # --- leaving ---------------------------------------------------------------------------

@@ -19,8 +19,6 @@ from protocol.ids import PeerId, rank, short
 from protocol.membership.contacts import Contacts
 from protocol.view import SwarmView
 
-IsProven = Callable[[PeerId], bool]
-
 
 class Quorum:
     """See the module's docstring.
@@ -80,7 +78,7 @@ class Quorum:
         """Whether that plan named a peer."""
         return self.settled and (peer in self.roll or peer in self.electors)
 
-    def vouch(self, view: SwarmView, is_proven: IsProven) -> list[PeerId]:
+    def vouch(self, view: SwarmView, is_proven: Callable[[PeerId], bool]) -> list[PeerId]:
         """Return whom we know in the stages beside ours, so that the step's plans may name them: if
         nobody is proven there, as in a young swarm, everybody who serves."""
         there = self._beside(view)
