@@ -391,7 +391,7 @@ class ChaosWorld(ChaosSwarm):
         """See ``SeatWorld``."""
         self.note(peer, f"commits version {committed.version}")
         if not peer.lies:
-            self.checks.committed(peer, committed.version, committed.hash)
+            self.checks.committed(peer, committed)
         self.histories.closed(peer, committed)
         if committed.version % self.config.checkpoint_every == 0 and peer.worker is not None:
             saved = peer.worker.save(committed.version)
