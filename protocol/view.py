@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import attrgetter
 
 from msgspec import Struct
@@ -123,4 +124,9 @@ def leaders(
     """
     peers = [replica.peer for replica in view.serving(stage) if replica.version >= step - 1]
     proven = [peer for peer in peers if peer in among]
-    return sorted(proven or peers, key=lambda peer: rank("leader", stage, step, peer))
+    return list(_by_rank(stage, step, *(proven or peers)))
+
+
+@lru_cache(maxsize=64)
+def _by_rank(stage: int, step: int, *peers: PeerId) -> tuple[PeerId, ...]:
+    return tuple(sorted(peers, key=lambda peer: rank("leader", stage, step, peer)))

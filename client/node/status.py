@@ -205,8 +205,8 @@ def limits_view(settings: Settings, used_bytes: int, capacity: Capacity | None) 
 def drain_costs_of(view: SwarmView, me: PeerId) -> list[DrainCostView]:
     """Return the consequences for the stages of ``me`` if it left."""
     return [
-        DrainCostView(stage=p.stage, remaining=p.remaining, last=p.last)
-        for p in drain_costs(view, me)
+        DrainCostView(stage=stage, remaining=remaining, last=not remaining)
+        for stage, remaining in drain_costs(view, me).items()
     ]
 
 

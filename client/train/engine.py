@@ -454,8 +454,7 @@ class Engine:
         self.waypoints.machine.steps = self.amending.book.longest
         if self.history is not None:
             self.history.machine.known.steps = self.amending.book.steps
-        self.held_stages.amended()
-        self._view_dirty = True
+        self._view_dirty = True  # so every seat looks again
 
     def expel(self, peer: PeerId, reason: str) -> None:
         """End the link with a member that was expelled: it has left, and counts for no majority.

@@ -1,4 +1,4 @@
-"""The draw of the contributions to audit: each auditor draws for itself, when it is Ready.
+"""The draw of the contributions to audit: each auditor draws for itself, when a step is closed.
 
 By then the member has committed to its contribution. The draw is keyed with the auditor's secret,
 so no other peer can foresee or steer it. A draw that all could compute from the digest alone could

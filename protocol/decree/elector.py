@@ -2,24 +2,9 @@
 
 For each stage and lineage it keeps one *term*: the step that it votes in, the last attempt that it
 takes part in, and what it has voted for. A term is written down before what it says is sent, so
-that the next process of this home does not contradict it. It answers
-
-- a question of the leader of a later attempt with a promise: from now on it takes part in no
-  earlier attempt, and names what it has voted for. Who does not lead as far as it sees gets no
-  promise, or one member could overtake every leader;
-- a proposal with a vote, if it has promised no later attempt. The first attempt of a step needs no
-  promises, and so belongs to one leader alone: the one that the decree before designates. All
-  members have signed that they are Ready for what is proposed, and nobody is left out who by the
-  decree before is a member and whom we hear at this step.
-
-Steps go forward, and only a commit moves a term on: nobody else can make an elector silent in the
-step that it votes in. A commit counts by a majority of the electors of its step, as the commit
-before or the term names them. Who has missed steps goes by the electors of its term; who was no
-elector then, or knows none of them any more, by two voters that work has proven, if at least half
-of the stage's proven replicas have signed that they are Ready for it: two members, wherever they
-work, could invent the votes. Its own view has to bear the step out, too (``may_be``). In a lineage
-in which it may have said more than its file knows (a reboot, a home from a backup) it takes part in
-nothing of a stage before a commit moves the term on.
+that the next process of this home does not contradict it. Steps go forward, and only a commit moves
+a term on: nobody else can make an elector silent in the step that it votes in. To whom it answers
+what is in SPEC.md, section 12.
 
 State: the terms, and the newest commits of each stage, for those that lack one; all bounded.
 """
@@ -153,17 +138,13 @@ class Elector:
         kept = self._commits.get((stage, era))
         return None if kept is None else kept.get(step)
 
-    def take(self, commit: Commit, by: frozenset[PeerId] | None = None) -> None:
-        """Take a commit that our own replica has checked, or that is borne out by what we know.
-
-        Args:
-            commit: the commit.
-            by: who has voted for it, if that is known.
-        """
+    def take(self, commit: Commit, *, checked: bool = False) -> None:
+        """Take a commit that our own replica has ``checked``, or that is borne out by what we
+        know."""
         key = commit.stage, commit.era
         if self.commit(*key, commit.step) is not None:
             return
-        if by is None and not self._is_borne_out(commit):
+        if not checked and not self._is_borne_out(commit):
             return
         kept = self._commits.setdefault(key, OrderedDict())
         kept[commit.step] = commit

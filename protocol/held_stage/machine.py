@@ -1,15 +1,12 @@
 """One stage that a volunteer holds, from its assignment until its memory is free again. Pure.
 
-``TABLE`` is the whole machine: for every state what each event leads to and what the driver then
-does. It holds the state, since when, and what the stage waits for; it knows nothing of processes,
-files or other stages.
-
     acquiring -> observing -> serving -> draining -> saving -> gone
 
-*Draining* is the one way to leave: the seat takes nothing new and brings what it has counted into
-its step (``protocol/seat``); then its state is saved, if the volunteer leaves the swarm. A stage
-that does not serve yet has nothing to drain. A seat or worker that is lost is acquired again,
-unless the stage drains: then it is gone.
+``TABLE`` is the whole machine: for every state what each event leads to and what the driver then
+does. It knows nothing of processes, files or other stages. *Draining* is the one way to leave: the
+seat brings what it has counted into its step (``protocol/seat``); then its state is saved, if the
+volunteer leaves the swarm. A seat or worker that is lost is acquired again, unless the stage
+drains.
 """
 
 import enum
@@ -170,7 +167,9 @@ class HeldStage:
         self._begins_anew = False
         self.again = False
         """Whether it is to be acquired again once it is gone."""
-        self._saves = self._keeps = False
+        self.leaves = False
+        """Whether its volunteer leaves the swarm, or pauses: its state is wanted on disk."""
+        self._keeps = False
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -178,16 +177,6 @@ class HeldStage:
     def drains(self) -> bool:
         """Whether it drains or has drained."""
         return self.state in (State.DRAINING, State.SAVING, State.GONE)
-
-    @property
-    def has_seat(self) -> bool:
-        """Whether a seat is open."""
-        return self.state in (State.OBSERVING, State.SERVING, State.DRAINING, State.SAVING)
-
-    @property
-    def leaves(self) -> bool:
-        """Whether its volunteer leaves the swarm, or pauses."""
-        return self._saves
 
     @property
     def keeps(self) -> bool:
@@ -229,7 +218,7 @@ class HeldStage:
     def assign(self, now: float) -> tuple[Do, ...]:
         """The matching gives us the stage again, perhaps while it is leaving."""
         self.again = self.state in (State.SAVING, State.GONE)
-        return self._take(Event.ASSIGN, now)
+        return self.take(Event.ASSIGN, now)
 
     def waits(self, phase: Phase, now: float, words: str = "") -> None:
         """The way to its state has reached a phase.
@@ -246,35 +235,19 @@ class HeldStage:
     def opened(self, now: float, *, serving: bool) -> tuple[Do, ...]:
         """A seat is open; without ``serving`` the state of its version is still to come."""
         self._begins_anew = False
-        return self._take(Event.SERVE if serving else Event.OBSERVE, now)
-
-    def serve(self, now: float) -> tuple[Do, ...]:
-        """Its seat takes part in training; may be said again."""
-        return self._take(Event.SERVE, now)
-
-    def lose(self, now: float) -> tuple[Do, ...]:
-        """The attempt, the seat or its worker is lost."""
-        return self._take(Event.LOSE, now)
+        return self.take(Event.SERVE if serving else Event.OBSERVE, now)
 
     def begin_anew(self, now: float) -> tuple[Do, ...]:
         """The swarm begins a new lineage: its state is acquired from that beginning."""
-        self._begins_anew |= self.has_seat
-        return self._take(Event.LOSE, now)
-
-    def fail(self, now: float) -> tuple[Do, ...]:
-        """It cannot be held at all."""
-        return self._take(Event.FAIL, now)
+        self._begins_anew |= self.state not in (State.ACQUIRING, State.GONE)
+        return self.take(Event.LOSE, now)
 
     # --- leaving ---------------------------------------------------------------------------
-
-    def save_when_drained(self) -> None:
-        """The volunteer leaves the swarm: the stage's state is wanted on disk."""
-        self._saves = True
 
     def drain(self, now: float) -> tuple[Do, ...]:
         """The stage is to be given up."""
         self.again = False
-        return self._take(Event.DRAIN, now)
+        return self.take(Event.DRAIN, now)
 
     def look(self, now: float, *, drained: bool) -> tuple[Do, ...]:
         """Act on time and on what the seat has reached.
@@ -285,12 +258,12 @@ class HeldStage:
         if self.state is State.DRAINING and (drained or now >= self.since + DRAIN_S):
             return self._drained(now)
         if self.state is State.SAVING and not self._keeps and now >= self.since + SAVE_S:
-            return self.saved(now)
+            return self.take(Event.SAVED, now)
         return ()
 
     def stand_still(self, now: float) -> tuple[Do, ...]:
         """A stage of the swarm is empty: no step closes, so that none is waited for."""
-        return self._drained(now) if self.state is State.DRAINING and self._saves else ()
+        return self._drained(now) if self.state is State.DRAINING and self.leaves else ()
 
     def cannot_save(self, words: str) -> None:
         """Nobody else has its state, and the last checkpoint cannot be written: it stays in memory
@@ -305,16 +278,12 @@ class HeldStage:
         """Its last checkpoint is on disk; a neighbour keeps a copy before it goes."""
         self._words = "waiting until a neighbour keeps a copy"
 
-    def saved(self, now: float) -> tuple[Do, ...]:
-        """The last checkpoint is where it should be, or its time is over."""
-        return self._take(Event.SAVED, now)
-
     # --- inside ----------------------------------------------------------------------------
 
     def _drained(self, now: float) -> tuple[Do, ...]:
-        return self._take(Event.DRAINED_TO_SAVE if self._saves else Event.DRAINED, now)
+        return self.take(Event.DRAINED_TO_SAVE if self.leaves else Event.DRAINED, now)
 
-    def _take(self, event: Event, now: float) -> tuple[Do, ...]:
+    def take(self, event: Event, now: float) -> tuple[Do, ...]:
         """Go where the table says.
 
         Raises:

@@ -55,14 +55,8 @@ class Admissions:
     def observers(
         self, arriving: Collection[PeerId], members: Collection[PeerId], now: float
     ) -> list[PeerId]:
-        """Return the observers of a round.
-
-        If there are more than a plan can hold, peers that were admitted and report it come first.
-
-        Args:
-            arriving: peers that report themselves as arriving.
-            members: the round's members, left out.
-        """
+        """Return the observers of a round, which are no ``members`` of it. If there are more than a
+        plan can hold, admitted peers that report themselves as ``arriving`` come first."""
         let_in = self.observing(now)
         found = sorted({*let_in, *arriving}.difference(members))
         found.sort(key=lambda peer: (peer not in arriving, peer not in let_in))

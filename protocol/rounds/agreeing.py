@@ -1,8 +1,7 @@
 """The amendment by which our stage goes, as one of its seats sees it.
 
 The plan of a step names the amendment that holds for its update, by what its leader knows; the
-decree makes it so. Each stage decides for itself. Its founder names a step by which all have heard
-of an amendment, so they turn together; a stage that hears of it later turns later.
+decree makes it so. A stage that hears of an amendment later turns later.
 
 State: the amendment of the last step that we have closed.
 """

@@ -1,25 +1,22 @@
 """The commitments of the newest attempts, and whether contributions are what was committed to.
 
 In a run with audits every member of a plan tells all others, observers too, the digests of its
-segments before it sends any of them. A member is Ready only if it holds the commitments of all, and
-what it got for its own segments has the digests committed to; the digest that it is Ready for
-covers them. So once a step is closed, its members agree on what each has contributed to each
-segment, and a sum can be checked by any of them. State: the newest commitments and digests, of the
-members that were heard last.
+segments before it sends any of them. The digest that a member is Ready for covers all commitments,
+and what it got for its own segments has the digests committed to. So a closed step's members agree
+on what each has contributed, and a sum can be checked by any of them. State: the newest commitments
+and digests, of the members that were heard last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
 from protocol import limits
 from protocol.ids import PeerId
-from protocol.rounds.effects import RoundEffect
 from protocol.rounds.plans import active, owner
 from protocol.wire.messages import Commitment, Plan, Segment, encode_message
 
@@ -35,25 +32,6 @@ Round = tuple[int, int]
 Kept = TypeVar("Kept")
 
 
-class RoundAudits(Protocol):
-    """What audits add to a round as we go on in it, as members of a plan that we follow."""
-
-    commitments: Commitments
-
-    @property
-    def active(self) -> bool:
-        """Whether the run has audits."""
-
-    def contributed(self, plan: Plan, counted: frozenset[int]) -> Sequence[RoundEffect]:
-        """Our contribution is encoded, and no part of it is sent yet."""
-
-    def ready(self, plan: Plan, digest: bytes) -> None:
-        """We are about to be Ready for a digest."""
-
-    def closing(self, plan: Plan) -> Sequence[RoundEffect]:
-        """The step is about to be applied: its version is replaced."""
-
-
 @dataclass(frozen=True, slots=True)
 class Came:
     """A contribution to a segment of ours: its header, and the digest of its payload."""
@@ -63,10 +41,15 @@ class Came:
 
 
 class Commitments:
-    """See the module's docstring; ``me`` is our own id."""
+    """See the module's docstring.
 
-    def __init__(self, me: PeerId) -> None:
-        self._me = me
+    Args:
+        me: our own id.
+        active: whether the run has audits; else nobody commits to anything.
+    """
+
+    def __init__(self, me: PeerId, *, active: bool) -> None:
+        self._me, self.active = me, active
         self._said: dict[PeerId, dict[Round, Commitment]] = {}
         self._came: dict[PeerId, dict[Round, dict[int, Came]]] = {}
         """What members contributed to our segments, by segment."""
@@ -113,14 +96,18 @@ class Commitments:
             for later in [of for of in kept if of > (step, attempt)]:
                 del kept[later]
 
+    def are_made(self, plan: Plan) -> bool:
+        """Whether the members of a plan commit to what they contribute: one alone has nobody to."""
+        return self.active and len(plan.members) > 1
+
     def authors(self, plan: Plan) -> set[PeerId]:
         """Return who has committed to contribute to an attempt."""
         return {peer for peer, said in self._said.items() if (plan.step, plan.attempt) in said}
 
     def missing(self, plan: Plan) -> list[PeerId]:
         """Return the members of a plan whose commitments are not here."""
-        if len(plan.members) < 2:
-            return []  # nobody else counts it
+        if not self.are_made(plan):
+            return []
         members = (PeerId(member.peer) for member in plan.members)
         return [peer for peer in members if self.of(peer, plan.step, plan.attempt) is None]
 
@@ -145,7 +132,7 @@ class Commitments:
 
     def fingerprint(self, plan: Plan) -> bytes | None:
         """Return the digest of all members' commitments to a plan; None: one is missing."""
-        if len(plan.members) < 2:
+        if not self.are_made(plan):
             return b""
         summary = blake2b(digest_size=32)
         for member in plan.members:

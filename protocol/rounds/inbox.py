@@ -91,23 +91,12 @@ class Inbox:
         return PayloadKey(message.step, "segment", message.segment, message.attempt, sender)
 
     def own(self, plan: Plan, segment: int, me: PeerId) -> None:
-        """Our own contribution to a segment is encoded.
-
-        Args:
-            plan: the plan that we follow.
-            segment: number of the segment.
-            me: our id.
-        """
+        """Our own contribution to a segment of a plan is encoded."""
         self._parts.add((plan.attempt, segment, me))
 
     def broadcast(self, sender: PeerId, message: Reduced, digest: bytes) -> PayloadKey | None:
         """Take a broadcast; the first one of an attempt stands. Return the key of its bytes,
         None if it is here already.
-
-        Args:
-            sender: the peer that sent it.
-            message: its header.
-            digest: names its payload.
 
         Raises:
             TooMany: this sender has sent too much that we do not need yet.

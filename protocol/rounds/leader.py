@@ -1,10 +1,9 @@
 """The leader's part in a round: collect ledgers, plan, commit. Any replica can take over.
 
 A plan exists only when the union of the live replicas' ledgers is exactly the step's M microbatches
-(I1): each id is counted for one member and subtracted by the others. A decree is proposed only when
-every member is Ready with the same digest. Before that, a member's death or a ledger that lacks an
-id counted for it voids the plan; the next plan has a higher attempt. The step is closed once a
-majority of its electors has voted for the decree (``protocol/decree``), whoever dies then.
+(I1), and a decree is proposed only when every member is Ready with the same digest. Before that, a
+member's death or a ledger that lacks an id counted for it voids the plan; the next plan has a
+higher attempt.
 """
 
 import math
@@ -198,22 +197,22 @@ class RoundLeader:
             return [Penalise(sender, error.reason, error.penalty)]
         if known is not None and known.bits != report.bits:
             del self.reports[sender]  # they stand in the order in which they changed
+        if known is not None and known.ever != report.ever:
+            self._obstruction.brought(sender)  # what it takes back and reports anew is no work
         self.reports[sender] = report
         plan = self._plan
         if plan is not None and not self._proposing:
-            if not self._fits(sender):
+            if not self._fits(plan, sender):
                 self._void("ledger changed")
                 self._voided[sender] += 1
             elif message.promised < plan.attempt and now > self._obstruction.planned_at + ANSWER_S:
                 return [Send(sender, plan)]  # it was lost on its way, or refused too early
         return self._act(now)
 
-    def _fits(self, peer: PeerId) -> bool:
-        """Whether a member still has what the plan counts for it. It takes out again what else it
+    def _fits(self, plan: Plan, peer: PeerId) -> bool:
+        """Whether a member still has what a plan counts for it. It takes out again what else it
         finishes."""
-        if self._plan is None:
-            return False
-        member = next((m for m in self._plan.members if m.peer == peer), None)
+        member = next((m for m in plan.members if m.peer == peer), None)
         if member is None:
             return not self.reports[peer].bits
         return int.from_bytes(member.counted, "little") & ~self.reports[peer].bits == 0
@@ -376,9 +375,9 @@ class RoundLeader:
             effects.append(Explain("round", words, "warning"))
             self._void("nothing came")
         if self._plan is not None:
-            return [*effects, *self._try_decide(now)]
+            return [*effects, *self._try_decide(self._plan, now)]
         members = self._at_step()
-        self.may_plan = self._may_plan(members, now)
+        self.may_plan = self._may_plan(members, now) if self.leading else no("another one leads")
         if not self.may_plan and not passed:
             return effects
         if self.proposer.state is State.IDLE:
@@ -388,8 +387,7 @@ class RoundLeader:
             names = _names(self.proposer.missing())
             self.may_plan = no(f"waiting for what {names} may have voted for")
             return effects
-        may_plan = self.leading and self.may_plan
-        return [*effects, *(self._make_plan(members, now) if may_plan else ())]
+        return [*effects, *(self._make_plan(members, now) if self.may_plan else ())]
 
     def _may_plan(self, members: list[PeerId], now: float) -> Answer:
         """Whether all is there that a plan takes."""
@@ -450,11 +448,9 @@ class RoundLeader:
         self._answers[sender] = message
         return self._act(now)
 
-    def _try_decide(self, now: float) -> list[Effect]:
+    def _try_decide(self, plan: Plan, now: float) -> list[Effect]:
         """Propose the decree once every member is Ready with the same digest."""
-        plan, ready = self._plan, self._member.ready
-        if plan is None or self._proposing:
-            return []
+        ready = self._member.ready
         whole = len(self._answers) == len(plan.members)
         if self._anew_at is not None and (whole or now >= self._anew_at):
             return self._plan_anew(now)

@@ -3,10 +3,9 @@
     waiting -> settling -> contributing -> exchanging -> ready -> applying
 
 A plan with a higher attempt starts over from ``settling`` at any point before ``applying``, and no
-lower attempt is followed after it. Two-phase: a member that has said Ready can still be told to
-start over, and nothing is applied before the electors' decree, so a death in the middle costs one
-attempt and no state. Nor does what is no tensor: contributions are decoded before they are summed,
-sums before their members say Ready.
+lower attempt is followed after it. Nothing is applied before the electors' decree, so a death in
+the middle costs one attempt and no state. Nor does what is no tensor: contributions are decoded
+before they are summed, sums before their members say Ready.
 """
 
 import enum
@@ -33,7 +32,7 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.rounds.commitments import RoundAudits
+from protocol.rounds.commitments import Commitments
 from protocol.rounds.effects import RoundEffect, Unsigned
 from protocol.rounds.inbox import Inbox, TooMany
 from protocol.rounds.obstruction import SPOILT_TIMES, Wait
@@ -81,7 +80,10 @@ class RoundMember:
         loaded: whether the worker holds the state of the current version.
         promise: step and attempt that an earlier seat of this process has promised. Its messages
             for that attempt may still arrive, and must not be taken for ours.
-        audits: what they add to the round, in a run with audits.
+        commitments: what members have committed to contribute.
+        contributed: returns what there is to do, in a run with audits, once our contribution to a
+            plan, of these microbatches, is encoded and no part of it is sent yet.
+        closing: the same before the plan is applied that has this digest.
         rate: the learning rate of a plan's step by its amendments; None: the manifest's.
         sign: signs a Ready; None: we have signed another one.
         roll: returns the members of the decree that made our version; nobody, before the first.
@@ -96,29 +98,41 @@ class RoundMember:
         accumulator: Pipeline,
         loaded: bool,
         promise: tuple[int, int],
-        audits: RoundAudits,
+        commitments: Commitments,
+        contributed: Callable[[Plan, frozenset[int]], Sequence[RoundEffect]],
+        closing: Callable[[Plan, bytes], Sequence[RoundEffect]],
         rate: Callable[[Plan], float | None],
         sign: Callable[[Ready], Ready | None],
         roll: Callable[[], frozenset[PeerId]],
     ) -> None:
         self._place, self._size = place, size
-        self._audits, self._rate, self._sign, self._roll = audits, rate, sign, roll
-        self._commitments = audits.commitments if audits.active else None
+        self._commitments, self._say_contributed, self._closing = commitments, contributed, closing
+        self._rate, self._sign, self._roll = rate, sign, roll
         self._accumulator, self.loaded, self._promise = accumulator, loaded, promise
-        self._reset(step, b"")
+        self.start_step(step)
 
-    def _reset(self, step: int, state: bytes) -> None:
-        self.step, self.state, self.hashing = step, state, False
+    def start_step(self, step: int, state: bytes = b"", *, hashing: bool = False) -> None:
+        """Begin the round of a step.
+
+        Args:
+            step: its number.
+            state: digest of its version, empty if not known.
+            hashing: whether that will be said (``hashed``); until then we do not contribute.
+        """
+        self.step, self.state, self.hashing = step, state, hashing
         self.promised = self._promise[1] if step == self._promise[0] else 0
         self.progress = Progress.WAITING
         self._leader = PeerId("")
-        self._plan: Plan | None = None
+        self.plan_followed: Plan | None = None
+        """Of the promised attempt."""
         self._other: Plan | None = None
         """The last plan of another state than ours."""
-        self._counted: frozenset[int] = frozenset()
+        self.counted: frozenset[int] = frozenset()
+        """The microbatches that it counts for us."""
         self._inbox = Inbox(most_segments(self._size))
         self._digest = b""
-        self._commit: tuple[int, bytes] | None = None
+        self.decree: Decree | None = None
+        """That closes the step."""
         self._spoilt: dict[PeerId, set[int]] = {}
         """The attempts of this step for which a peer sent what we have refused."""
         self._refused = -1
@@ -130,22 +144,11 @@ class RoundMember:
         self._short_of_memory = -1
         """The attempt for which contributing was tried once more."""
 
-    def start_step(self, step: int, state: bytes = b"", *, hashing: bool = False) -> None:
-        """Begin the round of a new step.
-
-        Args:
-            step: its number.
-            state: digest of its version, empty if not known.
-            hashing: whether that will be said (``hashed``); until then we do not contribute.
-        """
-        self._reset(step, state)
-        self.hashing = hashing
-
     def hashed(self, state: bytes) -> list[RoundEffect]:
         """The digest of our version is known: go on, if it is that of our siblings."""
         self.state, self.hashing = state, False
-        if self._plan is not None and self._differs(self._plan):
-            self._other = self._plan
+        if self.plan_followed is not None and self._differs(self.plan_followed):
+            self._other = self.plan_followed
             self._give_up()
             return self._outnumbered()
         return [*self.advance(), *self.try_apply()]
@@ -159,9 +162,7 @@ class RoundMember:
         another one. By its leader's word alone all would drop theirs at once."""
         if (plan := self._other) is None:
             return []
-        said = self._inbox.senders(plan.attempt)
-        if self._commitments is not None:
-            said |= self._commitments.authors(plan)
+        said = self._inbox.senders(plan.attempt) | self._commitments.authors(plan)
         members, me = _members(plan), self._place.me
         roll = self._roll() or members
         if 2 * len(roll.intersection(members, said) - {me}) <= len(roll):
@@ -172,7 +173,7 @@ class RoundMember:
 
     def _give_up(self) -> None:
         """Give the attempt up. The promise stays: only a later one is followed."""
-        self.progress, self._plan, self._counted = Progress.WAITING, None, frozenset()
+        self.progress, self.plan_followed, self.counted = Progress.WAITING, None, frozenset()
 
     def state_loaded(self) -> list[RoundEffect]:
         """The worker holds the state of our version."""
@@ -183,8 +184,7 @@ class RoundMember:
         """A peer is lost: drop what it sent for attempts not begun, because its next process has
         not said it."""
         self._inbox.forget(peer, self.promised)
-        if self._commitments is not None:
-            self._commitments.forget(peer, self.step, self.promised)
+        self._commitments.forget(peer, self.step, self.promised)
 
     @property
     def promise(self) -> tuple[int, int]:
@@ -194,12 +194,7 @@ class RoundMember:
     @property
     def knows_commit(self) -> bool:
         """Whether this step's commit has come."""
-        return self._commit is not None
-
-    @property
-    def applied(self) -> tuple[int, bytes]:
-        """Attempt and digest of the commit that is being applied."""
-        return self._commit or (0, b"")
+        return self.decree is not None
 
     @property
     def applying(self) -> bool:
@@ -212,11 +207,6 @@ class RoundMember:
         return self._accumulator.accumulating or self.hashing
 
     @property
-    def counted(self) -> frozenset[int]:
-        """The microbatches that the current plan counts for us."""
-        return self._counted
-
-    @property
     def received(self) -> int:
         """Contributions and broadcasts that are here, our own included."""
         return len(self._inbox)
@@ -227,7 +217,7 @@ class RoundMember:
 
     def senders(self) -> set[PeerId]:
         """Return the members whose contributions or sums of the promised attempt are here."""
-        plan = self._plan
+        plan = self.plan_followed
         members = {PeerId(member.peer) for member in plan.members} if plan else set[PeerId]()
         return self._inbox.senders(self.promised) & members - {self._place.me}
 
@@ -235,11 +225,6 @@ class RoundMember:
     def ready(self) -> bytes:
         """Digest of the promised attempt if we are Ready, else empty."""
         return self._digest if self.progress is Progress.READY else b""
-
-    @property
-    def plan_followed(self) -> Plan | None:
-        """The plan of the promised attempt."""
-        return self._plan
 
     def awaited(self, gone: Collection[PeerId], led_by: PeerId | None) -> list[Wait]:
         """Return the peers that our part in the round waits for, and for what.
@@ -254,7 +239,7 @@ class RoundMember:
         """
         often = (peer for peer, of in self._spoilt.items() if len(of) >= SPOILT_TIMES)
         spoilt: list[Wait] = [("spoilt", peer) for peer in sorted(often)]
-        plan = self._plan
+        plan = self.plan_followed
         if plan is None or self.progress is Progress.APPLYING:
             return spoilt
         anew = list[Wait]()
@@ -273,28 +258,23 @@ class RoundMember:
         """Return the peers that we wait for in an attempt."""
         me = self._place.me
         if self.progress is Progress.EXCHANGING:
-            return list(self._inbox.awaited(plan, me) or self._uncommitted(plan))
+            late = self._commitments.missing(plan)
+            uncommitted: list[Wait] = [("contribution", peer) for peer in late if peer != me]
+            return self._inbox.awaited(plan, me) or uncommitted
         if self._leader == me:
             return []
         if self.progress is Progress.SETTLING and not self._busy:
             return [("plan", self._leader)]  # one that does not fit what we have
         return []
 
-    def _uncommitted(self, plan: Plan) -> list[Wait]:
-        late = [] if self._commitments is None else self._commitments.missing(plan)
-        return [("contribution", peer) for peer in late if peer != self._place.me]
-
     # --- the plan --------------------------------------------------------------------------
 
     def expelled(self, peer: PeerId) -> bool:
         """A member is expelled: give its attempt up unless we are Ready for it already, because it
-        may then be decreed (I5). The promise stays: only a later attempt is followed.
-
-        Returns:
-            Whether we have given up an attempt.
-        """
-        plan = self._plan
-        if plan is None or self._commit is not None or self.progress not in NOT_READY:
+        may then be decreed (I5). The promise stays: only a later attempt is followed. Return
+        whether we have given one up."""
+        plan = self.plan_followed
+        if plan is None or self.decree is not None or self.progress not in NOT_READY:
             return False
         if all(member.peer != peer for member in plan.members):
             return False
@@ -306,7 +286,7 @@ class RoundMember:
         step's commit has come, only its own."""
         if plan.step != self.step or self.progress is Progress.APPLYING:
             return []
-        decided = plan.attempt if self._commit is None else self._commit[0]
+        decided = plan.attempt if self.decree is None else self.decree.attempt
         if plan.attempt <= self.promised or plan.attempt != decided:
             return []  # the step has its commit: another attempt would be a second one
         mine = next((m for m in plan.members if m.peer == self._place.me), None)
@@ -318,29 +298,18 @@ class RoundMember:
             self._other = plan
             return self._outnumbered()
         self._other = None
-        if mine is None:
-            return self._observe(sender, plan)
-        counted = from_bitmap(mine.counted, plan.step, self._place.per_step)
-        same = self._plan is not None and _members(plan) == _members(self._plan)
+        if mine is None and self._place.me not in plan.observers:
+            return []
+        bits = b"" if mine is None else mine.counted
+        self.counted = from_bitmap(bits, plan.step, self._place.per_step)
+        same = self.plan_followed is not None and _members(plan) == _members(self.plan_followed)
         self.planned_again = sender if same and sender == self._leader else None
         self._was_ready &= self.planned_again is not None
-        self.promised, self._plan, self._leader = plan.attempt, plan, sender
-        self._counted, self._digest = counted, b""
-        self.progress = Progress.SETTLING
-        return [*self._expose(), *self.advance()]
-
-    def _observe(self, leader: PeerId, plan: Plan) -> list[RoundEffect]:
-        if self._place.me not in plan.observers:
-            return []
-        self.promised, self._plan, self._leader = plan.attempt, plan, leader
-        self._counted, self._digest = frozenset(), b""
-        self.progress = Progress.OBSERVING
-        return [*self._expose(), *self._try_ready()]
-
-    def _expose(self) -> list[RoundEffect]:
-        """The plan says who owns which segment."""
-        impostors = self._inbox.follow(self._require_plan(), self._place.me)
-        return [blame_impostor(peer) for peer in sorted(impostors)]
+        self.promised, self.plan_followed = plan.attempt, plan
+        self._leader, self._digest = sender, b""
+        self.progress = Progress.OBSERVING if mine is None else Progress.SETTLING
+        impostors = sorted(self._inbox.follow(plan, self._place.me))  # it says who owns what
+        return [*map(blame_impostor, impostors), *self.advance(), *self.exchange()]
 
     def advance(self) -> list[RoundEffect]:
         """Go on if the accumulator holds what the plan counts for us; the rest is taken out, for
@@ -349,11 +318,11 @@ class RoundMember:
         if self.progress is not Progress.SETTLING or self._busy or not self.loaded:
             return []
         ledger = self._accumulator.done()
-        if not self._counted <= ledger:
+        if not self.counted <= ledger:
             return []  # the plan is out of date; our next report makes the leader plan again
         effects: list[RoundEffect] = []
         for microbatch in sorted(
-            ledger - self._counted
+            ledger - self.counted
         ):  # the worker is first in, first out: no need to wait
             effects.append(Compute(PassTask(self.step, microbatch, "less")))
             effects += self._accumulator.drop(microbatch)
@@ -376,34 +345,24 @@ class RoundMember:
             key = self._inbox.contribution(sender, message)
         except TooMany:
             return [Penalise(sender, "too-many-segments")]
-        return [Keep((key,)), *self._exchange()] if key else []
+        return [Keep((key,)), *self.exchange()] if key else []
 
     def reduced(self, sender: PeerId, message: Reduced, digest: bytes) -> list[RoundEffect]:
-        """Take an owner's broadcast of a segment.
-
-        Args:
-            sender: the peer that sent it.
-            message: its header.
-            digest: names its payload.
-        """
+        """Take an owner's broadcast of a segment; ``digest`` names its payload."""
         if message.step != self.step or message.attempt < self.promised:
             return []
-        plan = self._plan
+        plan = self.plan_followed
         if plan and plan.attempt == message.attempt and owner(plan, message.segment) != sender:
             return [blame_impostor(sender)]
         try:
             key = self._inbox.broadcast(sender, message, digest)
         except TooMany:
             return [Penalise(sender, "too-many-attempts")]
-        return [Keep((key,)), *self._exchange()] if key else []
+        return [Keep((key,)), *self.exchange()] if key else []
 
-    def committed_to(self) -> list[RoundEffect]:
-        """A member's commitment has come."""
-        return self._exchange()
-
-    def _exchange(self) -> list[RoundEffect]:
+    def exchange(self) -> list[RoundEffect]:
         """Reduce our segments as their parts come, decode the others' sums; get ready once every
-        sum is here and sound."""
+        sum and commitment is here and sound."""
         if outnumbered := self._outnumbered():
             return outnumbered
         if self.progress is Progress.OBSERVING:
@@ -417,18 +376,12 @@ class RoundMember:
 
     def _try_ready(self) -> list[RoundEffect]:
         plan = self._require_plan()
-        broadcasts = self._inbox.broadcasts(plan)
-        beside = self._beside(plan)
+        broadcasts, beside = self._inbox.broadcasts(plan), self._commitments.fingerprint(plan)
         if broadcasts is None or beside is None:
             return []
-        if self._commitments is not None and (false := self._commitments.false(plan)):
+        if false := self._commitments.false(plan):
             return self._refuse_unsigned(plan, false)
         return self._become_ready(plan_digest(self._leader, plan, broadcasts, beside))
-
-    def _beside(self, plan: Plan) -> bytes | None:
-        """Return the digest of what members have to agree on beside the sums; None: not all of it
-        is here."""
-        return b"" if self._commitments is None else self._commitments.fingerprint(plan)
 
     def _refuse_unsigned(self, plan: Plan, false: Sequence[PeerId]) -> list[RoundEffect]:
         """Members have contributed something else than they signed: blame them, once."""
@@ -447,22 +400,20 @@ class RoundMember:
         if self.progress is Progress.OBSERVING:
             return self.try_apply()
         self.progress, self._was_ready = Progress.READY, True
-        loss_sum = self._accumulator.loss_sum(self._counted)
+        loss_sum = self._accumulator.loss_sum(self.counted)
         members = tuple(member.peer for member in plan.members)
         decree = Decree(plan.attempt, digest, members, tuple(plan.electors), 0.0)
         ready = self._sign(Ready(plan.stage, plan.step, plan.attempt, agreed(decree), loss_sum))
-        if ready is None:
-            return self.try_apply()
-        self._audits.ready(plan, ready.digest)
-        return [Send(self._leader, ready), *self.try_apply()]
+        said = [] if ready is None else [Send(self._leader, ready)]
+        return [*said, *self.try_apply()]
 
     # --- commit ----------------------------------------------------------------------------
 
-    def committed(self, attempt: int, digest: bytes) -> list[RoundEffect]:
-        """The plan of an attempt is decreed: apply it if we hold exactly that."""
+    def committed(self, decree: Decree) -> list[RoundEffect]:
+        """The step is closed: apply what is decreed if we hold exactly that."""
         if self.progress is Progress.APPLYING:
             return []
-        self._commit = (attempt, digest)
+        self.decree = decree
         return self.try_apply()
 
     @property
@@ -470,23 +421,20 @@ class RoundMember:
         """Whether the step is closed with something that a replica has not got any more, or never
         had: members get Ready before there is a commit. To an observer sums may still be on their
         way, which travel in another lane than the commit."""
-        if self._commit is None or self.progress is Progress.APPLYING:
+        if self.decree is None or self.progress is Progress.APPLYING:
             return False
-        if self._plan is None or self._plan.attempt != self._commit[0]:
+        if self.plan_followed is None or self.plan_followed.attempt != self.decree.attempt:
             return True
         return not self._digest and self.progress is not Progress.OBSERVING
 
     def try_apply(self) -> list[RoundEffect]:
         """Apply if the commit and all that it covers are here and the state is loaded."""
-        plan = self._plan
-        if self._commit is None or plan is None or not self._digest or not self.loaded:
+        plan, decree = self.plan_followed, self.decree
+        if decree is None or plan is None or not self._digest or not self.loaded:
             return []
-        if self.hashing:
+        if self.hashing or decree.attempt != plan.attempt or self.applying:
             return []
-        attempt, digest = self._commit
-        if attempt != plan.attempt or self.progress is Progress.APPLYING:
-            return []
-        if digest != self._digest:
+        if decree.digest != self._digest:
             words = f"step {self.step} was committed with other gradients than the ones we hold"
             return [Fault("behind", words)]
         self.progress = Progress.APPLYING
@@ -494,7 +442,7 @@ class RoundMember:
         task = ApplyTask(plan.step, rate=self._rate(plan))
         if len(plan.members) > 1 or plan.observers:
             task = self._inbox.apply_task(plan, task.rate)
-        return [*self._audits.closing(plan), Compute(task)]
+        return [*self._closing(plan, decree.digest), Compute(task)]
 
     # --- the worker's outcomes -------------------------------------------------------------
 
@@ -502,7 +450,7 @@ class RoundMember:
         self, task: ContributeTask | ReduceTask | DecodeTask, outcome: Outcome
     ) -> list[RoundEffect]:
         """Take what a task of the round came to; of another attempt's than ours, nothing."""
-        plan = self._plan
+        plan = self.plan_followed
         if plan is None or plan.attempt != task.attempt or plan.step != task.step:
             return []
         if isinstance(task, ContributeTask):
@@ -516,7 +464,7 @@ class RoundMember:
         if outcome.error:
             return self._not_contributed(task, outcome.error)
         self.progress = Progress.EXCHANGING
-        effects: list[RoundEffect] = [*self._audits.contributed(plan, self._counted)]
+        effects: list[RoundEffect] = [*self._say_contributed(plan, self.counted)]
         me = self._place.me
         for i in in_sending_order(plan, me):
             to = owner(plan, i)
@@ -526,7 +474,7 @@ class RoundMember:
                 key = PayloadKey(plan.step, "segment", i, plan.attempt, me)
                 message = Segment(plan.stage, plan.step, plan.attempt, i)
                 effects.append(SendPayload(to, message, (key,)))
-        return [*effects, *self._exchange()]
+        return [*effects, *self.exchange()]
 
     def _not_contributed(self, task: ContributeTask, error: str) -> list[RoundEffect]:
         """Only numbers that are none say that training went wrong; memory may be free again."""
@@ -555,7 +503,7 @@ class RoundMember:
         effects: list[RoundEffect] = [
             SendPayload(PeerId(peer), message, (key,)) for peer in [*others, *plan.observers]
         ]
-        return [*effects, *self._exchange()]
+        return [*effects, *self.exchange()]
 
     def _decoded(self, plan: Plan, task: DecodeTask, outcome: Outcome) -> list[RoundEffect]:
         """The sum of another's segment is sound, or its owner is to blame."""
@@ -566,7 +514,7 @@ class RoundMember:
             words = f"decoding a sum of step {task.step} failed: {outcome.error}"
             return [Fault("internal", words)]
         self._inbox.sound(task.segment)
-        return self._exchange()
+        return self.exchange()
 
     def _refuse(self, plan: Plan, words: str) -> list[RoundEffect]:
         """Refuse a plan, so that the round is planned again."""
@@ -602,18 +550,18 @@ class RoundMember:
     def not_applied(self, outcome: Outcome) -> list[RoundEffect]:
         """The next version could not be made."""
         fault = Fault("internal", f"applying step {self.step} failed: {outcome.error}")
-        if outcome.error != "codec" or outcome.part is None or self._plan is None:
+        if outcome.error != "codec" or outcome.part is None or self.plan_followed is None:
             return [fault]
-        return [*self._blame_owner(self._plan, outcome.part), fault]
+        return [*self._blame_owner(self.plan_followed, outcome.part), fault]
 
     def why(self) -> str:
         """Say in words where the round stands that a plan has begun."""
         return f"{self.progress.value}, attempt {self.promised} by {short(self._leader)}"
 
     def _require_plan(self) -> Plan:
-        if self._plan is None:
+        if self.plan_followed is None:
             raise RuntimeError("a round without a plan cannot progress")
-        return self._plan
+        return self.plan_followed
 
 
 def _members(plan: Plan) -> set[str]:

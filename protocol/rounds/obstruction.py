@@ -2,19 +2,13 @@
 
 Every replica looks at what it knows best: whose contribution, sum, report, Ready or commit is
 missing although nothing else is needed for it. A wait that lasts too long becomes a *claim*:
-heartbeats name the peer as missing (``SeatStatus.missing``), and the electors decide between the
-two (``seat/standing.py``). A peer that makes a claim itself is waited for until that is settled.
-Items that depend on others get more time than items that do not, so that the claim names the root
-cause: a contribution before a sum, a sum before a Ready, a Ready before a commit. In stage 0 a
-replica with no work left in a step waits for those that still have some. It waits briefly once its
-own results came back, which shows that the stages behind work (lease); else longer than these need
-to find out what delays them (work). A leader that still applies the step before, or waits for one
-that does, is waited for longest (behind), for it goes on without such a member after a while.
+heartbeats name the peer as missing (``SeatStatus.missing``), and one of the two has to go
+(``seat/standing.py``). A peer that makes a claim itself is waited for until that is settled. What
+depends on others is waited for longer (SPEC.md, section 11).
 
 A leader gives a plan of its own up when nothing comes of it any more, for messages may be lost with
 a link. A round over a slow line takes as long as its bytes, and an abandoned one starts again with
-the first byte. So the time counts from the last arrival, is a multiple of what rounds took, and
-doubles with every attempt of a step that comes to nothing.
+the first byte: the time counts from the last arrival, and doubles with every such attempt.
 
 State: since when each item is waited for, and how long rounds take here. Times are monotonic
 seconds.
@@ -166,8 +160,6 @@ class Obstruction:
             for wait in waits
             if wait[1] not in excused
         }
-        if not self._since:
-            return ()
         unit_s = self.patience_s(task_s)
         times = {kind: units * unit_s for kind, units in TIMES.items()} | SECONDS
         late = {peer for (kind, peer), at in self._since.items() if now >= at + times[kind]}

@@ -5,11 +5,9 @@
 
 The leader whom the decree before designates begins ``free``, with attempt 1. A majority's promises
 say whether any of them has voted: if not, the leader is free to plan; else it is bound to propose
-the decree of the latest vote, which may be in force already. A refusal names a later attempt. One
-elector may lie. So we go back to ``idle`` when the others are no majority, or have not been one for
-``ANSWER_S``. And a decree that electors would refuse binds us only if a majority may have voted for
-it, by the answers that have come after ``ANSWER_S``. Where no majority is left, nobody closes the
-step, and recovery begins another lineage.
+the decree of the latest vote, which may be in force already (SPEC.md, section 12). We go back to
+``idle`` when the electors that do not refuse us are no majority, or have not been one for
+``ANSWER_S``.
 
 State: of one step, the electors' answers. Times are monotonic seconds.
 """
@@ -90,7 +88,6 @@ class Proposer:
         self._again = False
         """Whether we have asked again: who answers has done so."""
         self._since = self._said_at = now
-        self._say_at: float | None = None
 
     # --- asking ----------------------------------------------------------------------------
 
@@ -199,18 +196,15 @@ class Proposer:
 
     def _say(self, now: float) -> list[Send]:
         self._said_at, self._since = now, min(self._since, now)
-        self._say_at = now + ANSWER_S
-        proposing = self.state is State.PROPOSING
         said = Propose(self._stage, self._step, self.attempt, era=self._era)
-        if proposing:
+        if self.state is State.PROPOSING:
             said = replace(said, decree=self.decree, promises=self.promises)
         return [Send(peer, said) for peer in self.missing()]
 
     def tick(self, now: float) -> list[Send]:
         """Say again what has not been answered, for it may have been lost with a link; unless some
         have refused it, or will: whom our decree leaves out is there again."""
-        waits = self.state in (State.ASKING, State.PROPOSING)
-        if not waits or self._say_at is None or now < self._say_at:
+        if (due := self.next_deadline()) is None or now < due:
             return []
         proposed = self.decree if self.state is State.PROPOSING else None
         if self._refused or (proposed is not None and self._left_out(proposed)):
@@ -221,7 +215,8 @@ class Proposer:
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        return self._say_at if self.state in (State.ASKING, State.PROPOSING) else None
+        waits = self.state in (State.ASKING, State.PROPOSING)
+        return self._said_at + ANSWER_S if waits else None
 
     def missing(self) -> list[PeerId]:
         """Return the electors that have not answered."""

@@ -2,20 +2,9 @@
 
 The decree before names the electors of the step and, as its members, the stage's *roll*; the first
 electors of a lineage are named by the lineage. A decree takes the votes of a majority of them
-(``protocol/decree``), which no two sides of a split swarm have (I5). Of an even number, the half
-with the first elector by rank is one. Where the processes of most electors have ended, nobody
-closes the step: recovery begins another lineage.
-
-A leader does not plan a step without one of the roll that it has not lost: after 5 s of silence,
-when its connection ends, or when it is set aside. Nor do electors vote for a decree that leaves out
-whom they have not lost: a replica is not left behind because one leader does not hear it.
-
-The electors that a plan names are its members and peers of the stages beside, at most seven
-(``electors``). Of the stages beside a plan names whom the last plan named, or whom all its members
-vouch for in their reports. So no leader can name peers that are invented or that only it knows, and
-every member follows the plan of an honest leader at once. Nor does a member follow a plan that
-leaves out half or more of the electors that it hears and would name itself: a leader that has lost
-its neighbours, because they have banned it, would else go on with those alone that it has left.
+(``protocol/decree``). That a leader is in touch with a majority, and has lost whom it leaves out of
+the roll, spares attempts that would come to nothing. Whom a plan may name as the next electors, and
+when its members follow that, is in SPEC.md, section 12.
 
 A roll-back closes nothing. For it a majority of the electors that have not ended has to be within
 reach: all that we hear count, also those that are set aside.
@@ -29,8 +18,6 @@ from protocol.decree.decree import designated, is_majority
 from protocol.ids import PeerId, rank, short
 from protocol.membership.contacts import Contacts
 from protocol.view import SwarmView
-
-IsProven = Callable[[PeerId], bool]
 
 
 class Quorum:
@@ -71,14 +58,8 @@ class Quorum:
     def settle(
         self, members: Iterable[str], electors: Iterable[str], step: int, now: float
     ) -> None:
-        """Take members and electors of the decree that made our version.
-
-        Args:
-            members: of the decree; they are the roll.
-            electors: of the decree.
-            step: the next one.
-            now: monotonic seconds.
-        """
+        """Take members and electors of the decree that made our version; ``step`` is the next
+        one."""
         self.roll = frozenset(map(PeerId, members))
         self.electors = frozenset(map(PeerId, electors)) or frozenset({self._me})
         self.settled, self.missing, self._vouched = True, (), {}
@@ -97,11 +78,9 @@ class Quorum:
         """Whether that plan named a peer."""
         return self.settled and (peer in self.roll or peer in self.electors)
 
-    def vouch(self, view: SwarmView, is_proven: IsProven) -> list[PeerId]:
-        """Return whom we know in the stages beside ours. The step's plans may name them.
-
-        If nobody is proven there, as in a young swarm, everybody counts who serves.
-        """
+    def vouch(self, view: SwarmView, is_proven: Callable[[PeerId], bool]) -> list[PeerId]:
+        """Return whom we know in the stages beside ours, so that the step's plans may name them: if
+        nobody is proven there, as in a young swarm, everybody who serves."""
         there = self._beside(view)
         known = electors(self._stage, (), [p for p in there if is_proven(p)] or there)
         self._vouched = dict.fromkeys([*known, *self._vouched][: limits.MAX_REPLICAS_IN_ROUND])
@@ -201,11 +180,8 @@ class Quorum:
         return [elector for elector in self.electors if self._counts(elector, now)]
 
     def needs(self, peer: PeerId, aside: Collection[PeerId], now: float) -> bool:
-        """Whether we have a majority of the electors only with this peer.
-
-        Of those in touch with us, the ones that are ``aside`` do not count. The peer itself counts
-        if we hear it: an ignored peer is in touch again soon after we stop ignoring it.
-        """
+        """Whether we have a majority of the electors only with this peer, which counts if we hear
+        it: who is ignored is in touch again soon after. Others that are ``aside`` do not count."""
         if peer not in self.electors or not self._touch.meets(peer, now):
             return False
         without = {e for e in self._in_touch(now) if e not in aside} - {peer}

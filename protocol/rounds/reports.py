@@ -1,8 +1,7 @@
 """Combines the members' reports for the leader: their ledgers, and the loss of a step.
 
-A member reports the sum of its own microbatches' losses. It can be checked only by computing them.
-The loss is for people, and no machine uses it. But one member's false number, 0 or 5e26, must not
-be shown to all: sums that cannot be right do not count.
+A member's loss can be checked only by computing it, and no machine uses it. But one member's false
+number, 0 or 5e26, must not be shown to all: sums that cannot be right do not count.
 """
 
 from __future__ import annotations

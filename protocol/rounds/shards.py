@@ -1,10 +1,9 @@
 """The averaging plan: the owner of each part of the flat gradient.
 
-Butterfly all-reduce of V bytes among N members, member i owning the share w_i: it uploads its
-contribution to the others, (1 - w_i) V, and broadcasts its reduced shard, (N - 1) w_i V; together
-V (1 + (N - 2) w_i). The slowest uplink decides, so the optimum minimises max_i (1 + (N - 2) w_i) /
-U_i (hivemind's load balancing, arXiv 2106.10207). A member whose line is below half of the usual
-one owns nothing there, or next to nothing, and the others own equal shares: so it is here.
+Butterfly all-reduce of V bytes among N members, member i owning the share w_i: it sends
+V (1 + (N - 2) w_i), and the slowest uplink decides (hivemind's load balancing, arXiv 2106.10207). A
+member whose line is below half of the usual one owns nothing in the optimum, or next to nothing,
+and the others own equal shares: so it is here.
 """
 
 import itertools

@@ -1,9 +1,8 @@
 """How far a version goes by the mean of a local round.
 
-The replicas of a local round go apart by chance, and what they do not share cancels in their mean:
-of four that share little it is half as long as what each has gone. The outer step therefore goes as
-far as one of them has, in the direction of the mean. Where the replicas agree this changes nothing;
-where they share nothing it would make up for chance alone, so it has a bound.
+What the replicas do not share cancels in their mean. The outer step therefore goes as far as one of
+them has, in the direction of the mean. Where they agree this changes nothing; where they share
+nothing it would make up for chance alone, so it has a bound.
 """
 
 import math

@@ -2,17 +2,16 @@
 
 Audited is a contribution, and the sum of one segment that its author has broadcast.
 
-An auditor draws a member when it is Ready for the step, tells nobody, and has the worker copy the
-version before the step is applied. Whoever has found a member out charges it (``charging.py``); the
-others draw that one more often from then on.
+An auditor draws a member when a step is closed, tells nobody, and has the worker copy the version
+before the step is applied. Whoever has found a member out charges it (``charging.py``); the others
+draw that one more often from then on.
 
 Audits never stand in the way of a round: their tasks wait until the worker has nothing else to do,
 for two seconds at most, and one is with the worker at a time.
 
-State: what was drawn for the step, one copy of a version, and its audit.
+State: one audit, of a version that the worker keeps a copy of.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from protocol import limits
@@ -46,25 +45,6 @@ from protocol.wire.messages import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Draw:
-    """Whose contribution to an attempt we audit, and which of its sums, if it owns any."""
-
-    step: int
-    attempt: int
-    member: PeerId
-    segment: int | None
-
-
-@dataclass(slots=True)
-class _Copy:
-    """The copy of a version, for an audit of a contribution to its step; its audit, once the copy
-    is made."""
-
-    of: Subject
-    audit: Audit | None = None
-
-
 class Auditing:
     """See the module's docstring.
 
@@ -86,23 +66,14 @@ class Auditing:
     ) -> None:
         self._place, self._terms, self.commitments = place, terms, commitments
         self._showing, self._charging = showing, charging
-        self._drawn: tuple[int, PeerId | None] = (-1, None)
-        """The step that we drew for last, and whom."""
-        self._draw: _Draw | None = None
-        """The same, of the attempt that we are Ready for."""
-        self._copy: _Copy | None = None
+        self._audit: Audit | None = None
         self._task: tuple[AuditTask, float] | None = None
         """What waits for the worker, and until when."""
 
     @property
-    def active(self) -> bool:
-        """Whether the run has audits."""
-        return self._terms.budget > 0
-
-    @property
     def step(self) -> int | None:
         """The step of our audit, whose payloads we need."""
-        return None if self._copy is None else self._copy.of.plan.step
+        return None if self._audit is None else self._audit.of.plan.step
 
     def agreed_with(self, view: SwarmView) -> list[PeerId]:
         """Return the other replicas of our stage in a view whose work our newest audit of each
@@ -136,10 +107,6 @@ class Auditing:
         one, other = envelope_of(member, said), envelope_of_piece(member, came.message, came.digest)
         return [] if one is None or other is None else [Contradicted(one, other)]
 
-    def contributed(self, plan: Plan, counted: frozenset[int]) -> list[RoundEffect]:
-        """Our contribution is encoded: commit to it before anybody gets a part of it."""
-        return self._showing.contributed(plan, counted) if self.active else []
-
     def unsigned(self, plan: Plan, member: PeerId, now: float) -> list[SeatEffect]:
         """A member has contributed something else to us than it has signed: charge it."""
         if self.commitments.of(member, plan.step, plan.attempt) is None:
@@ -166,114 +133,75 @@ class Auditing:
 
     # --- whom we audit ----------------------------------------------------------------------------
 
-    def ready(self, plan: Plan, digest: bytes) -> None:
-        """We are about to be Ready: draw whether a member is audited.
+    def closing(self, plan: Plan, digest: bytes) -> list[RoundEffect]:
+        """A step is about to be applied. Draw whether we audit another member that has contributed
+        anything to it, or broadcast a sum, and have the version kept for that.
 
         Args:
-            plan: the plan that we follow.
-            digest: for which we are Ready.
+            plan: the plan that closes it.
+            digest: of all that is applied.
         """
-        step = plan.step
-        if self._drawn[0] != step:
-            self._drawn = step, None if self._copy is not None else self._draw_of(plan, digest)
-        self._draw = None
-        if (member := self._drawn[1]) is not None:
-            owned = self._owned(plan, member)
-            segment = segment_drawn(self._terms.secret, digest, plan.stage, step, owned)
-            self._draw = _Draw(step, plan.attempt, member, segment)
-
-    def _draw_of(self, plan: Plan, digest: bytes) -> PeerId | None:
-        """Draw one of the other members that have contributed anything, or broadcast a sum."""
-        terms, stage = self._terms, plan.stage
-        others = {
-            peer: terms.record(stage, peer)
-            for peer, counted in self._counts(plan).items()
-            if peer != self._place.me and (counted or self._owned(plan, peer))
-        }
-        return drawn(terms.secret, digest, stage, plan.step, others, terms.budget)
-
-    def closing(self, plan: Plan) -> list[RoundEffect]:
-        """A step is about to be applied: keep its version if we audit one of its contributions."""
-        me, counts, draw = self._place.me, self._counts(plan), self._draw
-        if not self.active or me not in counts or len(counts) < 2:
+        me, terms, per_step = self._place.me, self._terms, self._place.per_step
+        counts = {PeerId(m.peer): from_bitmap(m.counted, plan.step, per_step) for m in plan.members}
+        others = {peer: counted for peer, counted in counts.items() if peer != me}
+        if not self.commitments.are_made(plan) or me not in counts:
             return []
         self._charging.closing(plan, counts)
-        self._terms.contributions += sum(peer != me and bool(counts[peer]) for peer in counts)
-        if draw is None or self._copy is not None or self.commitments.missing(plan):
+        terms.contributions += sum(map(bool, others.values()))
+        if self._audit is not None or self.commitments.missing(plan):
             return []
-        counted = counts.get(draw.member)
-        if (draw.step, draw.attempt) != (plan.step, plan.attempt) or counted is None:
+        owned = {peer: [i for i in active(plan) if owner(plan, i) == peer] for peer in others}
+        may_be = {p: terms.record(plan.stage, p) for p in others if others[p] or owned[p]}
+        of = plan.stage, plan.step
+        member = drawn(terms.secret, digest, *of, may_be, terms.budget)
+        if member is None:
             return []
-        return [self._keep(plan, counted, draw)] if counted or draw.segment is not None else []
-
-    def _keep(self, plan: Plan, counted: frozenset[int], draw: _Draw) -> Compute:
-        """Have the version copied for an audit; all commitments are here."""
+        segment = segment_drawn(terms.secret, digest, *of, owned[member])
         at = plan.step, plan.attempt
-        said = {PeerId(m.peer): self.commitments.of(PeerId(m.peer), *at) for m in plan.members}
+        said = {peer: self.commitments.of(peer, *at) for peer in counts}
         subject = Subject(
             plan,
-            draw.member,
-            counted,
-            draw.segment,
+            member,
+            others[member],
+            segment,
             {peer: commitment for peer, commitment in said.items() if commitment is not None},
-            frozenset(self.commitments.digests(draw.member, *at)),
+            frozenset(self.commitments.digests(member, *at)),
             self._showing.tensors,
-            self._terms.coarse,
-            self._terms.mixed,
+            terms.coarse,
+            terms.mixed,
         )
-        self._copy = _Copy(subject)
-        return Compute(KeepVersionTask(plan.step, tuple(plan.bounds), draw.segment))
-
-    def _counts(self, plan: Plan) -> dict[PeerId, frozenset[int]]:
-        per_step = self._place.per_step
-        return {PeerId(m.peer): from_bitmap(m.counted, plan.step, per_step) for m in plan.members}
-
-    def _owned(self, plan: Plan, member: PeerId) -> list[int]:
-        """Return the segments of an attempt whose sums a member has broadcast."""
-        return [i for i in active(plan) if owner(plan, i) == member]
+        self._audit = Audit(subject, me)
+        return [Compute(KeepVersionTask(plan.step, tuple(plan.bounds), segment))]
 
     # --- the audit ------------------------------------------------------------------------------
-
-    def _copied(self, copy: _Copy, outcome: Outcome, now: float) -> list[SeatEffect]:
-        """The worker has copied the version, or could not: it lacks memory, or has not seen the sum
-        before."""
-        if outcome.error:
-            return self._over(copy, Judged(None, "the version could not be kept"), now)
-        copy.audit = Audit(copy.of, self._place.me)
-        return self._perform(copy, copy.audit.begin(now), now)
 
     def on_reply(
         self, sender: PeerId, message: AuditReply, digest: bytes, now: float
     ) -> list[SeatEffect]:
         """Take what a member shows; ``digest`` of the list is the list itself."""
-        copy = self._copy_for(message, sender)
-        if copy is None or (audit := copy.audit) is None:
+        audit, at = self._audit, (message.step, message.attempt)
+        if audit is None or sender != audit.of.member:
+            return []
+        if at != (audit.of.plan.step, audit.of.plan.attempt):
             return []
         if message.name == "list":
-            return self._perform(copy, audit.listed(digest, now), now)
+            return self._perform(audit, audit.listed(digest, now), now)
         whose = sender if message.of is None else message.of
         key = PayloadKey(message.step, message.name, message.item, message.attempt, whose)
         if not audit.waits_for(key):
             return []
-        return [Keep((key,)), *self._perform(copy, audit.shown(key, digest, now), now)]
-
-    def _copy_for(self, message: AuditReply, member: str) -> _Copy | None:
-        """Return our copy, if a message is about that member's contribution to its step."""
-        copy, said = self._copy, (message.step, message.attempt, member)
-        if copy is None or (copy.of.plan.step, copy.of.plan.attempt, copy.of.member) != said:
-            return None
-        return copy
+        return [Keep((key,)), *self._perform(audit, audit.shown(key, digest, now), now)]
 
     def computed(self, task: AuditTask, outcome: Outcome, now: float) -> list[SeatEffect]:
         """Take what a task of the audit came to."""
-        copy = self._copy
-        if copy is None or self.step != task.step:
+        audit = self._audit
+        if audit is None or self.step != task.step:
             return []
-        if isinstance(task, KeepVersionTask):
-            return self._copied(copy, outcome, now) if copy.audit is None else []
-        if copy.audit is None:
-            return []
-        return self._perform(copy, copy.audit.computed(task, outcome, now), now)
+        if not isinstance(task, KeepVersionTask):
+            return self._perform(audit, audit.computed(task, outcome, now), now)
+        if outcome.error:  # it lacks memory, or has not seen the sum before
+            return self._over(audit, Judged(None, "the version could not be kept"), now)
+        return self._perform(audit, audit.begin(now), now)
 
     def work(self, *, idle: bool, now: float) -> list[SeatEffect]:
         """Give the worker the next task, if it is idle or the task has waited long enough."""
@@ -284,29 +212,25 @@ class Auditing:
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        due = [] if self._task is None else [self._task[1]]
-        if self._copy is not None and self._copy.audit is not None:
-            at = self._copy.audit.next_deadline()
-            due += [] if at is None else [at]
-        return min(due, default=None)
+        waits = None if self._task is None else self._task[1]
+        answer = None if self._audit is None else self._audit.next_deadline()
+        return min((at for at in (waits, answer) if at is not None), default=None)
 
     def tick(self, now: float) -> list[SeatEffect]:
         """Lose patience with a member that shows nothing."""
-        if (copy := self._copy) is None or copy.audit is None:
-            return []
-        return self._perform(copy, copy.audit.tick(now), now)
+        return [] if self._audit is None else self._perform(self._audit, self._audit.tick(now), now)
 
     def update_view(self, view: SwarmView, now: float) -> list[SeatEffect]:
         """Give up the audit of a member that has gone; ``view`` is without those that are set
         aside."""
-        if (copy := self._copy) is None:
+        if (audit := self._audit) is None:
             return []
-        if any(r.peer == copy.of.member for r in view.stages[self._place.stage]):
+        if any(r.peer == audit.of.member for r in view.stages[self._place.stage]):
             return []
-        return self._over(copy, Judged(None, "it has left the stage"), now)
+        return self._over(audit, Judged(None, "it has left the stage"), now)
 
-    def _perform(self, copy: _Copy, effects: list[AuditEffect], now: float) -> list[SeatEffect]:
-        said, of, plan = list[SeatEffect](), copy.of, copy.of.plan
+    def _perform(self, audit: Audit, effects: list[AuditEffect], now: float) -> list[SeatEffect]:
+        said, of, plan = list[SeatEffect](), audit.of, audit.of.plan
         for effect in effects:
             match effect:
                 case Ask(key):
@@ -315,20 +239,18 @@ class Auditing:
                     request = AuditRequest(*at, key.name, key.item, whose)  # type: ignore[arg-type]
                     said.append(Send(of.member, request))
                 case Judged():
-                    said += self._over(copy, effect, now)
+                    said += self._over(audit, effect, now)
                 case _:
                     self._task = effect, now + 2 * ANSWER_S
         return said
 
-    def _over(self, copy: _Copy, judged: Judged, now: float) -> list[SeatEffect]:
+    def _over(self, audit: Audit, judged: Judged, now: float) -> list[SeatEffect]:
         """The audit is over: draw the conclusions."""
-        self._copy = self._task = None
-        member, plan, grade = copy.of.member, copy.of.plan, judged.grade
+        self._audit = self._task = None
+        member, plan, grade = audit.of.member, audit.of.plan, judged.grade
         record = self._terms.record(plan.stage, member)
         where = f"stage {plan.stage}, step {plan.step}"
-        record.note(grade, f"{where}: {judged.words}", contributed=bool(copy.of.counted))
-        if copy.audit is None:
-            return []
+        record.note(grade, f"{where}: {judged.words}", contributed=bool(audit.of.counted))
         level: Literal["debug", "warning"] = "debug" if grade in (None, Grade.AGREES) else "warning"
         words = f"audit of {short(member)} in {where}: {judged.words}"
         said = Explain("round", words, level)

@@ -1,13 +1,9 @@
 """Whether a replica keeps up with its siblings.
 
 A sibling that serves a later version has the commit of our step, which may have been lost on its
-way; it is asked for it now and then. So is a replica beside our stage that is two versions ahead of
-us, for it could not be without ours, and it may be an elector: we may see no sibling any more that
-sees us. The votes in the commit prove what it says (``decree``). If
-none of them answers, the next leader in line asks the electors. A replica that has the commit and
-cannot apply it for ``LOST_S`` lacks what it takes, and fetches the state. Who has slept for so
-long that nobody has that commit any more sees that siblings are ahead and that it is out of touch
-with the electors that it knows; then it could close nothing anyway, and fetches the state, too.
+way, and so has a replica beside our stage that is two versions ahead; they are asked for it now and
+then. If none of them answers, the next leader in line asks the electors. Who cannot apply a commit,
+or can get none, fetches the state after a while (SPEC.md, section 13).
 State: which of these it is and since when, and when we have asked.
 """
 

@@ -1,9 +1,8 @@
 """Who charges whom, in our stage and those beside it: told, counted, and a verdict in the end.
 
-A charge is one word of a stage, and a majority of it expels (``audit/charges.py``): three are the
-least that can convict. Every member tells its own charges, and, of a member that is expelled, all:
-others may not have got all of them. A charge that expels nobody yet is told a few times, for
-messages that are lost.
+A charge is one word of a stage, and a majority of it expels (``audit/charges.py``). Every member
+tells its own charges, a few times while they expel nobody, for messages that are lost; of a member
+that is expelled it tells all: others may not have got all of them.
 
 State: whom we have told what; in ``AuditTerms`` the charges and the members of the newest steps.
 """
@@ -74,7 +73,7 @@ class Charging:
             effects.append(Explain("round", words, "warning"))
         if terms.charges.take(terms.sign(KIND, CHARGE.encode(charge)), now) is None:
             return effects
-        return [*effects, *self._tell(now), *self.verdicts(now)]
+        return [*effects, *self.verdicts(now)]
 
     def on_charged(self, sender: PeerId, message: Charged, now: float) -> list[SeatEffect]:
         """Take a charge of a member of our stage, or of one beside it."""
@@ -91,13 +90,14 @@ class Charging:
         return self.verdicts(now)
 
     def verdicts(self, now: float) -> list[SeatEffect]:
-        """Return the members that majorities of their stages have charged by now, once each."""
+        """Return the members that majorities of their stages have charged by now, once each; tell
+        what has not been told."""
         terms, effects = self._terms, list[SeatEffect]()
         for verdict in terms.charges.verdicts(self._members, now):
             near = verdict.stage is not None and abs(verdict.stage - self._place.stage) <= 1
             if near and terms.verdicts.add(verdict):
                 effects.append(verdict)
-        return [*effects, *self._tell(now)] if effects else []
+        return [*effects, *self._tell(now)]
 
     def _members(self, charge: Charge) -> Collection[PeerId]:
         """Return the members of a stage at the step of a charge: of ours those of the plan, if we
@@ -117,7 +117,7 @@ class Charging:
         """
         self._near, there = self._others(seen), self._others(whole)
         self._told = Counter({of: times for of, times in self._told.items() if of[:2] in there})
-        return [*self._tell(now), *self.verdicts(now)]
+        return self.verdicts(now)
 
     def _others(self, view: SwarmView) -> _Near:
         ours, me = self._place.stage, self._place.me

@@ -1,10 +1,8 @@
 """Drains a seat without losing the microbatches it has counted.
 
-A draining seat accepts nothing new: it answers ``busy``, leases nothing, and returns work that it
-has not begun. It finishes work that it has begun and brings it into the round of the current step.
-It is drained when no peer can need it any more: its own stage and both neighbours have closed every
-step it worked on. The driver limits the time; leaving earlier costs the stage a replay, like a
-crash.
+A draining seat accepts nothing new and returns work that it has not begun. It finishes what it has
+begun and brings it into the round of the current step. It is drained when its own stage and both
+neighbours have closed every step it worked on; the driver limits the time.
 
 The only replica of a stage has no sibling to take its work, so it still computes the whole current
 step; so do all replicas of a stage that drain together.

@@ -22,13 +22,6 @@ class StatusChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """The seat has caught up and takes part from ``version`` on."""
-
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
 class HeldOutLoss:
     """What the last stage has found of a version on one path of held-out text."""
 
@@ -50,6 +43,4 @@ SeatNews = Committed | HeldOutLoss | Verdict | Contradicted
 """What concerns more than the stage: a step that it has closed, a loss on held-out text, and who is
 expelled or contradicts itself."""
 
-SeatEffect = (
-    PipelineEffect | RoundEffect | SeatNews | Snapshot | Serving | StatusChanged | Distrusted
-)
+SeatEffect = PipelineEffect | RoundEffect | SeatNews | Snapshot | StatusChanged | Distrusted

@@ -1,15 +1,13 @@
 """Held-out evaluation: the loss of a version on text that nobody trains on, while the run goes on.
 
 When stage 0 begins a version that is due, a few held-out microbatches travel forward through the
-pipeline, at that version and in the wire's codec, and the last stage adds up their loss. They take
-up to three *paths*: path p passes the replica of each stage that is p-th in an order by hash, so
-that no replica is on two, and each path gives a number of its own. Everybody works the paths out
-alone.
+pipeline on up to three *paths*, and the last stage adds up their loss. Path p passes the replica of
+each stage that is p-th in an order by hash, so that no replica is on two. Everybody works the paths
+out alone.
 
-Nothing ever waits for it: there are no receipts and no second tries. One held-out microbatch is
-with the worker at a time, beside those that train, and none once the step is being closed. If the
-version is gone by then, or a replica of the path is, that path gives no number. The next version
-that is due is tried like any other.
+Nothing ever waits for it. One held-out microbatch is with the worker at a time, beside those that
+train, and none once the step is being closed. If the version is gone by then, or a replica of the
+path is, that path gives no number.
 
 State: the held-out microbatches of our version, and those that have come early for the next.
 """

@@ -1,10 +1,8 @@
 """How many microbatches a replica of the first stage keeps in flight, from what it measures.
 
 As many as come back per second times the seconds that one is on its way (Little's law; the product
-of bandwidth and delay in BBR, Cardwell et al. 2016), and a quarter more. The quarter is also how it
-grows: while there are too few, more of them come back in the same time. Nothing has to probe for
-the empty way, for every step begins with an empty pipeline: the shortest way of a step has hardly
-waited for others.
+of bandwidth and delay in BBR, Cardwell et al. 2016), and a quarter more, which is also how it
+grows. Nothing has to probe for the empty way, for every step begins with an empty pipeline.
 
 State: when each microbatch in flight began, and the best figures of the newest steps. It may not
 decide who works on what.
@@ -32,37 +30,31 @@ class _Best:
     rate: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """A microbatch in flight."""
-
-    at: float
-    ended_then: int
-
-
 class Flight:
     """Ways and rates of our own microbatches. ``now`` is monotonic seconds."""
 
     def __init__(self) -> None:
-        self._began: dict[int, _Begun] = {}
+        self._began: dict[int, tuple[float, int]] = {}
+        """By microbatch in flight: when it began, and how many had ended then."""
         self._ended = 0
         self._steps = deque([_Best()], STEPS)
 
     def start_step(self) -> None:
-        """Forget what was in flight; what was measured stays for a few steps."""
-        self._began.clear()
+        """Begin a step: what was measured stays for a few of them."""
         if self._steps[-1].rate:
             self._steps.append(_Best())
 
     def observe(self, in_flight: Set[int], done: Set[int], now: float) -> None:
         """Take the ids of the microbatches that are ``in_flight`` and of those that are counted."""
         for microbatch in [m for m in self._began if m not in in_flight]:
-            begun = self._began.pop(microbatch)
+            at, ended_then = self._began.pop(microbatch)
             if microbatch in done:
                 self._ended += 1
-                self._note(begun, max(now - begun.at, LEAST_S))
+                way_s, best = max(now - at, LEAST_S), self._steps[-1]
+                best.way_s = min(best.way_s, way_s)
+                best.rate = max(best.rate, (self._ended - ended_then) / way_s)
         for microbatch in in_flight - self._began.keys():
-            self._began[microbatch] = _Begun(now, self._ended)
+            self._began[microbatch] = now, self._ended
 
     def leased(self, seconds: float) -> None:
         """Note how long it took to be given work after asking for it."""
@@ -78,8 +70,3 @@ class Flight:
         if asked_s < math.inf:
             way_s += asked_s
         return math.ceil(SPARE * rate * way_s - 1e-9)
-
-    def _note(self, begun: _Begun, way_s: float) -> None:
-        best = self._steps[-1]
-        best.way_s = min(best.way_s, way_s)
-        best.rate = max(best.rate, (self._ended - begun.ended_then) / way_s)

@@ -2,17 +2,9 @@
 
 An audit shows that a member has computed what it committed to, and not what it has sent to the
 stages beside its own. So of the tensors that we counted in a step we compare those of one giver,
-drawn with our secret, with its list of that step, by their digests. One is compared at a time.
-
-- The list must have the root that its author has signed. Whoever signs another commitment for us
-  than for its siblings is convicted: one of them gets ours.
-- A giver that lists another tensor than it gave us has lied to us. It is set aside.
-- A giver may list less than it gave: another replica has counted the same microbatch, or a leader
-  has left it out. It is set aside if more than ``MOST_UNLISTED`` of its newest ``NEWEST`` lists had
-  less than half of what it gave, or did not come.
-
-What we find is proof to us alone, so each replica decides for itself. A stage of one commits to
-nothing.
+drawn with our secret, with its list of that step, by their digests (SPEC.md, section 15). One is
+compared at a time. What we find is proof to us alone, so each replica decides for itself. A stage
+of one commits to nothing.
 
 State: the comparison under way, and the newest results by giver. ``now`` is monotonic seconds.
 """

@@ -1,10 +1,9 @@
 """Leases: the leader of stage 0 hands out a step's microbatches to the replicas that ask.
 
-Work pulling: a fast replica asks more often, so speed decides the share. The replicas' ledger
-reports say who has what. An id is free if no live replica reports it and no lease of it is on its
-way. A replica that dies, gives an id up or loses a lease therefore needs no rule of its own. Nor
-does a leader that takes over in mid-step: what it leases a second time, before a report has come,
-is subtracted like any double.
+Work pulling: a fast replica asks more often, so speed decides the share. An id is free if no live
+replica reports it and no lease of it is on its way. So a replica that dies, gives an id up or loses
+a lease needs no rule of its own, nor does a leader that takes over in mid-step: what it leases a
+second time is subtracted like any double.
 """
 
 import math

@@ -14,11 +14,8 @@ from protocol.wire.messages import Lease, LeaseRequest
 
 
 def usual_in_flight(view: SwarmView, place: Place) -> int:
-    """Return our share of the microbatches that occupy all replicas at once, and a quarter more.
-
-    Shares are proportional to speed, so that the step does not wait for work that a slow replica
-    has not begun.
-    """
+    """Return our share, by speed, of the microbatches that occupy all replicas at once, and a
+    quarter more."""
     first = view.serving(0)
     replicas = sum(len(view.serving(stage)) for stage in range(place.stages))
     together = max(place.stages * len(first), replicas)
@@ -66,11 +63,8 @@ class Leasing:
         self._flight.observe(self._pipeline.in_flight(), self._pipeline.done(), now)
 
     def in_flight_cap(self, view: SwarmView) -> int:
-        """Return the microbatches that we keep in flight.
-
-        As many as are busy somewhere, by the number of replicas; more, up to the whole step, where
-        lines are so long that those do not keep them busy.
-        """
+        """Return the microbatches that we keep in flight: as many as are busy somewhere; more, up
+        to the whole step, where lines are so long that those do not keep all replicas busy."""
         return max(
             usual_in_flight(view, self._place), min(self._flight.depth(), self._place.per_step)
         )

@@ -2,9 +2,9 @@
 
 A replica that counts a microbatch but withholds or spoils its gradient would leave the stage before
 with a step that can never be closed: the parameters that make the gradient are replaced once the
-replica's stage has closed the step. So a replica that knows the ledgers of its stage to be whole
-(its leader, and the next two in line) says so in its heartbeats, and no replica of the next stage
-makes or follows a plan of the step before. A step closed by most of the stage before counts, too.
+replica's stage has closed the step. So replicas that know the ledgers of their stage to be whole
+say so in their heartbeats, and no replica of the next stage makes or follows a plan of the step
+before. A step closed by most of the stage before counts, too.
 """
 
 from collections.abc import Callable

@@ -15,16 +15,10 @@ import msgspec
 from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.pipeline.effects import SendPayload
-from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.view import SwarmView
 from protocol.wire.messages import Forward, Message, Receipt, SeatMessage, Verdict
 from protocol.wire.route import Route
-
-
-def is_for(send: Send, place: Place) -> bool:
-    """Whether a message is for the seat that sends it; our seat in another stage is elsewhere."""
-    return send.peer == place.me and send.message.addressed_stage == place.stage
 
 
 def may_send(route: Route, view: SwarmView, stage: int, sender: PeerId) -> bool:
@@ -46,10 +40,8 @@ def may_send(route: Route, view: SwarmView, stage: int, sender: PeerId) -> bool:
 
 
 def turned_away(stage: int, sender: PeerId, message: Message, verdict: Verdict) -> list[SeatEffect]:
-    """Return the refusal of ``sender``'s ``message`` to ``stage`` with a ``verdict``.
-
-    Only a Forward is answered, because its sender would wait, in the era in which it was sent.
-    """
+    """Return the refusal of ``sender``'s ``message`` to ``stage`` with a ``verdict``: only a
+    Forward is answered, because its sender would wait, in the era in which it was sent."""
     if not isinstance(message, Forward):
         return []
     of = stage, message.step, message.microbatch, message.attempt
@@ -60,11 +52,6 @@ def _holds(view: SwarmView, stage: int, peer: PeerId) -> bool:
     if not 0 <= stage < len(view.stages):
         return False
     return any(replica.peer == peer for replica in view.stages[stage])
-
-
-def era_of(message: Message, otherwise: int) -> int:
-    """Return the era of a message; ``otherwise`` for one that belongs to none."""
-    return message.era if isinstance(message, SeatMessage) else otherwise
 
 
 def stamped(effects: Iterable[SeatEffect], era: int) -> list[SeatEffect]:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.audit.terms import AuditTerms
-from protocol.decree.decree import READY, voters
+from protocol.decree.decree import READY, bound_by, promises_of, voters
 from protocol.decree.elector import INSISTS, MAX_COMMITS, Elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId, short
@@ -66,7 +66,6 @@ from protocol.seat.early_messages import MAX_STEPS_AHEAD, SERVING_STEPS_AHEAD, E
 from protocol.seat.effects import (
     Distrusted,
     SeatEffect,
-    Serving,
     Snapshot,
     StatusChanged,
 )
@@ -76,12 +75,11 @@ from protocol.seat.leases import Leases
 from protocol.seat.leasing import Leasing
 from protocol.seat.reporting import Reporting
 from protocol.seat.returned import ReturnedSteps
-from protocol.seat.routing import era_of, is_for, may_send, stamped, turned_away
+from protocol.seat.routing import may_send, stamped, turned_away
 from protocol.seat.showing import Showing
 from protocol.seat.standing import Proves, Standing
-from protocol.seat.succession import Succession
 from protocol.verdicts import Verdict
-from protocol.view import SwarmView
+from protocol.view import SwarmView, leaders
 from protocol.wire.messages import (
     Admit,
     AuditReply,
@@ -95,9 +93,10 @@ from protocol.wire.messages import (
     Ready,
     Reduced,
     RoundMessage,
+    SeatMessage,
     Segment,
 )
-from protocol.wire.parts import SeatStatus
+from protocol.wire.parts import Ballot, SeatStatus
 from protocol.wire.statement import Statement, encode_statement
 
 
@@ -153,22 +152,19 @@ class Seat:
         """The version that we fetch, and what stands for its state."""
         self._view = SwarmView(((),) * place.stages)
         """Of those that count, as our parts know it."""
-        self.made_by: tuple[int, bytes] = (0, b"")
-        """Attempt and digest of the decree that has made our version."""
         self._unhashed: Committed | None = None
         """Our version, while its hash is not known."""
-        self._commit: Commit | None = None
-        """Of our step, with the votes of enough electors."""
         self._unconfirmed: dict[PeerId, tuple[Plan, Answer]] = {}
         """Each sender's last plan of it that we do not follow yet, and why."""
-        audits, audited = audits or AuditTerms(), bool(audits and audits.budget)
+        audits = audits or AuditTerms()
         # a part knows those made before it, and none after it
         self.elector, self.quorum = elector, quorum
         self.agreeing = Agreeing(amendments, steps)
         self.pipeline = Pipeline(place, step, at_once=at_once)
+        self.commitments = Commitments(place.me, active=audits.budget > 0)
         judged = audits.verdicts, proves, self._spoilers
+        audited = self.commitments.active
         self.standing = Standing(place, self.quorum, *judged, audited=audited)
-        self._succession = Succession(place, era, self.standing, self.quorum, self.elector.verify)
         self.leases, self.leasing = Leases(step, place.per_step), Leasing(place, self.pipeline)
         self._compose_audits(audits)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
@@ -182,7 +178,7 @@ class Seat:
 
     def _compose_audits(self, terms: AuditTerms) -> None:
         """Make what audits others, and what others audit us by."""
-        commitments = Commitments(self.place.me)
+        commitments = self.commitments
         self.showing = Showing(self.place, self.era, commitments, terms.sign)
         self.charging = Charging(self.place, terms, self._judges_of)
         self.auditing = Auditing(self.place, terms, commitments, self.showing, self.charging)
@@ -198,7 +194,9 @@ class Seat:
             accumulator=self.pipeline,
             loaded=self.serving,
             promise=promise,
-            audits=self.auditing,
+            commitments=self.commitments,
+            contributed=self.showing.contributed,
+            closing=self.auditing.closing,
             rate=self.agreeing.rate,
             sign=self._sign_ready,
             roll=lambda: self.quorum.roll,
@@ -220,11 +218,6 @@ class Seat:
         self.draining = Draining(self.pipeline, self.member)
 
     # --- queries ---------------------------------------------------------------------------
-
-    @property
-    def loaded(self) -> bool:
-        """Whether the worker holds the state of our version."""
-        return self.member.loaded
 
     @property
     def finished(self) -> bool:
@@ -274,7 +267,7 @@ class Seat:
         """Whether we are a replica of the stage, and not an observer that catches up."""
         if self.serving:
             return YES
-        if not self.loaded:
+        if not self.member.loaded:
             return no(f"catching up at version {self.step}: the state is on its way")
         return no(f"catching up at version {self.step}: what was closed meanwhile is applied")
 
@@ -297,7 +290,12 @@ class Seat:
 
     def current_leader(self) -> PeerId | None:
         """Return the leader of our step, by our view."""
-        return self._succession.first(self.step)
+        return next(iter(self._line()), None)
+
+    def _line(self) -> list[PeerId]:
+        """Return the leaders of our step, in order."""
+        view, roll = self.standing.view, self.quorum.roll
+        return leaders(view, self.place.stage, self.step, among=roll)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
@@ -362,10 +360,8 @@ class Seat:
         return {r.peer for r in self._view.serving(self.place.stage)}
 
     def _watch(self, now: float) -> list[SeatEffect]:
-        """Look for the peers that the step waits for, by us and by others' claims.
-
-        Without a majority of the electors we could not close the step anyway: then we blame nobody.
-        """
+        """Look for the peers that the step waits for, by us and by others' claims. Without a
+        majority of the electors we could not close it anyway: then we blame nobody."""
         waits: list[Wait] = []
         there = self._siblings()
         if self.serving and not self._is_over and self.quorum.holds(now):
@@ -388,7 +384,7 @@ class Seat:
         has the state that we fetch."""
         self._admitted = admit.version, admit.state
         decree = admit.commit.decree
-        self.elector.take(admit.commit, voters(admit.commit, None, self.elector.verify))
+        self.elector.take(admit.commit, checked=True)
         self.quorum.settle(decree.members, decree.electors, admit.version, now)
         self.standing.admit(map(PeerId, admit.donors), now)
 
@@ -408,7 +404,7 @@ class Seat:
             if refused or self.standing.is_aside(sender) or self.standing.waits(sender):
                 return refused
             return [Penalise(sender, "not-from-a-neighbour", 1)]  # or its heartbeat is on its way
-        if era_of(message, self.era) != self.era:
+        if isinstance(message, SeatMessage) and message.era != self.era:
             return turned_away(stage, sender, message, "stale")
         effects = self._take(sender, message, now, digest)
         if route.work and any(isinstance(effect, Keep) for effect in effects):
@@ -470,7 +466,7 @@ class Seat:
     def on_plan(self, sender: PeerId, message: Plan, now: float) -> list[SeatEffect]:
         """Follow a plan once the stage before has all gradients of the step, and while it keeps the
         electors that we hear."""
-        if not self._succession.is_attempt_of(sender, message):
+        if not self._is_attempt_of(sender, message):
             return []
         if not (answer := self._may_follow(sender, message, now)):
             self._unconfirmed[sender] = message, answer
@@ -490,6 +486,17 @@ class Seat:
         self._obstruction.planned(now, self.member.planned_again)
         return [*effects, *self.pipeline.planned(message)]
 
+    def _is_attempt_of(self, sender: PeerId, plan: Plan) -> bool:
+        """Whether a step's attempt is its sender's: the first one is that of the leader whom the
+        decree before designates; a later one takes the promises of a majority of the electors, that
+        have voted for nothing. So nobody leaves an attempt that may be decreed."""
+        if plan.attempt == 1:
+            return sender == self.quorum.designated
+        where = Ballot(plan.stage, self.era, plan.step, plan.attempt, sender, 0, b"")
+        electors = self.quorum.electors
+        promised = promises_of(where, plan.promises, electors, self.elector.verify)
+        return not bound_by(promised.values(), electors) and self.quorum.suffice(promised)
+
     def _may_follow(self, sender: PeerId, plan: Plan, now: float) -> Answer:
         """Whether we follow a plan now: the stage before has all gradients of the step, the next
         step can be closed with the electors that it names, and its amendment may hold. Our own
@@ -502,10 +509,6 @@ class Seat:
                 named = list(map(PeerId, plan.electors))
                 kept = self.quorum.keeps(members, named, self._view, now)
         return returned and kept and self.agreeing.may_hold(plan)
-
-    def amended(self, now: float) -> list[SeatEffect]:
-        """This volunteer has heard of an amendment: the run may be longer, a plan be followed."""
-        return self._settle([], now)
 
     def _out_of(self, plan: Plan) -> PeerId | None:
         """Return a member of a plan that our stage has expelled. The plan of a step that is closed
@@ -526,7 +529,7 @@ class Seat:
     ) -> list[SeatEffect]:
         """Take a member's contribution to a segment that we own."""
         effects = self._arrived(self.member.segment(sender, message))
-        if self.auditing.active and any(isinstance(effect, Keep) for effect in effects):
+        if self.commitments.active and any(isinstance(effect, Keep) for effect in effects):
             effects += self.auditing.on_segment(sender, message, digest)
         return effects
 
@@ -538,9 +541,9 @@ class Seat:
 
     def on_commitment(self, sender: PeerId, message: Commitment, now: float) -> list[SeatEffect]:
         """Take what a member commits to; the round may wait for it."""
-        if not self.auditing.active:
+        if not self.commitments.active:
             return []
-        return [*self.auditing.on_commitment(sender, message), *self.member.committed_to()]
+        return [*self.auditing.on_commitment(sender, message), *self.member.exchange()]
 
     def on_shown(
         self, sender: PeerId, message: AuditReply, digest: bytes, now: float
@@ -560,15 +563,6 @@ class Seat:
         signature = self.elector.sign(READY, encode_statement(said))
         return replace(ready, signature=signature) if signature else None
 
-    def on_report(self, sender: PeerId, message: LedgerReport, now: float) -> list[SeatEffect]:
-        """Take a replica's ledger. What it takes back and reports anew is no work."""
-        before = self.leader.reports.get(sender)
-        effects = self.leader.report(sender, message, now)
-        after = self.leader.reports.get(sender)
-        if before is not None and after is not None and after.ever != before.ever:
-            self._obstruction.brought(sender)
-        return list(effects)
-
     def _now_confirmed(self, now: float) -> list[SeatEffect]:
         """Follow the newest plan that waited for the gradients of the stage before."""
         waiting, self._unconfirmed = self._unconfirmed, {}
@@ -579,15 +573,13 @@ class Seat:
 
     def on_commit(self, sender: PeerId, message: Commit, now: float) -> list[SeatEffect]:
         """Learn that the step is closed, whoever says so: the votes prove it."""
-        if message.step != self.step or self._commit is not None:
+        if message.step != self.step or self.member.knows_commit:
             return []
         signed = voters(message, self.quorum.electors, self.elector.verify)
         if not self.quorum.suffice(signed):
             return []
-        self.elector.take(message, signed)
-        self._commit = message
-        decree = message.decree
-        effects: list[SeatEffect] = [*self.member.committed(decree.attempt, decree.digest)]
+        self.elector.take(message, checked=True)
+        effects: list[SeatEffect] = [*self.member.committed(message.decree)]
         effects += self._now_confirmed(now)
         others = [
             r for r in self.standing.whole.serving(self.place.stage) if r.peer != self.place.me
@@ -601,7 +593,7 @@ class Seat:
         """Whether most of our electors have closed a step so much later that none has the commit of
         ours any more."""
         signed = voters(later, self.quorum.electors, self.elector.verify)
-        far = later.step > self.step + MAX_COMMITS and self.loaded
+        far = later.step > self.step + MAX_COMMITS and self.member.loaded
         return far and self.quorum.suffice(signed)
 
     def _as_elector(self, sender: PeerId, message: Propose) -> list[SeatEffect]:
@@ -614,7 +606,8 @@ class Seat:
     def on_admit(self, sender: PeerId, message: Admit, now: float) -> list[SeatEffect]:
         """Note that a newcomer is admitted, and snapshot our version for it if we are a donor."""
         joiner = PeerId(message.joiner)
-        if not (self._succession.may_lead(sender) and self.standing.lets_in(joiner, now)):
+        may_lead = sender in self.quorum.roll or self.quorum.roll.isdisjoint(self._siblings())
+        if not (may_lead and self.standing.lets_in(joiner, now)):
             return []
         if not self.leader.admitted(joiner, now):
             return []
@@ -646,9 +639,9 @@ class Seat:
 
     def committed(self, commit: CommitTo, signed: Commitment, now: float) -> list[SeatEffect]:
         """Our commitment is signed."""
-        self.auditing.commitments.take(self.place.me, signed)
+        self.commitments.take(self.place.me, signed)
         told = [Send(peer, signed) for peer in commit.peers]
-        return self._settle([*told, *self.member.committed_to()], now)
+        return self._settle([*told, *self.member.exchange()], now)
 
     def _judges_of(self, stage: int) -> Collection[PeerId]:
         """Return the members of a stage whose charges count: of ours the roll; of another one the
@@ -662,7 +655,7 @@ class Seat:
         """What the neighbours need no more, auditors may, for a while."""
         freed = list[SeatEffect]()
         for effect in effects:
-            if isinstance(effect, DropStep) and self.auditing.active:
+            if isinstance(effect, DropStep) and self.commitments.active:
                 freed += self.showing.dropped(effect.step, self.auditing.step, now)
             else:
                 freed.append(effect)
@@ -683,33 +676,30 @@ class Seat:
         """Version t has become t + 1: everything starts over for the next step."""
         if outcome.error:
             return list(self.member.not_applied(outcome))
-        commit = self._commit
-        loss = commit.decree.loss_sum if self.place.last and commit else None
-        plan = self.member.plan_followed
-        roll = tuple(PeerId(member.peer) for member in plan.members) if plan else ()
+        decree, plan = self.member.decree, self.member.plan_followed
+        if decree is None or plan is None:
+            return []
         committed = Committed(
             stage=self.place.stage,
             version=self.step + 1,
             hash="",
-            loss=None if loss is None else loss / self._tokens_per_step,
+            loss=decree.loss_sum / self._tokens_per_step if self.place.last else None,
             grad_norm=outcome.grad_norm,
             counted=len(self.member.counted),
-            attempt=self.member.applied[0],
+            attempt=decree.attempt,
             own_loss=self._own_loss(),
             era=self.era,
-            roll=roll,
-            shares=tuple(count_of(member.counted) for member in plan.members) if plan else (),
-            electors=tuple(map(PeerId, plan.electors)) if plan else (),
+            roll=tuple(map(PeerId, decree.members)),
+            shares=tuple(count_of(member.counted) for member in plan.members),
+            electors=tuple(map(PeerId, decree.electors)),
             with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
         )
         self.standing.closed_with(committed.with_whom)
-        if self.auditing.active:
+        if self.commitments.active:
             self.givers.closed(self.step, self.pipeline.given())
-        self.made_by = self.member.applied
-        if plan is not None:
-            self.quorum.settle(roll, plan.electors, self.step + 1, now)
-            self.agreeing.closed(plan)
-        self.step, self._commit, self._unconfirmed = self.step + 1, None, {}
+        self.quorum.settle(decree.members, decree.electors, self.step + 1, now)
+        self.agreeing.closed(plan)
+        self.step, self._unconfirmed = self.step + 1, {}
         self._catching_up.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
@@ -756,10 +746,10 @@ class Seat:
     def _try_serve(self) -> list[SeatEffect]:
         """An observer with nothing left to apply becomes a replica."""
         rest = self.member.knows_commit or self._most_are_past()
-        if self.serving or not self.loaded or rest:
+        if self.serving or not self.member.loaded or rest:
             return []
         self.serving = True
-        return [Serving(self.step), Explain("transfer", f"serving from version {self.step}")]
+        return [Explain("transfer", f"serving from version {self.step}")]
 
     def _most_are_past(self, steps: int = 0) -> bool:
         """Whether most siblings that serve are further past our step than so many steps, by what
@@ -780,9 +770,9 @@ class Seat:
     def _follow_siblings(self, now: float) -> list[SeatEffect]:
         """Ask a sibling that is ahead of us for the commit of our step, which may have been lost:
         what it says of its version proves nothing."""
-        if not self.loaded and self._most_are_past(MAX_STEPS_AHEAD):
+        if not self.member.loaded and self._most_are_past(MAX_STEPS_AHEAD):
             return [Fault("behind", f"more than {MAX_STEPS_AHEAD} rounds behind")]
-        if not self.loaded or self.member.applying or self.member.hashing or self._is_over:
+        if not self.member.loaded or self.member.applying or self.member.hashing or self._is_over:
             self._catching_up.caught_up()
             return []
         stage, there = self.place.stage, self.standing.whole.serving
@@ -800,13 +790,13 @@ class Seat:
     def _settle(self, effects: Iterable[SeatEffect], now: float) -> list[SeatEffect]:
         """Hand parts of the seat what others have for them, and follow up until nothing more
         happens; return what is left to the driver."""
-        outward: list[SeatEffect] = []
+        outward, us = list[SeatEffect](), (self.place.me, self.place.stage)
         pending = deque(effects)
         while pending or (pending := deque(self._follow_up(now))):
             effect = pending.popleft()
             match effect:
-                case Send(_, message) if is_for(effect, self.place):
-                    pending += self._take(self.place.me, message, now)
+                case Send(peer, message) if (peer, message.addressed_stage) == us:
+                    pending += self._take(peer, message, now)
                 case Unsigned(plan, member):
                     pending += self.auditing.unsigned(plan, member, now)
                 case Distrusted(stage, peer, words):
@@ -843,7 +833,7 @@ class Seat:
         that it is of is known, and the step is open here."""
         of, member = self.pipeline.work, self.member
         unfit = self._is_over or member.hashing or member.applying
-        line = [] if unfit else self._succession.of(self.step)
+        line = [] if unfit else self._line()
         others = [r.peer for r in self._view.serving(self.place.stage) if r.peer not in line]
         line = [*line, *others] if line else []
         if not (told := self._reporting.due(line, self.step, of, now)):
@@ -863,8 +853,12 @@ class Seat:
     def _leads_those_behind(self) -> bool:
         """Whether siblings are past our step, none of them tells its commit, and it is for us to
         ask the electors."""
-        left_behind = self.serving and self._catching_up.unanswered
-        return left_behind and self._succession.leads_those_behind(self.step)
+        if not (self.serving and self._catching_up.unanswered):
+            return False
+        stage, view, roll = self.place.stage, self.standing.view, self.quorum.roll
+        here = {r.peer for r in view.serving(stage) if r.version <= self.step}
+        line = leaders(view, stage, self.step, among=roll & here)
+        return next((peer for peer in line if peer in here), None) == self.place.me
 
     def _is_returned(self) -> Answer:
         """Whether the stage before has all gradients of our step."""

@@ -8,7 +8,6 @@ State: what we have contributed to the newest steps, how much each asker was sho
 steps that are kept for auditors after the neighbours need them no more.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import replace
@@ -35,14 +34,6 @@ KEPT_STEPS: Final = 4
 """Steps that are kept so, at most; as many again that an auditor has asked for."""
 
 
-@dataclass(slots=True)
-class _Kept:
-    """A step that nobody but auditors needs: until when, and whether one has asked for it."""
-
-    until: float
-    asked: bool = False
-
-
 class Showing:
     """See the module's docstring.
 
@@ -61,12 +52,15 @@ class Showing:
         """By step and attempt: the plan, and what it counts for us."""
         self._shown = TokenBuckets[tuple[PeerId, int]](MAX_ASKERS)
         """What an asker may still be shown of a step."""
-        self._kept: dict[int, _Kept] = {}
+        self._kept: dict[int, float] = {}
+        """Steps that nobody but auditors needs: until when."""
+        self._asked = set[int]()
+        """For which of them one has asked."""
 
     def contributed(self, plan: Plan, counted: frozenset[int]) -> list[RoundEffect]:
         """Our contribution is encoded: commit to it before anybody gets a part of it."""
         me, step, attempt = self._place.me, plan.step, plan.attempt
-        if len(plan.members) < 2:
+        if not self._commitments.are_made(plan):
             return []
         self._contributed[step, attempt] = plan, counted
         while len(self._contributed) > MAX_ATTEMPTS:
@@ -97,10 +91,11 @@ class Showing:
 
     def on_request(self, sender: PeerId, message: AuditRequest, now: float) -> list[SeatEffect]:
         """Show an auditor what it asks for, if we have it."""
-        of, kept = message, self._kept.get(message.step)
-        if kept is not None:
-            kept.until = max(kept.until, now + LOST_S)
-            kept.asked |= sum(one.asked for one in self._kept.values()) < KEPT_STEPS
+        of = message
+        if of.step in self._kept:
+            self._keep(of.step, now)
+            if len(self._asked) < KEPT_STEPS:
+                self._asked.add(of.step)
         if of.beside is not None:
             return self._shown_beside(sender, of.beside, of.step)
         if not self.shows(sender, of):
@@ -160,25 +155,28 @@ class Showing:
             needed: a step that we audit ourselves.
             now: monotonic seconds.
         """
-        self._kept[step] = _Kept(now + LOST_S)
+        self._keep(step, now)
         gone = self.tick(needed, now)
-        spare = [s for s, kept in self._kept.items() if s != needed and not kept.asked]
-        spare.sort(key=lambda s: (self._kept[s].until, s))
+        spare = sorted(self._kept.keys() - self._asked - {needed}, key=lambda s: (self._kept[s], s))
         return [*gone, *self._drop(spare[: max(0, len(spare) - KEPT_STEPS)])]
 
     def tick(self, needed: int | None, now: float) -> list[SeatEffect]:
         """Free what was kept long enough; see ``dropped``."""
         if needed in self._kept:
-            self._kept[needed].until = max(self._kept[needed].until, now + LOST_S)
-        return self._drop([step for step, kept in self._kept.items() if kept.until <= now])
+            self._keep(needed, now)
+        return self._drop([step for step, until in self._kept.items() if until <= now])
+
+    def _keep(self, step: int, now: float) -> None:
+        self._kept[step] = max(self._kept.get(step, now), now + LOST_S)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
-        return min((kept.until for kept in self._kept.values()), default=None)
+        return min(self._kept.values(), default=None)
 
     def _drop(self, steps: list[int]) -> list[SeatEffect]:
         for step in steps:
             del self._kept[step]
+        self._asked.difference_update(steps)
         if steps:
             gone = frozenset(steps)
             self._contributed = {of: x for of, x in self._contributed.items() if of[0] not in gone}

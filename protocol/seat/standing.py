@@ -1,49 +1,18 @@
 """Standing: which replicas of our stage and of those beside it count for us.
 
 Three views of the swarm follow one from the other. ``whole`` is what membership sees. ``seen``
-lacks the replicas on probation that do not count yet, and ``view`` also those that are set aside.
-
-**Probation.** Identities are free. A replica is *proven* once a step that we closed contains its
-work, or once a plan that we followed names it among the members or electors. In a stage beside ours
-or in our own that has a proven one, the others are on probation:
-
-- no proven one, of whatever stage, is set aside for what they say, and they are no electors;
-- in our own stage they count once a leader has admitted them, or a plan names them, and until they
-  are set aside;
-- in a stage beside ours as many count as are proven there, two at least: those that were set aside
-  least often, then in an order by hash;
-- when one of them was set aside, none begins to count for a while, twice as long each time; those
-  that counted then and did not fail go on.
-
-So a crowd of them costs a stage one wait in every such while, or one for each of the few that are
-tried at a time, and whoever is tried along with them has its chance. Where nobody is proven
-everybody counts: before our first plan in a lineage, and in a stage whose replicas are all new.
-
-**Set aside.** A replica that obstructs the run is treated as if it had fallen silent. ``view``
-leaves it out, in all its stages that have others: it leads nothing, gets no work and is in no plan.
-The quorum ignores it, so it is lost to us. Whether a step can be closed without it is still decided
-only by the majority of the electors. What a seat decides holds in that seat: where we hold another
+lacks the replicas *on probation* that do not count yet, and ``view`` also those that are *set
+aside*: these lead nothing, get no work, are in no plan, and are lost to our quorum. The rules for
+both are in SPEC.md, section 11. What a seat decides holds in that seat: where we hold another
 stage, too, that one judges for itself.
 
-- A replica's claim against a sibling, made by naming it as missing in its heartbeats, is one word
-  against another: one of the two has to go, whichever lies. The replicas of the neighbouring stages
-  are the judges. Each decides for itself and names the loser; all follow more than half of them,
-  for as long as these name the loser, so that no two sides of a run wait for opposite peers and no
-  single judge has anybody set aside. Where most do not agree, judges go by their own decision, and
-  siblings decide for themselves, too: of the two each against the other.
-- A majority of a stage expels a member for good (``audit/charges.py``).
-
-A judge decides against the one that it has found out itself, else the one with more disputes, else
-the one that has brought us nothing while the other did, else by rank. If the stage makes no
-progress without that one, the other one goes instead; where as many judges name the one as the
-other, the one of higher rank. A decision holds for a minute, twice as long each time; whoever is
-back for ten times as long starts over, because honest machines sleep, too.
-Followed decisions are not named: otherwise two replicas would follow each other forever.
+A claim is one word against another: of the two siblings one goes, whichever lies. The replicas of
+the neighbouring stages judge, and all follow more than half of them. Followed decisions are not
+named in heartbeats: otherwise two replicas would follow each other forever.
 
 No stage is left without a replica. Nor does anybody set a peer aside without which too few
-electors would be left to close a step, unless it has seen that peer's fault. A peer that turns out
-to be needed while it is aside comes back after a few seconds. Who comes back has as long to hear of
-it before its claims count again.
+electors would be left to close a step, unless it has seen that peer's fault.
+
 State: one bounded record per peer, who is aside, our decisions, the open disputes, and by stage how
 it goes on and until when nobody else is tried. Times are monotonic seconds.
 """
@@ -112,22 +81,12 @@ class _Stage:
     """How often that was so in a row."""
 
 
-@dataclass(slots=True)
-class _Dispute:
-    """Two siblings cannot work together, as at least one of them says."""
-
-    stage: int
-    since: float
-    """When it was first said, or when the one that had to go was needed."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Decision:
     """Our own decision against a peer."""
 
     stage: int
     why: str
-    since: float
     until: float
     other: PeerId
     """The other peer of the dispute."""
@@ -142,7 +101,6 @@ class _Aside:
     why: str
     back: str
     """Why it comes back once nobody wants it aside."""
-    since: float = 0.0
     for_good: bool = False
 
 
@@ -174,8 +132,11 @@ class Standing:
         self.whole = self.seen = self.view = SwarmView(((),) * place.stages)
         self._records: dict[PeerId, _Record] = {}
         self._aside: dict[PeerId, _Aside] = {}
+        """The first to be set aside first."""
         self._decisions: dict[PeerId, _Decision] = {}
-        self._disputes: dict[Pair, _Dispute] = {}
+        self._disputes: dict[Pair, tuple[int, float]] = {}
+        """Siblings that cannot work together, as one of them says: their stage, and when that was
+        first said, or the one that had to go was needed."""
         self._claims: Collection[PeerId] = ()
         """Whom our stage waits for in this step, as we say."""
         self._claimed = frozenset[Pair]()
@@ -273,7 +234,7 @@ class Standing:
                 if peer != missing and missing in there:
                     claimed.setdefault(frozenset((peer, missing)), stage)
         for pair, stage in claimed.items():
-            self._disputes.setdefault(pair, _Dispute(stage, now))
+            self._disputes.setdefault(pair, (stage, now))
         self._claimed = frozenset(claimed)
         return self.tick(now)
 
@@ -309,13 +270,9 @@ class Standing:
         return True
 
     def lets_in(self, peer: PeerId, now: float) -> bool:
-        """Whether a newcomer may be admitted, by us or by the leader that has done so.
-
-        Of those that nobody has worked with only a few are let in at a time. Each keeps its place
-        for a while, even if it is set aside before: all replicas hear who is admitted, so the next
-        leader does not admit others in its stead. Only proven replicas make room: those admitted
-        say that they serve, and would let in more of their kind.
-        """
+        """Whether a newcomer may be admitted, by us or by the leader that has done so: only a few
+        at a time of those that nobody has worked with. Each keeps its place for a while, even if
+        it is set aside before, so that the next leader does not admit others in its stead."""
         if self.is_proven(peer):
             return True
         here, stage = self.view.stages[self._place.stage], self._place.stage
@@ -424,7 +381,7 @@ class Standing:
             record.times = 0
         until, version = now + _doubled(record.times), self.seen.committed(stage)
         look_at = now + self._unmended_s(stage)
-        self._decisions[peer] = _Decision(stage, why, now, until, other, version, look_at)
+        self._decisions[peer] = _Decision(stage, why, until, other, version, look_at)
 
     def _let_back(self, peer: PeerId) -> None:
         del self._decisions[peer]
@@ -467,20 +424,20 @@ class Standing:
         judges = self._votes(pair)
         heard = max(self._of(peer).back_at for peer in pair) + HEARD_S
         waits = judges and self._place.me not in judges
-        return max(self._disputes[pair].since, heard) + (HEARD_S if waits else ANSWER_S)
+        return max(self._disputes[pair][1], heard) + (HEARD_S if waits else ANSWER_S)
 
     def _judge(self, pair: Pair, now: float) -> None:
-        dispute = self._disputes[pair]
-        there = {r.peer for r in self.seen.serving(dispute.stage)}
+        stage, _ = self._disputes[pair]
+        there = {r.peer for r in self.seen.serving(stage)}
         if not pair <= there or any(peer in self._decisions for peer in pair):
             return  # one of them has gone meanwhile, or goes
         loser = self._loser(pair)
         if self._is_elector_needed(loser, now):
-            dispute.since = now
+            self._disputes[pair] = stage, now
             return
         (other,) = pair - {loser}
         why = f"it and {short(other)} hold each other up"
-        self._decide(loser, other, dispute.stage, why, now)
+        self._decide(loser, other, stage, why, now)
 
     def _loser(self, pair: Pair) -> PeerId:
         """Return the loser of a dispute; of ourselves and another, the other."""
@@ -499,9 +456,9 @@ class Standing:
     def _votes(self, pair: Pair) -> dict[PeerId, set[PeerId]]:
         """Return whom of two siblings each judge has set aside: who serves beside their stage; the
         two may do so themselves, and judge nothing."""
-        if (dispute := self._disputes.get(pair)) is None:
+        if pair not in self._disputes:
             return {}
-        stage, me = dispute.stage, self._place.me
+        (stage, _), me = self._disputes[pair], self._place.me
         beside = (*self.seen.serving(stage - 1), *self.seen.serving(stage + 1))
         proven = [r for r in beside if self.is_proven(r.peer)] or beside
         return {
@@ -525,12 +482,11 @@ class Standing:
 
     def _settle(self, now: float) -> list[Explain]:
         """Set aside whom we or others have decided to, as far as that leaves enough."""
-        before, after = self._aside, dict[PeerId, _Aside]()
-        for peer, found in self._wanted(now):
-            if peer == self._place.me or peer in after:
-                continue
-            since = before[peer].since if peer in before else now
-            after[peer] = replace(found, since=since)
+        before, wanted = self._aside, dict[PeerId, _Aside]()
+        for peer, found in self._wanted():
+            if peer != self._place.me:
+                wanted.setdefault(peer, found)
+        after = {p: wanted[p] for p in (*before, *wanted) if p in wanted}
         said = [*self._let_enough_back(after, now)]
         self._aside, new, back = after, after.keys() - before.keys(), before.keys() - after.keys()
         said += [_back(p, before[p].back) for p in back - {e.members[0] for e in said}]
@@ -546,7 +502,7 @@ class Standing:
             self._derive(now)
         return said
 
-    def _wanted(self, now: float) -> Iterator[tuple[PeerId, _Aside]]:
+    def _wanted(self) -> Iterator[tuple[PeerId, _Aside]]:
         """Return who is to be aside, by whose decision, the weightiest first."""
         for verdict in self._verdicts.voted:
             stage, peer = verdict.stage, verdict.culprit
@@ -554,16 +510,14 @@ class Standing:
                 yield peer, _Aside(stage, verdict.words, "", for_good=True)
         for peer, own in self._decisions.items():
             yield peer, _Aside(own.stage, own.why, "its time is over")
-        for pair, dispute in self._disputes.items():
+        for pair, (stage, _) in self._disputes.items():
             if (loser := self._judged(pair)) is not None:
-                yield loser, _Aside(dispute.stage, "others decided so", "others have let it back")
+                yield loser, _Aside(stage, "others decided so", "others have let it back")
 
     def _let_enough_back(self, after: dict[PeerId, _Aside], now: float) -> Iterator[Explain]:
-        """Take those out that are needed, the first to be set aside first.
-
-        A stage without replicas gets one at once. An elector comes back, one at a time, only
-        once it has been needed for a while: by then a peer that was just let back is heard again.
-        """
+        """Take those out that are needed, the first to be set aside first: for a stage without
+        replicas at once; an elector, one at a time, only once it has been needed for a while, for
+        by then a peer that was just let back is heard again."""
         for stage in self._near:
             if self._count(stage, after):
                 continue
@@ -591,12 +545,8 @@ class Standing:
     def _may_return(self, after: Mapping[PeerId, _Aside], stage: int) -> list[PeerId]:
         """Return whom a stage may have back before the time, the first to be set aside first."""
         there = {r.peer for r in self.seen.serving(stage)}
-        found = {
-            peer: aside.since
-            for peer, aside in after.items()
-            if aside.stage == stage and peer in there and not aside.for_good
-        }
-        return sorted(found, key=lambda peer: (found[peer], peer))
+        mine = (p for p, of in after.items() if of.stage == stage and not of.for_good)
+        return [peer for peer in mine if peer in there]
 
     def _is_elector_needed(self, peer: PeerId, now: float) -> bool:
         return self._quorum.needs(peer, self._aside, now) and peer not in self._spoilers()
@@ -606,10 +556,9 @@ class Standing:
         return sum(r.peer not in aside for r in self.seen.serving(stage))
 
     def _long(self, peer: PeerId) -> str:
-        own = self._decisions.get(peer)
         if self._aside[peer].for_good:
             return " for good"
-        return "" if own is None else f" for {own.until - own.since:.0f} s"
+        return f" for {_doubled(self._of(peer).times):.0f} s" if peer in self._decisions else ""
 
     # --- records --------------------------------------------------------------------------
 

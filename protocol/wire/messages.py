@@ -296,7 +296,7 @@ class Receipt(SeatMessage, frozen=True):
 class LedgerReport(SeatMessage, frozen=True):
     """A replica's ledger, to the leader of the round; ``seq`` orders reports of one replica."""
 
-    route = Route("seat", "on_report", sender="stage")
+    route = Route("seat", "leader.report", sender="stage")
 
     stage: StageIndex
     step: StepIndex

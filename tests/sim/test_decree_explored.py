@@ -80,7 +80,6 @@ def thaw(index: int, state: Known) -> Proposer:
     """Return a leader in a state."""
     made = proposer(index)
     made.start_step(STEP, 0.0)
-    made._say_at = 0.0
     for name, value in zip(NAMES, state, strict=True):
         setattr(made, name, dict(value) if name in DICTS else value)  # type: ignore[call-overload]
     return made
@@ -103,7 +102,7 @@ NAMES = (
 )
 DICTS = ("_promised", "_refused", "_named")
 FIXED = ("_me", "_stage", "_quorum", "_verify", "_left_out", "_step", "_era")
-APART = ("_votes", "_say_at", "_said_at", "_since")
+APART = ("_votes", "_said_at", "_since")
 """A decree is in force whether its leader hears of it or not, and any time may have passed."""
 QUORUMS = tuple(map(quorum, LEADERS))
 

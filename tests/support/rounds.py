@@ -5,7 +5,6 @@ from typing import Any
 
 from client.lab.simulate.electing import UnsplitElector, UnsplitQuorum
 from protocol.answer import YES
-from protocol.ids import PeerId
 from protocol.pipeline.place import Place
 from protocol.rounds.agreeing import Agreeing
 from protocol.rounds.commitments import Commitments
@@ -13,7 +12,6 @@ from protocol.rounds.effects import RoundEffect
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
 from protocol.rounds.obstruction import Obstruction
-from protocol.wire.messages import Plan
 
 
 @dataclass
@@ -48,33 +46,14 @@ class Summed:
         pass
 
 
-class Audits:
-    """Audits that add nothing to a round.
-
-    Args:
-        commitments: what members have committed to; None: the run has no audits.
-    """
-
-    def __init__(self, commitments: Commitments | None = None) -> None:
-        self.active = commitments is not None
-        self.commitments = commitments or Commitments(PeerId(""))
-
-    def contributed(self, plan: Plan, counted: frozenset[int]) -> list[RoundEffect]:
-        return []
-
-    def ready(self, plan: Plan, digest: bytes) -> list[RoundEffect]:
-        return []
-
-    def closing(self, plan: Plan) -> list[RoundEffect]:
-        return []
-
-
 def member_of(place: Place, size: int, step: int, *, summed: Summed, **parts: Any) -> RoundMember:
     """A member at the beginning of a step, whose worker has summed these gradients."""
     usual = {
         "loaded": True,
         "promise": (0, 0),
-        "audits": Audits(),
+        "commitments": Commitments(place.me, active=False),
+        "contributed": lambda _plan, _counted: [],
+        "closing": lambda _plan, _digest: [],
         "rate": lambda _plan: None,
         "sign": lambda ready: ready,
         "roll": frozenset,

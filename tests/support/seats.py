@@ -13,7 +13,7 @@ from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Plan
-from protocol.wire.parts import PlanMember
+from protocol.wire.parts import Decree, PlanMember
 from tests.support.decrees import commit_of
 
 
@@ -72,6 +72,13 @@ def alone(me: PeerId, step: int, **parts: Any) -> Seat:
     made.update_view(view_of(step, [me]), 0.0)
     made.quorum.settle([me], [me], step, 0.0)
     return made
+
+
+def applied(seat: Seat, outcome: Outcome, now: float) -> list[SeatEffect]:
+    """The worker has applied a decree that names nobody."""
+    member, where = seat.member, (seat.place.stage, seat.step, 1)
+    member.decree, member.plan_followed = Decree(1, b"", (), (), 0.0), Plan(*where, [], [0], [])
+    return list(seat.computed(ApplyTask(seat.step), outcome, now))
 
 
 def closes(seat: Seat, amended: bytes = b"") -> tuple[ApplyTask, list[SeatEffect]]:

@@ -13,7 +13,7 @@ from client.lab.simulate.agenda import Agenda, Range
 from client.lab.simulate.peer import SimPeer
 from client.train.workers.tasks import payload_digest
 from protocol.effects import Explain, Penalise, Send
-from protocol.held_stage.machine import Do
+from protocol.held_stage.machine import Do, Event
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
     Committed,
@@ -26,7 +26,7 @@ from protocol.pipeline.effects import (
     SendPayload,
     Task,
 )
-from protocol.seat.effects import SeatEffect, Serving, Snapshot, StatusChanged
+from protocol.seat.effects import SeatEffect, Snapshot, StatusChanged
 from protocol.wire.messages import (
     AuditReply,
     Backward,
@@ -109,10 +109,9 @@ class SeatWorld(ABC, Generic[SomePeer]):
                 self._submit(peer, task)
             case Committed():
                 self.committed(peer, effect)
-            case Serving():
-                self.carry(peer, peer.held.serve(self.now_of(peer)))
-                self.announce(peer)
             case StatusChanged():
+                if peer.seat is not None and peer.seat.serving:
+                    self.carry(peer, peer.held.take(Event.SERVE, self.now_of(peer)))
                 self.announce(peer, near=True)
             case Snapshot(version) if peer.worker is not None:
                 peer.snapshots[version] = peer.worker.save(version)

@@ -89,9 +89,10 @@ class HeldStages(StageContext):
     def save_when_drained(self) -> None:
         """Have the state of every stage saved; then the matching may take the stages away. The last
         replica of a stage has a neighbour keep a copy."""
-        alone = {cost.stage for cost in drain_costs(self.view, self.engine.me) if cost.last}
+        remaining = drain_costs(self.view, self.engine.me)
         for stage, held in self.held.items():
-            held.save_when_drained(partial(self._leave_a_copy, stage) if stage in alone else None)
+            copied = remaining.get(stage) == 0
+            held.save_when_drained(partial(self._leave_a_copy, stage) if copied else None)
 
     async def give_up_all(self) -> None:
         """Give up every stage, so that nobody has to recover anything; returns when none is held.
@@ -140,11 +141,6 @@ class HeldStages(StageContext):
         count."""
         if (held := self.held.get(stage)) is not None:
             held.drain()
-
-    def amended(self) -> None:
-        """There is a new amendment of the founder."""
-        for driver in self.drivers():
-            driver.tell(driver.seat.amended)
 
     def update_view(self, view: SwarmView) -> None:
         """Take a new view of the swarm."""

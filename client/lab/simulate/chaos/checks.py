@@ -17,6 +17,7 @@ from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.invariants import expect
 from client.lab.simulate.multisets import INITIAL, encode_ids
 from protocol.ids import PeerId, short
+from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import Lineage
 from protocol.rounds.shards import ENOUGH
 from protocol.seat.early_messages import MAX_STEPS_AHEAD, most_of_sender
@@ -61,8 +62,8 @@ class Checks:
         self._made: dict[tuple[int, int, int], str] | None = {} if parting else None
         """By stage, era and version: the hash."""
         self._expected = [INITIAL]
-        self.commits: dict[tuple[int, int, int], tuple[int, bytes, str]] = {}
-        """By stage, era and version: attempt, digest, hash."""
+        self.commits: dict[tuple[int, int, int], tuple[object, ...]] = {}
+        """By stage, era and version: attempt, hash, and what else the decree says."""
         self.statements: dict[tuple[PeerId, str, int, int, int, int], bytes] = {}
         """By author and number: the digest."""
         self.decided = set[Lineage]()
@@ -86,14 +87,12 @@ class Checks:
             self._expected.append(hashlib.blake2b(chained, digest_size=32).hexdigest())
         return self._expected[version]
 
-    def committed(self, volunteer: Volunteer, version: int, found: str) -> None:
+    def committed(self, volunteer: Volunteer, of: Committed) -> None:
         """A replica has made a version."""
-        if volunteer.seat is None:
-            return
-        who, what = short(volunteer.peer), f"stage {volunteer.stage} version {version}"
-        self.loaded(volunteer, version, found)
-        made = (*volunteer.seat.made_by, found)
-        known = self.commits.setdefault((volunteer.stage, volunteer.seat.era, version), made)
+        who, what = short(volunteer.peer), f"stage {of.stage} version {of.version}"
+        self.loaded(volunteer, of.version, of.hash)
+        made = (of.attempt, of.hash, of.roll, of.shares, of.electors)
+        known = self.commits.setdefault((of.stage, of.era, of.version), made)
         words = f"attempt {made[0]} by {who} and attempt {known[0]}"
         expect(known == made, f"I5: two commits for {what}: {words}")
 

@@ -27,6 +27,7 @@ from client.lab.simulate.seats import Parts
 from protocol.decree.decree import READY, agreed
 from protocol.decree.elector import Elector, Sight
 from protocol.evidence.statement import Decisive, statement_of
+from protocol.held_stage.machine import Event
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
@@ -298,7 +299,7 @@ class ChaosWorld(ChaosSwarm):
     def lose(self, volunteer: Volunteer, why: str) -> None:
         """See ``ChaosSwarm``."""
         self.note(volunteer, f"takes its stage anew: {why}")
-        self.carry(volunteer, volunteer.held.lose(self.now_of(volunteer)))
+        self.carry(volunteer, volunteer.held.take(Event.LOSE, self.now_of(volunteer)))
 
     def retake(self, peer: Volunteer) -> None:
         """See ``SeatWorld``."""
@@ -361,7 +362,7 @@ class ChaosWorld(ChaosSwarm):
         """See ``SeatWorld``."""
         self.note(peer, f"commits version {committed.version}")
         if not peer.lies:
-            self.checks.committed(peer, committed.version, committed.hash)
+            self.checks.committed(peer, committed)
         self.histories.closed(peer, committed)
         if committed.version % self.config.checkpoint_every == 0 and peer.worker is not None:
             saved = peer.worker.save(committed.version)
@@ -470,7 +471,7 @@ class ChaosWorld(ChaosSwarm):
         I4)."""
         for volunteer in self.honest():
             seat, worker = volunteer.seat, volunteer.worker
-            if seat is not None and worker is not None and seat.loaded:
+            if seat is not None and worker is not None and seat.member.loaded:
                 self.checks.loaded(volunteer, seat.step, worker.save(seat.step))
 
     def versions(self) -> list[int]:

@@ -13,7 +13,7 @@ from protocol.rounds.plans import REFUSED
 from protocol.wire.messages import Commitment, Plan, Ready, Reduced, Segment
 from protocol.wire.parts import PlanMember
 from tests.support.effects import sent
-from tests.support.rounds import Audits, Summed, member_of
+from tests.support.rounds import Summed, member_of
 
 ME, OTHER, THIRD = (PeerId(name) for name in ("me", "other", "third"))
 BOUNDS = [0, 128, 256, 384]
@@ -29,7 +29,7 @@ def said(peer: PeerId, **changes: object) -> Commitment:
 
 
 def committed() -> Commitments:
-    kept = Commitments(ME)
+    kept = Commitments(ME, active=True)
     for peer in DIGESTS:
         kept.take(peer, said(peer))
     return kept
@@ -40,20 +40,17 @@ def test_the_fingerprint_is_of_all_commitments_and_of_nothing_less() -> None:
     whole = kept.fingerprint(PLAN)
     assert whole
     assert kept.fingerprint(replace(PLAN, attempt=2)) is None
-    partial = Commitments(ME)
+    partial = Commitments(ME, active=True)
     partial.take(ME, said(ME))
     assert partial.fingerprint(PLAN) is None
     assert partial.missing(PLAN) == [OTHER, THIRD]
-    other = Commitments(ME)
+    other = Commitments(ME, active=True)
     for peer in DIGESTS:
         other.take(peer, said(peer, root=b"x" * 32) if peer == OTHER else said(peer))
     assert other.fingerprint(PLAN) not in (whole, None)
-
-
-def test_a_replica_alone_commits_to_nobody() -> None:
     alone = replace(PLAN, members=PLAN.members[:1])
-    assert Commitments(ME).fingerprint(alone) == b""
-    assert Commitments(ME).missing(alone) == []
+    for nobody, order in ((partial, alone), (Commitments(ME, active=False), PLAN)):
+        assert (nobody.fingerprint(order), nobody.missing(order)) == (b"", [])
 
 
 def test_the_first_word_stands_and_a_flood_displaces_the_sender_s_own_only() -> None:
@@ -84,7 +81,7 @@ def test_what_a_lost_peer_said_of_later_attempts_is_forgotten() -> None:
     kept = committed()
     kept.take(OTHER, said(OTHER, attempt=2))
     kept.came(OTHER, Segment(0, 0, 2, 0), b"d" * 32)
-    kept.forget(OTHER, 0, 1)
+    exchanging(kept).forget(OTHER)
     assert kept.of(OTHER, 0, 1) is not None
     assert kept.of(OTHER, 0, 2) is None
     assert not kept.digests(OTHER, 0, 2)
@@ -92,7 +89,7 @@ def test_what_a_lost_peer_said_of_later_attempts_is_forgotten() -> None:
 
 @pytest.mark.parametrize("segments", [(), DIGESTS[OTHER][:2], (*DIGESTS[OTHER][:2], b"")])
 def test_a_commitment_that_does_not_fit_the_plan_is_false(segments: tuple[bytes, ...]) -> None:
-    kept = Commitments(ME)
+    kept = Commitments(ME, active=True)
     kept.take(OTHER, said(OTHER, segments=segments))
     assert kept.false(PLAN) == [OTHER]
 
@@ -110,7 +107,7 @@ def test_so_is_one_to_something_else_than_was_contributed() -> None:
 def exchanging(kept: Commitments) -> RoundMember:
     """A member that holds every sum of the plan."""
     place = Place(ME, 0, 1, 3)
-    member = member_of(place, 384, 0, summed=Summed({0}), audits=Audits(kept))
+    member = member_of(place, 384, 0, summed=Summed({0}), commitments=kept)
     member.plan(OTHER, PLAN)
     member.computed(ContributeTask(0, 1, tuple(BOUNDS)), Outcome())
     for peer in (OTHER, THIRD):
@@ -132,7 +129,7 @@ def decoded(member: RoundMember) -> list[object]:
 
 
 def test_a_member_is_ready_only_with_every_commitment() -> None:
-    kept = Commitments(ME)
+    kept = Commitments(ME, active=True)
     for peer in (ME, OTHER):
         kept.take(peer, said(peer))
     member = exchanging(kept)
@@ -140,17 +137,9 @@ def test_a_member_is_ready_only_with_every_commitment() -> None:
     waits = member.awaited((), OTHER)
     assert waits == [("contribution", THIRD)], "so it can be seen who holds us up"
     kept.take(THIRD, said(THIRD))
-    [(_, ready)] = sent(member.committed_to(), Ready)
+    [(_, ready)] = sent(member.exchange(), Ready)
     assert ready.digest != REFUSED
     assert member.progress is Progress.READY
-
-
-def test_what_a_lost_peer_committed_to_in_later_attempts_is_not_its_next_process_s() -> None:
-    kept = committed()
-    kept.take(THIRD, said(THIRD, attempt=2))
-    exchanging(kept).forget(THIRD)
-    assert kept.authors(PLAN) == set(DIGESTS)
-    assert THIRD not in kept.authors(replace(PLAN, attempt=2))
 
 
 def test_who_contributes_something_else_than_it_signed_is_refused_once() -> None:
@@ -160,5 +149,5 @@ def test_who_contributes_something_else_than_it_signed_is_refused_once() -> None
     effects = decoded(member)
     assert [ready.digest for _, ready in sent(effects, Ready)] == [REFUSED]
     assert [e.peer for e in effects if isinstance(e, Penalise)] == [THIRD]
-    assert member.committed_to() == []
+    assert member.exchange() == []
     assert member.progress is Progress.EXCHANGING

@@ -53,7 +53,7 @@ def follows(seat: Seat, amended: bytes, attempt: int = 1) -> bool:
 def test_what_it_lacks_it_follows_once_it_hears_of_it(seat: Seat, book: Amendments) -> None:
     assert not follows(seat, NAMED)
     book.take(ONE)
-    seat.amended(0.6)
+    seat.tick(0.6)
     assert seat.member.plan_followed == plan(NAMED)
 
 
@@ -99,5 +99,4 @@ def test_a_longer_run_is_not_finished(book: Amendments) -> None:
     seat = alone(ME, 100, steps=100, amendments=book)
     assert seat.finished
     book.take(amendment(RUN, SWARM, steps=101))
-    seat.amended(0.0)
     assert not seat.finished

@@ -86,17 +86,12 @@ def test_messages_to_our_other_seats_leave_this_one() -> None:
     assert [e.message for e in effects if isinstance(e, Send)] == [Have(2, 3, 12, 1)]
 
 
-def with_sibling_leaving(seat: Seat) -> None:
-    """The swarm sees that the sibling is going, too."""
-    own = [Replica(ME, 3, True, leaving=True), Replica(SIBLING, 3, True, leaving=True)]
-    stages = [[Replica(BEFORE, 3, True)], own, [Replica(AFTER, 3, True)]]
-    seat.update_view(SwarmView.of(stages), 0.0)
-
-
 def test_replicas_that_leave_together_take_the_running_step_whole() -> None:
     seat = make_seat()
     seat.drain(0.0)
     assert offer(seat, 12) == "busy"
-    with_sibling_leaving(seat)
+    own = [Replica(peer, 3, True, leaving=True) for peer in (ME, SIBLING)]
+    stages = [[Replica(BEFORE, 3, True)], own, [Replica(AFTER, 3, True)]]
+    seat.update_view(SwarmView.of(stages), 0.0)
     assert offer(seat, 12) == "accepted"
     assert offer(seat, 16) == "busy", "none of the next step"

@@ -12,7 +12,6 @@ from protocol.seat.early_messages import (
     EarlyMessages,
     most_of_sender,
 )
-from protocol.seat.effects import Serving
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Commit, Plan, Reduced
@@ -94,10 +93,12 @@ def test_one_that_serves_keeps_no_more_than_siblings_can_have_closed() -> None:
     assert steps == list(range(2, 2 + MAX_STEPS_AHEAD))
 
 
-def test_a_plan_for_a_far_step_keeps_no_newcomer_from_serving() -> None:
+def test_what_is_said_of_later_steps_keeps_no_newcomer_from_serving() -> None:
     made = seat(serving=False)
     made.receive(B, plan(MAX_STEPS_AHEAD), 1.0)
-    assert [e for e in made.state_loaded(1.0) if isinstance(e, Serving)]
+    made.receive(PeerId("stranger"), commit(2), 1.0)
+    made.state_loaded(1.0)
+    assert made.serving
 
 
 @pytest.mark.parametrize("serving", [True, False])

@@ -3,8 +3,6 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from protocol.ids import PeerId
 from protocol.limits import MAX_HELD_OUT, MAX_PATHS
@@ -55,14 +53,8 @@ def test_no_replica_is_on_two_paths_and_there_are_as_many_as_the_smallest_stage_
     assert len(whole) == 2
     assert all(len(set(of_stage)) == len(whole) for of_stage in zip(*whole, strict=True))
 
-
-def test_another_version_has_other_paths() -> None:
-    assert len({tuple(path(0, version)) for version in range(0, 200, 10)}) > 3
-
-
-def test_a_replica_that_leaves_is_on_none() -> None:
-    leaving = view(leaving=True)
-    assert [on_path(leaving, stage, STEP, 0) for stage in range(3)] == [None] * 3
+    assert len({tuple(path(0, version)) for version in range(0, 200, 10)}) > 3, "of each version"
+    assert on_path(view(leaving=True), 0, STEP, 0) is None
 
 
 def test_a_path_is_run_item_by_item_from_the_first_stage_to_a_number() -> None:
@@ -154,19 +146,3 @@ def test_a_path_whose_next_replica_is_gone_ends() -> None:
     one.update_view(view((STAGES[0], (), STAGES[2])))
     assert one.computed(task, Outcome()) == []
     assert first_task(one) is None
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 40), st.integers(0, 3)), max_size=40
-    )
-)
-def test_no_message_makes_the_last_stage_say_more_than_one_number(
-    told: list[tuple[str, int, int]],
-) -> None:
-    last, numbers = replica(str(path(0)[2])), []
-    for sender, version, item in told:
-        last.held_out(PeerId(sender), message(2, item, version), 0.0)
-        if (task := first_task(last)) is not None:
-            numbers += last.computed(task, Outcome(loss_sum=8.0))
-    assert len(numbers) <= 1

@@ -14,7 +14,7 @@ from protocol.rounds.member import Progress
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
 from protocol.wire.messages import Charged, Plan
-from protocol.wire.parts import PlanMember
+from protocol.wire.parts import Decree, PlanMember
 from tests.support.decrees import promised_by
 from tests.support.effects import tasks
 from tests.support.protocol_examples import SWARM, peer, signer
@@ -82,7 +82,7 @@ def test_no_later_plan_with_it_is_followed_whoever_leads(seat: Seat) -> None:
 def test_the_plan_of_a_step_that_is_closed_is_followed_all_the_same(seat: Seat) -> None:
     """All were Ready for it: another attempt would be a second version of the step."""
     expel(seat)
-    seat.member.committed(1, b"d" * 32)
+    seat.member.committed(Decree(1, b"d" * 32, (), (), 0.0))
     assert contributes(seat.receive(SIBLING, plan(1, liar=True), 3.0)) == [1]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from protocol.ids import peer_id_from_key
-from protocol.pipeline.effects import ApplyTask, Committed, Fault, HashTask, Outcome
+from protocol.pipeline.effects import Committed, Fault, HashTask, Outcome
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.seat.seat import Seat
@@ -11,7 +11,7 @@ from protocol.view import SwarmView
 from protocol.wire.messages import Admit, JoinStage, LedgerReport
 from tests.support.decrees import commit_of
 from tests.support.effects import sent, tasks
-from tests.support.seats import alone, closes, seat_of, view_of
+from tests.support.seats import alone, applied, closes, seat_of, view_of
 
 BEFORE, ME, SIBLING, NEW = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, SIZE = 3, 512
@@ -22,7 +22,7 @@ def made_version() -> tuple[Seat, list[SeatEffect]]:
     place = Place(ME, 1, 2, 4)
     seat = seat_of(place, STEP, size=SIZE)
     seat.update_view(view(STEP), 0.0)
-    effects = seat.computed(ApplyTask(STEP), Outcome(grad_norm=2.0), 1.0)
+    effects = applied(seat, Outcome(grad_norm=2.0), 1.0)
     return seat, [*effects, *seat.update_view(view(STEP + 1), 1.0)]
 
 
@@ -56,7 +56,7 @@ def test_newcomers_are_admitted_when_the_digest_can_be_said() -> None:
     seat, _ = made_version()
     seat.update_view(view_of(STEP + 1, [BEFORE], [ME]), 1.5)
     assert seat.leader.leading
-    seat.elector.take(commit_of(1, STEP, 1, bytes(32), [ME]), frozenset({ME}))
+    seat.elector.take(commit_of(1, STEP, 1, bytes(32), [ME]), checked=True)
     assert sent(seat.receive(NEW, JoinStage(1), 2.0), Admit) == []
     admits = sent(seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 3.0), Admit)
     assert {admit.state for _, admit in admits} == {bytes.fromhex("ab")}
@@ -67,7 +67,7 @@ def test_who_catches_up_hashes_no_version_that_others_have_left(ahead: int) -> N
     place = Place(ME, 1, 2, 4)
     seat = seat_of(place, STEP, size=SIZE, serving=False)
     seat.update_view(view(STEP + ahead), 0.0)
-    effects = seat.computed(ApplyTask(STEP), Outcome(), 2.0)
+    effects = applied(seat, Outcome(), 2.0)
     assert tasks(effects) == ([] if ahead > 1 else [HashTask(STEP + 1)])
     assert seat.step == STEP + 1
 

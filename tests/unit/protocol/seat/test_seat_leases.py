@@ -2,7 +2,8 @@
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,16 +21,9 @@ STEP = 2
 IDS = range(STEP * PER_STEP, (STEP + 1) * PER_STEP)
 
 
-@dataclass(frozen=True)
-class Report:
+def report(done: Iterable[int] = (), held: Iterable[int] = ()) -> Any:
     """A replica's ledger, as the leader decoded it."""
-
-    done: frozenset[int] = frozenset()
-    in_flight: frozenset[int] = frozenset()
-
-
-def report(done: Iterable[int] = (), held: Iterable[int] = ()) -> Report:
-    return Report(frozenset(done), frozenset(held))
+    return SimpleNamespace(done=frozenset(done), in_flight=frozenset(held))
 
 
 def leases_of(effects: Iterable[Send | Explain]) -> list[tuple[PeerId, bool, list[int]]]:
@@ -44,10 +38,10 @@ class Desk:
         self.leases = Leases(STEP - 1, PER_STEP)
         self.leases.start_step(STEP)
         self.live = set(live)
-        self.reports: dict[PeerId, Report] = {}
+        self.reports: dict[PeerId, Any] = {}
 
     def ask(self, peer: PeerId, want: int, held: int | None = None) -> None:
-        said = self.reports.get(peer, Report())
+        said = self.reports.get(peer, report())
         have = len(said.done | said.in_flight) if held is None else held
         self.leases.ask(peer, LeaseRequest(STEP, want, have), 0.0)
 

@@ -7,7 +7,7 @@ import pytest
 
 from protocol.effects import Send
 from protocol.ids import PeerId
-from protocol.pipeline.effects import ApplyTask, Outcome
+from protocol.pipeline.effects import Outcome
 from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
@@ -15,7 +15,7 @@ from protocol.seat.leasing import Leasing
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import Lease, LeaseRequest, LedgerReport, Message
 from tests.support.protocol_examples import peer
-from tests.support.seats import seat_of, view_of
+from tests.support.seats import applied, seat_of, view_of
 
 ME, SIBLING, THIRD, AFTER = peer(1), peer(2), peer(3), peer(4)
 FIRST = (ME, SIBLING, THIRD)
@@ -59,7 +59,7 @@ class Desk:
 
     def start_step(self) -> None:
         """The round of our step is applied."""
-        self.note(self.seat.computed(ApplyTask(self.seat.step), Outcome(hash="aa"), 0.0))
+        self.note(applied(self.seat, Outcome(hash="aa"), 0.0))
 
     def hear(self, sender: PeerId, message: Message) -> None:
         self.note(self.seat.receive(sender, message, 0.0))

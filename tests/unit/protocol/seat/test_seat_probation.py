@@ -64,11 +64,8 @@ def fail(on: Standing, peers: Collection[PeerId], now: float) -> None:
     on.tick(now)
 
 
-def test_before_our_first_plan_everybody_counts_in_our_stage() -> None:
+def test_before_our_first_plan_and_where_nobody_is_proven_everybody_counts() -> None:
     assert counted(probation(settled=False), view([ME, *CROWD]), 0.0, 0) == {ME, *CROWD}
-
-
-def test_a_stage_in_which_nobody_is_proven_counts_whole() -> None:
     assert counted(probation(), view(beside=CROWD), 0.0, 1) == set(CROWD)
 
 
@@ -87,10 +84,6 @@ def test_those_on_probation_may_blame_each_other_and_nobody_else() -> None:
     on = probation()
     on.update(view(beside=[NEXT, NEW, *CROWD], missing=[NEXT, SIBLING, NEW]), 0.0)
     assert {r.missing for r in on.seen.serving(1) if r.peer in CROWD} == {(NEW,)}
-
-
-def test_a_crowd_that_was_admitted_says_nothing_of_proven_members_beside_our_stage() -> None:
-    on = probation()
     on.admit(CROWD, 0.0)
     assert counted(on, view([ME, SIBLING, *CROWD], missing=[NEXT, SIBLING]), 0.0, 0) >= set(CROWD)
     assert not any(r.missing for r in on.seen.serving(0))

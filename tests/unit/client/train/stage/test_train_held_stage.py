@@ -303,7 +303,7 @@ class TestItsLife:
         assert held.of.phase == held.of.machine.waits_for
         held = serving()
         held.seat.seat.why.return_value = "stage 0: closing"
-        held.seat.seat.loaded = True
+        held.seat.seat.member.loaded = True
         assert held.of.phase == "stage 0: closing"
-        held.seat.seat.loaded = False
+        held.seat.seat.member.loaded = False
         assert held.of.phase == held.of.machine.waits_for

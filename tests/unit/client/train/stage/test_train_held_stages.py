@@ -47,11 +47,9 @@ def test_what_concerns_all_seats_reaches_those_that_are_open(tmp_path: Path) -> 
     stages, held = stages_of(tmp_path), Mock()
     stages.held = {0: held, 1: cast(Any, Mock(driver=None))}
     view, before = SwarmView(((),) * manifest().stage_count), stages.changed
-    stages.amended()
     stages.save_now()
     assert not stages.sees
     stages.update_view(view)
-    held.driver.tell.assert_called_once_with(held.driver.seat.amended)
     held.driver.save_now.assert_called_once_with()
     held.driver.update_view.assert_called_once_with(view)
     assert stages.view is view

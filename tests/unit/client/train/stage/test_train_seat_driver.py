@@ -382,7 +382,7 @@ class TestTheWorker:
         [(finish, *task)] = [one.args for one in driven.nursery.start_soon.mock_calls]
         task[-1].wait = AsyncMock(side_effect=RequestFailed(Failed(kind="codec", message="")))
         await finish(*task)
-        driven.of.seat.member._plan = Mock()
+        driven.of.seat.member.plan_followed = Mock()
         driven.of._note_time()
         driven.ports.now.return_value += 5.0
         shares = driven.around.time_spent.shares(driven.ports.now())

@@ -193,7 +193,7 @@ def test_after_a_reboot_the_elector_stays_out_of_the_lineage_until_a_step_is_clo
     assert second.elector.answer(SECOND, Propose(1, 8, 3, era=5)) == asks
     assert isinstance(second.elector.answer(SECOND, Propose(1, 7, 3, era=6)), Vote)
     closed = Commit(1, 8, 2, LEADER, decree(), ((peer(1), bytes(64)),), era=5)
-    second.elector.take(closed, frozenset({peer(1)}))
+    second.elector.take(closed, checked=True)
     assert isinstance(second.elector.answer(SECOND, Propose(1, 9, 3, era=5)), Vote)
 
 
