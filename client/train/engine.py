@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ from client.train.transfer.data_search import DataSearch
 from protocol.decree.elector import Sight
 from protocol.effects import Effect, Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.evidence.proof import RECORDS
 from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, Stage, short
 from protocol.invite import SwarmFile
@@ -127,7 +125,7 @@ class Engine:
         self.shelf, self.downloads = Shelf(self), Downloads(self, manifest, swarm)
         self.downloads.add(self.data_search)
         self.expulsions = Expulsions(self, network, self.membership, swarm)
-        self.numbers = Numbers()
+        self.membership.number = Numbers().next
         self.notary = Notary(signer, swarm, self._sight(), self.event_sink.explain)
         self.elector = self.notary.elector
         self.waypoints = self._waypoint_driver()
@@ -227,8 +225,6 @@ class Engine:
             case Send(peer, message):
                 self.send(peer, message)
             case Publish():
-                if effect.kind in RECORDS:
-                    effect = replace(effect, seq=self.numbers.next(effect.seq))
                 now, wall = self.now(), self.wall()
                 self._members(self.membership.publish(effect, self.signer, now, wall))
             case Penalise(peer, "not-from-a-neighbour", _) if peer in self._unseen:
@@ -252,7 +248,7 @@ class Engine:
     ) -> None:
         """Keep in files who is expelled, what we have signed, and the chain of waypoints; call it
         once there is a history, and before anything else."""
-        self.numbers = Numbers(numbers)
+        self.membership.number = Numbers(numbers).next
         self.notary.keep_in(marks)
         if chain is not None:
             self.waypoints.keep_in(chain)
@@ -311,7 +307,7 @@ class Engine:
         self.data_search.tick(now)
         self.held_stages.tick(now)
         seats = self.held_stages.seats()
-        self._members(self.measuring.tick(seats, now, self.wall()))
+        self._members(self.measuring.tick(seats, now))
         self.contributions.tick(now)
         if self.history is not None and (self.history.next_deadline() or math.inf) <= now:
             self.history.tick(now)
@@ -557,10 +553,10 @@ class Engine:
         if record.kind in (PROGRESS, HELD_OUT):
             self._loss_reports.heard(record.kind)
         elif self.matching is not None and record.signer != self.signer.peer:
-            self.matched(self.matching.receive_record(record.signer, record.body, self.now()))
+            self.matched(self.matching.receive_posting(record.signer, record.said, self.now()))
 
     def _waypoint(self, record: RecordChanged | RecordGone) -> None:
-        with self._against(PeerId(record.key), WAYPOINT):
+        with self._against(record.signer, WAYPOINT):
             self.waypoints.record(record)
 
     def _refresh(self, *, soon: bool = True) -> None:
@@ -660,7 +656,7 @@ class Engine:
         """Tell the neighbours the state of our seats."""
         seats = self.held_stages.seats()
         self._seat_numbers = {seat.stage: seat.seat for seat in seats}
-        self._members(self.membership.set_seats(seats, self.now(), self.wall()))
+        self._members(self.membership.set_seats(seats, self.now()))
         self.measuring.seated(seats, self.now())
         self._view_dirty = True
         self._timer.wake()

@@ -13,6 +13,7 @@ from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import bodies
 from protocol.matching.board import Board, Notice
+from protocol.matching.bodies import Posting
 from protocol.matching.context import Context
 from protocol.matching.effects import Effect
 from protocol.matching.gain import Change, paying
@@ -183,9 +184,9 @@ class Matching:
         """Take a letter of the peer at the other end of the link."""
         return self._route(self._dispatch(sender, body, now), now)
 
-    def receive_record(self, author: PeerId, body: bytes, now: float) -> list[Effect]:
-        """Take a posting, a verified record spread by the membership, its body not yet parsed."""
-        return self._route(self._read(author, body, now), now)
+    def receive_posting(self, author: PeerId, posting: Posting, now: float) -> list[Effect]:
+        """Take a posting, a verified record spread by the membership."""
+        return self._route(self._read(author, posting, now), now)
 
     def set_unable(self, stages: Mapping[Stage, str], now: float) -> list[Effect]:
         """Set the stages that this machine cannot serve, each with its reason in words."""
@@ -231,9 +232,8 @@ class Matching:
         steward = self._offices.held.get(bodies.stage_of(body))
         return [] if steward is None else list(steward.receive(sender, body, now))
 
-    def _read(self, author: PeerId, encoded: bytes, now: float) -> list[Effect]:
+    def _read(self, author: PeerId, posting: Posting, now: float) -> list[Effect]:
         try:
-            posting = bodies.parse_posting(encoded)
             self._check(posting, now)
             # the permitted authors depend on the beacon, so a liar must not be able to choose it
             if abs(posting.mandate.beacon - beacon_at(self._context.wall_s(now))) > 1:
@@ -266,8 +266,8 @@ class Matching:
                     queue.extend(self._dispatch(peer, body, now))
                     continue
             out.append(effect)
-            if isinstance(effect, Publish):
-                queue.extend(self._read(self._context.me, effect.body, now))
+            if isinstance(effect, Publish) and isinstance(effect.said, Posting):
+                queue.extend(self._read(self._context.me, effect.said, now))
         return out + self._gang.report(now)
 
     def _look(self, now: float) -> list[Effect]:

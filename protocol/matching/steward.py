@@ -299,10 +299,9 @@ class Steward:
         self._publish_at = self._posted_at + gap_s
         if now < self._publish_at:
             return []
-        number = self._context.number(now)
         self._posted, self._posted_at, self._publish_at = posting, now, now + repeats_s
-        stamped = msgspec.structs.replace(posting, issued_ms=number)
-        return [Publish(bodies.KIND, str(self.stage), number, bodies.encode_posting(stamped))]
+        stamped = msgspec.structs.replace(posting, issued_ms=self._context.number(now))
+        return [Publish(bodies.KIND, stamped, str(self.stage))]
 
     @property
     def posting(self) -> bodies.Posting:

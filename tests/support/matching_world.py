@@ -16,6 +16,7 @@ from client.lab.simulate.agenda import Agenda
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
+from protocol.matching.bodies import Posting
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
@@ -270,7 +271,7 @@ class World:
                     self._send(who, effect)
                 case Publish():
                     self.sent[effect.kind] += 1
-                    self._records[who, effect.kind, effect.key] = effect
+                    self._records[who, effect.kind, effect.subject] = effect
                     for other in list(self.machines):
                         self._spread(who, effect, other)
                 case Assign():
@@ -331,12 +332,14 @@ class World:
         self.after(delay_s, lambda: self._learn(author, record, to))
 
     def _learn(self, author: PeerId, record: Publish, to: PeerId) -> None:
-        key = (to, author, record.kind, record.key)
+        key = (to, author, record.kind, record.subject)
         if self._apart(author, to):
             return
-        if to in self.machines and self._newest.get(key, -1) < record.seq:
-            self._newest[key] = record.seq
-            effects = self.machines[to].receive_record(author, record.body, self.now)
+        posting = record.said
+        assert isinstance(posting, Posting)
+        if to in self.machines and self._newest.get(key, -1) < posting.issued_ms:
+            self._newest[key] = posting.issued_ms
+            effects = self.machines[to].receive_posting(author, posting, self.now)
             self._perform(to, effects)
 
     def _hold(self, who: PeerId, stage: Stage) -> None:

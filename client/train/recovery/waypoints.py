@@ -3,7 +3,6 @@
 ``protocol.waypoints`` decides what is signed and what is certified.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -52,7 +51,6 @@ class WaypointDriver:
             swarm,
             sign,
             self._proves,
-            int(time.time() * 1000),
         )
 
     def keep_in(self, path: Path) -> None:
@@ -92,9 +90,9 @@ class WaypointDriver:
             RemoteProtocolError: a part with a bad signature.
         """
         if isinstance(record, RecordGone):
-            self.machine.forget(PeerId(record.key))
+            self.machine.forget(record.signer)
         else:
-            self._perform(self.machine.receive(record.signer, record.body))
+            self._perform(self.machine.receive(record.signer, record.said))
 
     def closed(self, committed: Committed) -> None:
         """A seat of ours has closed a step."""

@@ -6,11 +6,10 @@ matching. It decides nothing. State: the meters, the beliefs, and the times at w
 """
 
 from collections import OrderedDict
-from functools import partial
 from typing import Final
 
 from client.train.machine.line_meter import MIN_PAYLOAD_BYTES, LineMeter
-from protocol.effects import Explain
+from protocol.effects import Explain, Publish
 from protocol.ids import PeerId, Stage, short
 from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.manifest import Manifest
@@ -22,8 +21,6 @@ from protocol.membership.measured import (
     Measurements,
     Partner,
     StageRate,
-    encode_measurements,
-    parse_measurements,
 )
 from protocol.membership.membership import Membership
 from protocol.membership.view import (
@@ -67,7 +64,7 @@ PendingKey = tuple[PeerId, int, int]
 
 
 class Measuring:
-    """See the module's docstring. ``now`` is monotonic, ``wall`` Unix seconds."""
+    """See the module's docstring. ``now`` is monotonic seconds."""
 
     def __init__(self, own: PeerId, manifest: Manifest, membership: Membership) -> None:
         self._own, self._membership, self._stages = own, membership, manifest.stage_count
@@ -141,10 +138,9 @@ class Measuring:
         if record.kind != MEASURED:
             return
         if isinstance(record, RecordGone):
-            self._beliefs.forget(PeerId(record.key))
-            return
-        found = parse_measurements(record.body, record.key, record.signer, self._stages)
-        self._beliefs.report(record.signer, found)
+            self._beliefs.forget(record.signer)
+        else:
+            self._beliefs.report(record.signer, record.said)
 
     # --- what follows --------------------------------------------------------------------------
 
@@ -153,17 +149,12 @@ class Measuring:
         return self._beliefs.of(subject_of(member))
 
     def lines(self) -> dict[PeerId, tuple[float, float]]:
-        """Return what the uplink and downlink (bytes/s) of every member that we are linked with
-        are, by its advert, its owner's limits included."""
-        lines = {}
-        for member in self._membership.roster.linked():
-            advert = member.advert
-            up = (advert.upload_bytes_per_s, advert.upload_limit_bytes_per_s)
-            down = (advert.download_bytes_per_s, advert.download_limit_bytes_per_s)
-            lines[member.peer] = (_limited(*up), _limited(*down))
-        return lines
+        """Return the uplink and downlink (bytes/s) of every member that we are linked with, by its
+        advert."""
+        adverts = {member.peer: member.advert for member in self._membership.roster.linked()}
+        return {p: (a.upload_bytes_per_s, a.download_bytes_per_s) for p, a in adverts.items()}
 
-    def tick(self, seats: list[SeatStatus], now: float, wall: float) -> list[MembershipEffect]:
+    def tick(self, seats: list[SeatStatus], now: float) -> list[MembershipEffect]:
         """Sample our seats, publish measurements and revise beliefs, as far as each is due.
 
         A changed belief returns ``ViewChanged``.
@@ -171,25 +162,24 @@ class Measuring:
         Args:
             seats: our own seats.
             now: monotonic seconds.
-            wall: Unix seconds.
         """
         if now - self._sampled >= SAMPLE_S:
             self.seated(seats, now)
         effects: list[MembershipEffect] = []
         if now - self._published >= ASIDE_S and self._membership.described:
-            effects += self._publish(now, wall)
+            effects += self._publish(now)
         if now - self._revised >= REVISE_S:
             self._revised = now
             effects += self._revise()
         return effects
 
-    def _publish(self, now: float, wall: float) -> list[MembershipEffect]:
+    def _publish(self, now: float) -> list[MembershipEffect]:
         """Publish changes at most once a minute, and the rest periodically."""
         found, stale = self._measurements(now), now - self._published >= REFRESH_S
         if not found.partners or not (stale or found != self._said):
             return []
         self._said, self._published = found, now
-        return self._membership.say(MEASURED, partial(encode_measurements, found), wall)
+        return [Publish(MEASURED, found)]
 
     def _revise(self) -> list[MembershipEffect]:
         roster = self._membership.roster
@@ -228,10 +218,6 @@ def subject_of(member: Member) -> Subject:
     )
     serving = frozenset(Stage(s.stage) for s in member.seats if s.state == "serving")
     return Subject(member.peer, claim, serving)
-
-
-def _limited(rate: float, limit: float) -> float:
-    return min(rate, limit) if limit > 0 else rate
 
 
 def _said(rate: float, seconds: float) -> tuple[int, int]:

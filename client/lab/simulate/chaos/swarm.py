@@ -12,6 +12,7 @@ from client.lab.simulate.chaos.links import Network
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.seats import SeatWorld
 from protocol.ids import PeerId
+from protocol.recovery.stored import Stored
 from protocol.wire.messages import Admit
 from protocol.wire.parts import SeatStatus
 from protocol.wire.statement import Statement
@@ -96,7 +97,7 @@ class ChaosSwarm(SeatWorld[Volunteer]):
         """Whether a volunteer signs a statement: an honest one says nothing twice in two ways."""
 
     @abstractmethod
-    def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, bytes]]:
+    def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, Stored]]:
         """Return a volunteer's records of all disks."""
 
     # --- what its heartbeats and links do ------------------------------------------------------

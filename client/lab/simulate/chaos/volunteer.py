@@ -20,7 +20,7 @@ from protocol.membership.detector import Detector
 from protocol.recovery.choice import SEED
 from protocol.recovery.evidence import Kept
 from protocol.recovery.machine import Recovery
-from protocol.recovery.stored import Copy, Lineage
+from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
 from protocol.wire.envelope import Signer
@@ -128,7 +128,7 @@ class Volunteer(SimPeer):
     silent: set[PeerId] = field(default_factory=set)
     """Linked, but held for dead."""
     recovery: Recovery = field(init=False)
-    records: dict[PeerId, tuple[int, bytes]] = field(default_factory=dict)
+    records: dict[PeerId, tuple[int, Stored]] = field(default_factory=dict)
     """The stored records of disks by author: sequence number and body."""
     pulses: int = 0
     heartbeats: int = 0

@@ -41,6 +41,7 @@ from protocol.pipeline.effects import (
 )
 from protocol.pipeline.effects import Fault as SeatFault
 from protocol.pipeline.place import Place
+from protocol.recovery.stored import Stored
 from protocol.rounds.effects import CommitTo
 from protocol.rounds.quorum import Quorum
 from protocol.seat.effects import SeatEffect
@@ -362,7 +363,7 @@ class ChaosWorld(ChaosSwarm):
                 said = self.liar.beat(kind, said, list(self.volunteers))
         return said
 
-    def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, bytes]]:
+    def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, Stored]]:
         """See ``ChaosSwarm``."""
         if not self._lies(volunteer, "records"):
             return dict(volunteer.records)

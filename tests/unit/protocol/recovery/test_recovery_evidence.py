@@ -30,12 +30,12 @@ from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Certified,
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import (
     MAX_NUMBER,
+    STORED_BODIES,
     Copy,
     Lineage,
     Stored,
     begun,
-    encode_stored,
-    parse_stored,
+    check_stored,
 )
 from protocol.view import Replica, SwarmView
 
@@ -395,8 +395,7 @@ class TestBrick:
         for _ in range(3):
             whole = Lineage(0, 20, (HASH + b"0", HASH + b"1"))
             lineage = next_era(lineage, whole, ME, 0, (ME,))
-            body = encode_stored(Stored(lineage, ()))
-            assert parse_stored(body, ME, ME, 2).lineage == lineage
+            check_stored(STORED_BODIES.parse(STORED_BODIES.encode(Stored(lineage))), 2)
             assert lineage.number > number or lineage.number == MAX_NUMBER
 
     def test_a_newcomer_that_was_led_there_can_still_roll_back(self) -> None:
@@ -521,7 +520,7 @@ def test_no_legal_value_makes_it_raise_or_say_what_is_not_legal(seed: int) -> No
                     effects = []
             for effect in effects:
                 if isinstance(effect, Publish):
-                    parse_stored(effect.body, ME, ME, 2)
+                    check_stored(STORED_BODIES.parse(STORED_BODIES.encode(effect.said)), 2)
             assert made.known.newest_whole().version <= MAX_STEP
             made.may_begin(0, now)
             made.next_deadline()
