@@ -1,4 +1,4 @@
-"""Membership: records, gossip, failure detector and roster behind one interface.
+"""Membership: records, gossip, contacts and roster behind one interface.
 
 Inputs: ``link_up`` and ``link_down`` from the network; ``receive`` for ``Records``,
 ``RecordDigest`` and ``Heartbeat`` of linked peers; ``tick`` at ``next_deadline()``; ``describe``
@@ -25,8 +25,7 @@ from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.matching.bodies import KIND as POSTING
 from protocol.membership.advert import ADVERT, Advert, check_seats
-from protocol.membership.contacts import Contacts
-from protocol.membership.detector import DEAD_AFTER_S, Detector
+from protocol.membership.contacts import DEAD_AFTER_S, Contacts
 from protocol.membership.gossip import Gossip
 from protocol.membership.losses import LossSaid
 from protocol.membership.measured import MEASURED
@@ -71,7 +70,6 @@ class Membership:
         self._stages = stages
         self._is_candidate = is_candidate
         self.roster = Roster(own)
-        self.detector = Detector()
         self.contacts = Contacts()
         kinds = record_kinds(stages, self._serves_last_stage)
         self.verdicts = Verdicts()
@@ -172,7 +170,7 @@ class Membership:
         self._linked[peer] = -1
         if self._next_heartbeat is None:
             self._next_heartbeat = now + TICK_S
-        self.detector.watch(peer, now)
+        self.contacts.linked(peer, now)
         greeting = self._tell({peer}, now, again=True)
         return [*self.roster.link_up(peer), *greeting, *self.gossip.link_up(peer, now)]
 
@@ -189,7 +187,6 @@ class Membership:
         """
         self.contacts.closed(peer, by_peer=by_peer, now=now)
         self._linked.pop(peer, None)
-        self.detector.forget(peer)
         self.gossip.link_down(peer)
         return list(self.roster.link_down(peer, reason))
 
@@ -229,7 +226,7 @@ class Membership:
     def tick(self, now: float, wall: float) -> list[MembershipEffect]:
         """Send due heartbeats and digests, renew our advert, and expire records and peers."""
         effects: list[MembershipEffect] = []
-        for peer, silent_s in self.detector.tick(now).items():
+        for peer, silent_s in self.contacts.tick(now).items():
             effects += self.roster.silent(peer, f"silent for {silent_s:.1f} s")
         for held in self.records.expire(wall):
             effects += self._forget(held, "its advert expired")
@@ -245,7 +242,7 @@ class Membership:
         deadlines = (
             self._next_heartbeat,
             self._next_refresh,
-            self.detector.next_deadline(),
+            self.contacts.next_deadline(),
             self.gossip.next_deadline(),
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -328,7 +325,6 @@ class Membership:
         self._linked[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
         self.contacts.heard(sender, serving, message.echo - 1, now)
-        self.detector.heard(sender, now)
         return list(self.roster.heard(sender, message.seats))
 
     def _receive_records(

@@ -16,7 +16,6 @@ from protocol.audit.terms import AuditTerms
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
-from protocol.membership.detector import Detector
 from protocol.recovery.choice import SEED
 from protocol.recovery.evidence import Kept
 from protocol.recovery.machine import Recovery
@@ -123,7 +122,6 @@ class Volunteer(SimPeer):
     backlog: list[Action] = field(default_factory=list)
     missed_pulse: bool = False
     links: dict[PeerId, Link] = field(default_factory=dict)
-    detector: Detector = field(default_factory=Detector)
     contacts: Contacts = field(default_factory=Contacts)
     silent: set[PeerId] = field(default_factory=set)
     """Linked, but held for dead."""
@@ -218,7 +216,7 @@ class Volunteer(SimPeer):
         self.payloads, self.statuses, self.shown = {}, {}, None
         self.silent, self.records = set(), {}
         self.backlog, self.links, self.heard, self.echoes = [], {}, {}, {}
-        self.detector, self.contacts = Detector(), Contacts()
+        self.contacts = Contacts()
         self.paused = self.missed_pulse = False
         self.corrupt, self.returning, self.promise = 0, None, (0, 0)
         self.hold()

@@ -12,8 +12,7 @@ from protocol.decree.decree import agreed
 from protocol.effects import Effect, Explain, Send
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_PER_S, MAX_NUMBER, MAX_REPLICAS_IN_ROUND
-from protocol.membership.contacts import Contacts
-from protocol.membership.detector import DEAD_AFTER_S
+from protocol.membership.contacts import DEAD_AFTER_S, Contacts
 from protocol.pace import ANSWER_S, FORGET_S, HEARD_S, LOOK_S, LOST_S
 from protocol.pipeline.ledger import from_bitmap, to_bitmap
 from protocol.pipeline.place import Place

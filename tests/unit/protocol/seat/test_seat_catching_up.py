@@ -11,8 +11,7 @@ from protocol.decree.decree import READY, VOTE, agreed, digest_of, encode_ballot
 from protocol.decree.elector import MAX_COMMITS
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key
-from protocol.membership.contacts import Contacts
-from protocol.membership.detector import DEAD_AFTER_S
+from protocol.membership.contacts import DEAD_AFTER_S, Contacts
 from protocol.pace import FORGET_S, LOOK_S, LOST_S
 from protocol.pipeline.effects import ApplyTask, Fault, Outcome
 from protocol.pipeline.place import Place
