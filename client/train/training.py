@@ -174,8 +174,9 @@ class Training:
             return
         await self.clock_agrees()
         addresses = tuple(engine.own_advert.addresses())
-        seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
         usable, manifest = self._terms.usable_bytes(), engine.manifest
+        seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
+        seats = seats if manifest.policy.dual_homing else 1
         line = kept_line(data)
         own = advert(capacity, manifest.compute, settings, addresses, seats, joined, line)
         fits = check_fits(manifest, usable, self._terms.devices())

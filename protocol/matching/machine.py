@@ -86,7 +86,6 @@ class Matching:
             of_nobody(manifest),
             Board(manifest.stage_count) if board is None else board,
             wall_offset_s,
-            manifest.policy.dual_homing,
         )
         self._seats = Seats(self._context)
         self._offices = Stewardships(self._context)

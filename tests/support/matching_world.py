@@ -54,11 +54,6 @@ class Design:
     moves: bool = True
     """Replicas move to a stage that calls them."""
 
-    def applied_to(self, manifest: Manifest) -> Manifest:
-        """Return a manifest with this dual homing."""
-        policy = structs.replace(manifest.policy, dual_homing=self.dual_homing)
-        return structs.replace(manifest, policy=policy)
-
 
 FULL = Design()
 
@@ -94,7 +89,7 @@ class World:
     def __init__(
         self, manifest: Manifest, seed: int, weather: Weather = CALM, design: Design = FULL
     ) -> None:
-        self.manifest = design.applied_to(manifest)
+        self.manifest = manifest
         self.design = design
         self.weather = weather
         self._agenda = Agenda(seed)
@@ -124,7 +119,8 @@ class World:
 
     def join(self, who: Member, at: float = 0.0) -> None:
         """Let a peer appear ``at`` seconds from now."""
-        self.after(at, lambda: self._join(who))
+        joins = who if self.design.dual_homing else replace(who, seats=1)
+        self.after(at, lambda: self._join(joins))
 
     def crash(self, who: PeerId) -> None:
         """Stop a peer at once; the others find out a little later."""
