@@ -149,7 +149,7 @@ class Matching:
     def blocking_moves(self) -> list[Change]:
         """Return the changes to the neediest stage that would pay; empty in a stable matching."""
         population = self._context.population
-        return paying(population.supply, population, population.supply.neediest(1)[0])
+        return paying(population, population.supply.neediest(1)[0])
 
     # --- inputs -------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class Seats:
             return []  # our second seat is on its way there
         for stage in calls:
             for change in changes(context.population, context.me, stage):
-                if change.objection(context.population.supply, context.population) is None:
+                if change.objection(context.population) is None:
                     return self._set_out(change, now)
         return []
 

@@ -331,17 +331,17 @@ class Membership:
         self, sender: PeerId, message: Records, now: float, wall: float
     ) -> list[MembershipEffect]:
         believed = Records([e for e in message.records if self._may_tell(sender, e, now)])
-        received = self.gossip.receive_records(sender, believed, now, wall)
-        effects: list[MembershipEffect] = []
-        for held in received.displaced:
+        offers, sends = self.gossip.receive_records(sender, believed, now, wall)
+        effects: list[MembershipEffect] = [one.against for one in offers if one.against]
+        for held in filter(None, (offer.displaced for offer in offers)):
             effects += self._forget(held, "its advert was displaced by a flood")
-        for held in received.fresh:
+        for held in filter(None, (offer.held for offer in offers)):
             effects += self._learn(held)
             if held.signer == self._own and self._next_refresh is not None:
                 # an earlier run of ours published a newer advert: supersede it, later, so that two
                 # processes with one identity do not race
                 self._next_refresh = min(self._next_refresh, now + DEAD_AFTER_S)
-        return effects + list(received.effects)
+        return [*effects, *sends]
 
     def _may_tell(self, sender: PeerId, envelope: Envelope, now: float) -> bool:
         """Whether a record counts that is not its sender's own: invented members are free, and each

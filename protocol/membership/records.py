@@ -15,6 +15,7 @@ from zlib import crc32
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.membership.record import Record, key_of, parse_record, staleness
+from protocol.membership.view import Contradicted
 from protocol.wire.canonical import Canonical
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
@@ -79,8 +80,8 @@ class Offer:
     held: Held | None
     reason: str
     displaced: Held | None = None
-    against: Held | None = None
-    """The record that we hold, where its author has signed this other one with the same number."""
+    against: Contradicted | None = None
+    """The record that we hold and this other one that its author has signed with that number."""
 
 
 class RecordStore:
@@ -183,7 +184,7 @@ class RecordStore:
         if not kind.binding or not alike or held.envelope.body == envelope.body:
             return Offer(None, "known")
         verify(envelope, self._swarm)
-        return Offer(None, "contradicts", against=held)
+        return Offer(None, "contradicts", against=Contradicted(held.envelope, envelope))
 
     def drop_author(self, author: PeerId) -> list[Held]:
         """Remove and return all records of an author that is out."""

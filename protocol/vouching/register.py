@@ -114,7 +114,6 @@ class Register:
     ) -> None:
         kept = KeptRegister() if kept is None else kept
         self._signer, self._founder, self._swarm = signer, founder, swarm
-        self.chain: Chain = ()
         self.tickets, self._redeemed = kept.tickets, kept.redeemed
         self._met: dict[PeerId, _Member] = {}
         self._expelled: dict[tuple[PeerId, PeerId], Entry] = {}
@@ -122,15 +121,18 @@ class Register:
         for expulsion in kept.expulsions:
             with suppress(RemoteProtocolError):
                 self.take_expulsion(expulsion)
-        try:
+        with suppress(RemoteProtocolError):
             self.take_chain(kept.chain)
-        except RemoteProtocolError:
-            self.chain = ()
 
     @property
     def me(self) -> PeerId:
         """Our own id."""
         return self._signer.peer
+
+    @property
+    def chain(self) -> Chain:
+        """Ours; empty: the founder's, or nobody has vouched for us."""
+        return self._met.get(self.me, _Member()).chain
 
     @property
     def founder(self) -> PeerId:
@@ -267,10 +269,9 @@ class Register:
         path = self._path_of(chain)
         if not path or path[-1] != self._signer.peer:
             raise RemoteProtocolError("vouch-forged", "of another member", FORGED_PENALTY)
-        self.chain = tuple(chain)
         if ticket is not None:
             self._redeemed = name_of(ticket)
-        self._meet(self._signer.peer, path, self.chain)
+        self._meet(self._signer.peer, path, tuple(chain))
         return True
 
     def is_used_up(self, ticket: bytes | None) -> bool:

@@ -104,18 +104,18 @@ def test_a_flood_of_valid_records_is_not_passed_on_without_bound() -> None:
     passed_on = 0
     for seq in range(1, 400):
         flood = Records([record_of(4, seq, b"x" * 15_000)])
-        effects = gossip.receive_records(peer(1), flood, 0.0, WALL).effects
+        _, effects = gossip.receive_records(peer(1), flood, 0.0, WALL)
         passed_on += sum(len(encode_message(send.message)) for send in sent(effects))
     assert 0 < passed_on <= 2 * LINK.burst * 1.01
-    later = gossip.receive_records(peer(1), Records([record_of(4, 500)]), 10.0, WALL)
-    assert len(later.fresh) == 1
+    [later], _ = gossip.receive_records(peer(1), Records([record_of(4, 500)]), 10.0, WALL)
+    assert later.held is not None
 
 
 def test_records_are_pushed_over_all_links_about_equally_often() -> None:
     gossip = linked(*range(1, 22))
     records = Records([record_of(number) for number in range(1000, 1200)])
     pushed = Counter[str]()
-    for effect in sent(gossip.receive_records(peer(1), records, 0.0, WALL).effects):
+    for effect in sent(gossip.receive_records(peer(1), records, 0.0, WALL)[1]):
         pushed[effect.peer] += len(effect.message.records)
     assert sum(pushed.values()) == 200 * PUSH_FANOUT
     assert len(pushed) == 20  # never back to the source
@@ -126,9 +126,9 @@ def test_a_forged_record_is_blamed_and_ends_the_message() -> None:
     gossip = linked(1)
     good = record_of(2)
     forged = Envelope(good.signer, good.kind, good.body, bytes(64))
-    result = gossip.receive_records(peer(1), Records([forged, record_of(3)]), 0.0, WALL)
-    assert result.effects == [Penalise(peer(1), "bad-signature", 50)]
-    assert not result.fresh
+    told = Records([forged, record_of(3)])
+    blame = [Penalise(peer(1), "bad-signature", 50)]
+    assert gossip.receive_records(peer(1), told, 0.0, WALL) == ([], blame)
 
 
 @pytest.mark.parametrize(("held", "size"), [(1300, 1), (200, 4000), (10, 15_000)])
@@ -173,7 +173,7 @@ def test_what_fits_in_no_digest_is_brought_again_and_does_no_harm(
     (ask,) = sent(taker.open_digest(peer(0)))
     (again,) = sent(giver.receive_digest(peer(1), ask.message, 1.0))
     assert len(again.message.records) == 4
-    assert taker.receive_records(peer(0), again.message, 1.0, WALL).effects == []
+    assert taker.receive_records(peer(0), again.message, 1.0, WALL)[1] == []
 
 
 def test_a_digest_is_no_lever_for_traffic() -> None:
