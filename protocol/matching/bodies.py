@@ -10,7 +10,6 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from protocol import limits
-from protocol.ids import Stage
 from protocol.matching import preferences
 from protocol.matching.timing import LEASE_S
 from protocol.wire.canonical import Canonical
@@ -68,8 +67,3 @@ def is_fresh(body: Body, wall_s: float) -> bool:
     """Tell whether a body is within its time to live, tolerating the swarm's clock skew."""
     age_s = wall_s - body.issued_ms / 1000
     return -limits.MAX_CLOCK_SKEW_S <= age_s <= LEASE_S + limits.MAX_CLOCK_SKEW_S
-
-
-def stage_of(body: Body) -> Stage:
-    """Return the stage a body is about."""
-    return Stage(body.stage)

@@ -29,39 +29,6 @@ from protocol.wire.letters import Body, ToSteward, ToVolunteer
 from protocol.wire.messages import Letter
 
 
-class Gang:
-    """Says once that the pipeline can run, and until then why it cannot."""
-
-    def __init__(self, context: Context) -> None:
-        self.waits_for = ""
-        """The reason why the pipeline cannot run, in words; empty while it can."""
-        self._context = context
-        self._started = False
-
-    def report(self, now: float) -> list[Effect]:
-        """Report the state of the pipeline if it has changed."""
-        facts = self._context.board.facts(now)
-        if facts.covered and not self._started:
-            return self._start(facts.covered)
-        return self._wait_for(facts.empty) if facts.empty and facts.known_empty else []
-
-    def _start(self, replicas: tuple[int, ...]) -> list[Effect]:
-        self._started, self.waits_for = True, ""
-        words = f"every stage is covered; replicas by stage: {', '.join(map(str, replicas))}"
-        return [Explain("matching", words, decision="settled")]
-
-    def _wait_for(self, uncovered: tuple[Stage, ...]) -> list[Effect]:
-        self._started, count = False, len(uncovered)
-        names = ", ".join(str(stage) for stage in uncovered)
-        noun, stages = ("volunteer", "stage") if count == 1 else ("volunteers", "stages")
-        verb = "has" if count == 1 else "have"
-        words = f"waiting for {count} more {noun}: {stages} {names} {verb} none"
-        if words == self.waits_for:
-            return []
-        self.waits_for = words
-        return [Explain("matching", words, "warning")]
-
-
 class Matching:
     """The composition. Every input returns effects; ``now`` is monotonic seconds.
 
@@ -89,7 +56,9 @@ class Matching:
         )
         self._seats = Seats(self._context)
         self._offices = Stewardships(self._context)
-        self._gang = Gang(self._context)
+        self._started = False
+        self.waits_for = ""
+        """The reason why the pipeline cannot run, in words; empty while it can."""
 
     # --- read by the driver and the interface --------------------------------------------------
 
@@ -228,7 +197,7 @@ class Matching:
             return [Penalise(sender, error.reason, error.penalty)]
         if isinstance(body, ToVolunteer):
             return self._seats.receive(sender, body, now)
-        steward = self._offices.held.get(bodies.stage_of(body))
+        steward = self._offices.held.get(body.stage)
         return [] if steward is None else list(steward.receive(sender, body, now))
 
     def _read(self, author: PeerId, posting: Posting, now: float) -> list[Effect]:
@@ -249,13 +218,8 @@ class Matching:
         if not bodies.is_fresh(body, self._context.wall_s(now)):
             raise _stale()
 
-    @property
-    def waits_for(self) -> str:
-        """The reason why the pipeline cannot run, in words; empty while every stage is covered."""
-        return self._gang.waits_for
-
     def _route(self, found: Iterable[Effect], now: float) -> list[Effect]:
-        """Deliver messages to ourselves, return all other effects and what the gang says."""
+        """Deliver messages to ourselves, return all other effects and the state of the pipeline."""
         out: list[Effect] = []
         queue = deque(found)
         while queue or (queue := deque(self._seats.follow_home(now))):
@@ -267,12 +231,33 @@ class Matching:
             out.append(effect)
             if isinstance(effect, Publish) and isinstance(effect.said, Posting):
                 queue.extend(self._read(self._context.me, effect.said, now))
-        return out + self._gang.report(now)
+        return out + self._report(now)
+
+    def _report(self, now: float) -> list[Effect]:
+        """Say once that the pipeline can run, and until then why it cannot."""
+        facts = self._context.board.facts(now)
+        if facts.covered and not self._started:
+            self._started, self.waits_for = True, ""
+            replicas = ", ".join(map(str, facts.covered))
+            words = f"every stage is covered; replicas by stage: {replicas}"
+            return [Explain("matching", words, decision="settled")]
+        if not (facts.empty and facts.known_empty):
+            return []
+        self._started, before = False, self.waits_for
+        self.waits_for = words = _wait_for(facts.empty)
+        return [] if words == before else [Explain("matching", words, "warning")]
 
     def _look(self, now: float) -> list[Effect]:
         """Let every part look at the changed context."""
         self._offices.look(now)
         return self._seats.look(now)
+
+
+def _wait_for(uncovered: tuple[Stage, ...]) -> str:
+    count, names = len(uncovered), ", ".join(str(stage) for stage in uncovered)
+    noun, stages = ("volunteer", "stage") if count == 1 else ("volunteers", "stages")
+    verb = "has" if count == 1 else "have"
+    return f"waiting for {count} more {noun}: {stages} {names} {verb} none"
 
 
 def _stale() -> RemoteProtocolError:

@@ -23,15 +23,12 @@ from protocol.wire.fields import Envelope
 Slot = tuple[str, str]
 """(kind, key)."""
 
-ENVELOPE_OVERHEAD_BYTES: Final = 512
-"""Signer, kind, signature and header of a stored record, rounded up."""
-
 MARK_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Rules of one kind of record; memory is at most ``max_count`` x (body + overhead)."""
+    """Rules of one kind of record; memory is at most ``max_count`` x (body + 512 bytes)."""
 
     max_count: int
     max_body_bytes: int
