@@ -7,6 +7,8 @@ common to all machines.
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec import Struct
+
 from protocol.ids import PeerId
 from protocol.wire.messages import Message
 
@@ -21,12 +23,12 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Sign ``body`` as our record (kind, key) and spread it to the swarm; replaces an older one."""
+    """Sign what we say as our record of a kind, and spread it; it replaces an older one."""
 
     kind: str
-    key: str
-    seq: int
-    body: bytes
+    said: Struct
+    subject: str = ""
+    """What it is about, for kinds of which an author may have several."""
 
 
 @dataclass(frozen=True, slots=True)

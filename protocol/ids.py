@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NewType
 
+from base58 import b58decode, b58encode
+
 PeerId = NewType("PeerId", str)
 """Base58 text of the libp2p identity multihash of an Ed25519 public key (``12D3KooW...``)."""
 
@@ -19,41 +21,11 @@ Stage = NewType("Stage", int)
 Step = NewType("Step", int)
 Microbatch = NewType("Microbatch", int)
 
-_ALPHABET = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-_DIGITS = {character: value for value, character in enumerate(_ALPHABET)}
 # identity multihash (0x00), length 36, protobuf: field 1 = key type 1 (Ed25519), field 2 = 32 bytes
 _ED25519_PREFIX = bytes([0x00, 0x24, 0x08, 0x01, 0x12, 0x20])
 _PEER_ID_BYTES = len(_ED25519_PREFIX) + 32
-MAX_PEER_ID_TEXT = 64
-"""An Ed25519 peer id has 52 characters; anything longer than this is not decoded at all."""
-
-
-def base58_encode(data: bytes) -> str:
-    """Encode bytes in Bitcoin's base58 alphabet."""
-    number = int.from_bytes(data, "big")
-    text = ""
-    while number:
-        number, digit = divmod(number, 58)
-        text = _ALPHABET[digit] + text
-    leading_zeros = len(data) - len(data.lstrip(b"\0"))
-    return "1" * leading_zeros + text
-
-
-def base58_decode(text: str) -> bytes:
-    """Decode base58.
-
-    Raises:
-        ValueError: a character outside the alphabet, or more than ``MAX_PEER_ID_TEXT`` of them.
-    """
-    if len(text) > MAX_PEER_ID_TEXT:
-        raise ValueError("base58 text is too long")
-    number = 0
-    for character in text:
-        if character not in _DIGITS:
-            raise ValueError(f"not a base58 character: {character!r}")
-        number = number * 58 + _DIGITS[character]
-    leading_zeros = len(text) - len(text.lstrip("1"))
-    return b"\0" * leading_zeros + number.to_bytes((number.bit_length() + 7) // 8, "big")
+PEER_ID_CHARS = 52
+"""Of every Ed25519 peer id; anything else is not decoded at all."""
 
 
 def peer_id_from_key(public_key: bytes) -> PeerId:
@@ -64,7 +36,7 @@ def peer_id_from_key(public_key: bytes) -> PeerId:
     """
     if len(public_key) != 32:
         raise ValueError("an Ed25519 public key has 32 bytes")
-    return PeerId(base58_encode(_ED25519_PREFIX + public_key))
+    return PeerId(b58encode(_ED25519_PREFIX + public_key).decode())
 
 
 def key_from_peer_id(peer: str) -> bytes:
@@ -73,9 +45,9 @@ def key_from_peer_id(peer: str) -> bytes:
     Raises:
         ValueError: not the identity of an Ed25519 key.
     """
-    raw = base58_decode(peer)
+    raw = b58decode(peer) if len(peer) == PEER_ID_CHARS else b""
     if len(raw) != _PEER_ID_BYTES or not raw.startswith(_ED25519_PREFIX):
-        raise ValueError(f"not an Ed25519 peer id: {peer[:MAX_PEER_ID_TEXT]!r}")
+        raise ValueError(f"not an Ed25519 peer id: {peer[:64]!r}")
     return raw[len(_ED25519_PREFIX) :]
 
 

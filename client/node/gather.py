@@ -7,7 +7,6 @@ The records' hashes prove every chunk as it arrives.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import nacl.utils
@@ -24,11 +23,10 @@ from client.train.recovery.copies import ANSWER_S
 from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
 from client.train.transfer.blobs import DiskFailed, DownloadFailed
-from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
 from protocol.manifest import FIRST_SAVED
-from protocol.recovery.stored import STORED, Stored, parse_stored
+from protocol.recovery.stored import STORED
 from protocol.transfer.blob import Blob
 from protocol.vouching.register import KeptRegister, Register
 from protocol.wire.envelope import Signer
@@ -139,18 +137,8 @@ async def _copy_newest(engine: Engine, out_dir: Path, say: Progress) -> list[Pat
 
 
 def _candidates(engine: Engine) -> list[Candidate]:
-    stored = _stored_records(engine, engine.manifest.stage_count)
+    stored = {h.signer: h.said for h in engine.membership.records if h.envelope.kind == STORED}
     return Witnesses(stored, engine.held_stages.view).candidates()
-
-
-def _stored_records(engine: Engine, stages: int) -> dict[PeerId, Stored]:
-    found = {}
-    for held in engine.membership.records:
-        if held.envelope.kind == STORED:
-            with suppress(RemoteProtocolError):  # refused on arrival already
-                body = held.record.body
-                found[held.signer] = parse_stored(body, held.record.key, held.signer, stages)
-    return found
 
 
 async def _copy(

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,6 @@ from protocol.amendments.book import Amendments
 from protocol.decree.elector import Sight
 from protocol.effects import Effect, Explain, Penalise, Publish, Send
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.evidence.proof import RECORDS
 from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, Stage, short
 from protocol.invite import SwarmFile
@@ -125,7 +123,7 @@ class Engine:
         self.matching: Matching | None = None
         self.shelf, self.downloads = Shelf(self), Downloads(self)
         self.expulsions = Expulsions(self, network, self.membership)
-        self.numbers = Numbers()
+        self.membership.number = Numbers().next
         self.notary = Notary(self, self._sight())
         self.elector = self.notary.elector
         self.waypoints = WaypointDriver(self, lambda: self.history)
@@ -220,8 +218,6 @@ class Engine:
             case Send(peer, message):
                 self.send(peer, message)
             case Publish():
-                if effect.kind in RECORDS:
-                    effect = replace(effect, seq=self.numbers.next(effect.seq))
                 now, wall = self.now(), self.wall()
                 self._members(self.membership.publish(effect, self.signer, now, wall))
             case Penalise(peer, "not-from-a-neighbour", _) if peer in self._unseen:
@@ -243,7 +239,7 @@ class Engine:
     def keep_evidence(self, home: Folders) -> None:
         """Keep in files who is expelled, what we have signed, the chain of waypoints, and who has
         contributed; call it once there is a history, and before anything else."""
-        self.numbers = Numbers(home.numbers(self.swarm))
+        self.membership.number = Numbers(home.numbers(self.swarm)).next
         self.notary.keep_in(home.marks(self.swarm))
         self.waypoints.keep_in(home.waypoints(self.swarm))
         self.contributions.keep_in(home.contributions(self.swarm))
@@ -296,7 +292,7 @@ class Engine:
         self._view_dirty |= now >= self._view_at
         self.held_stages.tick(now)
         seats = self.held_stages.seats()
-        self._members(self.measuring.tick(seats, now, self.wall()))
+        self._members(self.measuring.tick(seats, now))
         self.contributions.tick(now)
         if self.history is not None and (self.history.next_deadline() or math.inf) <= now:
             self.history.tick(now)
@@ -503,7 +499,7 @@ class Engine:
                     if self.history is not None:
                         self.history.record(effect)
                 case RecordChanged() | RecordGone() if effect.kind == WAYPOINT:
-                    with self._against(PeerId(effect.key), WAYPOINT):
+                    with self._against(effect.signer, WAYPOINT):
                         self.waypoints.record(effect)
                 case RecordChanged(kind="measured") | RecordGone():
                     self.measuring.record(effect)
@@ -535,7 +531,7 @@ class Engine:
         if record.kind in (PROGRESS, HELD_OUT):
             self._loss_reports.heard(record.kind)
         elif self.matching is not None and record.signer != self.me:
-            self.matched(self.matching.receive_record(record.signer, record.body, self.now()))
+            self.matched(self.matching.receive_posting(record.signer, record.said, self.now()))
 
     def _refresh(self, *, soon: bool = True) -> None:
         """Pass a changed view on, once per event and not once per effect; ``soon``: tick, too. What
@@ -633,7 +629,7 @@ class Engine:
         """Tell the neighbours the state of our seats."""
         seats = self.held_stages.seats()
         self._seat_numbers = {seat.stage: seat.seat for seat in seats}
-        self._members(self.membership.set_seats(seats, self.now(), self.wall()))
+        self._members(self.membership.set_seats(seats, self.now()))
         self.measuring.seated(seats, self.now())
         self._view_dirty = True
         self._timer.wake()

@@ -117,8 +117,9 @@ class Training:
             return
         await self.clock_agrees()
         addresses = tuple(engine.own_advert.addresses())
-        seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
         compute, line = engine.manifest.compute, kept_line(data)
+        seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
+        seats = seats if engine.manifest.policy.dual_homing else 1
         own = advert(capacity, compute, settings, addresses, seats, joined, line)
         engine.describe(replace(own, memory_bytes=self._memory_bytes()))
         self.entered = True

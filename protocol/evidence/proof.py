@@ -38,7 +38,7 @@ def _number(said: Statement | Commitment | Piece) -> Place:
 
 def _place_of_record(body: bytes) -> Place:
     record = parse_record(body)
-    return record.key, record.seq
+    return record.subject, record.seq
 
 
 def _place_of_segment(body: bytes) -> Place:

@@ -83,7 +83,7 @@ class Board:
     def pin(self, author: PeerId, posting: Posting, now: float) -> bool:
         """Keep ``posting``, received at ``now``; return False if ``author`` has posted a newer one,
         or is not believed and one of many."""
-        stage = bodies.stage_of(posting)
+        stage = posting.stage
         kept = self._kept[stage]
         notices = {peer: notice for peer, notice in kept.items() if not notice.expired(now)}
         known = notices.get(author)
@@ -172,7 +172,7 @@ class Board:
     def _believed(self, notice: Notice, now: float) -> bool:
         if self._population is None or notice.expired(now):
             return False
-        stage, beacon = bodies.stage_of(notice.posting), notice.posting.mandate.beacon
+        stage, beacon = notice.posting.stage, notice.posting.mandate.beacon
         return notice.author in self._population.candidates(stage, beacon)
 
 
@@ -191,7 +191,7 @@ def precedence(stage: Stage, source: tuple[PeerId, Mandate]) -> tuple[int, int, 
 
 
 def _precedence(notice: Notice) -> tuple[int, int, bytes]:
-    return precedence(bodies.stage_of(notice.posting), notice.source)
+    return precedence(notice.posting.stage, notice.source)
 
 
 def describe(posting: Posting) -> str:

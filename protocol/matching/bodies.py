@@ -10,7 +10,6 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from protocol import limits
-from protocol.ids import Stage
 from protocol.matching import preferences
 from protocol.matching.timing import LEASE_S
 from protocol.wire.canonical import Canonical
@@ -18,7 +17,7 @@ from protocol.wire.letters import Body, Epoch
 
 KIND: Final = "posting"
 """A record of a steward about its stage, whose number is the subject. Two stewards of a stage that
-do not know of each other both post, so its key is ``subject/author``."""
+do not know of each other both post."""
 MAX_BODY_BYTES: Final = 1024
 MAX_AUTHORS: Final = 8
 """Of a stage, on average in a store: three are candidates, and as many others were when the beacon
@@ -61,19 +60,10 @@ class Posting(Body, frozen=True):
 OPEN, QUIET, COMMITTED = range(3)
 """Phases of a posting: arrivals; none for a while; places are final."""
 
-_format: Final = Canonical(Posting, "matching-body")
-encode_posting: Final = _format.encode
-"""To the canonical bytes that are signed."""
-parse_posting: Final = _format.parse
-"""From these; raises ``RemoteProtocolError`` if they are malformed or not canonical."""
+POSTINGS: Final = Canonical(Posting, "posting")
 
 
 def is_fresh(body: Body, wall_s: float) -> bool:
     """Tell whether a body is within its time to live, tolerating the swarm's clock skew."""
     age_s = wall_s - body.issued_ms / 1000
     return -limits.MAX_CLOCK_SKEW_S <= age_s <= LEASE_S + limits.MAX_CLOCK_SKEW_S
-
-
-def stage_of(body: Body) -> Stage:
-    """Return the stage a body is about."""
-    return Stage(body.stage)

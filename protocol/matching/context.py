@@ -21,8 +21,6 @@ class Context:
     board: Board
     wall_offset_s: float
     """Unix time minus the monotonic clock."""
-    dual_homing: bool = True
-    """Whether volunteers also hold a stage beside their home."""
     unable: Mapping[Stage, str] = field(default_factory=dict)
     """The stages that this machine cannot serve, each with its reason in words."""
     _last_number: int = 0

@@ -49,12 +49,12 @@ class Change(msgspec.Struct, frozen=True):
         """The stages that lose a replica."""
         return self.before.stages - self.after.stages
 
-    def objection(self, supply: Supply, population: Population) -> str | None:
+    def objection(self, population: Population) -> str | None:
         """Return why the change does not pay, or None if it does."""
         if not population.rate(self.before.peer, self.to):
             return "this machine is too small for it"
-        touched = (*self.gives_up, self.to)
-        after = self._outcome(supply, population)
+        touched, supply = (*self.gives_up, self.to), population.supply
+        after = self._outcome(population)
         was, is_now = min(map(supply.standing, touched)), min(map(after.standing, touched))
         if is_now.covered > was.covered:
             return None
@@ -65,16 +65,16 @@ class Change(msgspec.Struct, frozen=True):
         clearly = then * 100 > lowest * CLEARLY_PERCENT or is_now.exceeds(was, CLEARLY_PERCENT)
         return None if clearly and then >= lowest else "the lowest stage would not rise"
 
-    def worth(self, supply: Supply, population: Population) -> tuple[int, int, Standing, PeerId]:
+    def worth(self, population: Population) -> tuple[int, int, Standing, PeerId]:
         """Return a sort key, largest best: replicas, then the lowest level of all, then that of the
         stages concerned."""
-        after = self._outcome(supply, population)
+        after = self._outcome(population)
         low = min(map(after.standing, (*self.gives_up, self.to)))
         return low.covered, min(after.levels), low, self.before.peer
 
-    def _outcome(self, supply: Supply, population: Population) -> Supply:
+    def _outcome(self, population: Population) -> Supply:
         before, after, rates = self.before, self.after, population.rates(self.before.peer)
-        without = supply.after(before.home, before.second, rates, sign=-1)
+        without = population.supply.after(before.home, before.second, rates, sign=-1)
         return without.after(after.home, after.second, rates)
 
 
@@ -93,20 +93,22 @@ def changes(population: Population, peer: PeerId, to: Stage) -> Iterator[Change]
     yield Change(before, Holding(peer, to, second if keeps else None))
 
 
-def paying(supply: Supply, population: Population, to: Stage) -> list[Change]:
+def paying(population: Population, to: Stage) -> list[Change]:
     """Return the changes to one stage that would pay, the best first."""
+    supply = population.supply
     needs = supply.standing(to)
     better_off = [Stage(s) for s in population.stages if supply.standing(Stage(s)) > needs]
     peers = frozenset[PeerId]().union(*map(population.holders, better_off))
     possible = [c for peer in peers for c in changes(population, peer, to)]
-    likely = nlargest(CLOSELY, possible, key=lambda c: _estimate(supply, population, c))
-    good = [change for change in likely if change.objection(supply, population) is None]
-    return sorted(good, key=lambda c: c.worth(supply, population), reverse=True)
+    likely = nlargest(CLOSELY, possible, key=lambda c: _estimate(population, c))
+    good = [change for change in likely if change.objection(population) is None]
+    return sorted(good, key=lambda c: c.worth(population), reverse=True)
 
 
-def _estimate(supply: Supply, population: Population, change: Change) -> tuple[Standing, str]:
+def _estimate(population: Population, change: Change) -> tuple[Standing, str]:
     """Return about how well off the worse of the touched stages would be."""
-    rates, share = population.rates(change.before.peer), len(change.before.stages)
+    supply, rates = population.supply, population.rates(change.before.peer)
+    share = len(change.before.stages)
     there = supply.levels[change.to] + rates[change.to] // len(change.after.stages)
     found = Standing.of(supply.copies[change.to] + 1, there, supply.r)
     for stage in change.gives_up:

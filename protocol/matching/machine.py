@@ -13,6 +13,7 @@ from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import bodies
 from protocol.matching.board import Board, Notice
+from protocol.matching.bodies import Posting
 from protocol.matching.context import Context
 from protocol.matching.effects import Effect
 from protocol.matching.gain import Change, paying
@@ -26,39 +27,6 @@ from protocol.matching.stewards import beacon_at
 from protocol.matching.stewardships import Stewardships
 from protocol.wire.letters import Body, ToSteward, ToVolunteer
 from protocol.wire.messages import Letter
-
-
-class Gang:
-    """Says once that the pipeline can run, and until then why it cannot."""
-
-    def __init__(self, context: Context) -> None:
-        self.waits_for = ""
-        """The reason why the pipeline cannot run, in words; empty while it can."""
-        self._context = context
-        self._started = False
-
-    def report(self, now: float) -> list[Effect]:
-        """Report the state of the pipeline if it has changed."""
-        facts = self._context.board.facts(now)
-        if facts.covered and not self._started:
-            return self._start(facts.covered)
-        return self._wait_for(facts.empty) if facts.empty and facts.known_empty else []
-
-    def _start(self, replicas: tuple[int, ...]) -> list[Effect]:
-        self._started, self.waits_for = True, ""
-        words = f"every stage is covered; replicas by stage: {', '.join(map(str, replicas))}"
-        return [Explain("matching", words, decision="settled")]
-
-    def _wait_for(self, uncovered: tuple[Stage, ...]) -> list[Effect]:
-        self._started, count = False, len(uncovered)
-        names = ", ".join(str(stage) for stage in uncovered)
-        noun, stages = ("volunteer", "stage") if count == 1 else ("volunteers", "stages")
-        verb = "has" if count == 1 else "have"
-        words = f"waiting for {count} more {noun}: {stages} {names} {verb} none"
-        if words == self.waits_for:
-            return []
-        self.waits_for = words
-        return [Explain("matching", words, "warning")]
 
 
 class Matching:
@@ -85,11 +53,12 @@ class Matching:
             of_nobody(manifest),
             Board(manifest.stage_count) if board is None else board,
             wall_offset_s,
-            manifest.policy.dual_homing,
         )
         self._seats = Seats(self._context)
         self._offices = Stewardships(self._context)
-        self._gang = Gang(self._context)
+        self._started = False
+        self.waits_for = ""
+        """The reason why the pipeline cannot run, in words; empty while it can."""
 
     # --- read by the driver and the interface --------------------------------------------------
 
@@ -149,7 +118,7 @@ class Matching:
     def blocking_moves(self) -> list[Change]:
         """Return the changes to the neediest stage that would pay; empty in a stable matching."""
         population = self._context.population
-        return paying(population.supply, population, population.supply.neediest(1)[0])
+        return paying(population, population.supply.neediest(1)[0])
 
     # --- inputs -------------------------------------------------------------------------------
 
@@ -183,9 +152,9 @@ class Matching:
         """Take a letter of the peer at the other end of the link."""
         return self._route(self._dispatch(sender, body, now), now)
 
-    def receive_record(self, author: PeerId, body: bytes, now: float) -> list[Effect]:
-        """Take a posting, a verified record spread by the membership, its body not yet parsed."""
-        return self._route(self._read(author, body, now), now)
+    def receive_posting(self, author: PeerId, posting: Posting, now: float) -> list[Effect]:
+        """Take a posting, a verified record spread by the membership."""
+        return self._route(self._read(author, posting, now), now)
 
     def set_unable(self, stages: Mapping[Stage, str], now: float) -> list[Effect]:
         """Set the stages that this machine cannot serve, each with its reason in words."""
@@ -228,12 +197,11 @@ class Matching:
             return [Penalise(sender, error.reason, error.penalty)]
         if isinstance(body, ToVolunteer):
             return self._seats.receive(sender, body, now)
-        steward = self._offices.held.get(bodies.stage_of(body))
+        steward = self._offices.held.get(body.stage)
         return [] if steward is None else list(steward.receive(sender, body, now))
 
-    def _read(self, author: PeerId, encoded: bytes, now: float) -> list[Effect]:
+    def _read(self, author: PeerId, posting: Posting, now: float) -> list[Effect]:
         try:
-            posting = bodies.parse_posting(encoded)
             self._check(posting, now)
             # the permitted authors depend on the beacon, so a liar must not be able to choose it
             if abs(posting.mandate.beacon - beacon_at(self._context.wall_s(now))) > 1:
@@ -250,13 +218,8 @@ class Matching:
         if not bodies.is_fresh(body, self._context.wall_s(now)):
             raise _stale()
 
-    @property
-    def waits_for(self) -> str:
-        """The reason why the pipeline cannot run, in words; empty while every stage is covered."""
-        return self._gang.waits_for
-
     def _route(self, found: Iterable[Effect], now: float) -> list[Effect]:
-        """Deliver messages to ourselves, return all other effects and what the gang says."""
+        """Deliver messages to ourselves, return all other effects and the state of the pipeline."""
         out: list[Effect] = []
         queue = deque(found)
         while queue or (queue := deque(self._seats.follow_home(now))):
@@ -266,14 +229,35 @@ class Matching:
                     queue.extend(self._dispatch(peer, body, now))
                     continue
             out.append(effect)
-            if isinstance(effect, Publish):
-                queue.extend(self._read(self._context.me, effect.body, now))
-        return out + self._gang.report(now)
+            if isinstance(effect, Publish) and isinstance(effect.said, Posting):
+                queue.extend(self._read(self._context.me, effect.said, now))
+        return out + self._report(now)
+
+    def _report(self, now: float) -> list[Effect]:
+        """Say once that the pipeline can run, and until then why it cannot."""
+        facts = self._context.board.facts(now)
+        if facts.covered and not self._started:
+            self._started, self.waits_for = True, ""
+            replicas = ", ".join(map(str, facts.covered))
+            words = f"every stage is covered; replicas by stage: {replicas}"
+            return [Explain("matching", words, decision="settled")]
+        if not (facts.empty and facts.known_empty):
+            return []
+        self._started, before = False, self.waits_for
+        self.waits_for = words = _wait_for(facts.empty)
+        return [] if words == before else [Explain("matching", words, "warning")]
 
     def _look(self, now: float) -> list[Effect]:
         """Let every part look at the changed context."""
         self._offices.look(now)
         return self._seats.look(now)
+
+
+def _wait_for(uncovered: tuple[Stage, ...]) -> str:
+    count, names = len(uncovered), ", ".join(str(stage) for stage in uncovered)
+    noun, stages = ("volunteer", "stage") if count == 1 else ("volunteers", "stages")
+    verb = "has" if count == 1 else "have"
+    return f"waiting for {count} more {noun}: {stages} {names} {verb} none"
 
 
 def _stale() -> RemoteProtocolError:

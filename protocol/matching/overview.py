@@ -46,5 +46,5 @@ def stage_overviews(context: Context, prospects: Prospects, now: float) -> list[
 def _objection(context: Context, stage: Stage) -> str:
     """Return why a move to a stage would not pay; empty if it would."""
     view = context.population
-    why = [c.objection(view.supply, view) for c in changes(view, context.me, stage)]
+    why = [c.objection(view) for c in changes(view, context.me, stage)]
     return why[-1] or "" if why and all(why) else ""

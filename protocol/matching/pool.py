@@ -1,26 +1,62 @@
 """The pool of a steward: the places at one stage, and the choice among proposers.
 
+A stage sorts its proposers by score and keeps the shortest prefix whose summed rate reaches its
+quota and that has as many members as redundancy requires. A proposer's acceptance depends only on
+those ahead of it. So the choice has substitutes and irrelevance of rejected contracts, and deferred
+acceptance is stable and independent of the order of arrival (Dean, Goemans & Immorlica 2006).
+
 State: leases, rates and the limits (quota, floor, cutoff) of the running epoch. It has no messages
 and no phases; those are in ``steward.py``.
 """
 
 import math
+from collections.abc import Iterable
 
 import msgspec
 from msgspec.structs import replace
 
 from protocol.ids import PeerId, Stage
-from protocol.matching.choice import Proposer, prefix_cover
 from protocol.matching.population import Population
 
 
-class HeldPlace(Proposer, frozen=True, kw_only=True):
-    """One volunteer's place at the stage."""
+class HeldPlace(msgspec.Struct, frozen=True):
+    """One volunteer's place at the stage, or its proposal for one."""
 
+    peer: PeerId
+    rate: int
+    score: int
+    locked: bool
+    """It is an incumbent, which is kept whatever its score."""
     expires_at: float
     """Monotonic seconds; infinite once the membership view has shown it here."""
     second: bool = False
     """It has its home elsewhere: it displaces nobody and is not chosen among."""
+
+    @property
+    def order(self) -> tuple[bool, int, str]:
+        """Sort key, best first."""
+        return (not self.locked, -self.score, self.peer)
+
+
+def prefix_cover(
+    proposers: Iterable[HeldPlace], quota: int, floor: int
+) -> tuple[list[HeldPlace], list[HeldPlace]]:
+    """Return the proposers to keep and those to let go, the best first: kept are those that are
+    locked, and the shortest prefix that reaches the quota and the floor.
+
+    Args:
+        proposers: all on offer.
+        quota: summed rate to reach, micro-microbatches per second.
+        floor: fewest members.
+    """
+    ranked = sorted(proposers, key=lambda proposer: proposer.order)
+    level = kept = 0
+    for proposer in ranked:
+        if not proposer.locked and level >= quota and kept >= floor:
+            break
+        level += proposer.rate
+        kept += 1
+    return ranked[:kept], ranked[kept:]
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -120,8 +156,8 @@ class Pool:
 
     def choose(self) -> list[HeldPlace]:
         """Keep the prefix cover; release and return the others."""
-        choice = prefix_cover(self.homes, self.limits.quota, self.limits.floor)
-        return [self.release(place) for place in choice.let_go]
+        _, let_go = prefix_cover(self.homes, self.limits.quota, self.limits.floor)
+        return [self.release(place) for place in let_go]
 
     def give(self, place: HeldPlace) -> HeldPlace:
         """Give up the least preferred place, and keep no more than what is left."""

@@ -81,8 +81,7 @@ class Prospects:
 
     def decided(self, posting: Posting) -> bool:
         """Tell whether a stage that we wait for must have made our place final or rejected us."""
-        me, stage = self._context.me, Stage(posting.stage)
-        score = self._context.population.score(me, stage, posting.fair)
+        score = self._context.population.score(self._context.me, posting.stage, posting.fair)
         return posting.phase == COMMITTED or score <= posting.cutoff
 
     def in_words(self, notices: Notices, now: float) -> str:

@@ -14,7 +14,6 @@ from protocol import limits
 from protocol.effects import Decision, Explain, Send
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId, Stage
-from protocol.matching import bodies
 from protocol.matching.board import Notice, describe
 from protocol.matching.context import Context
 from protocol.matching.effects import Assign, Effect, Unassign
@@ -50,8 +49,7 @@ class Bid:
     def on(cls, notice: Notice, number: int) -> Bid:
         """Begin a conversation with the steward that wrote a posting."""
         posting = notice.posting
-        stage = bodies.stage_of(posting)
-        return cls(stage, notice.author, posting.mandate, number, number)
+        return cls(posting.stage, notice.author, posting.mandate, number, number)
 
     def is_answered_by(self, body: letters.ToVolunteer) -> bool:
         """Tell whether a body is the steward's newest answer to this bid."""
@@ -209,10 +207,10 @@ class Seat:
         bid = self.bid
         if sender not in self._context.population:
             return []
-        if bid is None or (bid.stage, bid.steward) != (bodies.stage_of(body), sender):
+        if bid is None or (bid.stage, bid.steward) != (body.stage, sender):
             if isinstance(body, letters.Reject):
                 return []
-            stray = Bid(bodies.stage_of(body), sender, body.mandate, 0, 0)
+            stray = Bid(body.stage, sender, body.mandate, 0, 0)
             return [self._withdraw(stray, ELSEWHERE, now)]
         if not bid.is_answered_by(body):
             return []

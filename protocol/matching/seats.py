@@ -68,17 +68,11 @@ class Seats:
 
     def look(self, now: float) -> list[Effect]:
         """Look at the changed context."""
-        found = self._answer_call(now) + self.home_seat.look(now)
-        if self._context.dual_homing:
-            found += self.second_seat.look(now)
-        return found
+        return self._answer_call(now) + self.home_seat.look(now) + self.second_seat.look(now)
 
     def tick(self, now: float) -> list[Effect]:
         """Act on every deadline that has passed."""
-        found = self.home_seat.tick(now)
-        if not self._context.dual_homing:
-            return found
-        return found + self.second_seat.tick(now) + self._weigh_second(now)
+        return self.home_seat.tick(now) + self.second_seat.tick(now) + self._weigh_second(now)
 
     def next_deadline(self) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
@@ -93,9 +87,8 @@ class Seats:
             at = home.kept_by
             if at is None or abs(second.bid.stage - at) != 1:
                 return second.release("our main stage is elsewhere now", now)
-        elif self._context.dual_homing:
-            return second.look(now)
-        return []
+            return []
+        return second.look(now)
 
     # --- inside -----------------------------------------------------------------------------
 
@@ -113,7 +106,7 @@ class Seats:
             return []  # our second seat is on its way there
         for stage in calls:
             for change in changes(context.population, context.me, stage):
-                if change.objection(context.population.supply, context.population) is None:
+                if change.objection(context.population) is None:
                     return self._set_out(change, now)
         return []
 

@@ -6,7 +6,6 @@ replicas, and its cutoff rises, so the process ends.
 
 from collections.abc import Sequence
 
-from protocol.ids import Stage
 from protocol.matching.bodies import QUIET, Posting
 from protocol.matching.pool import HeldPlace, Pool
 from protocol.matching.population import Population
@@ -32,7 +31,7 @@ def help_needy(pool: Pool, others: Others, population: Population) -> list[HeldP
     """
     r, last = population.redundancy, pool.last_newcomer
     lacking = [posting for posting in others or () if posting.copies < r]
-    if last is None or not any(population.rate(last.peer, Stage(p.stage)) for p in lacking):
+    if last is None or not any(population.rate(last.peer, p.stage) for p in lacking):
         return []
     mine = (len(pool.places), pool.level, -pool.stage)
     ahead = sum((p.copies, p.level, -p.stage) > mine for p in others or ())

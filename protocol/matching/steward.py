@@ -4,8 +4,6 @@ Any arrival leads back to OPEN; incumbents are never displaced. State: the pool 
 the context; sends nothing by itself.
 """
 
-from collections.abc import Iterable
-
 import msgspec
 
 from protocol import limits
@@ -158,11 +156,11 @@ class Steward:
 
     def _add(self, place: HeldPlace, now: float) -> list[Effect]:
         self.pool.put(place)
-        turned_away = self._turn_away(self.pool.choose(), now)
+        answers: list[Effect] = [self._no(let_go, now) for let_go in self.pool.choose()]
         if not (place.locked and self.phase == COMMITTED):
             self._stir(now)
         kept = place.peer in self.pool.places
-        return [self._yes(place, now), *turned_away] if kept else turned_away
+        return [self._yes(place, now), *answers] if kept else answers
 
     def _place(self, sender: PeerId, body: letters.Propose, now: float) -> HeldPlace:
         population = self._context.population
@@ -198,7 +196,7 @@ class Steward:
         let_go = settling.help_needy(self.pool, others, self._context.population)
         if let_go:
             self._stir(now)
-            return self._turn_away(let_go, now)
+            return [self._no(place, now) for place in let_go]
         return self._commit(now) if settling.all_covered(self.pool, others) else []
 
     def _commit(self, now: float) -> list[Effect]:
@@ -283,9 +281,6 @@ class Steward:
         )
         return Send(place.peer, Letter(body))
 
-    def _turn_away(self, places: Iterable[HeldPlace], now: float) -> list[Effect]:
-        return [self._no(place, now) for place in places]
-
     def _publish(self, now: float) -> list[Effect]:
         """Publish the posting if it changed (``issued_ms`` aside) or a repetition is due.
 
@@ -299,10 +294,9 @@ class Steward:
         self._publish_at = self._posted_at + gap_s
         if now < self._publish_at:
             return []
-        number = self._context.number(now)
         self._posted, self._posted_at, self._publish_at = posting, now, now + repeats_s
-        stamped = msgspec.structs.replace(posting, issued_ms=number)
-        return [Publish(bodies.KIND, str(self.stage), number, bodies.encode_posting(stamped))]
+        stamped = msgspec.structs.replace(posting, issued_ms=self._context.number(now))
+        return [Publish(bodies.KIND, stamped, str(self.stage))]
 
     @property
     def posting(self) -> bodies.Posting:

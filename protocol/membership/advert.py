@@ -1,6 +1,6 @@
 """The advert: a volunteer's description of itself to the whole swarm.
 
-It is the body of the record ("advert", own peer id). The record's header has its sequence number,
+It is the body of the record "advert". The record's header has its sequence number,
 issue time and time to live. An advert proves nothing: partners measure a volunteer while they work
 with it, and the matching prefers their measurements.
 """
@@ -19,7 +19,7 @@ from protocol.wire.fields import Count, NonNegative, StageIndex, UnixSeconds
 from protocol.wire.parts import SeatStatus
 
 ADVERT: Final = "advert"
-"""Record kind; the key is the author's peer id."""
+"""Record kind."""
 
 AddressText = Annotated[str, Meta(max_length=limits.MAX_ADDRESS_CHARS)]
 
@@ -32,6 +32,7 @@ class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Measured floating point operations per second, in the fastest format that it uses."""
     memory_bytes: Count
     upload_bytes_per_s: NonNegative
+    """At most what its owner allows."""
     download_bytes_per_s: NonNegative
     seats: Annotated[int, Meta(ge=0, le=limits.MAX_SEATS)]
     """Stages it has memory for, including those it serves already."""
@@ -39,9 +40,6 @@ class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """When it entered the swarm, as it claims."""
     serves: Annotated[tuple[SeatStatus, ...], Meta(max_length=limits.MAX_SEATS)] = ()
     """Stages it holds; version, queue and rate are as of the time of issue."""
-    upload_limit_bytes_per_s: NonNegative = 0.0
-    """The owner's cap; 0: none."""
-    download_limit_bytes_per_s: NonNegative = 0.0
     leaving: bool = False
     """True in its last advert, which ends its membership."""
     unable: Annotated[tuple[StageIndex, ...], Meta(max_length=limits.MAX_STAGES)] = ()
@@ -57,29 +55,20 @@ class Advert(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         return shown_nickname(self.claimed_name)
 
 
-_bodies = Canonical(Advert, "advert")
-encode_advert: Final = _bodies.encode
+ADVERTS: Final = Canonical(Advert, "advert")
 
 
-def parse_advert(body: bytes, key: str, signer: PeerId, stages: int) -> Advert:
-    """Parse an advert and check it.
-
-    Args:
-        body: the record's body, canonical encoding.
-        key: the record's key, which must be the signer.
-        signer: verified author of the record.
-        stages: number of stages in the manifest.
+def check_advert(advert: Advert, author: PeerId, stages: int) -> None:
+    """Refuse an advert that contradicts itself or a manifest of so many stages.
 
     Raises:
-        RemoteProtocolError: malformed, not canonical, for another peer, or inconsistent.
+        RemoteProtocolError: it does.
     """
-    advert = _bodies.parse_own(body, key, signer)
     check_seats(advert.serves, stages)
     rising = sorted(set(advert.unable)) == list(advert.unable)
     if not rising or (advert.unable and advert.unable[-1] >= stages):
         raise RemoteProtocolError("bad-seats", "unable: unknown or repeated stage", penalty=20)
-    _check_addresses(advert.addresses, signer)
-    return advert
+    _check_addresses(advert.addresses, author)
 
 
 def check_seats(seats: tuple[SeatStatus, ...], stages: int) -> None:
@@ -93,11 +82,11 @@ def check_seats(seats: tuple[SeatStatus, ...], stages: int) -> None:
         raise RemoteProtocolError("bad-seats", "unknown or repeated stage", penalty=20)
 
 
-def _check_addresses(addresses: tuple[str, ...], signer: PeerId) -> None:
+def _check_addresses(addresses: tuple[str, ...], author: PeerId) -> None:
     for text in addresses:
         try:
             address = parse_address(text)
         except ValueError as error:
             raise RemoteProtocolError("advert-address", str(error)) from error
-        if address.peer not in (None, signer):
+        if address.peer not in (None, author):
             raise RemoteProtocolError("advert-address", "names another peer", penalty=50)

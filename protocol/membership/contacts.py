@@ -1,10 +1,13 @@
-"""Contacts: the evidence of liveness from which a quorum is counted.
+"""Contacts: who is heard, and the evidence of liveness from which a quorum is counted.
 
-The roster is optimistic: it forgives a silence during which we were suspended ourselves. This
-module keeps what is certain: when each peer was last heard, which of our heartbeats it had received
-by then, and whether its process ended while we were in contact. It outlives our seats. State, all
-bounded: one entry per peer ever heard, and the send times of our own heartbeats. Times are
-monotonic seconds.
+Peers send a heartbeat every second. ``tick`` names the linked peers that have been silent for 5 s,
+for the roster, which is optimistic: if our own tick comes more than a second late, *this* process
+was suspended (stopped, swapped out), and the time since the last tick is not counted as silence.
+
+All else here is certain: when each peer was last heard, which of our heartbeats it had received by
+then, and whether its process ended while we were in contact. It outlives our seats. State, all
+bounded: one entry per peer ever heard, one per link, and the send times of our own heartbeats.
+Times are monotonic seconds.
 """
 
 import math
@@ -13,9 +16,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from protocol.ids import PeerId
-from protocol.membership.detector import DEAD_AFTER_S
-from protocol.pace import FORGET_S, HEARD_S
+from protocol.pace import FORGET_S, HEARD_S, TICK_S
 
+DEAD_AFTER_S: Final = HEARD_S + TICK_S
+"""A peer that nobody hears any more has missed a heartbeat more than one that is in touch."""
 MAX_CONTACTS: Final = 1024
 MAX_SAID: Final = 1024
 """Own heartbeats whose send time is kept; one is sent every second and at every commit."""
@@ -49,6 +53,34 @@ class Contacts:
         self._expelled: dict[PeerId, float] = {}
         """By peer: when we last spoke before it was convicted."""
         self._spoke_at = -math.inf
+        self._links: dict[PeerId, float] = {}
+        """When each linked peer was last heard; our own sleep since then is left out."""
+        self._silent: set[PeerId] = set()
+        """Those that ``tick`` has named since they were heard."""
+        self._last_tick = 0.0
+
+    def linked(self, peer: PeerId, now: float) -> None:
+        """A link begins; this counts as a heartbeat."""
+        if not self._links:
+            self._last_tick = now  # no tick was due while nobody was linked
+        self._links[peer] = now
+        self._silent.discard(peer)
+
+    def tick(self, now: float) -> dict[PeerId, float]:
+        """Return the linked peers that are silent from now on, with the seconds for which they
+        were."""
+        if (slept_s := now - self._last_tick) > 2 * TICK_S:  # we were not listening
+            self._links = {peer: min(now, at + slept_s) for peer, at in self._links.items()}
+        self._last_tick = now
+        silent = {peer: now - at for peer, at in self._links.items() if now >= at + DEAD_AFTER_S}
+        found = {peer: for_s for peer, for_s in silent.items() if peer not in self._silent}
+        self._silent |= found.keys()
+        return found
+
+    def next_deadline(self) -> float | None:
+        """Return when to tick next, or None if no peer is linked."""
+        due = [at + DEAD_AFTER_S for peer, at in self._links.items() if peer not in self._silent]
+        return min([self._last_tick + TICK_S, *due]) if self._links else None
 
     def expel(self, peer: PeerId) -> None:
         """A proof has convicted a peer: it is lost to us from this moment on, whatever it says.
@@ -85,6 +117,9 @@ class Contacts:
             echo: number of our newest heartbeat that the sender had received.
             now: monotonic seconds.
         """
+        if peer in self._links:
+            self._links[peer] = max(self._links[peer], now)
+            self._silent.discard(peer)
         if peer in self._expelled:
             return
         contact = self._contact(peer, _Contact(now))
@@ -117,6 +152,8 @@ class Contacts:
             by_peer: the other side closed it, without a word.
             now: monotonic seconds.
         """
+        self._links.pop(peer, None)
+        self._silent.discard(peer)
         contact = self._contacts.get(peer)
         if contact is not None and contact.end != "left":
             contact.end = "crashed" if by_peer and self.present(peer, now) else "closed"

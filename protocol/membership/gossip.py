@@ -25,8 +25,7 @@ from protocol.effects import Effect, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
 from protocol.membership.losses import PROGRESS
-from protocol.membership.records import Held, RecordStore
-from protocol.membership.view import Contradicted
+from protocol.membership.records import Held, Offer, RecordStore
 from protocol.token_bucket import Rate, TokenBucket
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records, encode_message
@@ -66,15 +65,6 @@ def split_records(envelopes: list[Envelope]) -> Iterator[Records]:
         size_bytes += envelope_size(envelope)
     if part:
         yield Records(part)
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """Result of a ``Records`` message: new records, records displaced by them, and effects."""
-
-    fresh: list[Held]
-    displaced: list[Held]
-    effects: list[Effect | Contradicted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +117,9 @@ class Gossip:
 
     def receive_records(
         self, sender: PeerId, message: Records, now: float, wall: float
-    ) -> Received:
-        """Offer received records to the store and push the new ones on.
+    ) -> tuple[list[Offer], list[Effect]]:
+        """Offer received records to the store and push the new ones on; return what has become of
+        them, and effects.
 
         Records over the link's byte budget are ignored: a later digest brings them again.
 
@@ -138,24 +129,17 @@ class Gossip:
             now: monotonic seconds, for the budget.
             wall: Unix seconds, for the records' times.
         """
-        result = Received([], [], [])
-        link = self._links.get(sender)
+        offers, blame, link = list[Offer](), list[Effect](), self._links.get(sender)
         for envelope in message.records:
             if link is None or not link.intake.take(envelope_size(envelope), now):
                 break
             try:
-                offer = self._store.offer(envelope, sender, wall)
+                offers.append(self._store.offer(envelope, sender, wall))
             except RemoteProtocolError as error:
-                result.effects.append(Penalise(sender, error.reason, error.penalty))
+                blame = [Penalise(sender, error.reason, error.penalty)]
                 break  # after a forged record the rest of the message is not worth verifying
-            if offer.against is not None:
-                result.effects.append(Contradicted(offer.against.envelope, envelope))
-            if offer.held is not None:
-                result.fresh.append(offer.held)
-            if offer.displaced is not None:
-                result.displaced.append(offer.displaced)
-        result.effects.extend(self.spread(result.fresh, sender))
-        return result
+        fresh = [offer.held for offer in offers if offer.held is not None]
+        return offers, [*blame, *self.spread(fresh, sender)]
 
     def receive_digest(self, sender: PeerId, message: RecordDigest, now: float) -> list[Effect]:
         """Send the records of a part that the sender lacks, and ask for ours.

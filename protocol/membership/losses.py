@@ -21,7 +21,7 @@ from protocol.wire.fields import StepIndex
 
 PROGRESS: Final = "progress"
 HELD_OUT: Final = "held-out"
-"""Record kinds; the key is the author's peer id, the seq rises with time."""
+"""Record kinds."""
 MAX_LOSS: Final = 1000.0
 """Nats per token; guessing among 256 bytes costs 5.5."""
 RECENT_STEPS: Final = 64
@@ -53,10 +53,8 @@ class Believed:
     """Members that told a number."""
 
 
-_bodies = Canonical(LossSaid, "loss")
-encode_loss: Final = _bodies.encode
-parse_loss: Final = _bodies.parse_own
-"""Of a record of either kind."""
+LOSSES: Final = Canonical(LossSaid, "loss")
+"""Of records of either kind."""
 
 
 def is_loss(loss: float) -> bool:

@@ -1,6 +1,6 @@
 """The measured record: one volunteer's measurements of the peers it works with.
 
-It is the body of the record ("measured", own peer id). There is one record per author, not one per
+It is the body of the record "measured". There is one record per author, not one per
 pair, so that periodic digests grow with the number of members only. Integers only.
 ``protocol.reputation`` combines many such records.
 """
@@ -15,7 +15,7 @@ from protocol.wire.canonical import Canonical
 from protocol.wire.fields import PeerText, StageIndex
 
 MEASURED: Final = "measured"
-"""Record kind; the key is the author's peer id."""
+"""Record kind."""
 
 MAX_PARTNERS: Final = 32
 MAX_RATES: Final = 4
@@ -53,42 +53,30 @@ class Measurements(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     partners: Annotated[tuple[Partner, ...], Meta(max_length=MAX_PARTNERS)] = ()
 
 
-_bodies = Canonical(Measurements, "measured")
-encode_measurements: Final = _bodies.encode
+MEASUREMENTS: Final = Canonical(Measurements, "measured")
 
 
-def parse_measurements(body: bytes, key: str, signer: PeerId, stages: int) -> Measurements:
-    """Parse measurements and check them.
-
-    Args:
-        body: the record's body, canonical encoding.
-        key: the record's key, which must be the signer.
-        signer: verified author of the record.
-        stages: number of stages in the manifest.
+def check_measurements(measurements: Measurements, author: PeerId, stages: int) -> None:
+    """Check measurements.
 
     Raises:
-        RemoteProtocolError: malformed, not canonical, in another's name, about the author itself,
-            about one peer twice, or about a stage that does not exist.
+        RemoteProtocolError: about the author itself, about one peer twice, or about a stage that
+            does not exist.
     """
-    measurements = _bodies.parse_own(body, key, signer)
-    problem = _absurdity(measurements, signer, stages)
-    if problem is not None:
-        raise RemoteProtocolError("measured-absurd", problem, penalty=20)
-    return measurements
-
-
-def _absurdity(measurements: Measurements, signer: PeerId, stages: int) -> str | None:
     peers = [partner.peer for partner in measurements.partners]
     if sorted(set(peers)) != peers:
-        return "partners repeat or are not in order"
-    if signer in peers:
-        return "speaks of its own author"
+        raise _absurd("partners repeat or are not in order")
+    if author in peers:
+        raise _absurd("speaks of its own author")
     for partner in measurements.partners:
         try:
             parse_peer_id(partner.peer)
         except ValueError as error:
-            return str(error)
+            raise _absurd(str(error)) from error
         held = [rate.stage for rate in partner.rates]
         if sorted(set(held)) != held or (held and held[-1] >= stages):
-            return "stages repeat, are not in order or do not exist"
-    return None
+            raise _absurd("stages repeat, are not in order or do not exist")
+
+
+def _absurd(words: str) -> RemoteProtocolError:
+    return RemoteProtocolError("measured-absurd", words, penalty=20)

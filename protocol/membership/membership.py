@@ -1,4 +1,4 @@
-"""Membership: records, gossip, failure detector and roster behind one interface.
+"""Membership: records, gossip, contacts and roster behind one interface.
 
 Inputs: ``link_up`` and ``link_down`` from the network; ``receive`` for ``Records``,
 ``RecordDigest`` and ``Heartbeat`` of linked peers; ``tick`` at ``next_deadline()``; ``describe``
@@ -7,32 +7,29 @@ machine; ``leave`` at the end. All take ``now`` (monotonic seconds), and those t
 also ``wall`` (Unix seconds).
 
 Outputs are effects: ``Send`` and ``Penalise`` for the network, ``Publish`` to hand back to
-``publish``, ``RecordChanged`` for every record except adverts (``key`` is its subject), and the
-roster's events. The view is read from ``roster``: the live members, the holders of each stage and
-the peers to stay linked with.
+``publish``, ``RecordChanged`` for every record except adverts, and the roster's events. The view is
+read from ``roster``: the live members, the holders of each stage and the peers to stay linked with.
 
 State: the four parts, our own advert and seats. It never signs by itself: the private key stays
 outside.
 """
 
 from collections.abc import Callable, Container, Iterable
-from functools import partial
 from typing import Final
 
 import msgspec
 
 from protocol.effects import Explain, Penalise, Publish, Send
-from protocol.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
+from protocol.errors import ProtocolError, RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
 from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.matching.bodies import KIND as POSTING
-from protocol.membership.advert import ADVERT, Advert, check_seats, encode_advert, parse_advert
-from protocol.membership.contacts import Contacts
-from protocol.membership.detector import DEAD_AFTER_S, Detector
+from protocol.membership.advert import ADVERT, Advert, check_seats
+from protocol.membership.contacts import DEAD_AFTER_S, Contacts
 from protocol.membership.gossip import Gossip
-from protocol.membership.losses import LossSaid, parse_loss
+from protocol.membership.losses import LossSaid
 from protocol.membership.measured import MEASURED
-from protocol.membership.record import Record, seal
+from protocol.membership.record import Record, key_of, seal
 from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.roster import Roster
 from protocol.membership.rules import record_kinds, ttl_s
@@ -73,7 +70,6 @@ class Membership:
         self._stages = stages
         self._is_candidate = is_candidate
         self.roster = Roster(own)
-        self.detector = Detector()
         self.contacts = Contacts()
         kinds = record_kinds(stages, self._serves_last_stage)
         self.verdicts = Verdicts()
@@ -86,6 +82,8 @@ class Membership:
         """Whether another peer has done no work, though work has proven others to us."""
         self._told_of = TokenBucket(TOLD_OF.per_s, TOLD_OF.burst, 0.0)
         """Unknown authors of which strangers to our work may still tell us."""
+        self.number: Callable[[int], int] = lambda at_least: at_least
+        """Returns the number of a record of a binding kind, of which none may be used twice."""
         self._linked: dict[PeerId, int] = {}  # newest heartbeat seq of the link
         self._advert: Advert | None = None
         self._seats: tuple[SeatStatus, ...] = ()
@@ -93,42 +91,25 @@ class Membership:
         self._next_heartbeat: float | None = None
         self._next_refresh: float | None = None
 
-    def describe(self, advert: Advert, now: float, wall: float) -> list[MembershipEffect]:
+    def describe(self, advert: Advert, now: float) -> list[MembershipEffect]:
         """Enter the swarm, change our advert, or leave by one that says so. From the first on we
         count as awake, even without links.
 
         Args:
             advert: our capacity, limits and addresses; ``serves`` is taken from ``set_seats``.
             now: monotonic seconds.
-            wall: Unix seconds.
         """
         self._advert = advert
         if self._next_heartbeat is None:
             self._next_heartbeat = now
-        return self._readvertise(now, wall)
+        return self._readvertise(now)
 
     @property
     def described(self) -> bool:
         """Whether we have entered the swarm and not left it."""
         return self._advert is not None and not self._advert.leaving
 
-    def say(self, kind: str, encode: Callable[[], bytes], wall: float) -> list[MembershipEffect]:
-        """Publish our record of a kind; not sooner after the last one than the kind's rules say.
-
-        Args:
-            kind: of the record.
-            encode: returns its body, or raises ``LocalProtocolError`` if a field is out of range.
-            wall: Unix seconds.
-        """
-        try:
-            body = encode()
-        except LocalProtocolError as error:
-            return [_dropped(kind, error)]
-        return [Publish(kind, self._own, self.records.next_seq((kind, self._own), wall), body)]
-
-    def set_seats(
-        self, seats: Iterable[SeatStatus], now: float, wall: float
-    ) -> list[MembershipEffect]:
+    def set_seats(self, seats: Iterable[SeatStatus], now: float) -> list[MembershipEffect]:
         """Set the stages we hold.
 
         A changed state is sent to all linked peers at once. How far a stage is goes at once to
@@ -138,7 +119,6 @@ class Membership:
         Args:
             seats: our seats, one per stage.
             now: monotonic seconds.
-            wall: Unix seconds.
         """
         before, self._seats = self._seats, tuple(seats)
         effects: list[MembershipEffect] = list(self.roster.heard(self._own, self._seats))
@@ -148,33 +128,39 @@ class Membership:
             near = self.roster.near(seat.stage for seat in self._seats)
             effects += self._tell({peer for peer in near if not self.is_new(peer)}, now)
         if _places(before) != _places(self._seats):
-            effects += self._readvertise(now, wall)
+            effects += self._readvertise(now)
         return effects
 
     def publish(
         self, publish: Publish, signer: Signer, now: float, wall: float
     ) -> list[MembershipEffect]:
-        """Perform a ``Publish``: sign the record, store it and spread it. One that breaks the rules
-        is dropped, since nobody would take it.
+        """Perform a ``Publish``: sign the record, store it and spread it. Its number is in Unix
+        milliseconds, or later as the kind's rules say, so that it rises over restarts. One that
+        breaks the rules is dropped, since nobody would take it.
 
         Args:
-            publish: kind, key, number and body of the record.
+            publish: kind, body and subject of the record.
             signer: holds our private key.
             now: monotonic seconds.
             wall: Unix seconds, the record's issue time.
         """
-        key = f"{publish.key}/{self._own}" if publish.kind == POSTING else publish.key
-        life_s = ttl_s(publish.kind, len(self.roster))
-        if (before := self.records.get(publish.kind, key)) is not None:  # it must not outlive this
+        kind, rules = publish.kind, self.records.kinds[publish.kind]
+        slot = kind, key_of(publish.subject, self._own)
+        life_s = ttl_s(kind, len(self.roster))
+        if (before := self.records.get(*slot)) is not None:  # it must not outlive this
             life_s = max(life_s, min(before.record.expires - int(wall), int(MAX_ADVERT_TTL_S)))
-        record = Record(key, publish.seq, max(0, int(wall)), life_s, publish.body)
+        number = self.records.next_seq(slot, wall)
+        number = self.number(number) if rules.binding else number
         try:
-            envelope = seal(signer, publish.kind, record, self._swarm)
-            offer = self.records.put_own(envelope, wall)
+            body = rules.bodies.encode(publish.said)
+            record = Record(publish.subject, number, max(0, int(wall)), life_s, body)
+            envelope = seal(signer, kind, record, self._swarm)
+            offer = self.records.offer(envelope, self._own, wall)
         except ProtocolError as error:
-            return [_dropped(publish.kind, error)]
+            words = f"our {kind} record breaks the rules and is not sent: {error}"
+            return [Explain("membership", f"a fault of this program: {words}", "error")]
         if offer.held is None:
-            words = f"our {publish.kind} record was not taken: {offer.reason}"
+            words = f"our {kind} record was not taken: {offer.reason}"
             return [Explain("membership", words, "debug")]
         gone = [] if offer.displaced is None else self._forget(offer.displaced, "made room")
         return [*gone, *self._learn(offer.held), *self.gossip.spread([offer.held])]
@@ -184,7 +170,7 @@ class Membership:
         self._linked[peer] = -1
         if self._next_heartbeat is None:
             self._next_heartbeat = now + TICK_S
-        self.detector.watch(peer, now)
+        self.contacts.linked(peer, now)
         greeting = self._tell({peer}, now, again=True)
         return [*self.roster.link_up(peer), *greeting, *self.gossip.link_up(peer, now)]
 
@@ -201,7 +187,6 @@ class Membership:
         """
         self.contacts.closed(peer, by_peer=by_peer, now=now)
         self._linked.pop(peer, None)
-        self.detector.forget(peer)
         self.gossip.link_down(peer)
         return list(self.roster.link_down(peer, reason))
 
@@ -241,7 +226,7 @@ class Membership:
     def tick(self, now: float, wall: float) -> list[MembershipEffect]:
         """Send due heartbeats and digests, renew our advert, and expire records and peers."""
         effects: list[MembershipEffect] = []
-        for peer, silent_s in self.detector.tick(now).items():
+        for peer, silent_s in self.contacts.tick(now).items():
             effects += self.roster.silent(peer, f"silent for {silent_s:.1f} s")
         for held in self.records.expire(wall):
             effects += self._forget(held, "its advert expired")
@@ -249,7 +234,7 @@ class Membership:
             effects += self._heartbeat(now)
         effects += self.gossip.tick(now)
         if self._next_refresh is not None and now >= self._next_refresh:
-            effects += self._readvertise(now, wall)
+            effects += self._readvertise(now)
         return effects
 
     def next_deadline(self) -> float | None:
@@ -257,7 +242,7 @@ class Membership:
         deadlines = (
             self._next_heartbeat,
             self._next_refresh,
-            self.detector.next_deadline(),
+            self.contacts.next_deadline(),
             self.gossip.next_deadline(),
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -279,8 +264,7 @@ class Membership:
     def losses(self, kind: str) -> dict[PeerId, LossSaid]:
         """Return what each replica of the last stage says in its newest record of a kind."""
         serving = (replica.peer for replica in self.roster.serving(self._stages - 1))
-        held = {peer: found for peer in serving if (found := self.records.get(kind, peer))}
-        return {peer: parse_loss(one.record.body, peer, peer) for peer, one in held.items()}
+        return {peer: found.said for peer in serving if (found := self.records.get(kind, peer))}
 
     def heard_before(self) -> list[RecordChanged]:
         """Return the others' records of the matching, for a machine that begins to listen."""
@@ -289,7 +273,7 @@ class Membership:
 
     def posting(self, stage: int, author: PeerId) -> Held | None:
         """Return an author's newest posting of a stage."""
-        return self.records.get(POSTING, f"{stage}/{author}")
+        return self.records.get(POSTING, key_of(str(stage), author))
 
     def _is_protected(self, slot: Slot) -> bool:
         """Whether no crowd displaces a record: a linked peer's, or a posting of a candidate."""
@@ -302,15 +286,15 @@ class Membership:
     def _serves_last_stage(self, peer: PeerId) -> bool:
         return any(r.peer == peer for r in self.roster.serving(self._stages - 1))
 
-    def _readvertise(self, now: float, wall: float) -> list[MembershipEffect]:
-        """Renew our advert. Its seq is Unix milliseconds, so that it rises over restarts."""
+    def _readvertise(self, now: float) -> list[MembershipEffect]:
+        """Renew our advert."""
         if self._advert is None:
             return []
         short = {"missing": (), "audited": ()}
         serves = tuple(msgspec.structs.replace(seat, **short) for seat in self._seats)
         advert = msgspec.structs.replace(self._advert, serves=serves)
         self._next_refresh = now + ttl_s(ADVERT, len(self.roster)) / RENEWALS
-        return self.say(ADVERT, partial(encode_advert, advert), wall)
+        return [Publish(ADVERT, advert)]
 
     def _heartbeat(self, now: float) -> list[MembershipEffect]:
         self._next_heartbeat = now + TICK_S
@@ -341,24 +325,23 @@ class Membership:
         self._linked[sender] = message.seq
         serving = [seat.stage for seat in message.seats if seat.state == "serving"]
         self.contacts.heard(sender, serving, message.echo - 1, now)
-        self.detector.heard(sender, now)
         return list(self.roster.heard(sender, message.seats))
 
     def _receive_records(
         self, sender: PeerId, message: Records, now: float, wall: float
     ) -> list[MembershipEffect]:
         believed = Records([e for e in message.records if self._may_tell(sender, e, now)])
-        received = self.gossip.receive_records(sender, believed, now, wall)
-        effects: list[MembershipEffect] = []
-        for held in received.displaced:
+        offers, sends = self.gossip.receive_records(sender, believed, now, wall)
+        effects: list[MembershipEffect] = [one.against for one in offers if one.against]
+        for held in filter(None, (offer.displaced for offer in offers)):
             effects += self._forget(held, "its advert was displaced by a flood")
-        for held in received.fresh:
+        for held in filter(None, (offer.held for offer in offers)):
             effects += self._learn(held)
             if held.signer == self._own and self._next_refresh is not None:
                 # an earlier run of ours published a newer advert: supersede it, later, so that two
                 # processes with one identity do not race
                 self._next_refresh = min(self._next_refresh, now + DEAD_AFTER_S)
-        return effects + list(received.effects)
+        return [*effects, *sends]
 
     def _may_tell(self, sender: PeerId, envelope: Envelope, now: float) -> bool:
         """Whether a record counts that is not its sender's own: invented members are free, and each
@@ -373,27 +356,20 @@ class Membership:
         return self._told_of.take(1, now)
 
     def _learn(self, held: Held) -> list[MembershipEffect]:
-        kind, key = held.slot
-        if kind != ADVERT:
+        if held.envelope.kind != ADVERT:
             return [_changed(held)]
-        advert = parse_advert(held.record.body, key, held.signer, self._stages)
-        if advert.leaving:
+        if held.said.leaving:
             self.contacts.left(held.signer)
-        return list(self.roster.advertise(held.signer, advert, held.record.seq))
+        return list(self.roster.advertise(held.signer, held.said, held.record.seq))
 
     def _forget(self, held: Held, reason: str) -> list[MembershipEffect]:
         if held.envelope.kind != ADVERT:
-            return [RecordGone(held.envelope.kind, held.subject)]
+            return [RecordGone(held.envelope.kind, held.signer)]
         return list(self.roster.withdraw(held.signer, reason))
 
 
-def _dropped(kind: str, error: ProtocolError) -> Explain:
-    words = f"a fault of this program: our {kind} record breaks the rules and is not sent: {error}"
-    return Explain("membership", words, "error")
-
-
 def _changed(held: Held) -> RecordChanged:
-    return RecordChanged(held.envelope.kind, held.subject, held.signer, held.record.body)
+    return RecordChanged(held.envelope.kind, held.signer, held.said)
 
 
 def _steps(seats: tuple[SeatStatus, ...]) -> object:

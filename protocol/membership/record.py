@@ -1,7 +1,8 @@
-"""A record: one author's statement under (kind, key), valid until it expires or is superseded.
+"""A record: one author's statement of a kind, valid until it expires or is superseded.
 
 All kinds share one header, so the store and the anti-entropy do not need to know what a record
-means. Pure functions: clock readings are arguments.
+means. Its key follows from its author, so nobody writes in another's name. Pure functions: clock
+readings are arguments.
 """
 
 from typing import Annotated, Final
@@ -18,7 +19,8 @@ from protocol.wire.fields import Count, Envelope, UnixSeconds
 class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The signed body of a record; the highest seq of a (kind, key) wins."""
 
-    key: Annotated[str, Meta(min_length=1, max_length=96)]
+    subject: Annotated[str, Meta(max_length=32)]
+    """What it is about; empty for kinds with one record per author."""
     seq: Count
     issued: UnixSeconds
     ttl_s: Annotated[int, Meta(ge=1, le=int(limits.MAX_ADVERT_TTL_S))]
@@ -28,6 +30,11 @@ class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     def expires(self) -> int:
         """Unix seconds after which the record is void."""
         return self.issued + self.ttl_s
+
+
+def key_of(subject: str, author: str) -> str:
+    """Return the key in a store of what an author says about a subject."""
+    return f"{subject}/{author}" if subject else author
 
 
 _bodies = Canonical(Record, "record")

@@ -9,36 +9,36 @@ records and those that ``protected`` names (of linked peers, of candidates) are 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
-from protocol.limits import MAX_CLOCK_SKEW_S
-from protocol.membership.record import Record, parse_record, staleness
+from protocol.membership.record import Record, key_of, parse_record, staleness
+from protocol.membership.view import Contradicted
+from protocol.wire.canonical import Canonical
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 
-Check = Callable[[PeerId, Record], str | None]
-"""Checks a record by its signer. None accepts it. A string refuses it without blame: our view may
-be behind. ``RemoteProtocolError`` refuses it and penalises the sender."""
-
 Slot = tuple[str, str]
 """(kind, key)."""
-
-ENVELOPE_OVERHEAD_BYTES: Final = 512
-"""Signer, kind, signature and header of a stored record, rounded up."""
 
 MARK_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Rules of one kind of record; memory is at most ``max_count`` x (body + overhead)."""
+    """Rules of one kind of record; memory is at most ``max_count`` x (body + 512 bytes)."""
 
     max_count: int
     max_body_bytes: int
-    check: Check
+    bodies: Canonical[Any]
+    check: Callable[[Any, PeerId], None] = lambda _said, _author: None
+    """Checks a parsed body by its author; raises ``RemoteProtocolError``."""
+    authors: Callable[[PeerId], bool] = lambda _author: True
+    """Who may say it, as far as we see; of others it is refused without blame."""
+    subjects: frozenset[str] = frozenset(("",))
+    """What it may be about."""
     binding: bool = False
     """An honest author never signs two of them with one number (``protocol/evidence``)."""
     min_gap_ms: int = 0
@@ -51,6 +51,8 @@ class Held:
 
     envelope: Envelope
     record: Record
+    said: Any
+    """The parsed body."""
     introducer: PeerId
     mark: bytes = b""
     """Of a binding kind: 8 bytes of the body's BLAKE2b, by which digests tell two bodies apart."""
@@ -60,12 +62,7 @@ class Held:
     @property
     def slot(self) -> Slot:
         """(kind, key)."""
-        return self.envelope.kind, self.record.key
-
-    @property
-    def subject(self) -> str:
-        """What it is about: its key, without the author for kinds with one record per author."""
-        return self.record.key.partition("/")[0]
+        return self.envelope.kind, key_of(self.record.subject, self.envelope.signer)
 
     @property
     def signer(self) -> PeerId:
@@ -80,8 +77,8 @@ class Offer:
     held: Held | None
     reason: str
     displaced: Held | None = None
-    against: Held | None = None
-    """The record that we hold, where its author has signed this other one with the same number."""
+    against: Contradicted | None = None
+    """The record that we hold and this other one that its author has signed with that number."""
 
 
 class RecordStore:
@@ -105,7 +102,7 @@ class RecordStore:
     ) -> None:
         self._swarm = swarm
         self._own = own
-        self._kinds = dict(kinds)
+        self.kinds = kinds
         self._protected = protected
         self._is_out = is_out
         self._held: dict[Slot, Held] = {}
@@ -137,21 +134,7 @@ class RecordStore:
 
     def next_seq(self, slot: Slot, wall: float) -> int:
         """Return the number of our next record: Unix milliseconds, or later if need be."""
-        return max(self.seq(slot) + max(1, self._kinds[slot[0]].min_gap_ms), int(wall * 1000))
-
-    def put_own(self, envelope: Envelope, wall: float) -> Offer:
-        """Offer a record that we signed ourselves.
-
-        If our clock was set back, our earlier record now lies in the future. No peer accepts it,
-        and its number would block every later one, so it is removed.
-
-        Raises:
-            RemoteProtocolError: it is malformed or breaks its kind's rules.
-        """
-        before = self._held.get((envelope.kind, parse_record(envelope.body).key))
-        if before is not None and before.signer == self._own and _is_ahead(before, wall):
-            self._remove(before)
-        return self.offer(envelope, self._own, wall)
+        return max(self.seq(slot) + max(1, self.kinds[slot[0]].min_gap_ms), int(wall * 1000))
 
     def offer(self, envelope: Envelope, introducer: PeerId, wall: float) -> Offer:
         """Check a record, cheapest test first, and store it if it is newer than ours.
@@ -164,39 +147,41 @@ class RecordStore:
         Raises:
             RemoteProtocolError: the record is one that an honest relay never sends.
         """
-        kind = self._kinds.get(envelope.kind)
+        kind, author = self.kinds.get(envelope.kind), PeerId(envelope.signer)
         if kind is None:
             return Offer(None, "unknown-kind")
         record = parse_record(envelope.body)
         if len(record.body) > kind.max_body_bytes:
             raise RemoteProtocolError("record-too-long", envelope.kind, penalty=20)
-        if self._is_out(PeerId(envelope.signer)):
+        if record.subject not in kind.subjects:
+            raise RemoteProtocolError("record-subject", envelope.kind, penalty=20)
+        if self._is_out(author):
             return Offer(None, "its author is out")
-        newest = self.seq((envelope.kind, record.key))
+        key = key_of(record.subject, author)
+        newest = self.seq((envelope.kind, key))
         if record.seq <= newest:
             return self._known(envelope, record, kind)
         if newest >= 0 and record.seq < newest + kind.min_gap_ms:
             return Offer(None, "too soon after the one before")
-        refusal = staleness(record, wall)
-        if refusal is None:
-            verify(envelope, self._swarm)
-            refusal = kind.check(PeerId(envelope.signer), record)
-        if refusal is not None:
+        if (refusal := staleness(record, wall)) is not None:
             return Offer(None, refusal)
+        verify(envelope, self._swarm)
+        said = kind.bodies.parse(record.body)
+        kind.check(said, author)
+        if not kind.authors(author):
+            return Offer(None, "not its author's to say")
         mark = mark_of(envelope.body) if kind.binding else b""
-        place = crc32(f"{envelope.kind}/{record.key}".encode())
-        return self._store(Held(envelope, record, introducer, mark, place), kind)
+        place = crc32(f"{envelope.kind}/{key}".encode())
+        return self._store(Held(envelope, record, said, introducer, mark, place), kind)
 
     def _known(self, envelope: Envelope, record: Record, kind: Kind) -> Offer:
         """Look whether a record that is not newer contradicts the one that we hold."""
-        held = self._held.get((envelope.kind, record.key))
-        alike = held is not None and held.record.seq == record.seq
-        if not kind.binding or not alike or held is None or held.envelope.body == envelope.body:
-            return Offer(None, "known")
-        if held.envelope.signer != envelope.signer:
+        held = self._held[envelope.kind, key_of(record.subject, envelope.signer)]
+        alike = held.record.seq == record.seq
+        if not kind.binding or not alike or held.envelope.body == envelope.body:
             return Offer(None, "known")
         verify(envelope, self._swarm)
-        return Offer(None, "contradicts", against=held)
+        return Offer(None, "contradicts", against=Contradicted(held.envelope, envelope))
 
     def drop_author(self, author: PeerId) -> list[Held]:
         """Remove and return all records of an author that is out."""
@@ -284,8 +269,3 @@ class RecordStore:
 def mark_of(body: bytes) -> bytes:
     """Return what tells a body from another one of the same number in a digest."""
     return hashlib.blake2b(body, digest_size=MARK_BYTES).digest()
-
-
-def _is_ahead(held: Held, wall: float) -> bool:
-    """Whether a record lies further in the future than the permitted clock skew."""
-    return held.record.issued > wall + MAX_CLOCK_SKEW_S

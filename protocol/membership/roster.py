@@ -1,7 +1,7 @@
 """The roster: adverts, heartbeats and link states merged into one view of the swarm.
 
-A volunteer is a live member while its advert is valid and it is not known to be dead. The failure
-detector or a broken link makes it dead. A heartbeat, a new link, or an advert newer than the one
+A volunteer is a live member while its advert is valid and it is not known to be dead. Silence or a
+broken link makes it dead. A heartbeat, a new link, or an advert newer than the one
 held at death makes it alive again. State: one entry per advert or link. It never sends; every
 change of the view is returned as events with the reason in words.
 """
@@ -255,7 +255,7 @@ class Roster:
         return max((s.version for s in seats if s.state == "serving"), default=0)
 
     def silent(self, peer: PeerId, reason: str) -> list[RosterEvent]:
-        """The failure detector takes a peer for dead."""
+        """A peer has been silent for too long: it is taken for dead."""
         if (known := self._known.get(peer)) is None:
             return []
         known.dead_at_seq = known.advert_seq

@@ -1,6 +1,7 @@
 """Values and events that membership reports about the swarm; no behaviour."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from protocol.effects import Effect
 from protocol.ids import PeerId
@@ -57,9 +58,9 @@ class RecordChanged:
     """A verified record other than an advert is new to us."""
 
     kind: str
-    key: str
     signer: PeerId
-    body: bytes
+    said: Any
+    """The body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class RecordGone:
     """A record other than an advert expired or was displaced."""
 
     kind: str
-    key: str
+    signer: PeerId
 
 
 @dataclass(frozen=True, slots=True)

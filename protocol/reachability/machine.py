@@ -73,18 +73,6 @@ class Ends:
     port: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A candidate as it stands."""
-
-    host: str
-    port: int
-    source: Source
-    verdict: Verdict
-    probers: int
-    """How many have agreed on the verdict."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Probe:
     """A peer is to be asked whether it reaches us at a place; each is answered once.
@@ -107,12 +95,16 @@ class _Observation:
 
 
 @dataclass(slots=True)
-class _Candidate:
+class Candidate:
+    """An address that may be ours, and what is known of it; only the machine changes it."""
+
+    place: Place
     source: Source
     since: float
     due: float
     verdict: Verdict = Verdict.UNKNOWN
-    agreed: int = 0
+    probers: int = 0
+    """How many have agreed on the verdict."""
     probing: bool = False
     waiting: list[Probe] = field(default_factory=list)
     """Probes under way."""
@@ -126,7 +118,7 @@ class Reachability:
 
     def __init__(self) -> None:
         self._observations: OrderedDict[PeerId, _Observation] = OrderedDict()
-        self._candidates: dict[Place, _Candidate] = {}
+        self._candidates: dict[Place, Candidate] = {}
         self._own: frozenset[str] = frozenset()
         self._ports: Mapping[str, int] = {}
         self._given: dict[Place, Source] = {}
@@ -167,8 +159,8 @@ class Reachability:
             if len(self._observations) > MAX_OBSERVERS:
                 self._forget_one()
         self._renew(now)
-        for (host, _), candidate in self._candidates.items():
-            if 0 < candidate.agreed < PROBERS <= len(self._probers(host)):
+        for candidate in self._candidates.values():
+            if 0 < candidate.probers < PROBERS <= len(self._probers(candidate.place[0])):
                 candidate.due = min(candidate.due, now)  # there are enough now
 
     def gone(self, peer: PeerId, now: float) -> None:
@@ -190,24 +182,20 @@ class Reachability:
     def tick(self, now: float) -> list[Probe]:
         """Return the probes to ask for now."""
         asked: list[Probe] = []
-        for place, candidate in self._candidates.items():
-            if not candidate.probing and self._is_due(place, candidate, now):
+        for candidate in self._candidates.values():
+            if not candidate.probing and self._is_due(candidate, now):
                 candidate.probing = True
                 candidate.said, candidate.silent = {}, set()
-            if candidate.probing and not self._decide(place, candidate, now):
-                asked += self._ask(place, candidate)
+            if candidate.probing and not self._decide(candidate, now):
+                asked += self._ask(candidate)
         return asked
 
     # --- what is known ------------------------------------------------------------------------
 
-    def standings(self) -> list[Standing]:
+    def candidates(self) -> list[Candidate]:
         """Return the candidates, public ones first."""
-        found = [
-            Standing(host, port, known.source, known.verdict, known.agreed)
-            for (host, port), known in self._candidates.items()
-        ]
         order = (Verdict.PUBLIC, Verdict.UNKNOWN, Verdict.PRIVATE)
-        return sorted(found, key=lambda standing: order.index(standing.verdict))
+        return sorted(self._candidates.values(), key=lambda one: order.index(one.verdict))
 
     def outer_hosts(self) -> list[str]:
         """Return the hosts at which members of other networks see us, most seen first."""
@@ -268,18 +256,18 @@ class Reachability:
         hosts = (known.ends.host for known in self._observations.values())
         return {prefix_of(host) for host in hosts if kind_of(host) == kind}
 
-    def _is_due(self, place: Place, candidate: _Candidate, now: float) -> bool:
+    def _is_due(self, candidate: Candidate, now: float) -> bool:
         """Whether to probe now; a new candidate waits a little until three can be asked."""
-        there = len(self._probers(place[0]))
+        there = len(self._probers(candidate.place[0]))
         patient = candidate.since + LOST_S > now
         return candidate.due <= now and there >= (PROBERS if patient else 1)
 
-    def _decide(self, place: Place, candidate: _Candidate, now: float) -> bool:
+    def _decide(self, candidate: Candidate, now: float) -> bool:
         """End the probing of a candidate if the answers suffice, or no more can come."""
         yes = sum(candidate.said.values())
         no = len(candidate.said) - yes
-        able = self._probers(place[0]).keys() - candidate.silent | candidate.said.keys()
-        there = self._prefixes(kind_of(place[0])) - candidate.silent
+        able = self._probers(candidate.place[0]).keys() - candidate.silent | candidate.said.keys()
+        there = self._prefixes(kind_of(candidate.place[0])) - candidate.silent
         enough = min(PROBERS, max(1, len(there))) if not yes or not no else PROBERS
         for verdict, votes in ((Verdict.PUBLIC, yes), (Verdict.PRIVATE, no)):
             if votes and votes >= enough:
@@ -291,24 +279,24 @@ class Reachability:
         self._settle(candidate, Verdict.UNKNOWN, 0, now)
         return True
 
-    def _settle(self, candidate: _Candidate, verdict: Verdict, agreed: int, now: float) -> None:
-        candidate.verdict, candidate.agreed = verdict, agreed
+    def _settle(self, candidate: Candidate, verdict: Verdict, agreed: int, now: float) -> None:
+        candidate.verdict, candidate.probers = verdict, agreed
         candidate.probing = False
         candidate.waiting.clear()
         candidate.due = now + (AGAIN_S if agreed >= PROBERS else ASIDE_S)
 
-    def _ask(self, place: Place, candidate: _Candidate) -> list[Probe]:
+    def _ask(self, candidate: Candidate) -> list[Probe]:
         """Ask as many probers as are still needed for three that agree."""
         yes = sum(candidate.said.values())
         ahead = max(yes, len(candidate.said) - yes) + len(candidate.waiting)
         busy = {probe.prefix for probe in candidate.waiting}
         asked: list[Probe] = []
-        for prefix, peer in self._probers(place[0]).items():
+        for prefix, peer in self._probers(candidate.place[0]).items():
             if ahead >= PROBERS or len(candidate.said) + len(busy) + len(asked) >= MOST_PROBERS:
                 break
             if prefix in candidate.said or prefix in candidate.silent or prefix in busy:
                 continue
-            asked.append(Probe(peer, prefix, place))
+            asked.append(Probe(peer, prefix, candidate.place))
             ahead += 1
         candidate.waiting += asked
         return asked
@@ -320,7 +308,7 @@ class Reachability:
         for place in self._candidates.keys() - wanted.keys():
             del self._candidates[place]
         for place, source in wanted.items():
-            known = self._candidates.setdefault(place, _Candidate(source, since=now, due=now))
+            known = self._candidates.setdefault(place, Candidate(place, source, since=now, due=now))
             if known.source != source and source == "mapped":
                 known.due = now  # the router lets others in now
             known.source = source

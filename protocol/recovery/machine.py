@@ -42,7 +42,7 @@ from protocol.recovery.effects import (
 from protocol.recovery.following import Following
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, Knowledge, since
 from protocol.recovery.lines import Line, Lines
-from protocol.recovery.stored import MAX_COPIES, STORED, Copy, Lineage, Stored, encode_stored
+from protocol.recovery.stored import MAX_COPIES, STORED, Copy, Lineage, Stored
 from protocol.recovery.trouble import Trouble
 from protocol.waypoints.chain import Waypoint
 
@@ -58,7 +58,7 @@ class Recovery:
 
     Args:
         known: what we know at first.
-        seq: that of our first record; has to rise over restarts (unix milliseconds do).
+        seq: by it our decisions differ; has to rise over restarts (unix milliseconds do).
     """
 
     def __init__(self, known: Knowledge, seq: int = 0) -> None:
@@ -103,7 +103,7 @@ class Recovery:
         self.known.stored[self._me] = own
         self._seq += 1
         self._refresh_at = now + MAX_ADVERT_TTL_S / RENEWALS
-        return Publish(STORED, self._me, self._seq, encode_stored(own))
+        return Publish(STORED, own)
 
     def receive(self, author: PeerId, stored: Stored, now: float) -> list[RecoveryEffect]:
         """Take another's stored record.

@@ -1,6 +1,6 @@
 """The stored record: which lineage a volunteer follows, and which checkpoints lie on its disk.
 
-It is the body of the record ("stored", own peer id). A *lineage* is a history of the run, from its
+It is the body of the record "stored". A *lineage* is a history of the run, from its
 beginning or from a roll-back on: its era, the version from which it started, that version's hash in
 every stage, and who elects whoever closes the first step of each stage. Whoever decides a lineage
 names them, so two that begin apart begin two lineages. An era is a hash of all that: nobody can say
@@ -15,12 +15,11 @@ from msgspec import Meta, Struct
 
 from protocol import limits
 from protocol.errors import RemoteProtocolError
-from protocol.ids import PeerId
 from protocol.wire.canonical import Canonical
 from protocol.wire.fields import ERA_BITS, Era, PeerText, StageIndex, StepIndex
 
 STORED: Final = "stored"
-"""Record kind; the key is the author's peer id."""
+"""Record kind."""
 MAX_COPIES: Final = 24
 """Checkpoints one volunteer names: of its own stages and of those it keeps copies for."""
 MAX_STORED_BYTES: Final = 12 * 1024
@@ -82,28 +81,16 @@ class Stored(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     copies: Annotated[tuple[Copy, ...], Meta(max_length=MAX_COPIES)] = ()
 
 
-_bodies = Canonical(Stored, "stored")
+STORED_BODIES: Final = Canonical(Stored, "stored")
 
 
-def encode_stored(stored: Stored) -> bytes:
-    """Return the canonical encoding; raises ``LocalProtocolError`` for a field out of range."""
-    return _bodies.encode(stored)
-
-
-def parse_stored(body: bytes, key: str, signer: PeerId, stages: int) -> Stored:
-    """Parse a stored record and check it.
-
-    Args:
-        body: the record's body, canonical encoding.
-        key: the record's key, which must be the signer.
-        signer: verified author.
-        stages: number of stages in the manifest.
+def check_stored(stored: Stored, stages: int) -> None:
+    """Check a stored record of a run with so many stages.
 
     Raises:
-        RemoteProtocolError: malformed, not canonical, in another's name, or about stages that do
-            not exist.
+        RemoteProtocolError: not in order, about stages that do not exist, or with an era that is
+            not its lineage's.
     """
-    stored = _bodies.parse_own(body, key, signer)
     copies, lineage = list(stored.copies), stored.lineage
     if sorted(set(copies)) != copies or any(copy.stage >= stages for copy in copies):
         raise RemoteProtocolError("stored-absurd", "copies out of order", penalty=20)
@@ -114,4 +101,3 @@ def parse_stored(body: bytes, key: str, signer: PeerId, stages: int) -> Stored:
         raise RemoteProtocolError("stored-absurd", "a lineage without its electors", penalty=20)
     if lineage.era and lineage != begun(lineage.number, *msgspec.structs.astuple(lineage)[1:]):
         raise RemoteProtocolError("stored-forged", "the era is not this lineage's", penalty=20)
-    return stored

@@ -104,7 +104,7 @@ class Register:
 
     Args:
         signer: our key.
-        founder: the founder, from the manifest.
+        founder: the founder, from the manifest, who vouches first.
         swarm: id of the swarm.
         kept: the state from disk; the parts that do not verify are left out.
     """
@@ -113,8 +113,8 @@ class Register:
         self, signer: Signer, founder: PeerId, swarm: SwarmId, kept: KeptRegister | None = None
     ) -> None:
         kept = KeptRegister() if kept is None else kept
-        self._signer, self._founder, self._swarm = signer, founder, swarm
-        self.chain: Chain = ()
+        self._signer, self._swarm = signer, swarm
+        self.me, self.founder = signer.peer, founder
         self.tickets, self._redeemed = kept.tickets, kept.redeemed
         self._met: dict[PeerId, _Member] = {}
         self._expelled: dict[tuple[PeerId, PeerId], Entry] = {}
@@ -122,20 +122,13 @@ class Register:
         for expulsion in kept.expulsions:
             with suppress(RemoteProtocolError):
                 self.take_expulsion(expulsion)
-        try:
+        with suppress(RemoteProtocolError):
             self.take_chain(kept.chain)
-        except RemoteProtocolError:
-            self.chain = ()
 
     @property
-    def me(self) -> PeerId:
-        """Our own id."""
-        return self._signer.peer
-
-    @property
-    def founder(self) -> PeerId:
-        """The member that vouches first."""
-        return self._founder
+    def chain(self) -> Chain:
+        """Ours; empty: the founder's, or nobody has vouched for us."""
+        return self._met.get(self.me, _Member()).chain
 
     @property
     def kept(self) -> KeptRegister:
@@ -150,7 +143,7 @@ class Register:
     @property
     def is_member(self) -> bool:
         """Whether somebody has vouched for us, or we are the founder."""
-        return bool(self.path(self.me)) or self.me == self._founder
+        return bool(self.path(self.me)) or self.me == self.founder
 
     @property
     def belongs(self) -> bool:
@@ -173,7 +166,7 @@ class Register:
         """
         if ticket is None or self.belongs or self.is_used_up(ticket):
             return _shown.encode(ShownChain(self.chain))
-        return show_ticket(ticket, self._swarm, self._signer.peer, peer)
+        return show_ticket(ticket, self._swarm, self.me, peer)
 
     def admit(self, peer: PeerId, shown: bytes, now: float) -> tuple[Answer, Chain]:
         """Decide on a peer by what it shows.
@@ -194,7 +187,7 @@ class Register:
         if isinstance(proof, ShownTicket):
             return self._redeem(peer, proof, now)
         path = self._path_of(proof.chain)
-        if (path or (self._founder,))[-1] != peer:
+        if (path or (self.founder,))[-1] != peer:
             raise RemoteProtocolError("vouch-forged", "of another member", FORGED_PENALTY)
         self._meet(peer, path, proof.chain)
         return self._answer(path), ()
@@ -236,7 +229,7 @@ class Register:
 
     def known(self) -> list[PeerId]:
         """Return the founder, the members met, and those that we know to be expelled."""
-        return list(dict.fromkeys((self._founder, *self._met)))
+        return list(dict.fromkeys((self.founder, *self._met)))
 
     def why_out(self, peer: PeerId) -> Entry | None:
         """Return the expulsion by which a peer, or somebody that it was invited through, is out."""
@@ -248,7 +241,7 @@ class Register:
 
     def may_expel(self, peer: PeerId) -> bool:
         """Whether a member that was met is ours to expel."""
-        return self.me in (self._founder, *self.path(peer))[:-1]
+        return self.me in (self.founder, *self.path(peer))[:-1]
 
     # --- ourselves ---------------------------------------------------------------------------
 
@@ -265,12 +258,11 @@ class Register:
         if tuple(chain) == self.chain:
             return False
         path = self._path_of(chain)
-        if not path or path[-1] != self._signer.peer:
+        if not path or path[-1] != self.me:
             raise RemoteProtocolError("vouch-forged", "of another member", FORGED_PENALTY)
-        self.chain = tuple(chain)
         if ticket is not None:
             self._redeemed = name_of(ticket)
-        self._meet(self._signer.peer, path, self.chain)
+        self._meet(self.me, path, tuple(chain))
         return True
 
     def is_used_up(self, ticket: bytes | None) -> bool:
@@ -323,10 +315,10 @@ class Register:
             raise LocalProtocolError("nobody expels themselves: leave with volunteer finish")
         if member not in self._met:
             raise LocalProtocolError(f"no member {member} has been met here")
-        if member == self._founder:
+        if member == self.founder:
             raise LocalProtocolError("nobody can expel the founder")
         if not self.may_expel(member):
-            who = " or ".join(short(peer) for peer in (self._founder, *path[:-1]))
+            who = " or ".join(short(peer) for peer in (self.founder, *path[:-1]))
             raise LocalProtocolError(f"only who vouched for {short(member)} can do that: {who}")
         body = _bodies.encode(Expelled(member, reason, int(now)))
         statement = self._signer.sign(EXPEL, body, self._swarm)
@@ -348,7 +340,7 @@ class Register:
         if (author, member) in self._expelled:
             return False
         path = self._path_of(expulsion.chain)
-        above = (self._founder, *path[:-1])
+        above = (self.founder, *path[:-1])
         if not path or path[-1] != member or author not in above:
             raise RemoteProtocolError("expulsion-forged", "not theirs to expel", FORGED_PENALTY)
         verify(envelope, self._swarm)
@@ -384,7 +376,7 @@ class Register:
         """Return the expulsion, by somebody above, of the first member on a path that has one."""
         if not self._expelled:
             return None
-        above = [self._founder]
+        above = [self.founder]
         for member in path:
             for author in above:
                 if (entry := self._expelled.get((author, member))) is not None:
@@ -393,7 +385,7 @@ class Register:
         return None
 
     def _path_of(self, chain: Sequence[Envelope]) -> tuple[PeerId, ...]:
-        return members_of(chain, self._founder, self._swarm)
+        return members_of(chain, self.founder, self._swarm)
 
     def _meet(self, peer: PeerId, path: tuple[PeerId, ...], chain: Chain) -> None:
         self._met.pop(peer, None)

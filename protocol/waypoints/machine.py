@@ -31,11 +31,10 @@ from protocol.waypoints.chain import (
 from protocol.waypoints.part import (
     WAYPOINT,
     Part,
+    SaidParts,
     SignedPart,
     encode_part,
-    encode_said,
     parse_part,
-    parse_said,
     part_of,
     spacing,
 )
@@ -71,7 +70,6 @@ class Waypoints:
         swarm: in which the signatures hold.
         sign: signs our parts.
         proves: whether we have worked with a peer.
-        seq: number of our first record; has to rise over restarts (unix milliseconds do).
     """
 
     def __init__(
@@ -84,12 +82,11 @@ class Waypoints:
         swarm: SwarmId,
         sign: Sign,
         proves: Callable[[PeerId], bool],
-        seq: int = 0,
     ) -> None:
         self._me, self._stages, self._swarm = me, stages, swarm
         self.steps = steps
         """An amendment may change it."""
-        self._every, self._sign, self._proves, self._seq = spacing(every), sign, proves, seq
+        self._every, self._sign, self._proves = spacing(every), sign, proves
         self._beginning = beginning(founder, stages)
         self._links: list[tuple[WaypointLink, Waypoint]] = []
         self._era = 0
@@ -152,15 +149,15 @@ class Waypoints:
         self._said = {author: said for author, said in self._said.items() if author in counts}
         return self._look()
 
-    def receive(self, author: PeerId, body: bytes) -> list[WaypointEffect]:
+    def receive(self, author: PeerId, said: SaidParts) -> list[WaypointEffect]:
         """Take another's record; one of somebody who is neither replica nor witness is ignored.
 
         Raises:
-            RemoteProtocolError: malformed, or a part with a bad signature.
+            RemoteProtocolError: a part with a bad signature.
         """
         if author == self._me or author not in self._counted():
             return []
-        for one in parse_said(body, author, author, self._stages):
+        for one in said.parts:
             self._take(author, one)
         return self._look()
 
@@ -243,9 +240,7 @@ class Waypoints:
         self._own |= added
         for one in added.values():
             self._take(self._me, one)
-        self._seq += 1
-        body = encode_said([one for _, one in sorted(self._own.items())])
-        return [Publish(WAYPOINT, self._me, self._seq, body)]
+        return [Publish(WAYPOINT, SaidParts(tuple(one for _, one in sorted(self._own.items()))))]
 
     # --- looking -----------------------------------------------------------------------------
 

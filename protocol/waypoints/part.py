@@ -2,7 +2,7 @@
 
 A part names the hash of the stage's version and the *seats*: the members of the plan that made it.
 Every replica that has closed that step makes the same part from it. Replicas of the neighbouring
-stages sign it too. Signed parts spread as the record ("waypoint", own peer id). Pure values and
+stages sign it too. Signed parts spread as the record "waypoint". Pure values and
 their checks.
 """
 
@@ -20,7 +20,7 @@ from protocol.wire.fields import Envelope, Era, Hash32, PeerText, StageIndex, St
 PART: Final = "waypoint part"
 """What is signed."""
 WAYPOINT: Final = "waypoint"
-"""Record kind; the key is the author's peer id."""
+"""Record kind."""
 MAX_WAYPOINT_BYTES: Final = 14 * 1024
 """The parts of 64 stages by one author: more than it signs."""
 LEAST_STEPS: Final = 20
@@ -55,13 +55,15 @@ class SignedPart(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
         return Envelope(signer, PART, self.body, self.signature)
 
 
-class _Said(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class SaidParts(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The body of a record: one author's newest part of each stage that it has signed."""
+
     parts: Annotated[tuple[SignedPart, ...], Meta(max_length=MAX_CERTIFIED_STAGES)]
 
 
 _parts = Canonical(Part, "part")
 encode_part: Final = _parts.encode
-_records = Canonical(_Said, "waypoint")
+SAID_PARTS: Final = Canonical(SaidParts, "waypoint")
 
 
 def spacing(checkpoint_every: int) -> int:
@@ -101,26 +103,12 @@ def parse_part(body: bytes) -> Part:
     return part
 
 
-def encode_said(parts: Collection[SignedPart]) -> bytes:
-    """Return the body of a record; raises ``LocalProtocolError`` for a field out of range."""
-    return _records.encode(_Said(tuple(parts)))
-
-
-def parse_said(body: bytes, key: str, signer: PeerId, stages: int) -> tuple[SignedPart, ...]:
-    """Parse the body of a record; the signatures of its parts are not checked here.
-
-    Args:
-        body: canonical encoding.
-        key: the record's key, which must be the signer.
-        signer: verified author of the record.
-        stages: number of stages in the manifest.
+def check_said(said: SaidParts, stages: int) -> None:
+    """Check a record in a run of so many stages; the signatures of its parts are not checked here.
 
     Raises:
-        RemoteProtocolError: malformed, not canonical, in another's name, about stages that do not
-            exist, or two parts of one stage.
+        RemoteProtocolError: a malformed part, stages that do not exist, or two parts of one stage.
     """
-    said = _records.parse_own(body, key, signer).parts
-    about = [parse_part(one.body).stage for one in said]
+    about = [parse_part(one.body).stage for one in said.parts]
     if about != sorted(set(about)) or any(stage >= stages for stage in about):
         raise RemoteProtocolError("waypoint-absurd", "parts out of order", FALSE_PART_PENALTY)
-    return said

@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
-from protocol.ids import PeerId
 
 Value = TypeVar("Value")
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -72,21 +71,4 @@ class Canonical(Format[Body]):
         body = super().parse(encoded)
         if self._encoder.encode(body) != encoded:
             raise self.malformed("not canonical")
-        return body
-
-    def parse_own(self, encoded: bytes, key: str, signer: PeerId) -> Body:
-        """Parse a body that only the peer named in the record's key may write.
-
-        Args:
-            encoded: the canonical encoding.
-            key: the record's key.
-            signer: verified author of the record.
-
-        Raises:
-            RemoteProtocolError: as ``parse``; or another peer has signed it.
-        """
-        body = self.parse(encoded)
-        if key != signer:
-            words = "speaks for another peer"
-            raise RemoteProtocolError(f"{self._name}-forged", words, penalty=FORGED_PENALTY)
         return body

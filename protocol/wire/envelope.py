@@ -7,7 +7,7 @@ for any other. The signer's peer id contains the public key, so no key lookup is
 
 from typing import Final
 
-from nacl.exceptions import BadSignatureError, CryptoError
+from nacl.exceptions import CryptoError
 from nacl.signing import SigningKey, VerifyKey
 
 from protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -100,9 +100,7 @@ def _check(signer: str, message: bytes, signature: bytes) -> None:
         key = VerifyKey(key_from_peer_id(signer))
     except ValueError as error:
         raise RemoteProtocolError("bad-signer", str(error), _BAD_SIGNATURE_PENALTY) from error
-    if len(signature) != SIGNATURE_BYTES:
-        raise RemoteProtocolError("bad-signature", "wrong length", _BAD_SIGNATURE_PENALTY)
     try:
         key.verify(message, signature)
-    except (BadSignatureError, CryptoError) as error:
+    except CryptoError as error:
         raise RemoteProtocolError("bad-signature", signer, _BAD_SIGNATURE_PENALTY) from error

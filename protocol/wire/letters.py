@@ -9,7 +9,9 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
-from protocol.wire.fields import Reason, StageIndex
+from protocol import limits
+from protocol.ids import Stage
+from protocol.wire.fields import Reason
 
 SEATS = 2
 MAX_TERM = 1000
@@ -29,7 +31,7 @@ class Mandate(NamedTuple):
 class Body(Struct, frozen=True, tag=True, array_like=True, forbid_unknown_fields=True):
     """Base of every body. ``issued_ms`` is Unix time at the author, and rises with each letter."""
 
-    stage: StageIndex
+    stage: Annotated[Stage, Meta(ge=0, lt=limits.MAX_STAGES)]
     mandate: Mandate
     issued_ms: Millis
 

@@ -10,8 +10,8 @@ from model_zoo.specs.state_hash import leaf_digest, root
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_RECORDS_PER_MESSAGE
 from protocol.manifest import Manifest
-from protocol.membership.advert import ADVERT, encode_advert
-from protocol.recovery.stored import STORED, Copy, Stored, begun, encode_stored
+from protocol.membership.advert import ADVERT, ADVERTS
+from protocol.recovery.stored import STORED, STORED_BODIES, Copy, Stored, begun
 from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import Chunk, ChunkRequest, Records
 from tests.hostile.stranger import Stranger, advert, record_of
@@ -24,8 +24,8 @@ def records_of(
     stranger: Stranger, signer: Signer, stored: Stored, **changes: object
 ) -> list[Envelope]:
     """Return an identity's advert, and its record of what it has; ``changes``: of the advert."""
-    said = encode_advert(advert(signer.peer, **changes))
-    bodies = ((ADVERT, said), (STORED, encode_stored(stored)))
+    said = ADVERTS.encode(advert(signer.peer, **changes))
+    bodies = ((ADVERT, said), (STORED, STORED_BODIES.encode(stored)))
     return [record_of(signer, stranger.swarm, kind, body) for kind, body in bodies]
 
 

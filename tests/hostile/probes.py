@@ -152,7 +152,7 @@ def forge(seconds: float) -> list[str]:
 
 
 def _standing(member: ReachingMember) -> tuple[list[tuple[str, str]], list[str]]:
-    found = [(s.host, s.verdict.value) for s in member.reach.machine.standings()]
+    found = [(s.place[0], s.verdict.value) for s in member.reach.machine.candidates()]
     return found, member.reach.advertised(member.addresses)
 
 

@@ -26,7 +26,7 @@ from client.train.messaging.handshake import PROTOCOL
 from protocol.ids import PeerId, SwarmId
 from protocol.invite import SwarmFile, parse_swarm_file
 from protocol.manifest import Manifest
-from protocol.membership.advert import ADVERT, Advert, encode_advert
+from protocol.membership.advert import ADVERT, ADVERTS, Advert
 from protocol.membership.record import Record, seal
 from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import Heartbeat, Hello, Message, Records
@@ -58,7 +58,7 @@ def advert(peer: PeerId, addresses: Sequence[str] = (), **changes: object) -> Ad
 def record_of(signer: Signer, swarm: SwarmId, kind: str, body: bytes, number: int = 0) -> Envelope:
     """Return an identity's signed record of itself; with 0 its number grows with the time."""
     now = time.time()
-    record = Record(signer.peer, number or int(now * 1000), int(now), 600, body)
+    record = Record("", number or int(now * 1000), int(now), 600, body)
     return seal(signer, kind, record, swarm)
 
 
@@ -122,7 +122,7 @@ class Stranger:
         self._records += 1
         number = int(time.time() * 1000) + self._records
         said = advert(self.me, self.network.addresses, serves=tuple(serves), **changes)
-        return Records([record_of(self.signer, self.swarm, ADVERT, encode_advert(said), number)])
+        return Records([record_of(self.signer, self.swarm, ADVERT, ADVERTS.encode(said), number)])
 
     async def introduce(self, serves: Sequence[SeatStatus] = ()) -> None:
         """Become a member: send our advert to everybody we are linked with."""

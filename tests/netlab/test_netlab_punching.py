@@ -94,7 +94,7 @@ def test_two_behind_routers_that_keep_their_ports_or_let_others_in_become_direct
             assert statistics.punched == (other_one.network.peer_id,)
             assert statistics.relays == {}
             assert one.network.ends(other_one.network.peer_id) is None  # it proves nothing
-            assert Verdict.PUBLIC not in {s.verdict for s in one.reach.machine.standings()}
+            assert Verdict.PUBLIC not in {s.verdict for s in one.reach.machine.candidates()}
 
 
 @pytest.mark.parametrize("rtt_ms", [20, 200])

@@ -30,8 +30,9 @@ PROBERS = {"one": OPEN, "two": OPEN, "three": OPEN}
 
 def _verdicts(member: ReachingMember) -> dict[str, str]:
     return {
-        f"/ip{6 if ':' in s.host else 4}/{s.host}/tcp/{s.port}": s.verdict.value
-        for s in member.reach.machine.standings()
+        f"/ip{6 if ':' in host else 4}/{host}/tcp/{port}": found.verdict.value
+        for found in member.reach.machine.candidates()
+        for host, port in (found.place,)
     }
 
 

@@ -92,8 +92,7 @@ def test_letters_and_records_of_strangers_change_nothing(
     before, machine = state(world), world.machines[victim]
     believed = {s: n.author for s, n in machine.postings(world.now).items()}
     if isinstance(content, bodies.Posting):
-        encoded = bodies.encode_posting(content)
-        world._perform(victim, machine.receive_record(STRANGER, encoded, world.now))
+        world._perform(victim, machine.receive_posting(STRANGER, content, world.now))
     else:
         world.replay(STRANGER, Send(victim, Letter(content)))
     assert state(world) == before

@@ -4,6 +4,7 @@ The last stage of these worlds fits nowhere. So nothing is ever locked, every pl
 and the outcome of the distributed deferred acceptance can be compared with the synchronous one.
 """
 
+import math
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -15,8 +16,7 @@ import pytest
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import settling
-from protocol.matching.choice import Choice, Proposer, prefix_cover
-from protocol.matching.pool import HeldPlace, Limits
+from protocol.matching.pool import HeldPlace, Limits, prefix_cover
 from protocol.matching.population import Population
 from tests.support.cases import usual
 from tests.support.matching_examples import costs, manifest, member, peer
@@ -46,13 +46,13 @@ class Problem:
         wishes = {s: view.wish(who, s, **terms) for s in self.stages if view.rate(who, s)}
         return sorted(wishes, key=lambda s: (wishes[s], -s), reverse=True)
 
-    def choose(self, stage: Stage, peers: Iterable[PeerId]) -> Choice[Proposer]:
-        """Return the stage's choice among some proposers."""
+    def choose(
+        self, stage: Stage, peers: Iterable[PeerId]
+    ) -> tuple[list[HeldPlace], list[HeldPlace]]:
+        """Return whom the stage keeps of some proposers, and whom it lets go."""
         view, limits = self._population, self._limits[stage]
-        offers = (
-            Proposer(who, view.rate(who, stage), view.score(who, stage, view.fair_level))
-            for who in peers
-        )
+        rated = ((p, view.rate(p, stage), view.score(p, stage, view.fair_level)) for p in peers)
+        offers = (HeldPlace(*one, locked=False, expires_at=math.inf) for one in rated)
         return prefix_cover(offers, limits.quota, limits.floor)
 
 
@@ -67,7 +67,7 @@ def blocking_pairs(
             if stage == assignment.get(who):
                 break
             staff = {other for other, at in assignment.items() if at == stage}
-            if who in {kept.peer for kept in problem.choose(stage, staff | {who}).kept}:
+            if who in {kept.peer for kept in problem.choose(stage, staff | {who})[0]}:
                 found.append((who, stage))
     return found
 
@@ -85,9 +85,9 @@ def deferred_acceptance(problem: Problem) -> dict[PeerId, Stage | None]:
         if not wishes[who]:
             continue
         stage = wishes[who].popleft()
-        choice = problem.choose(stage, held[stage] | {who})
-        held[stage] = {proposer.peer for proposer in choice.kept}
-        free.extend(proposer.peer for proposer in choice.let_go)
+        kept, let_go = problem.choose(stage, held[stage] | {who})
+        held[stage] = {proposer.peer for proposer in kept}
+        free.extend(proposer.peer for proposer in let_go)
     placed: dict[PeerId, Stage | None] = dict.fromkeys(problem.wishes)
     placed.update({who: stage for stage, peers in held.items() for who in peers})
     return placed

@@ -130,7 +130,7 @@ class Crowded(World):
                     roster.link_up(peer_)
         knows.told = dict(view)
         own = [seat(int(stage)) for stage in view[who].held]
-        knows.membership.set_seats(own, self.now, WALL_S)
+        knows.membership.set_seats(own, self.now)
         members = matching_members(
             roster,
             who,

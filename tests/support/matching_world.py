@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from msgspec import structs
-
 from client.lab.simulate.agenda import Agenda
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
+from protocol.matching.bodies import Posting
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.machine import Matching
 from protocol.matching.member import Member
@@ -54,11 +53,6 @@ class Design:
     moves: bool = True
     """Replicas move to a stage that calls them."""
 
-    def applied_to(self, manifest: Manifest) -> Manifest:
-        """Return a manifest with this dual homing."""
-        policy = structs.replace(manifest.policy, dual_homing=self.dual_homing)
-        return structs.replace(manifest, policy=policy)
-
 
 FULL = Design()
 
@@ -94,7 +88,7 @@ class World:
     def __init__(
         self, manifest: Manifest, seed: int, weather: Weather = CALM, design: Design = FULL
     ) -> None:
-        self.manifest = design.applied_to(manifest)
+        self.manifest = manifest
         self.design = design
         self.weather = weather
         self._agenda = Agenda(seed)
@@ -124,7 +118,8 @@ class World:
 
     def join(self, who: Member, at: float = 0.0) -> None:
         """Let a peer appear ``at`` seconds from now."""
-        self.after(at, lambda: self._join(who))
+        joins = who if self.design.dual_homing else replace(who, seats=1)
+        self.after(at, lambda: self._join(joins))
 
     def crash(self, who: PeerId) -> None:
         """Stop a peer at once; the others find out a little later."""
@@ -272,7 +267,7 @@ class World:
                     self._send(who, effect)
                 case Publish():
                     self.sent[effect.kind] += 1
-                    self._records[who, effect.kind, effect.key] = effect
+                    self._records[who, effect.kind, effect.subject] = effect
                     for other in list(self.machines):
                         self._spread(who, effect, other)
                 case Assign():
@@ -333,12 +328,14 @@ class World:
         self.after(delay_s, lambda: self._learn(author, record, to))
 
     def _learn(self, author: PeerId, record: Publish, to: PeerId) -> None:
-        key = (to, author, record.kind, record.key)
+        key = (to, author, record.kind, record.subject)
         if self._apart(author, to):
             return
-        if to in self.machines and self._newest.get(key, -1) < record.seq:
-            self._newest[key] = record.seq
-            effects = self.machines[to].receive_record(author, record.body, self.now)
+        posting = record.said
+        assert isinstance(posting, Posting)
+        if to in self.machines and self._newest.get(key, -1) < posting.issued_ms:
+            self._newest[key] = posting.issued_ms
+            effects = self.machines[to].receive_posting(author, posting, self.now)
             self._perform(to, effects)
 
     def _hold(self, who: PeerId, stage: Stage) -> None:

@@ -49,7 +49,7 @@ class World:
 
     def advertise(self) -> None:
         for name, member in self.members.items():
-            self.perform(name, member.describe(advert(), self.now, self.wall))
+            self.perform(name, member.describe(advert(), self.now))
 
     def link(self, a: PeerId, b: PeerId) -> None:
         self.links.add(frozenset((a, b)))

@@ -13,11 +13,14 @@ from model_zoo.specs.slices import stage_parameters
 from protocol.evidence.proof import contradiction
 from protocol.ids import PeerId, SwarmId
 from protocol.manifest import Manifest, StageCost
-from protocol.membership.advert import ADVERT, Advert, encode_advert
+from protocol.matching.bodies import Posting
+from protocol.membership.advert import ADVERT, ADVERTS, Advert
 from protocol.membership.record import Record, seal
 from protocol.wire import messages as m
+from protocol.wire.canonical import Canonical
 from protocol.wire.envelope import Signer
 from protocol.wire.fields import Envelope
+from protocol.wire.letters import Mandate
 from protocol.wire.parts import Proof
 
 SWARM = SwarmId("ab" * 32)
@@ -100,6 +103,20 @@ def seat(stage: int, version: int = 0, **changes: object) -> m.SeatStatus:
     return m.SeatStatus(**(fields | changes))  # type: ignore[arg-type]
 
 
+class Note(msgspec.Struct, frozen=True, array_like=True):
+    """The body of a record that means nothing."""
+
+    words: bytes = b"x"
+
+
+NOTES = Canonical(Note, "note")
+
+
+def posting(stage: int) -> Posting:
+    """What a steward says of a stage without members."""
+    return Posting(stage, Mandate(1, 1), 0, 1, 0, 0, 0, 0, 0, 1, 1, 1, 0)
+
+
 def record(
     number: int,
     kind: str = ADVERT,
@@ -111,8 +128,8 @@ def record(
     swarm: SwarmId = SWARM,
 ) -> Envelope:
     """What a peer says of itself, signed; an advert unless a body is given."""
-    said = encode_advert(advert()) if body is None else body
-    return seal(signer(number), kind, Record(peer(number), seq, int(issued), ttl_s, said), swarm)
+    said = ADVERTS.encode(advert()) if body is None else body
+    return seal(signer(number), kind, Record("", seq, int(issued), ttl_s, said), swarm)
 
 
 def proof_of(number: int = 1, swarm: SwarmId = SWARM) -> Proof:

@@ -120,7 +120,7 @@ class ReachingMember:
             if until(now := self.reach.summary()):
                 return now
             time.sleep(0.05)
-        raise AssertionError(f"still {self.reach.summary()}, {self.reach.machine.standings()}")
+        raise AssertionError(f"still {self.reach.summary()}, {self.reach.machine.candidates()}")
 
 
 class ReachingSwarm:

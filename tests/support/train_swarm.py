@@ -244,7 +244,7 @@ class TestSwarm:
         held_stages.capacity = Capacity("cpu", 1, {"fp32": 1e9}, PLENTY_BYTES)
         life = trio.CancelScope()
         self._nursery.start_soon(_within, life, engine.run, history.run, held_stages.run)
-        engine._members(engine.membership.describe(ADVERT, engine.now(), engine.wall()))
+        engine._members(engine.membership.describe(ADVERT, engine.now()))
         for other in self.volunteers:
             await engine.network.connect(other.engine.network.addresses[0])
         volunteer = Volunteer(engine, held_stages, losses, workers, life, disk)

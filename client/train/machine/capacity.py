@@ -178,8 +178,6 @@ def advert(
         download_bytes_per_s=download,
         seats=seats,
         joined=joined,
-        upload_limit_bytes_per_s=settings.upload_limit_bytes_per_s,
-        download_limit_bytes_per_s=settings.download_limit_bytes_per_s,
         claimed_name=settings.nickname,
     )
 

@@ -24,7 +24,6 @@ from client.train.swarm.views import eras_served, live_members
 from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.inventory import stored_states
 from protocol.effects import Explain
-from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
 from protocol.membership.roster import Roster
@@ -42,7 +41,7 @@ from protocol.recovery.effects import (
 from protocol.recovery.evidence import Evidence, Kept
 from protocol.recovery.knowledge import Knowledge
 from protocol.recovery.machine import Recovery
-from protocol.recovery.stored import Copy, Lineage, parse_stored
+from protocol.recovery.stored import Copy, Lineage
 from protocol.view import SwarmView
 from protocol.waypoints.chain import Waypoint
 from protocol.wire.fields import HIGHEST_NUMBER
@@ -146,14 +145,9 @@ class History:
     def record(self, record: RecordChanged | RecordGone) -> None:
         """Handle another member's stored record, or its expiry."""
         if isinstance(record, RecordGone):
-            self.machine.forget(PeerId(record.key))
-            return
-        author = record.signer
-        try:
-            stored = parse_stored(record.body, author, author, self._stages)
-        except RemoteProtocolError:
-            return  # refused on arrival already
-        self._perform(self.machine.receive(author, stored, self._ports.now()))
+            self.machine.forget(record.signer)
+        else:
+            self._perform(self.machine.receive(record.signer, record.said, self._ports.now()))
 
     def update(self, roster: Roster, view: SwarmView) -> None:
         """Handle a new view of the swarm; ``view`` is that of our lineage."""

@@ -3,7 +3,6 @@
 ``protocol.waypoints`` decides what is signed and what is certified.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -39,7 +38,6 @@ class WaypointDriver:
             ports.swarm,
             lambda part: ports.sign(PART, encode_part(part)).signature,
             self._proves,
-            int(time.time() * 1000),
         )
 
     def keep_in(self, path: Path) -> None:
@@ -75,9 +73,9 @@ class WaypointDriver:
             RemoteProtocolError: a part with a bad signature.
         """
         if isinstance(record, RecordGone):
-            self.machine.forget(PeerId(record.key))
+            self.machine.forget(record.signer)
         else:
-            self._perform(self.machine.receive(record.signer, record.body))
+            self._perform(self.machine.receive(record.signer, record.said))
 
     def closed(self, committed: Committed) -> None:
         """A seat of ours has closed a step."""

@@ -18,7 +18,6 @@ from protocol.membership.losses import (
     PROGRESS,
     LossSaid,
     agree,
-    encode_loss,
     evaluated,
     is_loss,
     vouched,
@@ -38,7 +37,7 @@ class LossReports:
     def __init__(self, node: Ports, membership: Membership, event_sink: EventSink) -> None:
         self._node, self._me, self._manifest = node, node.me, node.manifest
         self._membership, self._event_sink = membership, event_sink
-        self._seq, self._said_at = 0, -math.inf
+        self._said_at = -math.inf
 
     def closed(self, committed: Committed, view: SwarmView) -> None:
         """Our stage has committed a step; the last stage's replicas tell the swarm the loss."""
@@ -91,9 +90,7 @@ class LossReports:
         self._event_sink.progressed(*done, self._node.now(), vouchers)
 
     def _say(self, kind: str, version: int, loss: float) -> None:
-        self._seq = max(self._seq + 1, int(1000 * self._node.wall()))
-        body = encode_loss(LossSaid(version, loss))
-        self._node.perform(Publish(kind, self._me, self._seq, body))
+        self._node.perform(Publish(kind, LossSaid(version, loss)))
 
 
 def believed(committed: Committed, shown: float | None) -> float | None:

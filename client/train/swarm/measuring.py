@@ -6,11 +6,10 @@ matching. It decides nothing. State: the meters, the beliefs, and the times at w
 """
 
 from collections import OrderedDict
-from functools import partial
 from typing import Final
 
 from client.train.machine.line_meter import MIN_PAYLOAD_BYTES, LineMeter
-from protocol.effects import Explain
+from protocol.effects import Explain, Publish
 from protocol.ids import PeerId, Stage, short
 from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.manifest import Manifest
@@ -22,8 +21,6 @@ from protocol.membership.measured import (
     Measurements,
     Partner,
     StageRate,
-    encode_measurements,
-    parse_measurements,
 )
 from protocol.membership.membership import Membership
 from protocol.membership.view import (
@@ -67,7 +64,7 @@ PendingKey = tuple[PeerId, int, int]
 
 
 class Measuring:
-    """See the module's docstring. ``now`` is monotonic, ``wall`` Unix seconds."""
+    """See the module's docstring. ``now`` is monotonic seconds."""
 
     def __init__(self, own: PeerId, manifest: Manifest, membership: Membership) -> None:
         self._own, self._membership, self._stages = own, membership, manifest.stage_count
@@ -134,10 +131,9 @@ class Measuring:
         if record.kind != MEASURED:
             return
         if isinstance(record, RecordGone):
-            self._beliefs.forget(PeerId(record.key))
-            return
-        found = parse_measurements(record.body, record.key, record.signer, self._stages)
-        self._beliefs.report(record.signer, found)
+            self._beliefs.forget(record.signer)
+        else:
+            self._beliefs.report(record.signer, record.said)
 
     # --- what follows --------------------------------------------------------------------------
 
@@ -145,7 +141,7 @@ class Measuring:
         """Return what is believed of a member's capacity."""
         return self._beliefs.of(subject_of(member))
 
-    def tick(self, seats: list[SeatStatus], now: float, wall: float) -> list[MembershipEffect]:
+    def tick(self, seats: list[SeatStatus], now: float) -> list[MembershipEffect]:
         """Sample our seats, publish measurements and revise beliefs, as far as each is due.
 
         A changed belief returns ``ViewChanged``."""
@@ -153,19 +149,19 @@ class Measuring:
             self.seated(seats, now)
         effects: list[MembershipEffect] = []
         if now - self._published >= ASIDE_S and self._membership.described:
-            effects += self._publish(now, wall)
+            effects += self._publish(now)
         if now - self._revised >= REVISE_S:
             self._revised = now
             effects += self._revise()
         return effects
 
-    def _publish(self, now: float, wall: float) -> list[MembershipEffect]:
+    def _publish(self, now: float) -> list[MembershipEffect]:
         """Publish changes at most once a minute, and the rest periodically."""
         found, stale = self._measurements(now), now - self._published >= REFRESH_S
         if not found.partners or not (stale or found != self._said):
             return []
         self._said, self._published = found, now
-        return self._membership.say(MEASURED, partial(encode_measurements, found), wall)
+        return [Publish(MEASURED, found)]
 
     def _revise(self) -> list[MembershipEffect]:
         roster = self._membership.roster

@@ -112,8 +112,7 @@ class OwnAdvert:
             self._tell(changed)
 
     def _tell(self, advert: Advert) -> None:
-        now, wall = self._clock.now(), self._clock.wall()
-        self._perform(self._membership.describe(advert, now, wall))
+        self._perform(self._membership.describe(advert, self._clock.now()))
 
 
 def _newer(line: Line, measuring: Measuring, settings: Settings) -> Line:

@@ -21,11 +21,11 @@ from protocol.hosts import is_global, is_loopback, kind_of, number_of
 from protocol.ids import PeerId
 from protocol.reachability.budgets import FLOOD_POINTS, Budgets
 from protocol.reachability.machine import (
+    Candidate,
     Place,
     Probe,
     Reachability,
     Source,
-    Standing,
     Verdict,
 )
 
@@ -149,31 +149,31 @@ class Reach:
     def _go_on(self) -> None:
         for probe in self.machine.tick(self._engine.now()):
             self._nursery.start_soon(self._probe, probe)
-        news = [s for s in self.machine.standings() if self._is_news(s)]
-        for standing in news:
-            self._engine.perform(words_of(standing))
-        now = {(s.host, s.port): s.verdict for s in self.machine.standings()}
+        news = [s for s in self.machine.candidates() if self._is_news(s)]
+        for candidate in news:
+            self._engine.perform(words_of(candidate))
+        now = {s.place: s.verdict for s in self.machine.candidates()}
         if now != self._told:
             self._told = now
             self.moved()
 
-    def _is_news(self, standing: Standing) -> bool:
-        known = self._told.get((standing.host, standing.port))
-        return standing.verdict not in (known, Verdict.UNKNOWN)
+    def _is_news(self, candidate: Candidate) -> bool:
+        known = self._told.get(candidate.place)
+        return candidate.verdict not in (known, Verdict.UNKNOWN)
 
     def summary(self) -> ReachView:
         """Return how things stand, in words, with what the owner can do."""
-        standings = self.machine.standings()
+        candidates = self.machine.candidates()
         ports: dict[str, int] = {a.kind: a.port for a in self._network.listening}
-        public = next((s for s in standings if s.verdict is Verdict.PUBLIC), None)
+        public = next((s for s in candidates if s.verdict is Verdict.PUBLIC), None)
         if public is not None:
             way = " by the router, which maps the port" if public.source == "mapped" else ""
-            words = f"reachable{way} at {public.host} port {public.port}"
+            words = f"reachable{way} at {_words(public)}"
             state, words = "mapped" if way else "reachable", f"{words}{_said_by(public)}"
             return ReachView(state=state, words=words)
         if not self._ports():
             return ReachView(state="local", words="listens on this machine only")
-        if any(s.verdict is Verdict.PRIVATE for s in standings):
+        if any(s.verdict is Verdict.PRIVATE for s in candidates):
             words = "not reachable: members of other networks could not dial this volunteer"
             next_step = self._advice(ports)
             return ReachView(state="unreachable", words=words, next_step=next_step)
@@ -209,7 +209,7 @@ class Reach:
     @property
     def reachable(self) -> bool:
         """Whether members of other networks have reached one of our addresses."""
-        return any(s.verdict is Verdict.PUBLIC for s in self.machine.standings())
+        return any(s.verdict is Verdict.PUBLIC for s in self.machine.candidates())
 
     def advertised(self, own: Iterable[str]) -> list[str]:
         """Return our addresses for others: those that members have reached, then ``own`` ones, of
@@ -217,14 +217,14 @@ class Reach:
 
         An address that only peers or a router name is left out until it was reached.
         """
-        standings = {(s.host, s.port): s.verdict for s in self.machine.standings()}
+        candidates = {s.place: s.verdict for s in self.machine.candidates()}
         public = [
             str(Address(kind_of(host), host, port, self._network.peer_id))
-            for (host, port), verdict in standings.items()
+            for (host, port), verdict in candidates.items()
             if verdict is Verdict.PUBLIC
         ]
         listed = list(own)
-        private = [text for text in listed if standings.get(_place(text)) is Verdict.PRIVATE]
+        private = [text for text in listed if candidates.get(_place(text)) is Verdict.PRIVATE]
         rest = [text for text in listed if text not in private]
         return list(dict.fromkeys((*public, *rest, *private)))
 
@@ -236,18 +236,23 @@ def _place(text: str) -> Place:
     return "", 0
 
 
-def _said_by(standing: Standing) -> str:
-    who = "one member says" if standing.probers == 1 else f"{standing.probers} members say"
+def _words(candidate: Candidate) -> str:
+    host, port = candidate.place
+    return f"{host} port {port}"
+
+
+def _said_by(candidate: Candidate) -> str:
+    who = "one member says" if candidate.probers == 1 else f"{candidate.probers} members say"
     return f", {who}"
 
 
-def words_of(standing: Standing) -> Explain:
+def words_of(candidate: Candidate) -> Explain:
     """Return what the owner should know of a candidate that was probed."""
-    where = f"{standing.host} port {standing.port}"
-    who = "a member" if standing.probers == 1 else f"{standing.probers} members"
-    if standing.verdict is Verdict.PUBLIC:
+    where = _words(candidate)
+    who = "a member" if candidate.probers == 1 else f"{candidate.probers} members"
+    if candidate.verdict is Verdict.PUBLIC:
         return Explain("swarm", f"reachable: {who} reached this volunteer at {where}")
     words = f"{who} could not reach this volunteer at {where}"
-    if standing.source == "announced":
+    if candidate.source == "announced":
         return Explain("swarm", f"{words}, which it announces: is the port forwarded?", "warning")
     return Explain("swarm", words)

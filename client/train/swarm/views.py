@@ -55,16 +55,9 @@ def _replica(member: LiveMember, seat: SeatStatus) -> Replica:
         moved=seat.moved,
         missing=tuple(map(PeerId, seat.missing)),
         audited=tuple(map(PeerId, seat.audited)),
-        uplink_bytes_per_s=_limited(advert.upload_bytes_per_s, advert.upload_limit_bytes_per_s),
-        downlink_bytes_per_s=_limited(
-            advert.download_bytes_per_s, advert.download_limit_bytes_per_s
-        ),
+        uplink_bytes_per_s=advert.upload_bytes_per_s,
+        downlink_bytes_per_s=advert.download_bytes_per_s,
     )
-
-
-def _limited(rate: float, limit: float) -> float:
-    """Return a claimed rate within its owner's limit; 0: there is none."""
-    return min(rate, limit) if limit > 0 else rate
 
 
 def live_members(roster: Roster, own: PeerId) -> frozenset[PeerId]:

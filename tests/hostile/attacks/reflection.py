@@ -6,13 +6,13 @@ import time
 
 import trio
 
-from protocol.membership.advert import ADVERT, encode_advert
+from protocol.membership.advert import ADVERT, ADVERTS
 from protocol.wire.envelope import Envelope, Signer
 from protocol.wire.messages import Records
 from tests.hostile.attack import Attack
 from tests.hostile.stranger import HOST, Stranger, advert, record_of
 
-ADVERTS = 50
+INVENTED = 50
 EVERY_S = 10.0
 
 
@@ -21,7 +21,7 @@ async def attack(stranger: Stranger) -> None:
     await stranger.introduce()
     (listener,) = await trio.open_tcp_listeners(0, host=HOST)
     port = listener.socket.getsockname()[1]
-    signers = [Signer(secrets.token_bytes(32)) for _ in range(ADVERTS)]
+    signers = [Signer(secrets.token_bytes(32)) for _ in range(INVENTED)]
     async with listener, trio.open_nursery() as nursery:
         nursery.start_soon(_count, listener)
         while True:
@@ -42,7 +42,7 @@ async def _count(listener: trio.SocketListener) -> None:
 def _advert(stranger: Stranger, signer: Signer, port: int) -> Envelope:
     peer = signer.peer
     addresses = [f"/ip4/127.0.0.{n}/tcp/{port}/p2p/{peer}" for n in range(1, 9)]
-    body = encode_advert(advert(peer, addresses, seats=0, joined=int(time.time())))
+    body = ADVERTS.encode(advert(peer, addresses, seats=0, joined=int(time.time())))
     return record_of(signer, stranger.swarm, ADVERT, body)
 
 

@@ -5,7 +5,7 @@ import time
 
 import trio
 
-from protocol.membership.advert import ADVERT, encode_advert
+from protocol.membership.advert import ADVERT, ADVERTS
 from protocol.wire.messages import Records
 from tests.hostile.attack import Attack, Bounds
 from tests.hostile.stranger import Stranger, advert, record_of
@@ -17,7 +17,7 @@ async def attack(stranger: Stranger) -> None:
     addresses = stranger.network.addresses
     for index, peer in enumerate(list(stranger.peers)):
         little = {"memory_bytes": 2**28, "seats": 0} if index % 2 else {}
-        body = encode_advert(advert(stranger.me, addresses, **little))
+        body = ADVERTS.encode(advert(stranger.me, addresses, **little))
         record = record_of(stranger.signer, stranger.swarm, ADVERT, body, number)
         await stranger.say(peer, Records([record]))
     began = trio.current_time()

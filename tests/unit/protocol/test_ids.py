@@ -3,27 +3,16 @@
 import contextlib
 
 import pytest
+from base58 import b58decode
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.ids import (
-    base58_decode,
-    base58_encode,
     key_from_peer_id,
     parse_peer_id,
     peer_id_from_key,
     rank,
 )
-
-
-@given(st.binary(max_size=40))
-def test_base58_round_trip(data: bytes) -> None:
-    assert base58_decode(base58_encode(data)) == data
-
-
-@given(st.text(alphabet=base58_encode(bytes(range(1, 255))) + "123456789", max_size=64))
-def test_bytes_have_one_spelling(text: str) -> None:
-    assert base58_encode(base58_decode(text)) == text
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
@@ -39,15 +28,13 @@ def test_a_peer_id_contains_its_key(key: bytes) -> None:
     assert len(peer) == 52
     assert key_from_peer_id(peer) == key
     assert parse_peer_id(peer) == peer
-    with pytest.raises(ValueError, match="32 bytes"):
-        peer_id_from_key(key[1:])
 
 
 def test_the_spelling_is_that_of_libp2p() -> None:
     # reference value: RFC 8032 test 1's public key, encoded by go-libp2p's rules
     key = bytes.fromhex("d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a")
     multihash = bytes.fromhex("0024080112") + b"\x20" + key
-    assert base58_decode(peer_id_from_key(key)) == multihash
+    assert b58decode(peer_id_from_key(key)) == multihash
 
 
 @pytest.mark.parametrize(
@@ -61,6 +48,8 @@ def test_the_spelling_is_that_of_libp2p() -> None:
         "1" * 65,
         "z" * 10_000,
         "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N",  # a hash of an RSA key
+        "12D3KooWE14zkP3jX9MNNJY6MVDbF8uvrEFCUWvFW9FTQH5y2yK ",
+        "12D3KooWE14zkP3jX9MNNJY6MVDbF8uvrEFCUWvFW9FTQH5y2y\n\n",
         "1" + "12D3KooWE14zkP3jX9MNNJY6MVDbF8uvrEFCUWvFW9FTQH5y2yKp",
     ],
 )

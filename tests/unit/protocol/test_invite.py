@@ -170,6 +170,14 @@ def test_an_invite_names_every_member_once() -> None:
         "/dns4/" + "a." * 100 + "a/tcp/1",
         "/dns4/ex\u00e4mple/tcp/1",
         "/dns4/x y/tcp/1",
+        f"{HERE}/p2p-circuit",
+        f"{HERE}/p2p-circuit/p2p/{peer(1)}",  # through itself
+        f"{HERE}/p2p-circuit/p2p/nobody",
+        f"{HERE}/p2p/{peer(2)}",
+        f"/ip4/203.0.113.7/tcp/4001/p2p-circuit/p2p/{peer(2)}",
+        f"{HERE}/p2p-circuit/ip4/1.2.3.4/p2p/{peer(2)}",
+        f"{HERE}/p2p-circuit/p2p/{peer(2)}/p2p-circuit/p2p/{peer(2)}",  # no chains of relays
+        f"{HERE}/p2p-circuit/p2p/{peer(2)}/",
     ],
 )
 def test_addresses_outside_the_grammar_are_refused(text: str) -> None:
@@ -178,7 +186,9 @@ def test_addresses_outside_the_grammar_are_refused(text: str) -> None:
 
 
 def test_addresses_round_trip() -> None:
-    for text in ("/ip4/0.0.0.0/tcp/1", "/dns4/localhost/tcp/65535", str(HERE), str(THERE),
+    by = Address(HERE.kind, HERE.host, HERE.port, peer(2), relay=peer(1))
+    assert parse_address(f"{HERE}/p2p-circuit/p2p/{peer(2)}") == by
+    for text in (str(by), "/ip4/0.0.0.0/tcp/1", "/dns4/localhost/tcp/65535", str(HERE), str(THERE),
                  "/ip6/2001:db8::1/tcp/1", "/ip6/::/tcp/2", "/dns6/a.example/tcp/3"):  # fmt: skip
         assert str(parse_address(text)) == text
     assert parse_address("/ip6/2001:0DB8:0::0001/tcp/1") == parse_address("/ip6/2001:db8::1/tcp/1")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.membership.advert import encode_advert, parse_advert
+from protocol.membership.advert import ADVERTS
 from protocol.names import (
     MAX_NICKNAME_BYTES,
     MAX_NICKNAME_CHARS,
@@ -16,7 +16,7 @@ from protocol.names import (
     purpose_problem,
     shown_nickname,
 )
-from tests.support.protocol_examples import advert, peer
+from tests.support.protocol_examples import advert
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_purpose_is_longer_and_may_have_brackets() -> None:
 
 
 def test_an_advert_with_a_bad_name_counts_and_its_name_is_dropped() -> None:
-    bad = parse_advert(encode_advert(advert(claimed_name="a\u202eb")), peer(1), peer(1), 4)
+    said = (advert(claimed_name=name) for name in ("a\u202eb", "Anna"))
+    bad, good = (ADVERTS.parse(ADVERTS.encode(one)) for one in said)
     assert (bad.nickname, bad.claimed_name) == ("", "a\u202eb")
-    good = parse_advert(encode_advert(advert(claimed_name="Anna")), peer(1), peer(1), 4)
     assert good.nickname == "Anna"

@@ -1,6 +1,6 @@
 """Heartbeats, silence and links of the chaos world, from which each volunteer makes its view.
 
-It works like a node's membership, with the same detector and contacts: it sends the state of its
+It works like a node's membership, with the same contacts: it sends the state of its
 seat every second, judges the silence of others, and dials peers without a link.
 A seat's view consists of the linked peers that are not held for dead.
 """
@@ -62,7 +62,7 @@ class Beats:
 
     def second(self, volunteer: Volunteer) -> None:
         """A node's work of every second."""
-        for peer in volunteer.detector.tick(self._swarm.now_of(volunteer)):
+        for peer in volunteer.contacts.tick(self._swarm.now_of(volunteer)):
             self._silent(volunteer, peer)
         self.say(volunteer)
         self._dial(volunteer)
@@ -83,7 +83,6 @@ class Beats:
         volunteer.echoes[of] = number
         volunteer.silent.discard(of)
         now = self._swarm.now_of(volunteer)
-        volunteer.detector.heard(of, now)
         serving = [status.stage] if status and status.state == "serving" else []
         volunteer.contacts.heard(of, serving, echo, now)
         if status is None:
@@ -93,7 +92,7 @@ class Beats:
         self._show(volunteer)
 
     def _silent(self, volunteer: Volunteer, peer: PeerId) -> None:
-        """The detector gives a peer up."""
+        """A peer is given up."""
         self._swarm.note(volunteer, f"has not heard {short(peer)} for too long")
         volunteer.statuses.pop(peer, None)
         volunteer.silent.add(peer)
@@ -112,7 +111,6 @@ class Beats:
 
     @staticmethod
     def _unlinked(volunteer: Volunteer, peer: PeerId) -> None:
-        volunteer.detector.forget(peer)
         volunteer.heard.pop(peer, None)
         volunteer.echoes.pop(peer, None)
         volunteer.silent.discard(peer)
@@ -139,7 +137,7 @@ class Beats:
         for end, other in ((one, two), (two, one)):
             end.heard.pop(other.peer, None)
             end.echoes.pop(other.peer, None)
-            end.detector.watch(other.peer, self._swarm.now_of(end))
+            end.contacts.linked(other.peer, self._swarm.now_of(end))
         self.say(one)
         self.say(two)
         self._swarm.linked(one, two.peer)

@@ -21,13 +21,13 @@ from protocol.recovery.effects import Adopt, FetchLine, RecoveryContext, Recover
 from protocol.recovery.evidence import Evidence
 from protocol.recovery.knowledge import Knowledge
 from protocol.recovery.machine import Recovery
-from protocol.recovery.stored import Lineage, Stored, parse_stored
+from protocol.recovery.stored import Lineage, Stored, check_stored
 
 SEQ_PER_S: Final = 1000
 FETCH_S: Range = (0.5, 10.0)
 """To fetch another line's state while our own goes on."""
 SAVE_S: Range = (0.0, 0.5)
-Records = dict[PeerId, tuple[int, bytes]]
+Records = dict[PeerId, tuple[int, Stored]]
 """Stored records by author: sequence number and body."""
 
 
@@ -172,13 +172,15 @@ class Histories:
         self._swarm.network.send(volunteer, to, "Records", "control", take, upkeep=True)
 
     def _take(self, volunteer: Volunteer, records: Records) -> None:
-        for author, (seq, body) in records.items():
-            known = volunteer.records.get(author, (-1, b""))
-            if author == volunteer.peer or seq <= known[0]:
+        for author, (seq, stored) in records.items():
+            if author == volunteer.peer or seq <= self._seq(volunteer, author):
                 continue
-            volunteer.records[author] = (seq, body)
-            stored = parse_stored(body, author, author, self._stages)
+            check_stored(stored, self._stages)
+            volunteer.records[author] = (seq, stored)
             self._received(volunteer, author, stored)
+
+    def _seq(self, volunteer: Volunteer, author: PeerId) -> int:
+        return volunteer.records[author][0] if author in volunteer.records else -1
 
     def _received(self, volunteer: Volunteer, author: PeerId, stored: Stored) -> None:
         now = self._swarm.now_of(volunteer)
@@ -187,8 +189,10 @@ class Histories:
     def _perform(self, volunteer: Volunteer, effects: Sequence[RecoveryEffect]) -> None:
         for effect in effects:
             match effect:
-                case Publish(_, _, seq, body):
-                    volunteer.records[volunteer.peer] = (seq, body)
+                case Publish(said=Stored() as stored):
+                    at_least = int(self._swarm.agenda.now * SEQ_PER_S)
+                    seq = max(self._seq(volunteer, volunteer.peer) + 1, at_least)
+                    volunteer.records[volunteer.peer] = (seq, stored)
                     for to in list(volunteer.links):
                         self.tell(volunteer, to)
                 case FetchLine():

@@ -26,7 +26,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, get_args
 
-import msgspec
 from msgspec.structs import replace
 
 from client.lab.simulate.chaos.config import STEPS
@@ -39,7 +38,6 @@ from protocol.recovery.stored import (
     Lineage,
     Stored,
     begun,
-    encode_stored,
 )
 from protocol.wire.fields import ERA_BITS, MAX_NUMBER
 from protocol.wire.parts import Decree, SeatStatus
@@ -125,8 +123,8 @@ class Liar:
     # --- records ---------------------------------------------------------------------------
 
     def records(
-        self, me: PeerId, known: dict[PeerId, tuple[int, bytes]]
-    ) -> dict[PeerId, tuple[int, bytes]]:
+        self, me: PeerId, known: dict[PeerId, tuple[int, Stored]]
+    ) -> dict[PeerId, tuple[int, Stored]]:
         """Return its records of all disks: its own is false, and so are those of its invented
         members, which agree with it."""
         lineage = self._lineage(known)
@@ -134,11 +132,10 @@ class Liar:
         said = dict(known)
         for author in authors:
             self._seq += 1
-            body = encode_stored(Stored(lineage, self._copies(known, lineage)))
-            said[author] = (self._seq, body)
+            said[author] = (self._seq, Stored(lineage, self._copies(known, lineage)))
         return said
 
-    def _lineage(self, known: dict[PeerId, tuple[int, bytes]]) -> Lineage:
+    def _lineage(self, known: dict[PeerId, tuple[int, Stored]]) -> Lineage:
         true = self._true(known).lineage
         era, version = self._era(true.era), self._version(true.version)
         hashes = tuple(self._hash() for _ in range(self._stages * (version > 0)))
@@ -149,7 +146,9 @@ class Liar:
         said = tuple(sorted(electors)), self._draw.randbytes(NONCE_BYTES)
         return begun(era >> ERA_BITS, version, hashes, *said)
 
-    def _copies(self, known: dict[PeerId, tuple[int, bytes]], lineage: Lineage) -> tuple[Copy, ...]:
+    def _copies(
+        self, known: dict[PeerId, tuple[int, Stored]], lineage: Lineage
+    ) -> tuple[Copy, ...]:
         true = self._true(known)
         newest = max((copy.version for copy in true.copies), default=0)
         made = {c for c in true.copies if self._draw.random() < 0.5}
@@ -159,12 +158,10 @@ class Liar:
             made.add(Copy(stage, version, forged or self._hash()))
         return tuple(sorted(made)[:MAX_COPIES])
 
-    def _true(self, known: dict[PeerId, tuple[int, bytes]]) -> Stored:
+    def _true(self, known: dict[PeerId, tuple[int, Stored]]) -> Stored:
         """Return the true record of a volunteer."""
-        bodies = [body for _, body in known.values()]
-        return (
-            msgspec.msgpack.decode(self._draw.choice(bodies), type=Stored) if bodies else Stored()
-        )
+        said = [stored for _, stored in known.values()]
+        return self._draw.choice(said) if said else Stored()
 
     # --- decrees ---------------------------------------------------------------------------
 

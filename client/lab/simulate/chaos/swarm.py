@@ -13,6 +13,7 @@ from client.lab.simulate.chaos.links import Network
 from client.lab.simulate.chaos.volunteer import Volunteer
 from client.lab.simulate.seats import SeatWorld
 from protocol.ids import PeerId
+from protocol.recovery.stored import Stored
 from protocol.wire.messages import Admit
 from protocol.wire.parts import SeatStatus
 from protocol.wire.statement import Statement
@@ -115,7 +116,7 @@ class ChaosSwarm(SeatWorld[Volunteer]):
         self._met = self._met or all(v.lies or v.disk.evidence.stages for v in self.present())
         return self._met and self.liar.lies(kind, self.agenda.now)
 
-    def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, bytes]]:
+    def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, Stored]]:
         """Return a volunteer's records of all disks."""
         if not self.lies_now(volunteer, "records"):
             return dict(volunteer.records)

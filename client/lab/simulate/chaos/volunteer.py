@@ -16,11 +16,10 @@ from protocol.audit.terms import AuditTerms
 from protocol.evidence.word import OwnWord
 from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
-from protocol.membership.detector import Detector
 from protocol.recovery.choice import SEED
 from protocol.recovery.evidence import Kept
 from protocol.recovery.machine import Recovery
-from protocol.recovery.stored import Copy, Lineage
+from protocol.recovery.stored import Copy, Lineage, Stored
 from protocol.verdicts import Verdicts
 from protocol.view import SwarmView
 from protocol.wire.envelope import Signer
@@ -123,12 +122,11 @@ class Volunteer(SimPeer):
     backlog: list[Action] = field(default_factory=list)
     missed_pulse: bool = False
     links: dict[PeerId, Link] = field(default_factory=dict)
-    detector: Detector = field(default_factory=Detector)
     contacts: Contacts = field(default_factory=Contacts)
     silent: set[PeerId] = field(default_factory=set)
     """Linked, but held for dead."""
     recovery: Recovery = field(init=False)
-    records: dict[PeerId, tuple[int, bytes]] = field(default_factory=dict)
+    records: dict[PeerId, tuple[int, Stored]] = field(default_factory=dict)
     """The stored records of disks by author: sequence number and body."""
     pulses: int = 0
     heartbeats: int = 0
@@ -197,7 +195,7 @@ class Volunteer(SimPeer):
         self.payloads, self.statuses, self.shown = {}, {}, None
         self.silent, self.records = set(), {}
         self.backlog, self.links, self.heard, self.echoes = [], {}, {}, {}
-        self.detector, self.contacts = Detector(), Contacts()
+        self.contacts = Contacts()
         self.paused = self.missed_pulse = False
         self.corrupt, self.returning, self.promise = 0, None, (0, 0)
         self.hold()

@@ -1,4 +1,4 @@
-"""The chaos world: real seats, detectors and contacts, a seeded event queue, and faults.
+"""The chaos world: real seats and contacts, a seeded event queue, and faults.
 
 State: the volunteers, the network between them, the facts of every committed version. A trial
 (``trial``) checks the whole run. Equal seeds give equal runs.

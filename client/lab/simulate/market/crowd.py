@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+import msgspec
+
 from client.lab.simulate.market import setting as world
 from client.lab.simulate.market.policies.policy import Market, Said
 from client.lab.simulate.market.setting import manifest_of
@@ -150,8 +152,9 @@ class Crowd:
 
     def _publish(self, record: Publish) -> None:
         """Count a record; its author has added it to the board."""
+        size_bytes = len(msgspec.msgpack.encode(record.said)) + world.ENVELOPE_BYTES
         self.said.records += len(self._machines)
-        self.said.record_bytes += len(self._machines) * (len(record.body) + world.ENVELOPE_BYTES)
+        self.said.record_bytes += len(self._machines) * size_bytes
 
     # --- letters and effects ----------------------------------------------------------------------
 

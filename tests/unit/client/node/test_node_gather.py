@@ -24,7 +24,7 @@ from model_zoo.specs.state_hash import file_hash
 from model_zoo.specs.tokens import TokenizerSpec
 from protocol.effects import Effect
 from protocol.ids import PeerId, SwarmId
-from protocol.recovery.stored import STORED, Copy, Lineage, Stored, encode_stored
+from protocol.recovery.stored import STORED, Copy, Lineage, Stored
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import ChunkRequest, Message
 from tests.support.hashes import checkpoint_of, state_hash
@@ -81,9 +81,8 @@ class Swarm:
 
     def says(self, author: PeerId, stored: Stored) -> None:
         """A signed record of a member comes."""
-        record = SimpleNamespace(body=encode_stored(stored), key=author)
         envelope = SimpleNamespace(kind=STORED)
-        self._records.append(SimpleNamespace(envelope=envelope, record=record, signer=author))
+        self._records.append(SimpleNamespace(envelope=envelope, said=stored, signer=author))
 
     def has(
         self, member: PeerId, *named: tuple[int, int], fill: int = 0, lying: bool = False

@@ -16,6 +16,7 @@ from client.train.engine import Engine
 from protocol.effects import Explain, Penalise, Publish, Send
 from protocol.ids import PeerId, Stage
 from protocol.matching.bodies import KIND as POSTING
+from protocol.matching.bodies import Posting
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.view import RecordChanged, RecordGone
@@ -25,6 +26,7 @@ from protocol.wire.letters import Mandate, Withdraw
 from protocol.wire.messages import Commit, Goodbye, JoinStage, Letter, Message, Propose, Vote
 from protocol.wire.parts import Decree
 from tests.support.decrees import show
+from tests.support.protocol_examples import posting
 from tests.support.train_swarm import ADVERT, TestSwarm, open_swarm
 
 
@@ -33,23 +35,23 @@ async def test_who_enters_late_hears_what_stewards_said_before(
 ) -> None:
     """Its worker takes seconds to start; a posting is repeated every twenty. Without it, it would
     take the stage for vacant and itself for the steward."""
-    heard = list[tuple[PeerId, bytes]]()
+    heard = list[tuple[PeerId, int]]()
 
-    def receive(_: Matching, author: PeerId, body: bytes, now: float) -> list[Any]:
-        heard.append((author, body))
-        if body == b"poison":
+    def receive(_: Matching, author: PeerId, posting: Posting, now: float) -> list[Any]:
+        heard.append((author, posting.stage))
+        if posting.stage == 0:
             raise ValueError("a bug of ours")
         return []
 
-    monkeypatch.setattr(Matching, "receive_record", receive)
+    monkeypatch.setattr(Matching, "receive_posting", receive)
     steward, late = await swarm.add(), await swarm.add()
     peer = steward.peer
-    for name, body in (("0", b"poison"), ("1", b"words")):
-        steward.engine.perform(Publish(POSTING, name, 7, body))
+    for stage in (0, 1):
+        steward.engine.perform(Publish(POSTING, posting(stage), str(stage)))
     await swarm.until(lambda: len(late.engine.membership.heard_before()) == 2)
     assert not heard
     late.engine.describe(ADVERT)
-    assert sorted(heard) == [(peer, b"poison"), (peer, b"words")]
+    assert sorted(heard) == [(peer, 0), (peer, 1)]
     assert late.engine.internal_errors == 1
 
 
@@ -58,8 +60,8 @@ async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(tmp_p
     async with open_swarm(tmp_path, steps=6) as swarm:
         slow = await swarm.add(0)
         engine, own = slow.engine, dict[str, int]()
-        limited = msgspec.structs.replace(ADVERT, upload_limit_bytes_per_s=1e5)
-        engine._members(engine.membership.describe(limited, engine.now(), engine.wall()))
+        limited = msgspec.structs.replace(ADVERT, upload_bytes_per_s=1e5)
+        engine._members(engine.membership.describe(limited, engine.now()))
         for stage in (0, 0, 1):
             await swarm.add(stage)
 
@@ -204,12 +206,12 @@ async def test_each_record_goes_to_the_part_that_reads_it(
     monkeypatch.setattr(engine._loss_reports, "heard", told.losses)
     for kind, part in READERS.items():
         told.reset_mock()
-        records = [RecordChanged(kind, by, by, b""), RecordGone(kind, by)]
+        records = [RecordChanged(kind, by, None), RecordGone(kind, by)]
         engine._members(list(records))
         assert calls(told) == {part: [(record,) for record in records]}, kind
     told.reset_mock()
     for kind in ("progress", "held-out"):
-        engine._members([RecordChanged(kind, by, by, b"")])
+        engine._members([RecordChanged(kind, by, None)])
     assert calls(told) == {"losses": [("progress",), ("held-out",)]}
 
 

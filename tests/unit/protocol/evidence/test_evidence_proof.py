@@ -19,7 +19,7 @@ from protocol.evidence.heard import MAX_COMMITMENTS, Heard, stage_of
 from protocol.evidence.proof import check, contradiction
 from protocol.evidence.statement import body_of
 from protocol.ids import SwarmId
-from protocol.membership.advert import ADVERT, encode_advert
+from protocol.membership.advert import ADVERT, ADVERTS
 from protocol.membership.losses import PROGRESS
 from protocol.recovery.stored import STORED
 from protocol.wire.fields import Envelope
@@ -73,7 +73,7 @@ def test_a_kind_whose_numbers_may_be_used_twice_convicts_nobody() -> None:
 
 def test_one_statement_encoded_twice_is_no_contradiction() -> None:
     """The same record with a longer integer: an encoding that no honest peer writes."""
-    honest = record(1, body=encode_advert(advert()), seq=7)
+    honest = record(1, body=ADVERTS.encode(advert()), seq=7)
     longer = honest.body.replace(b"\x07", b"\xcc\x07", 1)
     other = signer(1).sign(ADVERT, longer, SWARM)
     with pytest.raises(RemoteProtocolError, match="not canonical"):

@@ -29,14 +29,14 @@ ids = [type(body).__name__ for body in EXAMPLES]
 
 def encode(body: letters.Body) -> bytes:
     if isinstance(body, bodies.Posting):
-        return bodies.encode_posting(body)
+        return bodies.POSTINGS.encode(body)
     return encode_message(Letter(body))  # type: ignore[arg-type]
 
 
 def decode(like: letters.Body, encoded: bytes) -> object:
     """Parse what should be a posting, or a letter, like another one."""
     if isinstance(like, bodies.Posting):
-        return bodies.parse_posting(encoded)
+        return bodies.POSTINGS.parse(encoded)
     message = decode_message(encoded)
     assert isinstance(message, Letter)
     return message.body
@@ -49,7 +49,7 @@ def refused(like: letters.Body, encoded: bytes) -> str:
 
 
 def malformed(like: letters.Body) -> str:
-    return f"{'matching-body' if isinstance(like, bodies.Posting) else 'message'}-malformed"
+    return f"{'posting' if isinstance(like, bodies.Posting) else 'message'}-malformed"
 
 
 @pytest.mark.parametrize("body", EXAMPLES, ids=ids)
@@ -61,7 +61,7 @@ def test_a_posting_is_no_letter_and_a_letter_no_posting() -> None:
     *said, posting = EXAMPLES
     assert refused(said[0], encode_message(Letter(posting))) == "message-malformed"  # type: ignore[arg-type]
     for letter in said:
-        assert refused(posting, msgspec.msgpack.encode(letter)) == "matching-body-malformed"
+        assert refused(posting, msgspec.msgpack.encode(letter)) == "posting-malformed"
 
 
 @pytest.mark.parametrize("body", EXAMPLES, ids=ids)
@@ -90,7 +90,7 @@ def test_a_wider_integer_of_the_same_value_is_not_canonical() -> None:
     encoded = encode(posting)
     assert encoded.endswith(b"\x00\xa0"), "no second replicas, and nobody wanted"
     wide = encoded[:-2] + b"\xcd\x00\x00" + encoded[-1:]
-    assert refused(posting, wide) == "matching-body-malformed"
+    assert refused(posting, wide) == "posting-malformed"
 
 
 @given(st.sampled_from(EXAMPLES), st.binary(max_size=200))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.matching.choice import Proposer, prefix_cover
+from protocol.matching.pool import HeldPlace, prefix_cover
 from tests.support.matching_examples import peer
 
 quotas = st.integers(0, 60)
@@ -11,40 +11,41 @@ floors = st.integers(0, 4)
 
 
 @st.composite
-def proposers(draw: st.DrawFn) -> list[Proposer]:
+def proposers(draw: st.DrawFn) -> list[HeldPlace]:
     count = draw(st.integers(0, 9))
     return [
-        Proposer(
+        HeldPlace(
             peer(number),
             draw(st.integers(1, 20)),
             draw(st.integers(0, 5)),
             draw(st.booleans()) and draw(st.booleans()),
+            0.0,
         )
         for number in range(count)
     ]
 
 
 @given(proposers(), quotas, floors, st.data())
-def test_substitutes(pool: list[Proposer], quota: int, floor: int, data: st.DataObject) -> None:
+def test_substitutes(pool: list[HeldPlace], quota: int, floor: int, data: st.DataObject) -> None:
     """A proposer kept among many is kept among fewer."""
-    kept = prefix_cover(pool, quota, floor).kept
+    kept, _ = prefix_cover(pool, quota, floor)
     fewer = [p for p in pool if data.draw(st.booleans())]
-    again = prefix_cover(fewer, quota, floor).kept
+    again, _ = prefix_cover(fewer, quota, floor)
     assert {p for p in kept if p in fewer} <= set(again)
 
 
 @given(proposers(), quotas, floors, st.data())
 def test_irrelevance_of_rejected_contracts(
-    pool: list[Proposer], quota: int, floor: int, data: st.DataObject
+    pool: list[HeldPlace], quota: int, floor: int, data: st.DataObject
 ) -> None:
-    choice = prefix_cover(pool, quota, floor)
-    some = [p for p in choice.let_go if data.draw(st.booleans())]
-    assert prefix_cover([*choice.kept, *some], quota, floor).kept == choice.kept
+    kept, let_go = prefix_cover(pool, quota, floor)
+    some = [p for p in let_go if data.draw(st.booleans())]
+    assert prefix_cover([*kept, *some], quota, floor)[0] == kept
 
 
 @given(proposers(), quotas, floors)
-def test_overshoot_is_less_than_one_member(pool: list[Proposer], quota: int, floor: int) -> None:
-    kept = prefix_cover(pool, quota, floor).kept
+def test_overshoot_is_less_than_one_member(pool: list[HeldPlace], quota: int, floor: int) -> None:
+    kept, _ = prefix_cover(pool, quota, floor)
     if kept and not kept[-1].locked:
         level = sum(p.rate for p in kept[:-1])
         assert level < quota or len(kept) - 1 < floor
@@ -52,7 +53,7 @@ def test_overshoot_is_less_than_one_member(pool: list[Proposer], quota: int, flo
 
 @given(proposers(), quotas, floors, st.randoms())
 def test_order_of_arrival_does_not_matter(
-    pool: list[Proposer], quota: int, floor: int, dice: object
+    pool: list[HeldPlace], quota: int, floor: int, dice: object
 ) -> None:
     shuffled = list(pool)
     dice.shuffle(shuffled)  # type: ignore[attr-defined]
@@ -61,10 +62,10 @@ def test_order_of_arrival_does_not_matter(
 
 @given(proposers(), quotas, floors)
 def test_nobody_is_let_go_while_the_quota_is_open(
-    pool: list[Proposer], quota: int, floor: int
+    pool: list[HeldPlace], quota: int, floor: int
 ) -> None:
-    choice = prefix_cover(pool, quota, floor)
-    if choice.let_go:
-        assert sum(proposer.rate for proposer in choice.kept) >= quota
-        assert len(choice.kept) >= floor
-        assert not any(p.locked for p in choice.let_go)
+    kept, let_go = prefix_cover(pool, quota, floor)
+    if let_go:
+        assert sum(proposer.rate for proposer in kept) >= quota
+        assert len(kept) >= floor
+        assert not any(p.locked for p in let_go)

@@ -21,8 +21,10 @@ def supply(*stages: tuple[int, int, int]) -> Supply:
     return Supply(copies, tuple(StageLevel(level * MICRO) for level, _, _ in stages), 2)
 
 
-def view(stages: int) -> Population:
-    return Population([member(1)], costs([1e9] * stages), 2)
+def view(*stages: tuple[int, int, int]) -> Population:
+    found = Population([member(1)], costs([1e9] * len(stages)), 2)
+    found.supply = supply(*stages)
+    return found
 
 
 def change(home: int, second: int | None, to: int, kept: int | None = None) -> Change:
@@ -34,17 +36,17 @@ def change(home: int, second: int | None, to: int, kept: int | None = None) -> C
 @pytest.mark.parametrize(("seconds", "allowed"), [(1, False), (2, True)])
 def test_the_second_stage_keeps_its_replicas_too(seconds: int, allowed: bool) -> None:
     """From stage 0 with a second seat at 1 to stage 3: stage 1 loses a replica as well."""
-    found = supply((9, 9, 0), (9, 1, seconds), (9, 9, 0), (1, 2, 0))
+    found = view((9, 9, 0), (9, 1, seconds), (9, 9, 0), (1, 2, 0))
     move = change(0, 1, 3)
     assert move.gives_up == {0, 1}
-    assert (move.objection(found, view(4)) is None) == allowed
+    assert (move.objection(found) is None) == allowed
 
 
 def test_a_second_stage_beside_the_new_home_is_kept() -> None:
-    found = supply((9, 9, 0), (9, 1, 1), (1, 2, 0))
+    found = view((9, 9, 0), (9, 1, 1), (1, 2, 0))
     move = change(0, 1, 2, 1)
     assert move.gives_up == {0}
-    assert move.objection(found, view(3)) is None
+    assert move.objection(found) is None
 
 
 @pytest.mark.parametrize(
@@ -54,8 +56,8 @@ def test_coverage_comes_before_redundancy_before_throughput(
     here: int, there: int, allowed: bool
 ) -> None:
     """The same move, from a stage with two and three replicas to one with nobody, one and two."""
-    found = supply((2, here, 0), (there, there, 0))
-    assert (change(0, None, 1).objection(found, view(2)) is None) == allowed
+    found = view((2, here, 0), (there, there, 0))
+    assert (change(0, None, 1).objection(found) is None) == allowed
 
 
 def test_a_level_has_to_rise_by_more_than_a_twentieth() -> None:
@@ -88,5 +90,6 @@ def test_of_several_the_one_comes_by_whom_the_lowest_stage_gains_most() -> None:
     claims = [member(n, flops, held=[0]) for n, flops in speeds.items()]
     members = [replace(claim, measured_s=1000.0) for claim in claims]
     found = population([*members, member(4, held=[1]), member(5, held=[1])])
-    best, *_ = paying(supply((13, 3, 0), (2, 2, 0)), found, Stage(1))
+    found.supply = supply((13, 3, 0), (2, 2, 0))
+    best, *_ = paying(found, Stage(1))
     assert best.before.peer == peer(2), "the fastest would leave too little behind"

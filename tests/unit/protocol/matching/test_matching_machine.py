@@ -101,11 +101,10 @@ def test_who_leaves_gives_up_its_stewardships_and_takes_none_again() -> None:
 def test_a_posting_is_believed_only_from_a_live_candidate() -> None:
     matching = machine(count=8)
     order = candidates(8)
-    encoded = bodies.encode_posting(POSTING)
-    matching.receive_record(order[-1], encoded, NOW)
-    matching.receive_record(peer(99), encoded, NOW)
+    matching.receive_posting(order[-1], POSTING, NOW)
+    matching.receive_posting(peer(99), POSTING, NOW)
     assert matching.postings(NOW) == {}
-    matching.receive_record(order[1], encoded, NOW)
+    matching.receive_posting(order[1], POSTING, NOW)
     assert matching.postings(NOW)[Stage(0)].author == order[1]
     assert matching.postings(NOW + 61) == {}
 
@@ -113,7 +112,7 @@ def test_a_posting_is_believed_only_from_a_live_candidate() -> None:
 def test_a_posting_from_before_its_author_was_known_counts_later() -> None:
     matching = machine()
     author = peer(3)
-    matching.receive_record(author, bodies.encode_posting(POSTING), NOW)
+    matching.receive_posting(author, POSTING, NOW)
     assert matching.postings(NOW) == {}
     matching.update_members([member(0), member(3)], NOW)
     assert matching.postings(NOW)[Stage(0)].author == author
@@ -123,24 +122,24 @@ def test_of_a_crowd_that_posts_a_few_are_kept_and_who_is_believed() -> None:
     matching, author = machine(), peer(3)
     crowd = msgspec.structs.replace(POSTING, mandate=Mandate(BEACON, 9))
     for number in range(100, 200):
-        matching.receive_record(peer(number), bodies.encode_posting(crowd), NOW)
+        matching.receive_posting(peer(number), crowd, NOW)
     assert len(matching._context.board._kept[0]) == bodies.MAX_AUTHORS
     matching.update_members([member(0), member(3)], NOW)
-    matching.receive_record(author, bodies.encode_posting(POSTING), NOW)
+    matching.receive_posting(author, POSTING, NOW)
     assert matching.postings(NOW)[Stage(0)].author == author
     late = NOW + LEASE_S
-    matching.receive_record(peer(200), bodies.encode_posting(crowd), late)
+    matching.receive_posting(peer(200), crowd, late)
     assert list(matching._context.board._kept[0]) == [peer(200)], "the others have expired"
 
 
 def test_of_two_stewards_the_higher_term_and_then_the_lower_rank_counts() -> None:
     matching = machine(count=3)
     first, second = (candidate for candidate in candidates(3) if candidate != peer(0))
-    matching.receive_record(second, bodies.encode_posting(POSTING), NOW)
-    matching.receive_record(first, bodies.encode_posting(POSTING), NOW)
+    matching.receive_posting(second, POSTING, NOW)
+    matching.receive_posting(first, POSTING, NOW)
     assert matching.postings(NOW)[Stage(0)].author == first
     higher = msgspec.structs.replace(POSTING, mandate=Mandate(BEACON, 6))
-    matching.receive_record(second, bodies.encode_posting(higher), NOW)
+    matching.receive_posting(second, higher, NOW)
     assert matching.postings(NOW)[Stage(0)].author == second
 
 
@@ -150,19 +149,19 @@ def test_a_steward_gives_way_to_a_higher_term() -> None:
     run(matching, 3)
     assert matching.stewardships
     matching.update_members(members, NOW + 3)
-    matching.receive_record(peer(1), bodies.encode_posting(POSTING), NOW + 3)
+    matching.receive_posting(peer(1), POSTING, NOW + 3)
     assert not matching.stewardships
 
 
 def posted_by_the_successor(of: Posting) -> Posting:
     """The posting of the only member left after the steward of this record has gone."""
     matching = machine(count=2)
-    matching.receive_record(peer(1), bodies.encode_posting(of), NOW)
+    matching.receive_posting(peer(1), of, NOW)
     matching.tick(NOW)
     matching.update_members([member(0)], NOW + 1)
     matching.tick(NOW + 1)
     [post] = [e for e in matching.tick(NOW + 2.5) if isinstance(e, Publish)][:1]
-    posting = bodies.parse_posting(post.body)
+    posting = post.said
     assert isinstance(posting, Posting)
     return posting
 
@@ -199,8 +198,8 @@ def test_a_clock_set_back_a_little_lets_numbers_rise_on() -> None:
 def test_an_older_posting_of_the_same_author_changes_nothing() -> None:
     matching = machine(count=2)
     newer = msgspec.structs.replace(POSTING, epoch=9)
-    matching.receive_record(peer(1), bodies.encode_posting(newer), NOW)
-    matching.receive_record(peer(1), bodies.encode_posting(POSTING), NOW)
+    matching.receive_posting(peer(1), newer, NOW)
+    matching.receive_posting(peer(1), POSTING, NOW)
     assert matching.postings(NOW)[Stage(0)].posting.epoch == 9
 
 
@@ -214,26 +213,24 @@ def test_the_next_expiry_is_that_of_the_oldest_posting_that_counts() -> None:
 
 
 HOSTILE = [
-    (b"", "matching-body-malformed"),
-    (b"\xc1" * 1000, "matching-body-malformed"),
     (
-        bodies.encode_posting(msgspec.structs.replace(POSTING, stage=7)),
+        msgspec.structs.replace(POSTING, stage=7),
         "matching-stage-unknown",
     ),
     (
-        bodies.encode_posting(msgspec.structs.replace(POSTING, issued_ms=1)),
+        msgspec.structs.replace(POSTING, issued_ms=1),
         "matching-stale",
     ),
     (
-        bodies.encode_posting(msgspec.structs.replace(POSTING, mandate=Mandate(BEACON + 2, 1))),
+        msgspec.structs.replace(POSTING, mandate=Mandate(BEACON + 2, 1)),
         "matching-stale",
     ),
 ]
 
 
-@pytest.mark.parametrize(("encoded", "reason"), HOSTILE)
-def test_a_hostile_record_is_penalised_and_survived(encoded: bytes, reason: str) -> None:
-    found = machine(count=2).receive_record(peer(1), encoded, NOW)
+@pytest.mark.parametrize(("posting", "reason"), HOSTILE)
+def test_a_hostile_record_is_penalised_and_survived(posting: Posting, reason: str) -> None:
+    found = machine(count=2).receive_posting(peer(1), posting, NOW)
     [penalty] = [e for e in found if isinstance(e, Penalise)]
     assert (penalty.peer, penalty.reason) == (peer(1), reason)
 
@@ -253,13 +250,13 @@ def test_members_that_are_no_candidates_cannot_fill_the_board() -> None:
     """Their mandate does not matter: a later one counts more only among possible stewards."""
     matching = machine(count=40)
     first, *others = candidates(40)
-    matching.receive_record(first, bodies.encode_posting(POSTING), NOW)
+    matching.receive_posting(first, POSTING, NOW)
     for beacon in (2**40 - 1, BEACON + 1):
         later = msgspec.structs.replace(POSTING, mandate=Mandate(beacon, 5))
         population = matching._context.population
         liars = [p for p in others if p not in population.candidates(Stage(0), beacon)]
         for liar in liars[:20]:
-            matching.receive_record(liar, bodies.encode_posting(later), NOW)
+            matching.receive_posting(liar, later, NOW)
         assert matching.postings(NOW)[Stage(0)].author == first
 
 
@@ -270,7 +267,7 @@ def test_nobody_chooses_the_beacon_that_makes_it_a_candidate(ahead: int, taken: 
     """A mandate of a beacon far ahead would stand before every genuine one."""
     matching = machine(count=2)
     later = msgspec.structs.replace(POSTING, mandate=Mandate(BEACON + ahead, 1))
-    found = matching.receive_record(peer(1), bodies.encode_posting(later), NOW)
+    found = matching.receive_posting(peer(1), later, NOW)
     refused = [e.reason for e in found if isinstance(e, Penalise)]
     assert refused == ([] if taken else ["matching-stale"])
     assert (matching.postings(NOW) != {}) is taken

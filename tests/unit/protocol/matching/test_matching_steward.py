@@ -5,7 +5,6 @@ import pytest
 
 from protocol.effects import Publish
 from protocol.ids import Stage
-from protocol.matching import bodies
 from protocol.matching.board import Board
 from protocol.matching.bodies import COMMITTED, Posting
 from protocol.matching.context import Context
@@ -48,7 +47,7 @@ def test_a_proposal_is_held_and_posted() -> None:
     assert not hold.locked
     assert hold.asked_ms == propose(MANDATE).issued_ms
     [post] = [e for e in effects if isinstance(e, Publish)]
-    posting = bodies.parse_posting(post.body)
+    posting = post.said
     assert isinstance(posting, Posting)
     assert (posting.replicas, posting.level, posting.locked_replicas) == (1, 1_000_000, 0)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protocol import limits
 from protocol.effects import Penalise, Publish, Send
 from protocol.evidence.proof import contradiction
-from protocol.membership.advert import ADVERT, encode_advert
+from protocol.membership.advert import ADVERT, ADVERTS
 from protocol.membership.gossip import DIGEST_EVERY_S, LINK, PUSH_FANOUT, Gossip
 from protocol.membership.losses import PROGRESS
 from protocol.membership.membership import TOLD_OF, Membership
@@ -19,18 +19,28 @@ from protocol.verdicts import Verdict
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records, encode_message
 from tests.support.membership_world import World
-from tests.support.protocol_examples import SWARM, WALL, advert, peer, record
+from tests.support.protocol_examples import (
+    NOTES,
+    SWARM,
+    WALL,
+    Note,
+    advert,
+    peer,
+    posting,
+    record,
+    signer,
+)
 
 NEW = {peer(9)}
 """Peers that have done no work."""
 
 
 def record_of(number: int, seq: int = 1, body: bytes = b"x") -> Envelope:
-    return record(number, "note", body, seq=seq)
+    return record(number, "note", NOTES.encode(Note(body)), seq=seq)
 
 
 def gossip_of(number: int, held: int = 0, body: bytes = b"x") -> Gossip:
-    any_body = Kind(10_000, 16 * 1024, lambda _signer, _record: None)
+    any_body = Kind(10_000, 16 * 1024, NOTES)
     kinds = {"note": any_body, PROGRESS: any_body}
     store = RecordStore(SWARM, peer(number), kinds)
     for other in range(1000, 1000 + held):
@@ -53,7 +63,7 @@ def sent(effects: list[object]) -> list[Send]:
 def test_who_has_done_no_work_hears_of_progress_by_its_digests_alone() -> None:
     gossip = linked(1, 9)
     for kind, told in ((PROGRESS, {peer(1)}), ("note", {peer(1), peer(9)})):
-        offer = gossip._store.offer(record(5, kind, b"x", seq=1), peer(2), WALL)
+        offer = gossip._store.offer(record(5, kind, NOTES.encode(Note())), peer(2), WALL)
         assert offer.held is not None
         assert {one.peer for one in sent(gossip.spread([offer.held]))} == told
     empty = RecordDigest([], False, 0, 1)
@@ -94,18 +104,18 @@ def test_a_flood_of_valid_records_is_not_passed_on_without_bound() -> None:
     passed_on = 0
     for seq in range(1, 400):
         flood = Records([record_of(4, seq, b"x" * 15_000)])
-        effects = gossip.receive_records(peer(1), flood, 0.0, WALL).effects
+        _, effects = gossip.receive_records(peer(1), flood, 0.0, WALL)
         passed_on += sum(len(encode_message(send.message)) for send in sent(effects))
     assert 0 < passed_on <= 2 * LINK.burst * 1.01
-    later = gossip.receive_records(peer(1), Records([record_of(4, 500)]), 10.0, WALL)
-    assert len(later.fresh) == 1
+    [later], _ = gossip.receive_records(peer(1), Records([record_of(4, 500)]), 10.0, WALL)
+    assert later.held is not None
 
 
 def test_records_are_pushed_over_all_links_about_equally_often() -> None:
     gossip = linked(*range(1, 22))
     records = Records([record_of(number) for number in range(1000, 1200)])
     pushed = Counter[str]()
-    for effect in sent(gossip.receive_records(peer(1), records, 0.0, WALL).effects):
+    for effect in sent(gossip.receive_records(peer(1), records, 0.0, WALL)[1]):
         pushed[effect.peer] += len(effect.message.records)
     assert sum(pushed.values()) == 200 * PUSH_FANOUT
     assert len(pushed) == 20  # never back to the source
@@ -116,9 +126,9 @@ def test_a_forged_record_is_blamed_and_ends_the_message() -> None:
     gossip = linked(1)
     good = record_of(2)
     forged = Envelope(good.signer, good.kind, good.body, bytes(64))
-    result = gossip.receive_records(peer(1), Records([forged, record_of(3)]), 0.0, WALL)
-    assert result.effects == [Penalise(peer(1), "bad-signature", 50)]
-    assert not result.fresh
+    told = Records([forged, record_of(3)])
+    blame = [Penalise(peer(1), "bad-signature", 50)]
+    assert gossip.receive_records(peer(1), told, 0.0, WALL) == ([], blame)
 
 
 @pytest.mark.parametrize(("held", "size"), [(1300, 1), (200, 4000), (10, 15_000)])
@@ -144,7 +154,7 @@ def test_the_parts_of_a_digest_list_every_slot_once_and_take_turns() -> None:
     assert all(isinstance(part, RecordDigest) for part in whole)
     assert all(0 < len(part.entries) <= limits.MAX_DIGEST_ENTRIES for part in whole)
     assert sorted(entry.key for part in whole for entry in part.entries) == sorted(
-        held.record.key for held in gossip._store
+        key for _, key in (held.slot for held in gossip._store)
     )
     turns = [
         (send.peer, send.message.part)
@@ -163,7 +173,7 @@ def test_what_fits_in_no_digest_is_brought_again_and_does_no_harm(
     (ask,) = sent(taker.open_digest(peer(0)))
     (again,) = sent(giver.receive_digest(peer(1), ask.message, 1.0))
     assert len(again.message.records) == 4
-    assert taker.receive_records(peer(0), again.message, 1.0, WALL).effects == []
+    assert taker.receive_records(peer(0), again.message, 1.0, WALL)[1] == []
 
 
 def test_a_digest_is_no_lever_for_traffic() -> None:
@@ -179,12 +189,13 @@ def test_a_digest_is_no_lever_for_traffic() -> None:
 def test_an_earlier_run_of_ours_is_spoken_over() -> None:
     late = Membership(peer(0), SWARM, 4)
     seq = int((WALL + 900) * 1000)
-    old = record(0, body=encode_advert(advert(seats=4)), seq=seq)
-    late.describe(advert(), 0.0, WALL)
+    old = record(0, body=ADVERTS.encode(advert(seats=4)), seq=seq)
+    late.describe(advert(), 0.0)
     late.link_up(peer(1), 0.0)
     late.receive(peer(1), Records([old]), 0.0, WALL)
-    published = [e for e in late.tick(6.0, WALL + 6) if type(e).__name__ == "Publish"]
-    assert [publish.seq for publish in published] == [seq + 1]  # type: ignore[union-attr]
+    [publish] = [e for e in late.tick(6.0, WALL + 6) if isinstance(e, Publish)]
+    late.publish(publish, signer(0), 6.0, WALL + 6)
+    assert late.records.seq((ADVERT, peer(0))) == seq + 1
 
 
 def test_everybody_hears_every_author_of_a_stage() -> None:
@@ -192,18 +203,14 @@ def test_everybody_hears_every_author_of_a_stage() -> None:
     world.advertise()
     world.link_ring()
     world.run(5)
-    for number, stage in enumerate(("1", "1", "0")):
-        world.perform(peer(number), [Publish("posting", stage, 7, b"words")])
+    for number, stage in enumerate((1, 1, 0)):
+        world.perform(peer(number), [Publish("posting", posting(stage), str(stage))])
     world.run(1)
     for name, seen in world.seen.items():
-        heard = {(e.kind, e.key, e.signer) for e in seen if isinstance(e, RecordChanged)}
-        assert heard == {
-            ("posting", "1", peer(0)),
-            ("posting", "1", peer(1)),
-            ("posting", "0", peer(2)),
-        }, name
-        later = {(e.kind, e.key, e.signer) for e in world.members[name].heard_before()}
-        assert later == {said for said in heard if said[2] != name}, "who begins to listen now"
+        heard = {(e.said.stage, e.signer) for e in seen if isinstance(e, RecordChanged)}
+        assert heard == {(1, peer(0)), (1, peer(1)), (0, peer(2))}, name
+        later = {(e.said.stage, e.signer) for e in world.members[name].heard_before()}
+        assert later == {said for said in heard if said[1] != name}, "who begins to listen now"
     assert not world.penalties()
 
 
@@ -213,7 +220,7 @@ def test_two_adverts_with_one_number_meet_and_convict_their_author() -> None:
     world.advertise()
     liar, others = peer(77), list(world.members)
     for number, name in enumerate(others):
-        body = encode_advert(advert(memory_bytes=2**30 * (1 + number % 2)))
+        body = ADVERTS.encode(advert(memory_bytes=2**30 * (1 + number % 2)))
         world.perform(name, world.members[name].link_up(liar, world.now))
         told = Records([record(77, body=body, seq=7, issued=world.wall)])
         world.perform(name, world.members[name].receive(liar, told, world.now, world.wall))

@@ -82,7 +82,7 @@ def test_leaving_is_told_to_the_whole_swarm() -> None:
     world.link_ring()
     world.run(12)
     goodbye = advert(leaving=True)
-    world.perform(peer(2), world.members[peer(2)].describe(goodbye, world.now, world.wall))
+    world.perform(peer(2), world.members[peer(2)].describe(goodbye, world.now))
     world.deliver()
     for number in (0, 1, 3, 4):
         assert peer(2) not in world.members[peer(number)].roster.live()
@@ -96,7 +96,7 @@ def test_an_advert_of_a_larger_swarm_does_not_outlive_the_goodbye() -> None:
     for goodbye in (False, True):
         for other in others:
             member.roster.advertise(other, advert(leaving=goodbye), 1 + goodbye)
-        effects = member.describe(advert(leaving=goodbye), world.now, world.wall)
+        effects = member.describe(advert(leaving=goodbye), world.now)
         world.perform(me, effects)
         held = member.records.get(ADVERT, me)
         assert held is not None
@@ -121,12 +121,12 @@ def test_how_far_a_stage_is_is_told_at_once_to_near_stages_only_and_not_advertis
 ) -> None:
     world = mesh(5)
     for number, stage in enumerate((2, 2, 1, 3, 0)):  # ours, a sibling, beside it, beside it, far
-        place = world.members[peer(number)].set_seats([seat(stage, 0)], world.now, world.wall)
+        place = world.members[peer(number)].set_seats([seat(stage, 0)], world.now)
         assert len(of_type(place, Send)) == 4  # that the seat is there is told to everybody
         world.perform(peer(number), place)
     world.deliver()
     holder, near = world.members[peer(0)], {peer(1), peer(2), peer(3)}
-    effects = holder.set_seats([news], world.now, world.wall)
+    effects = holder.set_seats([news], world.now)
     assert not of_type(effects, Publish)
     assert {send.peer for send in of_type(effects, Send)} == near
     world.perform(peer(0), effects)
@@ -243,7 +243,7 @@ def test_without_links_it_says_nothing_and_stays_awake() -> None:
     me, other = peer(0), peer(1)
     machine = Membership(me, SWARM, 4)
     assert machine.next_deadline() is None
-    machine.describe(advert(), 0.0, WALL)
+    machine.describe(advert(), 0.0)
     quorum = Quorum(me, 0, machine.contacts)
     quorum.observe(SwarmView(((),) * 4), 0.0)
     held = []
@@ -297,9 +297,7 @@ def test_a_large_swarm_learns_everything_over_the_links_it_chooses() -> None:
     for name in everybody[1:]:  # which then goes away
         world.cut(everybody[0], name)
     world.stopped.add(everybody[0])
-    world.perform(
-        everybody[5], world.members[everybody[5]].set_seats([seat(1)], world.now, world.wall)
-    )
+    world.perform(everybody[5], world.members[everybody[5]].set_seats([seat(1)], world.now))
     world.run(20)
     for name in everybody[1:]:
         view = world.members[name].roster

@@ -17,7 +17,7 @@ def two_by_two() -> World:
     for stage, names in enumerate((FIRST, SECOND)):
         for name in names:
             places = [seat(stage, 5)]
-            world.perform(name, world.members[name].set_seats(places, world.now, world.wall))
+            world.perform(name, world.members[name].set_seats(places, world.now))
     world.run(10)
     return world
 
@@ -40,7 +40,7 @@ def test_newcomers_that_meet_nobody_whom_a_waypoint_names_decide_among_themselve
     member.is_new = lambda of: of != peer(2)
     assert member.unproven() == {peer(1), peer(3)}
     member.is_new = lambda of: of != peer(9)
-    world.perform(peer(0), member.set_seats([seat(0, 5)], world.now, world.wall))
+    world.perform(peer(0), member.set_seats([seat(0, 5)], world.now))
     assert member.unproven() == {peer(1), peer(2), peer(3)}
 
 
@@ -49,7 +49,7 @@ def test_a_new_version_goes_at_once_only_to_neighbours_that_work_has_proven() ->
     member = world.members[peer(0)]
 
     def told(version: int) -> set[PeerId]:
-        effects = member.set_seats([seat(0, version)], world.now, world.wall)
+        effects = member.set_seats([seat(0, version)], world.now)
         return {e.peer for e in effects if isinstance(e, Send) and isinstance(e.message, Heartbeat)}
 
     everybody = told(100)

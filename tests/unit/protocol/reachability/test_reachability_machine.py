@@ -49,7 +49,7 @@ class World:
             self.machine.probed(probe, answer)
 
     def verdict(self) -> Verdict:
-        found = {(s.host, s.port): s.verdict for s in self.machine.standings()}
+        found = {s.place: s.verdict for s in self.machine.candidates()}
         return found[US, PORT]
 
 
@@ -64,7 +64,7 @@ def test_three_members_of_different_prefixes_have_to_agree() -> None:
     world.machine.probed(third, True)
     assert world.ask() == []
     assert world.verdict() is Verdict.PUBLIC
-    assert world.machine.standings()[0].probers == 3
+    assert world.machine.candidates()[0].probers == 3
 
 
 def test_what_the_router_maps_is_probed_again_at_once_and_once() -> None:
@@ -79,9 +79,9 @@ def test_what_the_router_maps_is_probed_again_at_once_and_once() -> None:
 
 def test_who_sees_us_elsewhere_does_not_see_us_there_any_more() -> None:
     world = World(members=1)
-    assert world.machine.standings()
+    assert world.machine.candidates()
     world.meet(0, seen="192.168.1.9")
-    assert not world.machine.standings()
+    assert not world.machine.candidates()
 
 
 def test_without_a_majority_of_three_nothing_is_known() -> None:
@@ -164,7 +164,7 @@ def test_what_cannot_be_seen_from_elsewhere_is_no_observation() -> None:
     world.meet(1, seen="fd00::1")
     world.machine.observed(PeerId("p"), Ends("192.168.1.3", 1, True), (US, 7), 0.0)
     world.machine.observed(PeerId("q"), Ends("2a11::1", 1, True), (US, 7), 0.0)
-    assert world.machine.standings() == []
+    assert world.machine.candidates() == []
     assert world.ask() == []
 
 
@@ -202,14 +202,14 @@ def test_of_where_a_peer_sees_us_only_the_host_is_a_candidate() -> None:
     world = World(members=0)
     world.meet(0, port=5000, dialled=False)
     world.meet(1, port=5001)
-    assert [(s.host, s.port) for s in world.machine.standings()] == [(US, PORT)]
+    assert [s.place for s in world.machine.candidates()] == [(US, PORT)]
 
 
 def test_announced_and_mapped_addresses_come_before_observed_ones() -> None:
     world = World()
     world.machine.give({(US, 9000): "mapped", ("11.8.8.8", 1): "announced",
                         ("100.64.0.1", 2): "mapped"}, 0.0)  # fmt: skip
-    assert {(s.port, s.source) for s in world.machine.standings()} == {
+    assert {(s.place[1], s.source) for s in world.machine.candidates()} == {
         (9000, "mapped"), (1, "announced"), (PORT, "observed")}  # fmt: skip
 
 
@@ -276,10 +276,10 @@ def test_whatever_is_said_it_stays_bounded_and_public_only_by_agreement(
                     yes |= {str(peer)} if answer else set()
             case _:
                 asked += machine.tick(now)
-        standings = machine.standings()
-        assert len(standings) <= MAX_CANDIDATES
+        found = machine.candidates()
+        assert len(found) <= MAX_CANDIDATES
         if not yes:
-            assert all(s.verdict is not Verdict.PUBLIC for s in standings)
+            assert all(s.verdict is not Verdict.PUBLIC for s in found)
 
 
 def test_hosts_that_one_prefix_invents_leave_a_place_to_those_that_others_see() -> None:
@@ -291,7 +291,7 @@ def test_hosts_that_one_prefix_invents_leave_a_place_to_those_that_others_see() 
     world.machine.observed(PeerId("six"), six, ("2a12::2", 7), 0.0)
     for number in range(2):
         world.meet(number)
-    hosts = {standing.host for standing in world.machine.standings()}
+    hosts = {one.place[0] for one in world.machine.candidates()}
     assert {US, "2a12::2"} < hosts
     assert len(hosts) <= 4
 

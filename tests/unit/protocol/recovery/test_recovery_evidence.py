@@ -27,12 +27,12 @@ from protocol.recovery.evidence import (
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
 from protocol.recovery.machine import Recovery
 from protocol.recovery.stored import (
+    STORED_BODIES,
     Copy,
     Lineage,
     Stored,
     begun,
-    encode_stored,
-    parse_stored,
+    check_stored,
 )
 from protocol.view import Replica, SwarmView
 from protocol.waypoints.chain import Waypoint
@@ -395,8 +395,7 @@ class TestBrick:
         for _ in range(3):
             whole = Lineage(0, 20, (HASH + b"0", HASH + b"1"))
             lineage = next_era(lineage, whole, ME, 0, (ME,))
-            body = encode_stored(Stored(lineage, ()))
-            assert parse_stored(body, ME, ME, 2).lineage == lineage
+            check_stored(STORED_BODIES.parse(STORED_BODIES.encode(Stored(lineage))), 2)
             assert lineage.number > number or lineage.number == MAX_NUMBER
 
     def test_a_newcomer_that_was_led_there_can_still_roll_back(self) -> None:

@@ -19,12 +19,12 @@ from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
 from protocol.recovery.machine import SETTLE_S, Recovery
 from protocol.recovery.stored import (
     STORED,
+    STORED_BODIES,
     Copy,
     Lineage,
     Stored,
     begun,
-    encode_stored,
-    parse_stored,
+    check_stored,
 )
 from protocol.recovery.trouble import IN_VAIN_S
 
@@ -461,7 +461,7 @@ def test_the_record_is_said_again_before_it_expires() -> None:
     made = machine(PEERS[0], (0, 10))
     made.update(context(11, 11), 1.0)
     said = [e for e in made.tick(MAX_ADVERT_TTL_S / RENEWALS + 1) if isinstance(e, Publish)]
-    assert [(e.kind, e.key, e.seq) for e in said] == [(STORED, PEERS[0], 7)]
+    assert [e.kind for e in said] == [STORED]
 
 
 def begins(made: Recovery, seen: RecoveryContext) -> Lineage | None:
@@ -604,29 +604,28 @@ class TestRecord:
     def test_it_survives_the_wire(self) -> None:
         lineage = begun(1, 3, (digest(0, 3), digest(1, 3)), FIRST.electors, b"once")
         whole = stored((0, 1), (1, 7), lineage=lineage)
-        assert parse_stored(encode_stored(whole), PEERS[0], PEERS[0], 2) == whole
+        assert STORED_BODIES.parse(STORED_BODIES.encode(whole)) == whole
+        check_stored(whole, 2)
 
     @pytest.mark.parametrize(
-        ("record", "key", "reason"),
+        ("record", "reason"),
         [
-            (stored((0, 1)), PEERS[1], "stored-forged"),
-            (Stored(FIRST, (Copy(7, 1, digest(7, 1)),)), PEERS[0], "stored-absurd"),
-            (Stored(FIRST, copies((1, 1), (0, 1))[::-1]), PEERS[0], "stored-absurd"),
-            (Stored(Lineage(1, 5, (), FIRST.electors)), PEERS[0], "stored-absurd"),
-            (Stored(Lineage(1)), PEERS[0], "stored-absurd"),
-            (Stored(Lineage(0, electors=FIRST.electors)), PEERS[0], "stored-absurd"),
-            (Stored(Lineage(1, electors=FIRST.electors[::-1])), PEERS[0], "stored-absurd"),
-            (Stored(Lineage(1, electors=FIRST.electors[:1] * 2)), PEERS[0], "stored-absurd"),
-            (Stored(replaced(BEGUN, electors=(PEERS[1],))), PEERS[0], "stored-forged"),
+            (Stored(FIRST, (Copy(7, 1, digest(7, 1)),)), "stored-absurd"),
+            (Stored(FIRST, copies((1, 1), (0, 1))[::-1]), "stored-absurd"),
+            (Stored(Lineage(1, 5, (), FIRST.electors)), "stored-absurd"),
+            (Stored(Lineage(1)), "stored-absurd"),
+            (Stored(Lineage(0, electors=FIRST.electors)), "stored-absurd"),
+            (Stored(Lineage(1, electors=FIRST.electors[::-1])), "stored-absurd"),
+            (Stored(Lineage(1, electors=FIRST.electors[:1] * 2)), "stored-absurd"),
+            (Stored(replaced(BEGUN, electors=(PEERS[1],))), "stored-forged"),
             (
                 Stored(replaced(BEGUN, version=3, hashes=(bytes(32),) * 2)),
-                PEERS[0],
                 "stored-forged",
             ),
-            (Stored(replaced(BEGUN, era=BEGUN.era + (1 << 32))), PEERS[0], "stored-forged"),
+            (Stored(replaced(BEGUN, era=BEGUN.era + (1 << 32))), "stored-forged"),
         ],
     )
-    def test_absurd_ones_are_refused(self, record: Stored, key: str, reason: str) -> None:
+    def test_absurd_ones_are_refused(self, record: Stored, reason: str) -> None:
         with pytest.raises(RemoteProtocolError) as refused:
-            parse_stored(encode_stored(record), key, PEERS[0], 2)
+            check_stored(record, 2)
         assert refused.value.reason == reason

@@ -1,11 +1,10 @@
-"""The messages about circuits, and the addresses that name a relay."""
+"""The messages about circuits."""
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.address import parse_address
 from protocol.errors import RemoteProtocolError
 from protocol.ids import peer_id_from_key
 from protocol.relay.messages import (
@@ -25,9 +24,8 @@ from protocol.relay.messages import (
     encode_relay_message,
 )
 
-RELAY, PEER = peer_id_from_key(bytes(32)), peer_id_from_key(b"\1" * 32)
+PEER = peer_id_from_key(b"\1" * 32)
 FILLER = bytes(PROBE_FILLER_BYTES)
-BY = f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}"
 
 
 @pytest.mark.parametrize(
@@ -82,32 +80,3 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     except RemoteProtocolError:
         return
     assert decode_relay_message(encode_relay_message(message)) == message
-
-
-def test_an_address_through_a_relay() -> None:
-    address = parse_address(f"{BY}/p2p-circuit/p2p/{PEER}")
-    assert (address.relay, address.peer, address.host, address.port) == (
-        RELAY,
-        PEER,
-        "203.0.113.7",
-        4001,
-    )
-    assert str(address) == f"{BY}/p2p-circuit/p2p/{PEER}"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"{BY}/p2p-circuit",
-        f"{BY}/p2p-circuit/p2p/{RELAY}",  # through itself
-        f"{BY}/p2p-circuit/p2p/nobody",
-        f"{BY}/p2p/{PEER}",
-        f"/ip4/203.0.113.7/tcp/4001/p2p-circuit/p2p/{PEER}",
-        f"/ip4/203.0.113.7/tcp/4001/p2p/{RELAY}/p2p-circuit/ip4/1.2.3.4/p2p/{PEER}",
-        f"{BY}/p2p-circuit/p2p/{PEER}/p2p-circuit/p2p/{PEER}",  # no chains of relays
-        f"{BY}/p2p-circuit/p2p/{PEER}/",
-    ],
-)
-def test_other_forms_are_no_addresses(text: str) -> None:
-    with pytest.raises(ValueError, match=r"not|no relay"):
-        parse_address(text)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.ids import PeerId, peer_id_from_key, rank, short
 from protocol.limits import MAX_ELECTORS
-from protocol.membership.contacts import MAX_CONTACTS, Contacts
-from protocol.membership.detector import DEAD_AFTER_S
+from protocol.membership.contacts import DEAD_AFTER_S, MAX_CONTACTS, Contacts
 from protocol.pace import HEARD_S
 from protocol.pipeline.place import Place
 from protocol.rounds.quorum import Quorum, electors

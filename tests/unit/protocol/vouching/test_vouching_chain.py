@@ -1,7 +1,5 @@
 """Chains of vouches: proofs of membership in a swarm."""
 
-from dataclasses import dataclass
-
 import msgspec
 import pytest
 from msgspec.structs import replace
@@ -29,41 +27,31 @@ def test_a_chain_names_everybody_between_the_founder_and_its_owner() -> None:
     assert members_of((), peer(FOUNDER), SWARM) == ()
 
 
-@dataclass(frozen=True)
-class Broken:
-    what: str
-    chain: Chain
-
-
 def _signed_over(envelope: Envelope, by: int) -> Envelope:
     return signer(by).sign(envelope.kind, envelope.body, SWARM)
 
 
 WHOLE = chain_of(2, 3, 4)
-BROKEN = [
-    Broken("another founder's", (_signed_over(WHOLE[0], 9),)),
-    Broken("a link left out", (WHOLE[0], WHOLE[2])),
-    Broken("in another order", (WHOLE[1], WHOLE[0], WHOLE[2])),
-    Broken("signed by somebody else", (WHOLE[0], _signed_over(WHOLE[1], 7))),
-    Broken("a signature of other words", (replace(WHOLE[0], signature=WHOLE[1].signature),)),
-    Broken("of another kind", (signer(FOUNDER).sign("advert", WHOLE[0].body, SWARM),)),
-    Broken("truncated", (replace(WHOLE[0], body=WHOLE[0].body[:-1]),)),
-    Broken("in a circle", chain_of(2, 3, 2)),
-    Broken("back to the founder", chain_of(2, FOUNDER)),
-    Broken("too long", chain_of(*range(2, 3 + limits.MAX_CHAIN))),
-]
+BROKEN: dict[str, Chain] = {
+    "another founder's": (_signed_over(WHOLE[0], 9),),
+    "a link left out": (WHOLE[0], WHOLE[2]),
+    "in another order": (WHOLE[1], WHOLE[0], WHOLE[2]),
+    "signed by somebody else": (WHOLE[0], _signed_over(WHOLE[1], 7)),
+    "a signature of other words": (replace(WHOLE[0], signature=WHOLE[1].signature),),
+    "of another kind": (signer(FOUNDER).sign("advert", WHOLE[0].body, SWARM),),
+    "truncated": (replace(WHOLE[0], body=WHOLE[0].body[:-1]),),
+    "in a circle": chain_of(2, 3, 2),
+    "back to the founder": chain_of(2, FOUNDER),
+    "too long": chain_of(*range(2, 3 + limits.MAX_CHAIN)),
+    "of another swarm": (signer(FOUNDER).sign("vouch", WHOLE[0].body, OTHER_SWARM),),
+}
 
 
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.what)
-def test_a_chain_that_does_not_hold_is_refused(broken: Broken) -> None:
+@pytest.mark.parametrize("chain", BROKEN.values(), ids=BROKEN)
+def test_a_chain_that_does_not_hold_is_refused(chain: Chain) -> None:
     with pytest.raises(RemoteProtocolError) as caught:
-        members_of(broken.chain, peer(FOUNDER), SWARM)
+        members_of(chain, peer(FOUNDER), SWARM)
     assert caught.value.penalty >= 20
-
-
-def test_a_chain_of_another_swarm_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="bad-signature"):
-        members_of(WHOLE, peer(FOUNDER), OTHER_SWARM)
 
 
 def test_the_longest_chain_fits_into_a_hello() -> None:

@@ -17,11 +17,11 @@ from protocol.waypoints.machine import WaypointEffect, Waypoints
 from protocol.waypoints.part import (
     PART,
     Part,
+    SaidParts,
     SignedPart,
+    check_said,
     encode_part,
-    encode_said,
     parse_part,
-    parse_said,
     seat_limit,
 )
 from protocol.wire.fields import ERA_BITS
@@ -92,14 +92,14 @@ class WaypointWorld:
     def perform(self, number: int, effects: Iterable[WaypointEffect]) -> None:
         """Tell the others what one publishes."""
         for effect in effects:
-            if isinstance(effect, Publish):
-                self.tell(signer(number).peer, effect.body)
+            if isinstance(effect, Publish) and isinstance(effect.said, SaidParts):
+                self.tell(signer(number).peer, effect.said)
 
-    def tell(self, author: PeerId, body: bytes) -> None:
+    def tell(self, author: PeerId, said: SaidParts) -> None:
         """Everybody gets a record."""
         for other, machine in list(self.machines.items()):
             if signer(other).peer != author:
-                self.perform(other, machine.receive(author, body))
+                self.perform(other, machine.receive(author, said))
 
     def versions(self) -> set[int]:
         """The ends of the members' chains."""
@@ -135,10 +135,10 @@ def test_a_record_names_every_stage_once_in_order() -> None:
         SignedPart(encode_part(Part(stage, 0, EVERY, state(stage, EVERY), (peer(1),))), bytes(64))
         for stage in range(3)
     ]
-    assert parse_said(encode_said(parts[:2]), peer(1), peer(1), 2) == tuple(parts[:2])
+    check_said(SaidParts(tuple(parts[:2])), 2)
     for said in ([parts[0], parts[0]], [parts[1], parts[0]], [parts[2]]):
         with pytest.raises(RemoteProtocolError, match="out of order"):
-            parse_said(encode_said(said), peer(1), peer(1), 2)
+            check_said(SaidParts(tuple(said)), 2)
 
 
 class TestMaking:
@@ -297,8 +297,8 @@ class TestLies:
         part = Part(1, 0, EVERY, state(1, EVERY), (peer(4),))
         forged = SignedPart(encode_part(part), bytes(64))
         with pytest.raises(RemoteProtocolError, match="bad-signature"):
-            world.machines[1].receive(peer(4), encode_said([forged]))
-        assert world.machines[1].receive(peer(30), encode_said([forged])) == [], "it has no seat"
+            world.machines[1].receive(peer(4), SaidParts((forged,)))
+        assert world.machines[1].receive(peer(30), SaidParts((forged,))) == [], "it has no seat"
 
 
 class TestShowing:

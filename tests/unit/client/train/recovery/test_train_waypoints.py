@@ -8,7 +8,7 @@ from client.store.persisted import Persisted
 from client.store.records import KeptChain
 from protocol.effects import Publish
 from protocol.pace import FORGET_S
-from protocol.recovery.stored import STORED, Copy, Stored, begun, encode_stored
+from protocol.recovery.stored import STORED, Copy, Stored, begun
 from protocol.wire.parts import SeatStatus
 from tests.support.protocol_examples import peer
 from tests.support.train_swarm import TestSwarm, Volunteer, open_swarm
@@ -38,8 +38,7 @@ async def invent(swarm: TestSwarm, number: int) -> Volunteer:
     me = one.peer
     await swarm.until(lambda: one.engine.membership.records.seq((STORED, me)) > 0)
     one.engine.history = None  # it would say again what is true
-    number = one.engine.membership.records.seq((STORED, me)) + 1
-    one.engine.perform(Publish(STORED, me, number, encode_stored(Stored(FALSE, copies))))
+    one.engine.perform(Publish(STORED, Stored(FALSE, copies)))
     one.engine.seats_changed()
     return one
 

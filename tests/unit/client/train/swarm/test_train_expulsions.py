@@ -20,7 +20,7 @@ from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of
 from protocol.ids import PASS_FANOUT, PASS_TO_ALL_UP_TO, PeerId
 from protocol.membership.advert import ADVERT as KIND
-from protocol.membership.advert import encode_advert
+from protocol.membership.advert import ADVERTS
 from protocol.membership.record import Record, seal
 from protocol.verdicts import Verdicts
 from protocol.view import Replica, SwarmView
@@ -40,7 +40,7 @@ def two_faced(swarm: TestSwarm, liar: Volunteer, where: str | None = None) -> Pr
         seal(
             signer,
             KIND,
-            Record(signer.peer, number, wall, 600, encode_advert(body)),
+            Record("", number, wall, 600, ADVERTS.encode(body)),
             where or swarm.file.swarm,  # type: ignore[arg-type]
         )
         for body in (ADVERT, msgspec.structs.replace(ADVERT, memory_bytes=1))
@@ -91,13 +91,12 @@ async def test_our_own_adverts_rise_although_the_clock_is_set_back(tmp_path: Pat
     """The home is the same, the process another one."""
     numbers = []
     async with open_swarm(tmp_path) as swarm:
-        for ahead_ms in (3_600_000, 0):
+        for ahead_s in (3_600, 0):
             one = await swarm.add()
             one.engine.keep_evidence(home_folders(tmp_path))
-            before = int(1000 * one.engine.wall()) + ahead_ms
-            me = one.peer
-            one.engine.perform(Publish(KIND, me, before, encode_advert(ADVERT)))
-            numbers.append(one.engine.membership.records.seq((KIND, me)))
+            membership, wall = one.engine.membership, one.engine.wall() + ahead_s
+            membership.publish(Publish(KIND, ADVERT), one.engine.signer, one.engine.now(), wall)
+            numbers.append(membership.records.seq((KIND, one.peer)))
     assert numbers == sorted(set(numbers))
 
 

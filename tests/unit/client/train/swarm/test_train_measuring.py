@@ -16,8 +16,6 @@ from protocol.membership.measured import (
     Measurements,
     Partner,
     StageRate,
-    encode_measurements,
-    parse_measurements,
 )
 from protocol.membership.membership import Membership
 from protocol.membership.view import RecordChanged, RecordGone, ViewChanged
@@ -49,13 +47,13 @@ def test_a_claim_of_five_times_what_others_measure_is_corrected_and_no_other() -
         members = matching_members(roster, peer(0), machine)
         return {one.peer: one.flops for one in members if one.peer in claims}
 
-    machine.tick([], 0.0, 1.8e9)
+    machine.tick([], 0.0)
     assert believed() == claims
     effects: list[object] = []
-    told = encode_measurements(Measurements((Partner(LIAR, (StageRate(1, 10**6, 300),)),)))
+    told = Measurements((Partner(LIAR, (StageRate(1, 10**6, 300),)),))
     for number, author in enumerate(others, start=1):
-        machine.record(RecordChanged(MEASURED, author, author, told))
-        effects += machine.tick([], 10.0 * number, 1.8e9)
+        machine.record(RecordChanged(MEASURED, author, told))
+        effects += machine.tick([], 10.0 * number)
     said = [one.words for one in effects if isinstance(one, Explain)]
     assert ["1/5.0 of what it claims" in words for words in said] == [True]
     assert ViewChanged(None) in effects
@@ -64,7 +62,7 @@ def test_a_claim_of_five_times_what_others_measure_is_corrected_and_no_other() -
     assert min(claims, key=lambda name: population.rate(name, Stage(1))) == LIAR
     for author in others:
         machine.record(RecordGone(MEASURED, author))
-    machine.tick([], 100.0, 1.8e9)
+    machine.tick([], 100.0)
     assert believed() == claims
 
 
@@ -77,7 +75,7 @@ def test_siblings_are_measured_by_what_is_counted_of_them_in_a_step() -> None:
             machine.closed(Committed(1, version, "", None, 0.0, 1, 1, **shares), now)
         for name in (fast, slow):
             machine.received(name, Heartbeat(second, [seat(1, version, queue=3)]), 0, now)
-        machine.tick([seat(1, version, queue=3)], now, 1.8e9)
+        machine.tick([seat(1, version, queue=3)], now)
     accounts = machine.service.accounts(200.0)
     assert accounts[fast, Stage(1)].rate == pytest.approx(3.0, rel=0.05)
     assert accounts[slow, Stage(1)].rate == pytest.approx(1.0, rel=0.05)
@@ -87,36 +85,36 @@ def test_versions_that_rise_without_end_are_no_rate_that_cannot_be_said() -> Non
     """Anybody may hold a stage alone, and announce a hundred steps a second."""
     run = manifest(stages=2, microbatches_per_step=16_384)
     machine = Measuring(peer(0), run, Membership(peer(0), SWARM, 2))
-    machine._membership.describe(advert(), 0.0, 1.8e9)
+    machine._membership.describe(advert(), 0.0)
     for number in range(1200):
         said = Heartbeat(number, [seat(1, number, queue=3)])
         machine.received(LIAR, said, 0, number / 100)
-    (record,) = [e for e in machine.tick([], 12.0, 1.8e9) if isinstance(e, Publish)]
-    (partner,) = parse_measurements(record.body, peer(0), peer(0), 2).partners
+    (record,) = [e for e in machine.tick([], 12.0) if isinstance(e, Publish)]
+    (partner,) = record.said.partners
     assert [rate.rate for rate in partner.rates] == [MOST_RATE]
 
 
 def test_of_many_partners_those_are_told_that_were_measured_longest() -> None:
     machine, count = measuring(), MAX_PARTNERS + 8
-    machine._membership.describe(advert(), 0.0, 1.8e9)
+    machine._membership.describe(advert(), 0.0)
     for number in range(1, count + 1):
         account = machine.service._accounts.setdefault((peer(number), Stage(1)), Account())
         account.add(5.0, 60.0 * number, 0.0)
-    (record,) = [e for e in machine.tick([], 1.0, 1.8e9) if isinstance(e, Publish)]
-    told = parse_measurements(record.body, peer(0), peer(0), 2).partners
+    (record,) = [e for e in machine.tick([], 1.0) if isinstance(e, Publish)]
+    told = record.said.partners
     assert {one.peer for one in told} == {peer(number) for number in range(9, count + 1)}
 
 
 def test_news_waits_for_its_minute() -> None:
     machine = measuring()
     membership = machine._membership
-    membership.describe(advert(), 0.0, 1.8e9)
+    membership.describe(advert(), 0.0)
     published = []
     for second in range(300):
         for stage in (0, 1):
             account = machine.service._accounts.setdefault((peer(1), stage), Account())
             account.add(float(second % 7) ** 3, 30.0, float(second))
-        effects = machine.tick([], float(second), 1.8e9 + second)
+        effects = machine.tick([], float(second))
         published += [second for effect in effects if isinstance(effect, Publish)]
     assert len(published) >= 4
     assert all(later - sooner >= 60 for sooner, later in pairwise(published))
@@ -134,7 +132,7 @@ def test_our_own_queue_says_that_the_stage_beside_us_did_not_hold_things_up() ->
                 machine.received(name, Heartbeat(second, said), 0, now)
                 back = Backward(0, version, version * 40 + second % 10)
                 machine.received(name, back, 9, now)
-            machine.tick([seat(0, version, queue=queue)], now, 1.8e9)
+            machine.tick([seat(0, version, queue=queue)], now)
         account = machine.service.accounts(200.0).get((peer(2), 1))
         assert (account is not None and account.measured_s > 100) is measured
 

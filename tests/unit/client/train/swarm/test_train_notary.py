@@ -14,7 +14,7 @@ from client.train.swarm.notary import LEFT_OUT, Notary
 from protocol.decree.decree import PROMISE, READY, VOTE, agreed, digest_of, encode_ballot
 from protocol.evidence.heard import Heard
 from protocol.ids import PeerId
-from protocol.membership.detector import DEAD_AFTER_S
+from protocol.membership.contacts import DEAD_AFTER_S
 from protocol.wire.messages import Commit, Message, Plan, Propose, Ready, Vote
 from protocol.wire.parts import Ballot, Decree, PlanMember, Promise
 from protocol.wire.statement import Statement, encode_statement

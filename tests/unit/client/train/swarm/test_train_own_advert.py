@@ -64,7 +64,7 @@ def test_before_we_are_a_member_nothing_is_said(tmp_path: Path) -> None:
     said.of.enter(ADVERT, {Stage(1): "too small", Stage(0): "no text"})
     assert said.of.entered
     assert said.at_once() == [replace(ADVERT, unable=(0, 1))]
-    assert said.membership.describe.call_args.args[1:] == (5.0, 1000.0)
+    assert said.membership.describe.call_args.args[1:] == (5.0,)
 
 
 def test_stages_that_we_cannot_serve_and_seats_are_told_at_once() -> None:
@@ -182,8 +182,7 @@ def test_no_more_is_claimed_than_is_lent() -> None:
     )
     said = capacity.advert(measured, "fp32", settings, (), 2, 1, Line(5e7, 3.0, 5e7, 3.0))
     assert (said.flops, said.seats) == (1e9, 2)
-    assert (said.upload_bytes_per_s, said.upload_limit_bytes_per_s) == (1e6, 1e6)
-    assert (said.download_bytes_per_s, said.download_limit_bytes_per_s) == (5e7, 9e7)
+    assert (said.upload_bytes_per_s, said.download_bytes_per_s) == (1e6, 5e7)
 
 
 @pytest.mark.parametrize(

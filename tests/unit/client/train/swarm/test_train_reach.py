@@ -10,7 +10,7 @@ from protocol.address import Address, parse_address
 from protocol.hosts import Outer
 from protocol.ids import PeerId
 from protocol.reachability.budgets import MESSAGES
-from protocol.reachability.machine import Ends, Source, Standing, Verdict
+from protocol.reachability.machine import Candidate, Ends, Source, Verdict
 from tests.support.recording_ports import RecordingPorts
 
 ME, PORT, US = PeerId("me"), 4001, "11.0.0.2"
@@ -151,15 +151,15 @@ async def test_who_floods_is_blamed_and_costs_no_more(made: World) -> None:
     assert made.reach.machine.outer_hosts()[-1] == US
 
 
-def standing(verdict: Verdict, probers: int, source: Source = "seen", host: str = US) -> Standing:
-    return Standing(host, PORT, source, verdict, probers)
+def standing(verdict: Verdict, probers: int, source: Source = "seen", host: str = US) -> Candidate:
+    return Candidate((host, PORT), source, 0.0, 0.0, verdict, probers)
 
 
 async def test_a_port_that_the_router_maps_is_said_to_be_mapped(
     made: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = [standing(Verdict.PRIVATE, 2), standing(Verdict.PUBLIC, 2, "mapped")]
-    monkeypatch.setattr(made.reach.machine, "standings", lambda: known)
+    monkeypatch.setattr(made.reach.machine, "candidates", lambda: known)
     assert made.reach.summary().state == "mapped"
     assert made.reach.reachable
 
@@ -168,7 +168,7 @@ async def test_a_machine_without_a_private_address_opens_its_firewall(
     made: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     private = [standing(Verdict.PRIVATE, 2)]
-    monkeypatch.setattr(made.reach.machine, "standings", lambda: private)
+    monkeypatch.setattr(made.reach.machine, "candidates", lambda: private)
     made.homes = [US, "fd00::1"]
     made.reach.renew()
     advice = made.reach.summary().next_step
@@ -179,7 +179,7 @@ async def test_addresses_that_nobody_reached_are_advertised_last(
     made: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = [standing(Verdict.PRIVATE, 2, host=HOME), standing(Verdict.PUBLIC, 2)]
-    monkeypatch.setattr(made.reach.machine, "standings", lambda: known)
+    monkeypatch.setattr(made.reach.machine, "candidates", lambda: known)
     private, other = f"/ip4/{HOME}/tcp/{PORT}", "/ip4/11.7.7.7/tcp/9"
     public = f"/ip4/{US}/tcp/{PORT}/p2p/{ME}"
     assert made.reach.advertised([private, other, public]) == [public, other, private]

@@ -81,18 +81,6 @@ def test_how_far_the_others_are_and_in_which_lineage() -> None:
     assert eras_served(roster, ME) == {peer(1): {0: 7}, peer(2): {0: 9}, peer(3): {5: 3}}
 
 
-def test_a_line_is_no_faster_than_its_owner_allows() -> None:
-    roster = Roster(ME)
-    limits = {"upload_limit_bytes_per_s": 1e5, "download_limit_bytes_per_s": 1e9}
-    for number, given in ((1, {}), (2, limits)):
-        roster.advertise(peer(number), advert(serves=(seat(0, 7),), **given), 1)
-        roster.link_up(peer(number))
-        roster.heard(peer(number), [seat(0, 7)])
-    replicas = swarm_view(roster, 1, 0).stages[0]
-    lines = {one.peer: (one.uplink_bytes_per_s, one.downlink_bytes_per_s) for one in replicas}
-    assert lines == {peer(1): (1e7, 1e7), peer(2): (1e5, 1e7)}
-
-
 def matched(roster: Roster, unproven: Iterable[PeerId] = ()) -> dict[PeerId, bool]:
     """Return whom the matching counts, and whether they may decide."""
     members = matching_members(roster, ME, Measuring(ME, manifest(), None), {*unproven})
