@@ -1,20 +1,9 @@
 """Versions of this program and of the packages it is built on, read without importing any."""
 
-import platform
 from importlib import metadata
 
 PACKAGES = ("libp2p", "torch", "trio", "msgspec", "pynacl", "safetensors", "psutil", "textual")
 """Packages whose versions matter in a report."""
-
-
-def versions() -> dict[str, object]:
-    """Return the versions of this installation, for a report."""
-    return {
-        "volunteer": software_version(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {name: package_version(name) or "missing" for name in PACKAGES},
-    }
 
 
 def software_version() -> str:

@@ -19,7 +19,7 @@ from client.errors import ExitCode, UsageError, UserError
 from client.store.last_run import Ending, RunRecord
 from client.store.paths import HOME_VARIABLE, Folders
 
-OTHERS: Final = "volunteer list shows the volunteers of other homes, services and users"
+OTHERS: Final = "for one of another home: VOLUNTEER_HOME=HOME volunteer ..."
 ENDING_S: Final = 10.0
 """A node closes its control socket some moments before its process ends."""
 LOOK_S: Final = 0.05
@@ -62,7 +62,7 @@ def _several(nodes: Sequence[tuple[Path, Snapshot]]) -> UserError:
     names = ", ".join(f"{node.swarm_name} ({node.swarm[:12]})" for _, node in nodes)
     homes = [path.parent.parent for path, _ in nodes if path.parent.name == "run"]
     commands = [f"{HOME_VARIABLE}={shlex.quote(str(home))} volunteer ..." for home in homes]
-    next_step = "\n  ".join(["choose one by its home (volunteer list):", *commands])
+    next_step = "\n  ".join(["choose one by its home:", *commands])
     return UsageError(f"{len(nodes)} volunteers run here: {names}", next_step)
 
 

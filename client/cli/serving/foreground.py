@@ -98,8 +98,7 @@ def _end_of(error: BaseException) -> UserError:
         return known
     if first_of(BaseExceptionGroup("", [error]), KeyboardInterrupt) is not None:
         return UserError("it was interrupted while it started", "", ExitCode.INTERRUPTED)
-    report = "please report it: volunteer doctor --bundle report.zip"
-    return UserError(f"internal error: {error!r}", report)
+    return UserError(f"internal error: {error!r}", "please report it, with volunteer doctor")
 
 
 async def _run(

@@ -6,16 +6,15 @@ import stat
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from client.cli.diagnosis import checks_outside
-from client.cli.diagnosis.checks import Check
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
+from client.cli.reach import services
 from client.cli.reach.home import find_home
 from client.control.methods import Impossible
 from client.control.snapshot import EventView, LineView, NetworkView, PauseView, ReachView
@@ -315,21 +314,18 @@ def test_a_person_is_asked_before_anything_goes(
 # --- doctor --------------------------------------------------------------------------------------
 
 
-def test_doctor_writes_a_bundle(
-    home: Path, data: Path, within: Within, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_commands_find_the_volunteer_of_an_instance(
+    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fine = Check("x", "ok", "at 203.0.113.9")
-    monkeypatch.setattr("client.cli.commands.doctor.examine", lambda home, faults: iter([fine]))
-    path = tmp_path / "report.zip"
-    with node_of(home, FakeProvider()):
-        assert within("doctor", "--bundle", str(path)).returncode == 0
-    assert path.stat().st_mode & 0o777 == 0o600
-    with zipfile.ZipFile(path) as bundle:
-        names = set(bundle.namelist())
-        everything = "".join(bundle.read(name).decode() for name in names)
-    assert {"doctor.json", "versions.json", "settings.json", "status-0.json", "log.jsonl"} <= names
-    assert "203.0.113.9" not in everything
-    assert within("doctor", "--bundle", str(path)).returncode == ExitCode.USAGE  # not overwritten
+    one, two = home / "volunteer-one", home / "volunteer-two"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(services, "SYSTEM_HOME", home / "volunteer")
+    with node_of(one, FakeProvider()):
+        assert "example" in within("status").stdout
+        with node_of(two, FakeProvider()):
+            done = within.ends(ExitCode.USAGE, "status")
+    assert f"VOLUNTEER_HOME={two} volunteer" in done.stderr
 
 
 LINE = LineView(members=["12D3KooWx4AphPb"], version=388)

@@ -7,12 +7,10 @@ import pytest
 
 from client.cli.commands.create import sign
 from client.cli.consent import terms
-from client.cli.diagnosis.bundle import _nameless
 from client.cli.models.card import contributors_of
 from client.cli.reach.home import find_home
 from client.cli.terminal.swarm_text import summary
 from client.config import Settings
-from client.control.snapshot import ContributorView
 from client.errors import ExitCode
 from client.store.paths import home_folders
 from client.store.persisted import Persisted
@@ -20,7 +18,6 @@ from client.store.records import KeptContributions
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile
 from tests.support.cli_process import Within
-from tests.support.control_fakes import example_snapshot
 from tests.support.saved_swarms import SIGNER, founded
 
 ANNA = "12D3KooWexample4AphPb"
@@ -78,10 +75,3 @@ def test_a_purpose_that_cannot_be_shown_founds_nothing(
     out = ("--out", str(home / "x.swarm"))
     within.ends(ExitCode.USAGE, "create", "--no-measure", "--purpose", purpose, *out)
     assert not (home / "x.swarm").exists()
-
-
-def test_a_problem_report_has_no_names_of_people() -> None:
-    board = [ContributorView(peer=ANNA, name="Anna", microbatches=420)]
-    now = _nameless(example_snapshot(names={ANNA: "Anna"}, contributors=board))
-    assert "Anna" not in str(now)
-    assert ANNA in str(now)
