@@ -113,6 +113,11 @@ def _check_addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(str, addresses))
 
 
+def _check_hours(text: str) -> str:
+    parse_schedule(text)
+    return text.strip()
+
+
 EVERYWHERE: Final = "all"
 """In place of a host to listen on: all addresses of this machine, IPv4 and IPv6."""
 
@@ -148,7 +153,7 @@ Rate = Annotated[int, Meta(ge=0, le=2**50), Form(parse_rate, spell_rate, _check_
 Share = Annotated[int, Meta(ge=1, le=100), Form(parse_percent, "{}%".format)]
 Minutes = Annotated[int, Meta(ge=1, le=1440), Form(parse_minutes, "{}min".format)]
 Device = Annotated[str, Meta(max_length=256), Form(check=_check_device)]
-Hours = Annotated[str, Meta(max_length=1024), Form(check=lambda text: str(parse_schedule(text)))]
+Hours = Annotated[str, Meta(max_length=1024), Form(check=_check_hours)]
 """Windows of the local clock."""
 Addresses = Annotated[tuple[str, ...], Meta(max_length=8), Form(check=_check_addresses)]
 

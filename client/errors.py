@@ -78,7 +78,7 @@ def first_of(group: BaseExceptionGroup[Any], kind: type[Found]) -> Found | None:
 
 
 _ACCESS: Final = "make it yours (chown, chmod), or set VOLUNTEER_HOME to a folder of its own"
-_FREE: Final = "free space where the output or the files go: volunteer cache prune"
+_FREE: Final = "free space where the output or the files go: volunteer cache --prune"
 OF_THE_MACHINE: Final = {
     errno.EACCES: _ACCESS,
     errno.EPERM: _ACCESS,

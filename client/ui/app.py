@@ -47,8 +47,9 @@ class VolunteerApp(App[int]):
     TITLE = "volunteer"
     CSS = """
     #header { border: none; padding: 0; height: 4; background: $surface; }
-    .-vast #header { height: 3; }
     .-gone #header { height: 2; }
+    .-gone Pane Toned { text-opacity: 40%; }
+    .-gone LogsPane Toned { text-opacity: 100%; }
     #gone, #small { display: none; }
     .-tiny #body, .-flat #body { display: none; }
     .-tiny #small, .-flat #small { display: block; height: 1fr; border: none; }
@@ -92,7 +93,6 @@ class VolunteerApp(App[int]):
         (0, "-tiny"),
         (LEAST_WIDTH, "-narrow"),
         (110, "-wide"),
-        (150, "-vast"),
     ]
     VERTICAL_BREAKPOINTS = [  # noqa: RUF012
         (0, "-flat"),
@@ -216,8 +216,6 @@ class VolunteerApp(App[int]):
         panel = self.query_one("#gone", Panel)
         panel.styles.height = len(self._gone(Box(max(1, self.size.width - 4)))) + 2
         panel.show()
-        for pane in self.query(Pane):
-            pane.set_stale(gone)
 
     def _tabs(self, box: Box) -> list[Line]:
         return tab_line([*TABS.values()].index(type(self.pane)) + 1, box)

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from client.ui.gone import UNKNOWN, next_step
-from client.ui.source.news import Link
+from client.ui.source.news import UNKNOWN, Link
 from client.views.record import Record
 from client.views.span import Tone
 from client.views.status import drain_words
@@ -39,8 +38,7 @@ def farewell(record: Record, link: Link, leaving: bool) -> str:
         leaving: whether it was told to leave from here.
     """
     if link.state == "ended":
-        why = clean(link.ending.words) if link.ending is not None else clean(link.words)
-        return f"it has ended: {why}; {next_step(link)}"
+        return clean(f"it has ended: {link.why}; {link.next_step}")
     if link.state != "live":
         return f"it does not answer; {UNKNOWN}"
     if leaving or (record.snapshot is not None and record.snapshot.state == "stopping"):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from client.cli.reach.services import service_sockets
-from client.cli.terminal.when import clock
 from client.control.client import ControlClient, NotRunning, running_nodes
 from client.control.snapshot import Snapshot
 from client.control.sockets import live_sockets
@@ -97,9 +96,7 @@ def wait_for_ending(folders: Folders, pid: int) -> Ending | None:
 def ending_words(ending: Ending) -> str:
     """Return when and how a run ended, as one line."""
     of = f", of {ending.swarm_name}," if ending.swarm_name else ""
-    code = f" (exit code {ending.exit_code})" if ending.exit_code else ""
-    when = "was last seen at" if ending.exit_code is None else "ended at"
-    return f"the last one{of} {when} {clock(ending.time)}{code}: {ending.words}"
+    return f"the last one{of} ended {ending.when}: {ending.words}"
 
 
 def _mute(path: Path) -> UserError:

@@ -232,7 +232,7 @@ class HeldStages(StageContext):
             problem = await self.terms.leaves.open()
         except OSError as error:
             words = f"cannot read {error.filename}: {error.strerror}"
-            raise UserError(words, "fix the permissions, or volunteer cache prune") from error
+            raise UserError(words, "fix the permissions, or volunteer cache --prune") from error
         if problem:
             self.owner.perform(Explain("transfer", problem))
         await offer_data(self.terms)

@@ -39,8 +39,8 @@ PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
         (["resume"], {"resumed", "paused"}),
         (["status", "peers"], {"peers", "trust", "expelled", "audits"}),
         (["status"], {"state", "paused", "limits", "credit", "last_error"}),
-        (["cache", "ls"], {"kinds", "folder"}),
-        (["cache", "prune", "--yes"], {"removed", "freed_bytes"}),
+        (["cache"], {"kinds", "folder"}),
+        (["cache", "--prune", "--yes"], {"removed", "freed_bytes"}),
         (["config", "show"], {"settings", "origins"}),
     ],
 )
@@ -264,16 +264,16 @@ def _left(folder: Path) -> set[str]:
 
 def test_prune_removes_what_can_be_had_again(home: Path, data: Path, within: Within) -> None:
     before = _left(data)
-    assert within("cache", "prune").returncode == ExitCode.USAGE  # nobody to ask
+    assert within("cache", "--prune").returncode == ExitCode.USAGE  # nobody to ask
     assert _left(data) == before
-    answer = json.loads(within("cache", "prune", "--yes", "--json").stdout)
+    answer = json.loads(within("cache", "--prune", "--yes", "--json").stdout)
     assert answer["freed_bytes"] == 50
     assert before - _left(data) == {
         "texts/a.bin", "snapshots/s.bin", "swarms/.x.123.tmp",
         "gathered/tmp1/stage-0-v1.safetensors",
         "checkpoints/x/stage-0-v2.safetensors.damaged",
     }  # fmt: skip
-    assert within("cache", "prune").stderr == "there is nothing to remove\n"
+    assert within("cache", "--prune").stderr == "there is nothing to remove\n"
 
 
 def test_links_are_neither_counted_nor_removed(data: Path, tmp_path: Path, within: Within) -> None:
@@ -284,11 +284,11 @@ def test_links_are_neither_counted_nor_removed(data: Path, tmp_path: Path, withi
     (data / "texts" / "folder").symlink_to(theirs)
     shutil.rmtree(data / "snapshots")
     (data / "snapshots").symlink_to(theirs)
-    kinds = json.loads(within("cache", "ls", "--json").stdout)["kinds"]
+    kinds = json.loads(within("cache", "--json").stdout)["kinds"]
     sizes = {kind["kind"]: kind["size_bytes"] for kind in kinds}
     assert sizes["texts"] == 10
     assert "snapshots" not in sizes
-    assert within("cache", "prune", "--yes").returncode == 0
+    assert within("cache", "--prune", "--yes").returncode == 0
     assert (theirs / "book.bin").exists()
     assert (data / "texts" / "link.bin").is_symlink()
 
@@ -298,7 +298,7 @@ def test_nothing_is_pruned_beside_a_running_volunteer(
 ) -> None:
     with identity_lock(data):
         before = _left(data)
-        assert within("cache", "prune", "--yes").returncode == ExitCode.TEMPORARY
+        assert within("cache", "--prune", "--yes").returncode == ExitCode.TEMPORARY
         assert _left(data) == before
 
 
@@ -307,7 +307,7 @@ def test_a_person_is_asked_before_anything_goes(
 ) -> None:
     before = _left(data)
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
-    assert within("cache", "prune").returncode == ExitCode.INTERRUPTED
+    assert within("cache", "--prune").returncode == ExitCode.INTERRUPTED
     assert _left(data) == before
 
 

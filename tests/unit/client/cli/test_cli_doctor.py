@@ -337,7 +337,7 @@ FOLDER = "from pathlib import Path; from client.cli.diagnosis.checks import chec
 @pytest.mark.parametrize(
     ("option", "words", "step"),
     [
-        ("size=64k", "No space left on device", "volunteer cache prune"),
+        ("size=64k", "No space left on device", "volunteer cache --prune"),
         ("ro", "Read-only file system", "mount it for writing"),
     ],
 )

@@ -34,12 +34,11 @@ def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
     anna = PeerId(ANNA)
     kept = KeptContributions({0: 9}, {anna: 420}, {anna: "Anna"})
     Persisted(folders.contributions(swarm.swarm), KeptContributions).save(kept)
-    (one,), own = contributors_of(find_home(), swarm.swarm, swarm.manifest)
-    assert own == 0
+    (one,) = contributors_of(find_home(), swarm.swarm, swarm.manifest)
     assert (one.peer, one.name, one.microbatches) == (ANNA, "Anna", 420)
     assert one.tokens == 420 * swarm.manifest.tokens_per_microbatch
     folders.contributions(swarm.swarm).write_bytes(b"\xc1" * 99)
-    assert contributors_of(find_home(), swarm.swarm, swarm.manifest) == ([], 0)
+    assert contributors_of(find_home(), swarm.swarm, swarm.manifest) == []
 
 
 def test_a_name_is_set_shown_to_its_owner_and_removed(home: Path, within: Within) -> None:
