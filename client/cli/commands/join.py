@@ -118,18 +118,14 @@ def serve_here(
     settings: Settings,
     target: Target,
     data: Path | None = None,
-    *,
-    exit_when_done: bool = False,
-    quiet: bool = False,
-    relay_only: bool = False,
+    **how: bool,
 ) -> int:
-    """Run the node in this process until it ends. See ``foreground.serve``."""
+    """Run the node in this process until it ends; ``how``: as for ``foreground.serve``."""
     refuse_second(home)
     settings = promised_port(settings, home.signer().peer, bootstrap(target))
     with uncollected():
         from client.cli.serving.foreground import serve
 
-    how = {"exit_when_done": exit_when_done, "quiet": quiet, "relay_only": relay_only}
     return serve(home, settings, target, data, **how)
 
 

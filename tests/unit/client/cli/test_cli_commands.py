@@ -172,7 +172,7 @@ def test_settings_are_changed_without_losing_comments(home: Path, within: Within
         within("config", "set", "announce", "/ip4/1.2.3.4/tcp/6,/ip4/1.2.3.5/tcp/6").returncode == 0
     )
     assert path.read_text() == (
-        '# mine\nthreads = 2\nannounce = ["/ip4/1.2.3.4/tcp/6", "/ip4/1.2.3.5/tcp/6"]\n'
+        '# mine\nthreads = 2\nannounce = ["/ip4/1.2.3.4/tcp/6","/ip4/1.2.3.5/tcp/6"]\n'
         'upload_limit_bytes_per_s = "2MB/s"\n'
     )
     values = json.loads(within("config", "show", "--json").stdout)["settings"]
