@@ -19,10 +19,9 @@ from client.ui import themes
 from client.ui.dialogs.dialog import PAGE_LINES, Dialog, Page
 from client.ui.dialogs.finish import FinishDialog
 from client.ui.dialogs.invite import InviteDialog
-from client.ui.gone import gone, is_gone
 from client.ui.header import header
 from client.ui.keys import TABS, help_lines, key_line, tab_line
-from client.ui.leaving import Cost, farewell, finishing
+from client.ui.leaving import Cost, farewell, finishing, gone
 from client.ui.panes.logs import LogsPane
 from client.ui.panes.pane import Pane
 from client.ui.source.live import NOT_DONE, LiveSource
@@ -211,8 +210,7 @@ class VolunteerApp(App[int]):
         self._draw_due, self._drawn = time.monotonic() + rest_s, True
 
     def _show_whether_it_is_gone(self) -> None:
-        gone = is_gone(self.link)
-        self.set_class(gone, "-gone")
+        self.set_class(self.link.gone, "-gone")
         panel = self.query_one("#gone", Panel)
         panel.styles.height = len(self._gone(Box(max(1, self.size.width - 4)))) + 2
         panel.show()

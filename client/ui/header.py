@@ -3,7 +3,6 @@ the last error. Pure."""
 
 from client.control.snapshot import WHEN_DONE, Snapshot
 from client.quantities import plural
-from client.ui.gone import is_gone
 from client.ui.source.news import Link
 from client.views import status, words
 from client.views.plot import progress
@@ -26,7 +25,7 @@ def header(record: Record, link: Link, box: Box) -> list[Line]:
     if now is None:
         wait = "it may still be starting; this view shows it as soon as it answers"
         return [_name(None), _link(link) or line(""), line(("   " + wait, "muted"))]
-    if is_gone(link):
+    if link.gone:
         share = f" step {words.count(now.step)} of {words.count(now.steps)}"
         return [(*_name(now), Span(share, "muted")), cut(_link(link), box.width)]
     top = _title(now, box)

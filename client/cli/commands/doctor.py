@@ -50,14 +50,6 @@ def checkpoints_bytes(home: Home) -> int:
     return (home.settings.checkpoint_keep + 1) * max(sizes, default=0)
 
 
-def examine_home(home: Home) -> Iterator[Check]:
-    """Yield the results of the checks of what lies in the data folder."""
-    yield inside.check_identity(home.folders.data)
-    yield from inside.check_lock(home.folders.data)
-    yield from inside.check_swarm_files(home.folders.swarms)
-    yield from inside.check_checkpoints(home.folders.data / Entry.CHECKPOINTS)
-
-
 def _opens(folder: Path) -> bool:
     """Whether a folder may be looked into, or is not there yet."""
     try:
@@ -80,7 +72,10 @@ def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     needed = checkpoints_bytes(home) if opens else 0
     yield checks.check_folder("data folder", home.folders.data, needed)
     if opens:
-        yield from examine_home(home)
+        yield inside.check_identity(home.folders.data)
+        yield from inside.check_lock(home.folders.data)
+        yield from inside.check_swarm_files(home.folders.swarms)
+        yield from inside.check_checkpoints(home.folders.data / Entry.CHECKPOINTS)
     yield inside.check_runtime_folder(home.folders.runtime)
     run = RunRecord(home.folders.data).running
     own = run.pid if run is not None else None

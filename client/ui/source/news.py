@@ -23,6 +23,11 @@ class Link:
     next_step: str = UNKNOWN
     """What to do then."""
 
+    @property
+    def gone(self) -> bool:
+        """Whether no node answers, so that everything shown is out of date."""
+        return self.state in ("lost", "ended")
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

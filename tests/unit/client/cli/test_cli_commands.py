@@ -29,8 +29,6 @@ from tests.support.cli_process import Terminal, Within, living
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 
-PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
-
 
 @pytest.mark.parametrize(
     ("arguments", "keys"),

@@ -30,7 +30,7 @@ from client.cli.reach.home import find_home
 from client.cli.serving import foreground as serving
 from client.cli.serving.foreground import report_progress
 from client.cli.serving.metrics import METRICS, REQUEST_TIMEOUT_S, serve_metrics
-from client.cli.serving.supervision import Notifier, Supervised
+from client.cli.serving.supervision import Supervised
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.events import Event, LogLine
@@ -89,12 +89,12 @@ async def test_a_terminal_that_closes_is_one_request_to_stop(
 
 def test_the_service_manager_is_told_and_children_do_not_find_it(manager: socket.socket) -> None:
     watchdog = {"WATCHDOG_USEC": "4000000"}
-    assert Notifier(_environ(manager, WATCHDOG_PID="1", **watchdog)).watchdog_s == 0, "another's"
+    assert Supervised(_environ(manager, WATCHDOG_PID="1", **watchdog)).watchdog_s == 0, "another's"
     environ = _environ(manager, WATCHDOG_PID=str(os.getpid()), **watchdog)
-    notifier = Notifier(environ)
+    supervised = Supervised(environ)
     assert environ == {"PATH": "/bin"}
-    assert notifier.watchdog_s == 4.0
-    notifier.send("READY=1")
+    assert supervised.watchdog_s == 4.0
+    supervised.set_up(FakeProvider())
     assert _heard(manager) == ["READY=1"]
 
 
@@ -103,15 +103,15 @@ def test_the_service_manager_is_told_and_children_do_not_find_it(manager: socket
     [{}, {"NOTIFY_SOCKET": "/nowhere/at/all"}, {"NOTIFY_SOCKET": "@abstract-and-absent"}],
 )
 def test_nothing_depends_on_a_manager(environ: dict[str, str]) -> None:
-    notifier = Notifier(environ)
-    notifier.send("READY=1")
-    assert notifier.watchdog_s == 0.0
+    supervised = Supervised(environ)
+    supervised.set_up(FakeProvider())
+    assert supervised.watchdog_s == 0.0
 
 
 async def test_the_watchdog_is_fed_from_the_loop_and_stopping_is_said(
     nursery: trio.Nursery, manager: socket.socket, autojump_clock: trio.testing.MockClock
 ) -> None:
-    supervised = Supervised(Notifier(_environ(manager, WATCHDOG_USEC="4000000")))
+    supervised = Supervised(_environ(manager, WATCHDOG_USEC="4000000"))
     stop = trio.Event()
     nursery.start_soon(supervised.keep_informed, stop)
     await trio.sleep(10)
