@@ -6,16 +6,12 @@ PACKAGES = ("libp2p", "torch", "trio", "msgspec", "pynacl", "safetensors", "psut
 """Packages whose versions matter in a report."""
 
 
-def software_version() -> str:
-    """Return the version of this software."""
-    return package_version("volunteer") or "unknown (not installed)"
-
-
 def version_words() -> str:
     """Return the versions of this program and of the protocol, which members of a swarm share."""
     from client.train.messaging.handshake import PROTOCOL
 
-    return f"volunteer {software_version()}, protocol {PROTOCOL}"
+    version = package_version("volunteer") or "unknown (not installed)"
+    return f"volunteer {version}, protocol {PROTOCOL}"
 
 
 def package_version(name: str) -> str | None:
