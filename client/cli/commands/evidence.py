@@ -1,6 +1,6 @@
 """List the expelled members with the evidence against each, which is checked anew.
 
-Group: watch
+Group: the swarm
 
 $ volunteer evidence  # of those whom members of the swarm have convicted
 $ volunteer evidence FILE --swarm x.swarm  # check a copy of another volunteer's file
