@@ -50,6 +50,9 @@ _TYPE_WORDS: Final = {
     "str": "text",
 }
 
+_ZERO: Final = re.compile(r"; 0: ([^;.]+)")
+"""How the help of a setting says what 0 means."""
+
 MIB: Final = 2**20
 GIB: Final = 2**30
 
@@ -71,9 +74,8 @@ class About:
     """The description of a setting for people."""
 
     help: str
-    """Its effect, for --help, the manual page and the table of the README."""
-    zero: str = ""
-    """The meaning of 0; empty: 0 is no value, or means itself."""
+    """Its effect, for --help, the manual page and the table of the README; behind ``0:`` the
+    meaning of 0, unless that is no value, or means itself."""
     short_flag: str = ""
     """A shorter name of its flag, without the unit."""
 
@@ -113,6 +115,11 @@ def _check_addresses(texts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(str, addresses))
 
 
+def _check_hours(text: str) -> str:
+    parse_schedule(text)
+    return text.strip()
+
+
 EVERYWHERE: Final = "all"
 """In place of a host to listen on: all addresses of this machine, IPv4 and IPv6."""
 
@@ -148,7 +155,7 @@ Rate = Annotated[int, Meta(ge=0, le=2**50), Form(parse_rate, spell_rate, _check_
 Share = Annotated[int, Meta(ge=1, le=100), Form(parse_percent, "{}%".format)]
 Minutes = Annotated[int, Meta(ge=1, le=1440), Form(parse_minutes, "{}min".format)]
 Device = Annotated[str, Meta(max_length=256), Form(check=_check_device)]
-Hours = Annotated[str, Meta(max_length=1024), Form(check=lambda text: str(parse_schedule(text)))]
+Hours = Annotated[str, Meta(max_length=1024), Form(check=_check_hours)]
 """Windows of the local clock."""
 Addresses = Annotated[tuple[str, ...], Meta(max_length=8), Form(check=_check_addresses)]
 
@@ -169,7 +176,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = EVERYWHERE
     listen_port: Annotated[
         Port,
-        About("Port to listen on; 0: that of the last run, else any.", zero="any free port"),
+        About("Port to listen on; 0: that of the last run, else any."),
     ] = 0
     announce: Annotated[
         Addresses, About("Address to announce instead of the detected ones; may be repeated.")
@@ -185,19 +192,11 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 20.0
     upload_limit_bytes_per_s: Annotated[
         Rate,
-        About(
-            "Upload limit, such as 2MB/s or 20Mbit/s.",
-            zero="no limit",
-            short_flag="--upload-limit",
-        ),
+        About("Upload limit, such as 2MB/s or 20Mbit/s; 0: no limit.", "--upload-limit"),
     ] = 0
     download_limit_bytes_per_s: Annotated[
         Rate,
-        About(
-            "Download limit, such as 2MB/s or 20Mbit/s.",
-            zero="no limit",
-            short_flag="--download-limit",
-        ),
+        About("Download limit, such as 2MB/s or 20Mbit/s; 0: no limit.", "--download-limit"),
     ] = 0
     relay: Annotated[
         str,
@@ -211,9 +210,9 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     daily_quota_bytes: Annotated[
         Size,
         About(
-            "Bytes sent and received per day, such as 50GB; then pause until midnight.",
-            zero="no limit",
-            short_flag="--daily-quota",
+            "Bytes sent and received per day, such as 50GB, then a pause until midnight; 0: no "
+            "limit.",
+            "--daily-quota",
         ),
     ] = 0
     nickname: Annotated[
@@ -232,33 +231,23 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         About(
             "Where to compute: auto, cpu, cuda or cuda:N (AMD's GPUs, too), mps (Apple's); several "
             "as one volunteer: 0,1,2,3.",
-            short_flag="--devices",
+            "--devices",
         ),
     ] = "auto"
     threads: Annotated[
         int,
         Meta(ge=0, le=1024),
-        About(
-            "CPU threads to compute with; 0: one per core of this machine.",
-            zero="one per core",
-        ),
+        About("CPU threads to compute with; 0: one per core of this machine."),
     ] = 0
     compute_share: Annotated[Share, About("Share of the time to compute, such as 50%.")] = 100
     seats: Annotated[
         int,
         Meta(ge=0, le=4),
-        About(
-            "Most stages to hold; 0: two where memory allows; 1: never a second one.",
-            zero="two where memory allows",
-        ),
+        About("Most stages to hold; 0: two where memory allows; 1: never a second one."),
     ] = 0
     memory_limit_bytes: Annotated[
         Size,
-        About(
-            "Memory to compute with, such as 4GiB; 0: 85 % of this machine's.",
-            zero="85 % of the memory",
-            short_flag="--memory-limit",
-        ),
+        About("Memory to compute with, such as 4GiB; 0: 85 % of this machine's.", "--memory-limit"),
     ] = 0
     vram_share: Annotated[Share, About("Share of the GPU's memory to use, such as 50%.")] = 100
     offload: Annotated[
@@ -290,14 +279,14 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         SIZE,
         About(
             "Disk for training data copied part by part from members, such as 2GB.",
-            short_flag="--data-cache",
+            "--data-cache",
         ),
     ] = 2 * GIB
     """Of data that a founder has made tokens of; what was used longest ago goes first."""
     checkpoint_keep: Annotated[
         int, Meta(ge=1, le=1000), About("Checkpoints to keep per stage.")
     ] = 2
-    metrics_port: Annotated[Port, About("Port for Prometheus metrics; 0: none.", zero="none")] = 0
+    metrics_port: Annotated[Port, About("Port for Prometheus metrics; 0: none.")] = 0
     metrics_host: Annotated[
         str,
         Meta(min_length=1, max_length=64),
@@ -377,7 +366,8 @@ class Setting:
 
     def zero_words(self, value: object) -> str:
         """Return the meaning of a 0 that is no amount; empty for other values."""
-        return self.about.zero if value == 0 else ""
+        zero = _ZERO.search(self.about.help) if value == 0 else None
+        return zero[1] if zero else ""
 
     def words(self, value: object) -> str:
         """Return a value as people read it: amounts with their unit, and the meaning of 0.

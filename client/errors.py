@@ -67,18 +67,14 @@ def system_errors(
 
 def first_of(group: BaseExceptionGroup[Any], kind: type[Found]) -> Found | None:
     """Return the first exception of a kind anywhere in a group."""
-    for error in group.exceptions:
-        if isinstance(error, kind):
-            return error
-        if isinstance(error, BaseExceptionGroup):
-            found = first_of(error, kind)
-            if found is not None:
-                return found
-    return None
+    found: BaseException | None = group.subgroup(kind)
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found if isinstance(found, kind) else None
 
 
 _ACCESS: Final = "make it yours (chown, chmod), or set VOLUNTEER_HOME to a folder of its own"
-_FREE: Final = "free space where the output or the files go: volunteer cache prune"
+_FREE: Final = "free space where the output or the files go: volunteer cache --prune"
 OF_THE_MACHINE: Final = {
     errno.EACCES: _ACCESS,
     errno.EPERM: _ACCESS,

@@ -1,10 +1,11 @@
-"""Amounts as people write them: ``512MiB``, ``2 MB/s``, ``20 Mbit/s``, ``50%``.
+"""Amounts as people write them: ``512MiB``, ``2 MB/s``, ``20 Mbit/s``, ``50%``; and times.
 
-Pure. Every parser returns a whole number in the base unit or raises ``ValueError`` with an example.
+Every parser returns a whole number in the base unit or raises ``ValueError`` with an example.
 """
 
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Final
 
 _SIZE = re.compile(r"(?P<number>[0-9]{1,15}(\.[0-9]{1,6})?) ?(?P<unit>[kmgt]i?b?|b?)", re.I | re.A)
@@ -91,3 +92,9 @@ def _whole(text: str, unit: str, problem: str, example: str) -> int:
 def plural(number: int, one: str, many: str = "") -> str:
     """Return ``1 replica``, ``2,000 replicas``."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def clock(unix: float) -> str:
+    """Return a time as people read it; with its day unless that is today."""
+    then, today = datetime.fromtimestamp(unix), datetime.now().date()
+    return then.strftime("%H:%M" if then.date() == today else "%Y-%m-%d %H:%M")

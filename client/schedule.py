@@ -69,9 +69,6 @@ class Schedule:
                 yield start
                 yield end
 
-    def __str__(self) -> str:
-        return "; ".join(map(_words, self.windows))
-
 
 def parse_schedule(text: str) -> Schedule:
     """Parse windows separated by semicolons; an empty text means always.
@@ -125,20 +122,3 @@ def _day(name: str) -> int:
         if len(name) >= 3 and full.startswith(name):
             return number
     raise ValueError(f"not a day: {name[:20]!r} (write {', '.join(DAYS)})")
-
-
-def _words(window: Window) -> str:
-    end = window.end if window.end <= DAY_MINUTES else window.end - DAY_MINUTES
-    times = f"{_clock(window.start)}-{_clock(end)}"
-    return times if len(window.days) == 7 else f"{times} {_day_words(window.days)}"
-
-
-def _day_words(days: tuple[int, ...]) -> str:
-    run = days[-1] - days[0] == len(days) - 1
-    if run and len(days) > 2:
-        return f"{DAYS[days[0]]}-{DAYS[days[-1]]}"
-    return ",".join(DAYS[day] for day in days)
-
-
-def _clock(minutes: int) -> str:
-    return f"{minutes // 60:02d}:{minutes % 60:02d}"

@@ -34,7 +34,7 @@ FIRST: Final = (
 """What a volunteer needs, in the order in which the help lists it before all else."""
 GROUPS: Final = (
     FIRST_GROUP,
-    *(f"More: {rest}" for rest in ("the swarm", "watch", "the model", "this machine")),
+    *(f"More: {rest}" for rest in ("the swarm", "the model", "this machine")),
     "More: try and measure",
 )
 

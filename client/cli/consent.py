@@ -90,16 +90,12 @@ def traffic_bytes(manifest: Manifest) -> float:
     )
 
 
-def _text_bytes(manifest: Manifest, settings: Settings) -> int:
-    """Return the disk for training data, which are copied as they are needed."""
-    return min(manifest.data.kept_bytes, settings.data_cache_bytes)
-
-
 def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
     """Yield what ``swarm`` would use under ``settings`` and see of its volunteer, line by line."""
     manifest = swarm.manifest
     checkpoint = max(s.parameters for s in manifest.stages) * manifest.state.bytes_per_parameter
     kept = human_bytes(2 * settings.checkpoint_keep * checkpoint)  # our own, and another's
+    text = human_bytes(min(manifest.data.kept_bytes, settings.data_cache_bytes))
     cores = settings.threads or find_cores().usable
     share = f", {settings.compute_share} % of the time" if settings.compute_share < 100 else ""
     memory = settings.memory_limit_bytes
@@ -116,7 +112,7 @@ def terms(settings: Settings, folder: Path, swarm: SwarmFile) -> Iterator[str]:
         f"{f'at most {human_bytes(memory)}' if memory else 'no limit'}"
     )
     yield (
-        f"  disk       {kept} a stage, {human_bytes(_text_bytes(manifest, settings))} of text, "
+        f"  disk       {kept} a stage, {text} of text, "
         f"{human_bytes(transit_disk_bytes(manifest))} at most in transit, in {folder}"
     )
     yield (

@@ -1,32 +1,17 @@
 """Versions of this program and of the packages it is built on, read without importing any."""
 
-import platform
 from importlib import metadata
 
 PACKAGES = ("libp2p", "torch", "trio", "msgspec", "pynacl", "safetensors", "psutil", "textual")
 """Packages whose versions matter in a report."""
 
 
-def versions() -> dict[str, object]:
-    """Return the versions of this installation, for a report."""
-    return {
-        "volunteer": software_version(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {name: package_version(name) or "missing" for name in PACKAGES},
-    }
-
-
-def software_version() -> str:
-    """Return the version of this software."""
-    return package_version("volunteer") or "unknown (not installed)"
-
-
 def version_words() -> str:
     """Return the versions of this program and of the protocol, which members of a swarm share."""
     from client.train.messaging.handshake import PROTOCOL
 
-    return f"volunteer {software_version()}, protocol {PROTOCOL}"
+    version = package_version("volunteer") or "unknown (not installed)"
+    return f"volunteer {version}, protocol {PROTOCOL}"
 
 
 def package_version(name: str) -> str | None:

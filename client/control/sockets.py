@@ -1,4 +1,4 @@
-"""Finds the control sockets of this machine's nodes, and who listens on them.
+"""Finds the control sockets of nodes, and whether anybody listens on them.
 
 A socket is a file ``<swarm>-<peer>.sock`` in a folder that only its owner may enter. A file whose
 node died refuses connections; that, and nothing about its age, makes it stale.
@@ -7,9 +7,7 @@ node died refuses connections; that, and nothing about its age, makes it stale.
 import re
 import socket
 import stat
-import struct
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +16,7 @@ from client.errors import ExitCode, UserError
 SUFFIX = ".sock"
 MAX_SOCKET_PATH_BYTES = 103
 """The smallest ``sun_path`` in use (macOS: 104 with its terminating zero; Linux has 108)."""
-_UCRED: Final = struct.Struct("iII")  # Linux, unix(7): pid, uid, gid
+PATIENCE_S = 0.5
 _KERNEL_LIST: Final = Path("/proc/net/unix")
 _LISTENS: Final = 1 << 16  # __SO_ACCEPTCON
 _NAME: Final = re.compile(r"[0-9a-f]{8}-[0-9A-Za-z]{8}\.sock")
@@ -41,10 +39,14 @@ def socket_path(folder: Path, swarm: str, peer: str) -> Path:
 
 def is_alive(path: Path) -> bool:
     """Whether a node listens on ``path``; a busy one counts as alive."""
-    try:
-        listener(path)
-    except OSError:
-        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(PATIENCE_S)
+        try:
+            probe.connect(str(path))
+        except (TimeoutError, BlockingIOError):
+            return True  # too many wait already
+        except OSError:
+            return False
     return True
 
 
@@ -80,39 +82,6 @@ def _flags(text: str) -> int:
         return int(text, 16)
     except ValueError:
         return 0
-
-
-@dataclass(frozen=True, slots=True)
-class Listener:
-    """The process that listens on a socket, as the kernel tells; None: it does not."""
-
-    pid: int | None
-    user: int | None
-
-
-def listener(path: Path, timeout_s: float = 0.5) -> Listener:
-    """Return who listens on a socket, whether it answers or not.
-
-    Raises:
-        PermissionError: this user may not connect.
-        OSError: nobody listens on it.
-    """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(timeout_s)
-        try:
-            probe.connect(str(path))
-        except (TimeoutError, BlockingIOError):
-            return Listener(None, None)  # too many wait already
-        return _peer(probe)
-
-
-def _peer(connection: socket.socket) -> Listener:
-    try:
-        raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    except (AttributeError, OSError):  # another system, which lists this user's alone
-        return Listener(None, None)
-    pid, user, _ = _UCRED.unpack(raw)
-    return Listener(pid, user)
 
 
 def remove_stale(path: Path) -> None:

@@ -72,7 +72,7 @@ def _hours(now: datetime, settings: Settings) -> Held | None:
     schedule = parse_schedule(settings.schedule)
     if schedule.allows(now):
         return None
-    return Held(f"outside its hours ({schedule})", schedule.next_change(now))
+    return Held(f"outside its hours ({settings.schedule})", schedule.next_change(now))
 
 
 def _battery(facts: Facts, settings: Settings) -> Held | None:

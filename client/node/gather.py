@@ -117,7 +117,7 @@ async def _copy_newest(engine: Engine, out_dir: Path, say: Progress) -> list[Pat
                 stages = range(engine.manifest.stage_count)
                 return [await _copy(engine, stage, candidate, out_dir, say) for stage in stages]
             except DiskFailed as error:
-                next_step = "free space: volunteer cache ls, volunteer cache prune"
+                next_step = "free space: volunteer cache, volunteer cache --prune"
                 raise UserError(str(error), next_step) from error
             except DownloadFailed as error:
                 if problem != (problem := f"version {candidate.version}: {error}"):

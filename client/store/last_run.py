@@ -16,6 +16,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from client.quantities import clock
 from client.store.atomic import write_atomic
 from client.store.lock import ANOTHER, lock_holder
 from client.store.paths import Entry
@@ -75,6 +76,12 @@ class Ending(Struct, frozen=True, kw_only=True):
     def failed(self) -> bool:
         """Whether it ended with an error."""
         return self.exit_code != 0
+
+    @property
+    def when(self) -> str:
+        """The time, and the exit code if it is not 0, such as ``at 09:30 (exit code 78)``."""
+        code = f" (exit code {self.exit_code})" if self.exit_code else ""
+        return f"at {clock(self.time)}{code}{' or later' if self.exit_code is None else ''}"
 
 
 class RunRecord:

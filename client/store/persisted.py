@@ -116,7 +116,7 @@ class Persisted(Generic[Record]):
             self.save(record)
         except OSError as error:
             words = f"{self.path} cannot be written: {error.strerror or error}"
-            warn(f"{words}; make room: volunteer cache prune")
+            warn(f"{words}; make room: volunteer cache --prune")
             return False
         return True
 

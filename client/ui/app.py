@@ -19,10 +19,9 @@ from client.ui import themes
 from client.ui.dialogs.dialog import PAGE_LINES, Dialog, Page
 from client.ui.dialogs.finish import FinishDialog
 from client.ui.dialogs.invite import InviteDialog
-from client.ui.gone import gone, is_gone
 from client.ui.header import header
 from client.ui.keys import TABS, help_lines, key_line, tab_line
-from client.ui.leaving import Cost, farewell, finishing
+from client.ui.leaving import farewell, finishing, gone
 from client.ui.panes.logs import LogsPane
 from client.ui.panes.pane import Pane
 from client.ui.source.live import NOT_DONE, LiveSource
@@ -47,8 +46,9 @@ class VolunteerApp(App[int]):
     TITLE = "volunteer"
     CSS = """
     #header { border: none; padding: 0; height: 4; background: $surface; }
-    .-vast #header { height: 3; }
     .-gone #header { height: 2; }
+    .-gone Pane Toned { text-opacity: 40%; }
+    .-gone LogsPane Toned { text-opacity: 100%; }
     #gone, #small { display: none; }
     .-tiny #body, .-flat #body { display: none; }
     .-tiny #small, .-flat #small { display: block; height: 1fr; border: none; }
@@ -92,7 +92,6 @@ class VolunteerApp(App[int]):
         (0, "-tiny"),
         (LEAST_WIDTH, "-narrow"),
         (110, "-wide"),
-        (150, "-vast"),
     ]
     VERTICAL_BREAKPOINTS = [  # noqa: RUF012
         (0, "-flat"),
@@ -145,9 +144,9 @@ class VolunteerApp(App[int]):
 
     def compose(self) -> ComposeResult:
         """Place the bars and the tabs."""
-        yield Panel("", self._header, id="header")
-        yield Panel("", self._gone, id="gone")
-        yield Panel("", self._tabs, id="tabs")
+        yield Panel("", lambda box: header(self.record, self.link, box), id="header")
+        yield Panel("", lambda box: gone(self.record, self.link, box), id="gone")
+        yield Panel("", lambda box: tab_line(type(self.pane), box), id="tabs")
         with ContentSwitcher(id="body", initial="dashboard"):
             for name, pane in TABS.items():
                 yield pane(self.record, id=name.lower())
@@ -211,25 +210,15 @@ class VolunteerApp(App[int]):
         self._draw_due, self._drawn = time.monotonic() + rest_s, True
 
     def _show_whether_it_is_gone(self) -> None:
-        gone = is_gone(self.link)
-        self.set_class(gone, "-gone")
+        self.set_class(self.link.gone, "-gone")
         panel = self.query_one("#gone", Panel)
-        panel.styles.height = len(self._gone(Box(max(1, self.size.width - 4)))) + 2
+        panel.styles.height = (
+            len(gone(self.record, self.link, Box(max(1, self.size.width - 4)))) + 2
+        )
         panel.show()
-        for pane in self.query(Pane):
-            pane.set_stale(gone)
-
-    def _tabs(self, box: Box) -> list[Line]:
-        return tab_line([*TABS.values()].index(type(self.pane)) + 1, box)
 
     def _keys(self, box: Box) -> list[Line]:
         return key_line(self.pane, self._can_resume(), self.link.state == "live", box)
-
-    def _header(self, box: Box) -> list[Line]:
-        return header(self.record, self.link, box)
-
-    def _gone(self, box: Box) -> list[Line]:
-        return gone(self.record, self.link, box)
 
     def _small(self, box: Box) -> list[Line]:
         """Say what size a terminal needs in which the tabs cannot be shown."""
@@ -282,10 +271,7 @@ class VolunteerApp(App[int]):
     def action_finish(self) -> None:
         """Drain the stages, after the user has seen the costs."""
         if self._answers():
-            self.push_screen(FinishDialog(self._cost), self._finish)
-
-    def _cost(self) -> Cost:
-        return finishing(self.record, self.link)
+            self.push_screen(FinishDialog(lambda: finishing(self.record, self.link)), self._finish)
 
     def _finish(self, agreed: bool | None) -> None:
         if agreed:

@@ -3,7 +3,6 @@ the last error. Pure."""
 
 from client.control.snapshot import WHEN_DONE, Snapshot
 from client.quantities import plural
-from client.ui.gone import headline, is_gone
 from client.ui.source.news import Link
 from client.views import status, words
 from client.views.plot import progress
@@ -12,8 +11,6 @@ from client.views.span import Box, Line, Span, Tone, cut, line, line_width, spre
 from client.views.text import clean, wrap
 
 GAP = Span("  ")
-VAST = 149
-"""From this width on, three lines are enough."""
 _LINKS: dict[str, tuple[str, Tone]] = {
     "connecting": ("CONNECTING", "accent"),
     "lost": ("NO CONNECTION", "bad"),
@@ -22,13 +19,13 @@ _LINKS: dict[str, tuple[str, Tone]] = {
 
 
 def header(record: Record, link: Link, box: Box) -> list[Line]:
-    """Return three lines, or four where the room is narrow; two while no node answers."""
+    """Return four lines; two while no node answers."""
     box = Box(box.width - 1, box.height)
     now = record.snapshot
     if now is None:
         wait = "it may still be starting; this view shows it as soon as it answers"
         return [_name(None), _link(link) or line(""), line(("   " + wait, "muted"))]
-    if is_gone(link):
+    if link.gone:
         share = f" step {words.count(now.step)} of {words.count(now.steps)}"
         return [(*_name(now), Span(share, "muted")), cut(_link(link), box.width)]
     top = _title(now, box)
@@ -37,13 +34,9 @@ def header(record: Record, link: Link, box: Box) -> list[Line]:
         right = right[-1:]
     state, leave, error = _state(now, link), _leaving(now), _error(record)
     first = spread(top, right, box.width)
-    if box.width < VAST:
-        if line_width(state) > box.width and not now.last_error:
-            return [first, *_two_lines(state, box.width), cut(leave, box.width)]
-        return [first, *(cut(found, box.width) for found in (state, leave, error))]
-    room = box.width - min(line_width(leave), box.width // 2) - 4
-    below = spread(cut(leave, box.width // 2), cut(error, room), box.width)
-    return [first, cut(state, box.width), below]
+    if line_width(state) > box.width and not now.last_error:
+        return [first, *_two_lines(state, box.width), cut(leave, box.width)]
+    return [first, *(cut(found, box.width) for found in (state, leave, error))]
 
 
 def _two_lines(state: Line, cells: int) -> list[Line]:
@@ -100,8 +93,7 @@ def _link(link: Link) -> Line:
     if link.state == "live":
         return ()
     word, tone = _LINKS[link.state]
-    said = headline(link) if link.state == "ended" else link.words
-    return line((f" ● {word} ", tone), (said, "muted"))
+    return line((f" ● {word} ", tone), (link.words, "muted"))
 
 
 def _leaving(now: Snapshot) -> Line:

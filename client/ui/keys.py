@@ -38,12 +38,12 @@ def help_lines(box: Box) -> list[Line]:
     return [*keys, (), line(("marks    ", "key"), *marks), line(" " * 6, unit)]
 
 
-def tab_line(chosen: int, box: Box) -> list[Line]:
+def tab_line(chosen: type[Pane], box: Box) -> list[Line]:
     """Return the tabs, the chosen one marked also without colour."""
     items: list[Line] = []
-    for number, name in enumerate(TABS, 1):
+    for number, (name, pane) in enumerate(TABS.items(), 1):
         action = f"tab({number})"
-        if number == chosen:
+        if pane is chosen:
             items.append((Span(f"[{number} {name}]", "key", action),))
         else:
             items.append((Span(f"{number} ", "faint", action), Span(name, "muted", action)))

@@ -1,13 +1,16 @@
-"""What finishing costs, and what is said when the view was closed. Pure."""
+"""What finishing costs, and what is said while no node answers and after the view. Pure."""
 
 from dataclasses import dataclass
 
-from client.ui.gone import UNKNOWN, next_step
-from client.ui.source.news import Link
+from client.ui.source.news import UNKNOWN, Link
+from client.views import words
 from client.views.record import Record
-from client.views.span import Tone
+from client.views.span import Box, Line, Tone, line
 from client.views.status import drain_words
-from client.views.text import clean
+from client.views.text import clean, wrap
+
+MAX_LINES = 4
+"""Lines of one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,7 @@ def farewell(record: Record, link: Link, leaving: bool) -> str:
         leaving: whether it was told to leave from here.
     """
     if link.state == "ended":
-        why = clean(link.ending.words) if link.ending is not None else clean(link.words)
-        return f"it has ended: {why}; {next_step(link)}"
+        return clean(f"it has ended: {link.why}; {link.next_step}")
     if link.state != "live":
         return f"it does not answer; {UNKNOWN}"
     if leaving or (record.snapshot is not None and record.snapshot.state == "stopping"):
@@ -50,3 +52,18 @@ def farewell(record: Record, link: Link, leaving: bool) -> str:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def gone(record: Record, link: Link, box: Box) -> list[Line]:
+    """Return why no node answers and what to do; empty while one does."""
+    if not link.gone:
+        return []
+    lines = [*_wrapped(link.why, "plain", box), *_wrapped(link.next_step, "strong", box)]
+    if record.snapshot is not None:
+        below = f"below: the state at {words.clock(record.time)}"
+        lines += _wrapped(f"{below}; shown again as soon as it answers", "muted", box)
+    return lines
+
+
+def _wrapped(text: str, tone: Tone, box: Box) -> list[Line]:
+    return [line((part, tone)) for part in wrap(clean(text), box.width, MAX_LINES)]

@@ -1,17 +1,20 @@
-"""The Peers tab: the known peers, their distance and their stages. Pure."""
+"""The Peers tab: the known peers, their distance, their stages, and how far each is trusted."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from client.control.snapshot import ReplicaView, Snapshot, TrustView
 from client.quantities import plural
-from client.views import status, trust, words
+from client.views import status, words
 from client.views.dashboard import event_line
 from client.views.plot import bar
 from client.views.record import Record
 from client.views.span import Box, Column, Line, Row, Span, Tone, cells_of, cut, head_of, line
 from client.views.text import clean, width
 
+LABELS = 11
+MOST_LINES = 3
+"""Of one reason."""
 _ORDER = {"you": 0, "connected": 1, "known": 2, "gone": 3}
 _TONES: dict[str, tuple[str, Tone]] = {
     "you": ("◆", "key"),
@@ -178,9 +181,9 @@ def details(record: Record, peer: str, box: Box) -> list[Line]:
         ("state", line((f"{mark} {row.state}", tone))),
         ("round trip", line(trip)),
         *_held(row),
-        *trust.of_member(now, row.peer, row.trust),
+        *of_member(now, row.peer, row.trust),
     ]
-    lines = status.lines_of(facts, Box(box.width), trust.LABELS, most=trust.MOST_LINES)
+    lines = status.lines_of(facts, Box(box.width), LABELS, most=MOST_LINES)
     lines += [(), line(("its events", "muted"))]
     told = [event for event in record.events if peer in event.members and event.level != "debug"]
     shown = told[-max(3, box.height - len(lines)) :]
@@ -209,7 +212,7 @@ def _held(row: PeerRow) -> Iterator[status.Fact]:
 def _mark(row: PeerRow) -> tuple[str, Tone]:
     """Return the mark and the colour of its state; whoever is not trusted looks so."""
     if row.doubt:
-        return "✗" if row.doubt in ("expelled", "aside") else "◐", trust.tone_of(row.doubt)
+        return "✗" if row.doubt in ("expelled", "aside") else "◐", tone_of(row.doubt)
     return _TONES.get(row.state, ("○", "muted"))
 
 
@@ -243,3 +246,48 @@ def _cells(row: PeerRow, top: float, *, whole_id: bool) -> list[Span]:
         Span(f"stages {holds}" if len(row.held) > 1 else f"stage {holds}" if holds else "no stage",
              "plain" if holds else "muted"),
     ]  # fmt: skip
+
+
+# --- trust ------------------------------------------------------------------------------------
+
+
+def tone_of(standing: str) -> Tone:
+    """Return the colour of a standing."""
+    return status.STANDINGS.get(standing, ("", "muted"))[1]
+
+
+def trust_summary(record: Record, box: Box) -> list[Line]:
+    """Return our audits, how many members are trusted, and who was expelled last; nothing in a
+    run in which there is nothing to say of it."""
+    facts = status.trust(record.snapshot) if record.snapshot else ()
+    return status.lines_of(facts, box, LABELS, most=MOST_LINES)
+
+
+def of_member(now: Snapshot, peer: str, known: TrustView | None) -> Iterator[status.Fact]:
+    """Yield why a member is trusted, what its audits came to, and who has invited it."""
+    if peer == now.peer:
+        return
+    if known is None:
+        yield "trust", line(("none of its work is known here yet", "muted"))
+        return
+    told = f"{status.STANDINGS[known.standing][0]}: {known.words}"
+    yield "trust", line((told, tone_of(known.standing)))
+    if known.audits.drawn:
+        found = f"{known.audits.drawn} of its contributions: {status.audit_results(known.audits)}"
+        yield "our audits", line((found, "bad" if known.audits.disagree else "good"))
+    if known.fault:
+        yield "", line(known.fault)
+    if known.invited_by:
+        yield "invited by", line(_invited(known.invited_by))
+    for out in now.expelled:
+        if out.peer == peer:
+            yield "evidence", line((status.where_to_see(out), "muted"))
+
+
+def _invited(above: list[str]) -> str:
+    """Say who answers for a member: its inviter, and the branch of the founder's tree."""
+    inviter = words.short(above[-1])
+    if len(above) == 1:
+        return f"{inviter}, the founder"
+    branch = f", in the branch of {words.short(above[1])}" if len(above) > 2 else ""
+    return f"{inviter}, {len(above)} invitations from the founder{branch}"

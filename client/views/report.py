@@ -6,11 +6,11 @@ Texts are the same in a terminal and in a pipe, so they have a width of their ow
 from collections.abc import Iterable
 from typing import Literal
 
-from client.control.snapshot import Snapshot
+from client.control.snapshot import InvitedMember, Snapshot
 from client.views import matching, peers, stages, status, words
 from client.views.record import Record
 from client.views.span import Box, Column, Line, Row, Span, cells_of, head_of, line, plain
-from client.views.text import clean
+from client.views.text import clean, width
 
 BOX = Box(100)
 UNCUT = Box(10_000)
@@ -23,7 +23,8 @@ LEADERBOARD = (
     Column("tokens", 8, right=True),
     Column("share", 6, right=True),
 )
-Section = Literal["peers", "stages", "matches", "leaderboard"]
+NO_TREE = "anybody who has an invite is a member of this swarm: see volunteer status peers"
+Section = Literal["peers", "stages", "members", "matches", "leaderboard"]
 
 
 def report(section: Section | None, now: Snapshot) -> str:
@@ -36,6 +37,8 @@ def report(section: Section | None, now: Snapshot) -> str:
             lines += [(), *facts] if facts else []
         case "stages":
             lines = _table(*stages.stage_table(record, BOX))
+        case "members":
+            lines = _table(*_members(now))
         case "matches":
             lines = matching.sentences(record, BOX)
         case "leaderboard":
@@ -57,6 +60,36 @@ def _leaderboard(now: Snapshot) -> tuple[Line, list[Row]]:
         cells = [Span(text) for text in (str(rank), words.short(one.peer), name, *numbers)]
         found.append(Row(one.peer, (cells_of(LEADERBOARD, cells),)))
     return head_of(LEADERBOARD), found
+
+
+def _members(now: Snapshot) -> tuple[Line, list[Row]]:
+    """Return the members, each below who invited it."""
+    if now.members is None:
+        return (), [Row("none", (line((NO_TREE, "muted")),))]
+    found = [
+        [
+            "  " * one.depth + clean(one.peer) + (" (you)" if one.peer == now.peer else ""),
+            clean(now.names.get(one.peer, "-")),
+            "yes" if one.linked else "no",
+            clean(_standing(one)),
+        ]
+        for one in now.members
+    ]
+    heads = ("member", "name", "here", "standing")
+    widths = [max(map(width, column)) for column in zip(heads, *found, strict=True)]
+    columns = list(map(Column, heads, widths))
+    return head_of(columns), [
+        Row(cells[0], (cells_of(columns, list(map(Span, cells))),)) for cells in found
+    ]
+
+
+def _standing(one: InvitedMember) -> str:
+    if one.expelled_by:
+        why = f": {one.reason}" if one.reason else ""
+        return f"expelled by {words.short(one.expelled_by)}{why}"
+    if not one.invited_by:
+        return "founder"
+    return f"invited by {words.short(one.invited_by)}" + (", yours to expel" if one.ours else "")
 
 
 def _table(head: Line, rows: Iterable[Row]) -> list[Line]:

@@ -72,11 +72,6 @@ def count(value: float) -> str:
     return f"{value:.{_decimals(value)}f}{unit}"
 
 
-def count_rate(per_second: float) -> str:
-    """Return a count per second, such as ``12.3k/s``."""
-    return f"{count(per_second)}/s"
-
-
 def size(size_bytes: float) -> str:
     """Return bytes: ``0 B``, ``12.3 kB``, ``4.56 GB``."""
     if not abs(size_bytes) < MAX_SENSIBLE:

@@ -26,7 +26,7 @@ from client.control.updates import StepPoint, Update
 from client.ui.header import header
 from client.ui.leaving import finishing
 from client.ui.source.news import Link
-from client.views import dashboard, logs, matching, peers, stages, swarm, trust
+from client.views import dashboard, logs, matching, peers, stages, swarm
 from client.views import words as spell
 from client.views.record import Record
 from client.views.span import Box, line_width
@@ -101,7 +101,7 @@ def test_every_view_survives_and_stays_in_its_box(
     record.learn_curve([StepPoint(n, loss, loss, loss) for n, loss in enumerate(losses)])
     panels = [
         dashboard.loss, dashboard.machine, dashboard.network, dashboard.events, stages.stage_map,
-        swarm.swarm_head, matching.sentences, trust.summary,
+        swarm.swarm_head, matching.sentences, peers.trust_summary,
     ]  # fmt: skip
     for view in panels:
         for line in view(record, box):

@@ -204,7 +204,8 @@ def test_a_node_that_died_is_said_to_have_ended_until_another_answers(path: Path
         until(lambda: source.link.state == "live")
         node.close()
         until(lambda: source.link.state == "ended")
-        assert source.link.ending == KILLED
+        assert source.link.words == KILLED.when
+        assert (source.link.why, source.link.next_step) == (KILLED.words, KILLED.next_step)
         assert set(asked) == {7}
         again = Node(path, {**MODERN, "status": msgspec.structs.replace(HELLO, pid=8)})
         until(lambda: source.link.state == "live")

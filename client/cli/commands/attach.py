@@ -4,8 +4,8 @@ $ volunteer attach  # the screen; d closes it
 
 Without a terminal, and with volunteer status --watch, it is a line a step.
 
-One of another home: VOLUNTEER_HOME=HOME volunteer attach, as volunteer list has it. On another
-machine: ssh -t me@lab volunteer attach.
+One of another home: VOLUNTEER_HOME=HOME volunteer attach. On another machine: ssh -t me@lab
+volunteer attach.
 """
 
 from client.cli.reach.home import running_home

@@ -2,8 +2,8 @@
 
 Group: this machine
 
-$ volunteer cache ls  # by kind
-$ volunteer cache prune  # asks before it removes what can be had again
+$ volunteer cache  # by kind
+$ volunteer cache --prune  # asks before it removes what can be had again
 
 Files that can be fetched again (others' training data, working copies, files set aside) may be
 removed without asking the swarm. Checkpoints and the texts of swarms founded here are different:
@@ -15,7 +15,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from client.cli.command_table import nested_app
 from client.cli.reach.home import Home, find_home
 from client.cli.terminal.answer import Answer, answered
 from client.cli.terminal.ask import confirm
@@ -29,8 +28,6 @@ from client.store.paths import Entry, make_private
 from client.store.texts import is_founders
 from client.views.words import size as human_bytes
 
-app = nested_app("cache")
-
 
 class Kept(Struct, frozen=True):
     """Files of one kind."""
@@ -40,15 +37,26 @@ class Kept(Struct, frozen=True):
     files: int
     size_bytes: int
     prunable: bool
-    """Whether ``cache prune`` removes it unasked."""
+    """Whether ``cache --prune`` removes it."""
 
 
-@app.command
 @answered
-def ls() -> Answer:
-    """List what the volunteer keeps on disk: training data, checkpoints, leftovers, logs."""
-    folder = find_home().folders.data
-    kinds = [kind for kind, _ in kept(folder)]
+def cache(*, prune: bool = False, yes: bool = False) -> Answer:
+    """Show what the volunteer keeps on disk: training data, checkpoints, leftovers, logs.
+
+    Parameters
+    ----------
+    prune
+        Remove what can be had again; the volunteer must not be running.
+    yes
+        Do not ask.
+    """
+    home = find_home()
+    folder = home.folders.data
+    found = kept(folder)
+    if prune:
+        return _pruned(home, [(kind, files) for kind, files in found if kind.prunable], yes=yes)
+    kinds = [kind for kind, _ in found]
     rows = [
         (k.kind, str(k.files), human_bytes(k.size_bytes), "yes" if k.prunable else "no", k.words)
         for k in kinds
@@ -57,26 +65,13 @@ def ls() -> Answer:
     return Answer({"folder": str(folder), "kinds": kinds}, lines)
 
 
-@app.command
-@answered
-def prune(*, yes: bool = False) -> Answer:
-    """Remove what can be had again; the volunteer must not be running.
-
-    Parameters
-    ----------
-    yes
-        Do not ask.
-    """
-    home = find_home()
-    folder = home.folders.data
-    chosen = [(kind, files) for kind, files in kept(folder) if kind.prunable]
-    kinds = [kind for kind, _ in chosen]
-    size = 0
+def _pruned(home: Home, chosen: list[tuple[Kept, tuple[Path, ...]]], *, yes: bool) -> Answer:
+    kinds, size = [kind for kind, _ in chosen], 0
     if chosen:
         words = ", ".join(f"{kind.kind} ({human_bytes(kind.size_bytes)})" for kind in kinds)
         confirm(f"Remove {words}?", yes=yes)
         size = _remove(home, [path for _, files in chosen for path in files])
-    document = {"folder": str(folder), "removed": kinds, "freed_bytes": size}
+    document = {"folder": str(home.folders.data), "removed": kinds, "freed_bytes": size}
     lines = [f"{kind.kind}: {plural(kind.files, 'file')} removed" for kind in kinds]
     freed = f"{human_bytes(size)} freed" if kinds else "there is nothing to remove"
     return Answer(document, lines, [freed])

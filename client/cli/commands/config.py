@@ -145,16 +145,7 @@ def _parsed(lines: Sequence[str]) -> dict[str, object] | None:
 
 
 def _toml(value: object, text: str) -> str:
-    """Return a value in the notation of the file, as it was given."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(_quoted(str(one)) for one in value) + "]"
-    if isinstance(value, int | float) and text.strip() == str(value):
-        return str(value)
-    return _quoted(text)
-
-
-def _quoted(text: str) -> str:
-    """Return a basic string; JSON's escapes are TOML's."""
-    return msgspec.json.encode(text).decode()
+    """Return a value in the notation of the file, for which JSON's is good; a text and an amount
+    with its unit as they were given."""
+    plain = isinstance(value, bool | tuple) or text.strip() == str(value)
+    return json_line(value if plain else text)

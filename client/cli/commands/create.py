@@ -174,7 +174,7 @@ def with_ticket(swarm: SwarmFile, signer: Signer, path: Path) -> SwarmFile:
     """
     register = Register(signer, signer.peer, swarm.swarm)
     ticket = register.draw_ticket(secrets.token_bytes(TICKET_BYTES), MAX_USES, time.time())
-    problem, next_step = f"cannot keep the invite in {path}", "make room: volunteer cache prune"
+    problem, next_step = f"cannot keep the invite in {path}", "make room: volunteer cache --prune"
     with system_errors(problem, next_step, ExitCode.CONFIG):
         Persisted(path, KeptRegister).save(register.kept)
     say(ticket_note(ticket))

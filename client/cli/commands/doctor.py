@@ -1,10 +1,6 @@
 """Check that this machine can take part, and say what to do about each problem.
 
 $ volunteer doctor  # a line per check: ok, warn or fail
-$ volunteer doctor --bundle report.zip  # a file for a report, without secrets
-
-The bundle contains these lines, versions, settings, the state of what runs and the end of the log.
-Look into it before you send it to anybody.
 
 Ends with 1 if a line says fail.
 """
@@ -20,7 +16,7 @@ from client.cli.diagnosis.checks import Check
 from client.cli.diagnosis.checks_gpu import check_gpu
 from client.cli.reach.home import Home, home_with_faults
 from client.cli.software import PACKAGES
-from client.cli.terminal.output import print_json, printable, say
+from client.cli.terminal.output import print_json, printable
 from client.cli.terminal.parameters import AsJson
 from client.errors import ConfigError, ExitCode
 from client.store.last_run import RunRecord
@@ -31,14 +27,8 @@ from client.train.transfer.state_size import data_bytes
 HEAVY = ("torch", "libp2p")
 
 
-def doctor(*, bundle: Path | None = None, json: AsJson = False) -> int:
-    """Check that this machine can take part; each line is ok, warn or fail, with what to do.
-
-    Parameters
-    ----------
-    bundle
-        Also write a ZIP file for a report, without invites, secrets and network addresses.
-    """
+def doctor(*, json: AsJson = False) -> int:
+    """Check that this machine can take part; each line is ok, warn or fail, with what to do."""
     (home, faults), found = home_with_faults(), []
     for check in examine(home, faults):
         found.append(check)
@@ -49,11 +39,6 @@ def doctor(*, bundle: Path | None = None, json: AsJson = False) -> int:
     well = all(check.status != "fail" for check in found)
     if json:
         print_json({"ok": well, "checks": found})
-    if bundle is not None:
-        from client.cli.diagnosis.bundle import write_bundle
-
-        write_bundle(bundle, home, found)
-        say(f"wrote {bundle}; look into it before you send it to anybody")
     return ExitCode.OK if well else ExitCode.RUNTIME
 
 
@@ -63,14 +48,6 @@ def checkpoints_bytes(home: Home) -> int:
     runs = [swarm.manifest for swarm in SwarmStore(home.folders.swarms).all()]
     sizes = (data_bytes(run, stage) for run in runs for stage in range(run.stage_count))
     return (home.settings.checkpoint_keep + 1) * max(sizes, default=0)
-
-
-def examine_home(home: Home) -> Iterator[Check]:
-    """Yield the results of the checks of what lies in the data folder."""
-    yield inside.check_identity(home.folders.data)
-    yield from inside.check_lock(home.folders.data)
-    yield from inside.check_swarm_files(home.folders.swarms)
-    yield from inside.check_checkpoints(home.folders.data / Entry.CHECKPOINTS)
 
 
 def _opens(folder: Path) -> bool:
@@ -95,7 +72,10 @@ def examine(home: Home, faults: Sequence[ConfigError] = ()) -> Iterator[Check]:
     needed = checkpoints_bytes(home) if opens else 0
     yield checks.check_folder("data folder", home.folders.data, needed)
     if opens:
-        yield from examine_home(home)
+        yield inside.check_identity(home.folders.data)
+        yield from inside.check_lock(home.folders.data)
+        yield from inside.check_swarm_files(home.folders.swarms)
+        yield from inside.check_checkpoints(home.folders.data / Entry.CHECKPOINTS)
     yield inside.check_runtime_folder(home.folders.runtime)
     run = RunRecord(home.folders.data).running
     own = run.pid if run is not None else None

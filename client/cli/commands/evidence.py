@@ -1,6 +1,6 @@
 """List the expelled members with the evidence against each, which is checked anew.
 
-Group: watch
+Group: the swarm
 
 $ volunteer evidence  # of those whom members of the swarm have convicted
 $ volunteer evidence FILE --swarm x.swarm  # check a copy of another volunteer's file
@@ -40,9 +40,8 @@ class CheckedProof(Struct, frozen=True, kw_only=True):
     kind: Kind
     """A contradiction convicts by itself. Charges are the words of members of its stage, which
     were a majority to those that saw the stage then."""
-    valid: bool
     problem: str = ""
-    """The reason why it proves nothing."""
+    """The reason why it proves nothing; empty: it convicts."""
     peer: str = ""
     """The expelled member; empty if it proves nothing."""
     fault: str = ""
@@ -68,11 +67,11 @@ def evidence(file: Path | None = None, /, *, swarm: KnownSwarm = None) -> Answer
     found = [_checked(piece, of) for piece in pieces]
     lines = [f"swarm {of[:12]}: evidence against {plural(len(found), 'member')}"]
     for one in found:
-        words = f"{one.fault}: {one.peer}" if one.valid else f"PROVES NOTHING: {one.problem}"
+        words = f"PROVES NOTHING: {one.problem}" if one.problem else f"{one.fault}: {one.peer}"
         lines.append(f"  {one_line(words)}")
     if found and file is None:
         lines.append(f"it is in {path}; others check a copy with volunteer evidence COPY")
-    code = ExitCode.OK if all(one.valid for one in found) else ExitCode.RUNTIME
+    code = ExitCode.RUNTIME if any(one.problem for one in found) else ExitCode.OK
     return Answer({"swarm": of, "file": str(path), "proofs": found}, lines, code=code)
 
 
@@ -92,5 +91,5 @@ def _checked(piece: Certificate, swarm: SwarmId) -> CheckedProof:
     try:
         verdict = check(piece, swarm)
     except RemoteProtocolError as error:
-        return CheckedProof(kind=kind, valid=False, problem=str(error))
-    return CheckedProof(kind=kind, valid=True, peer=verdict.culprit, fault=verdict.words)
+        return CheckedProof(kind=kind, problem=str(error) or repr(error))
+    return CheckedProof(kind=kind, peer=verdict.culprit, fault=verdict.words)

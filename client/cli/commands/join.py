@@ -24,7 +24,7 @@ from cyclopts import Parameter
 from client.cli.reach.home import Home, find_home, home_of
 from client.cli.reach.target import find_target
 from client.cli.serving.background import Handover, read_handover, start
-from client.cli.settings.flags import SettingFlags, given
+from client.cli.settings.flags import SettingFlags
 from client.cli.terminal.answer import of_node
 from client.cli.terminal.output import print_json, say
 from client.config import Settings
@@ -86,7 +86,7 @@ def join(
             f"--data: {data} is no folder",
             "pass one of volunteer data build, or leave it out: members send what is needed",
         )
-    home, named = find_home(given(flags)), swarm or os.environ.get(SWARM_VARIABLE)
+    home, named = find_home(vars(flags)), swarm or os.environ.get(SWARM_VARIABLE)
     settings = home.settings
     check_threads(settings.threads)
     target = find_target(home, named)
@@ -118,18 +118,14 @@ def serve_here(
     settings: Settings,
     target: Target,
     data: Path | None = None,
-    *,
-    exit_when_done: bool = False,
-    quiet: bool = False,
-    relay_only: bool = False,
+    **how: bool,
 ) -> int:
-    """Run the node in this process until it ends. See ``foreground.serve``."""
+    """Run the node in this process until it ends; ``how``: as for ``foreground.serve``."""
     refuse_second(home)
     settings = promised_port(settings, home.signer().peer, bootstrap(target))
     with uncollected():
         from client.cli.serving.foreground import serve
 
-    how = {"exit_when_done": exit_when_done, "quiet": quiet, "relay_only": relay_only}
     return serve(home, settings, target, data, **how)
 
 

@@ -14,7 +14,8 @@ from cyclopts import Parameter
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect
 from client.cli.terminal.answer import Answer, answered, of_node
-from client.cli.terminal.when import clock, duration_s
+from client.cli.terminal.when import duration_s
+from client.quantities import clock
 
 
 @answered

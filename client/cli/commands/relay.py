@@ -21,7 +21,7 @@ from msgspec import structs
 from client.cli.commands.join import SWARM_VARIABLE, serve_here
 from client.cli.reach.home import find_home
 from client.cli.reach.target import find_target
-from client.cli.settings.flags import RelayFlags, given
+from client.cli.settings.flags import RelayFlags
 
 SHARE = "90%"
 """Lent unless the owner has set something: this machine does nothing else for the swarm."""
@@ -39,7 +39,7 @@ def relay(
     swarm
         An invite, a .swarm file, an address, a swarm joined before, or - for stdin.
     """
-    home = find_home(given(flags))
+    home = find_home(vars(flags))
     target = find_target(home, swarm or os.environ.get(SWARM_VARIABLE))
     settings = home.settings
     if home.resolved.origins["relay"] == "default":

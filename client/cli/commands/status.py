@@ -9,19 +9,13 @@ $ volunteer status --json | jq .loss  # for programs
 """
 
 import sys
-from typing import Literal
 
 from client.cli.reach.home import running_home
 from client.cli.reach.running import connect, find_socket
 from client.cli.screen import follow
 from client.cli.terminal.output import print_json, shown
-from client.cli.terminal.table import aligned
-from client.control.snapshot import InvitedMember, Snapshot
 from client.errors import ExitCode, UsageError
-from client.views.report import report
-
-NO_TREE = "anybody who has an invite is a member of this swarm: see volunteer status peers"
-Section = Literal["peers", "stages", "members", "matches", "leaderboard"]
+from client.views.report import Section, report
 
 
 def status(
@@ -62,31 +56,5 @@ def status(
     if json:
         print_json(now)
     else:
-        words = members_text(now) if section == "members" else report(section, now)
-        print(shown(words, sys.stdout))
+        print(shown(report(section, now), sys.stdout))
     return ExitCode.OK
-
-
-def members_text(now: Snapshot) -> str:
-    """Return the members, each below who invited it."""
-    if now.members is None:
-        return NO_TREE
-    rows = [
-        [
-            "  " * one.depth + one.peer + (" (you)" if one.peer == now.peer else ""),
-            now.names.get(one.peer, "-"),
-            "yes" if one.linked else "no",
-            _standing(one),
-        ]
-        for one in now.members
-    ]
-    return "\n".join(aligned(["member", "name", "here", "standing"], rows))
-
-
-def _standing(one: InvitedMember) -> str:
-    if one.expelled_by:
-        why = f": {one.reason}" if one.reason else ""
-        return f"expelled by {one.expelled_by[-6:]}{why}"
-    if not one.invited_by:
-        return "founder"
-    return f"invited by {one.invited_by[-6:]}" + (", yours to expel" if one.ours else "")

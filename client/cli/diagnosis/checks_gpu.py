@@ -1,7 +1,7 @@
 """The check of ``volunteer doctor`` for graphics cards: which there are, and what can use them.
 
-Cards have the numbers of NVIDIA's driver, as in ``nvidia-smi``. Of AMD's and Apple's it only says
-whether they can be used. Whose each is: ``volunteer list`` and ``nvidia-smi``.
+Cards have the numbers of NVIDIA's driver, as in ``nvidia-smi``, which says whose each is. Of AMD's
+and Apple's it only says whether they can be used.
 """
 
 import os

@@ -88,7 +88,7 @@ def check_node(home: Home) -> Iterator[Check]:
                 now = node.status()
         except ControlError as error:
             words = f"one runs, but: {error.message}"
-            step = "it may hang, be stopped, or be another version: volunteer list, volunteer logs"
+            step = "it may hang, be stopped, or be another version: volunteer logs"
             yield Check("volunteer", "fail", words, step)
             continue
         if now.reach.state != "unknown":

@@ -24,7 +24,7 @@ from client.train.reporting.event_sink import bits_per_byte
 from client.views.words import size as human_bytes
 from model_zoo.specs.data import Answers
 from model_zoo.specs.optimizer import OptimizerSpec
-from protocol.ids import PeerId, SwarmId
+from protocol.ids import SwarmId
 from protocol.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 Library = Literal["transformers", "peft", "gguf"]
-MAX_NAMED = 100
-"""Members that are named."""
 _HEAD = """---
 license: # for the founder to fill in
 library_name: {}
@@ -51,39 +49,28 @@ class Facts(Struct, frozen=True, kw_only=True):
     was told here."""
     library: Library = "transformers"
     """What loads it: an adapter without its base peft, a model for llama.cpp gguf."""
-    own: PeerId | None = None
-    """The volunteer that exports; None: it did not train."""
     contributors: Sequence[ContributorView] = ()
     """The leaderboard, the most work first."""
-    own_microbatches: int = 0
-    """Of the volunteer that exports, in committed steps."""
 
 
 def facts(home: Home, trained: Trained, library: Library) -> Facts:
-    """Return what this home knows; its volunteer is named with its work."""
-    named, own = contributors_of(home, trained.swarm, trained.manifest)
+    """Return what this home knows."""
     points = Persisted(home.folders.held_out(trained.swarm), list[StepPoint]).peek() or []
     told = [point for point in points if point.step <= trained.version]
     return Facts(
         trained=trained,
         held_out=max(told, key=lambda point: point.step, default=None),
         library=library,
-        own=home.signer().peer if own else None,
-        contributors=named,
-        own_microbatches=own,
+        contributors=contributors_of(home, trained.swarm, trained.manifest),
     )
 
 
-def contributors_of(
-    home: Home, swarm: SwarmId, manifest: Manifest
-) -> tuple[list[ContributorView], int]:
-    """Return the leaderboard, and this volunteer's own microbatches in committed steps, over all
-    its sessions."""
+def contributors_of(home: Home, swarm: SwarmId, manifest: Manifest) -> list[ContributorView]:
+    """Return the leaderboard over all sessions of this volunteer."""
     kept = Persisted(home.folders.contributions(swarm), KeptContributions).peek()
     if kept is None:
-        return [], 0
-    found = contributors_view(kept.counts, lambda peer: kept.names.get(peer, ""), manifest)
-    return found, kept.counts.get(home.signer().peer, 0)
+        return []
+    return contributors_view(kept.counts, lambda peer: kept.names.get(peer, ""), manifest)
 
 
 def held_out_words(known: Facts) -> str:
@@ -156,16 +143,9 @@ def _data(manifest: Manifest) -> Iterator[str]:
 
 
 def _contributors(known: Facts) -> Iterator[str]:
-    of_one = known.trained.manifest.tokens_per_microbatch
-    if known.own_microbatches:
-        named = "" if known.own is None else f", {_code(known.own)},"
-        yield (
-            f"who exported this{named} computed {known.own_microbatches:,} microbatches of "
-            f"committed steps, {known.own_microbatches * of_one:,} tokens, counted per stage"
-        )
     if known.contributors:
-        yield "microbatches of the steps that its volunteer closed, in the stages that it held:"
-    for one in known.contributors[:MAX_NAMED]:
+        yield "microbatches of the steps that who exported this closed, in the stages that it held:"
+    for one in known.contributors:
         called = f" {_code(one.name)}" if one.name else ""
         yield (
             f"{_code(one.peer)}{called}: {one.microbatches:,}, {one.tokens:,} tokens, "

@@ -17,7 +17,7 @@ from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of
 from client.plan.model import COSTS_NOTHING, Limit, Machine, fits
 from client.plan.rounds import ENOUGH_ROUNDS, NARROW_PERCENT, are_worth_it, gap_percent
 from client.quantities import plural
-from client.views.words import count_rate as human_rate
+from client.views.words import count
 from client.views.words import duration as human_duration
 from client.views.words import size as human_bytes
 from model_zoo.specs.optimizer import OPTIMIZERS
@@ -293,4 +293,4 @@ def _loss(way: Way, rounds: float) -> str:
 
 
 def _tokens(per_second: float) -> str:
-    return f"{human_rate(per_second).removesuffix('/s')} tokens/s"
+    return f"{count(per_second)} tokens/s"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from client.cli.reach.services import service_sockets
-from client.cli.terminal.when import clock
 from client.control.client import ControlClient, NotRunning, running_nodes
 from client.control.snapshot import Snapshot
 from client.control.sockets import live_sockets
@@ -19,7 +18,7 @@ from client.errors import ExitCode, UsageError, UserError
 from client.store.last_run import Ending, RunRecord
 from client.store.paths import HOME_VARIABLE, Folders
 
-OTHERS: Final = "volunteer list shows the volunteers of other homes, services and users"
+OTHERS: Final = "for one of another home: VOLUNTEER_HOME=HOME volunteer ..."
 ENDING_S: Final = 10.0
 """A node closes its control socket some moments before its process ends."""
 LOOK_S: Final = 0.05
@@ -62,7 +61,7 @@ def _several(nodes: Sequence[tuple[Path, Snapshot]]) -> UserError:
     names = ", ".join(f"{node.swarm_name} ({node.swarm[:12]})" for _, node in nodes)
     homes = [path.parent.parent for path, _ in nodes if path.parent.name == "run"]
     commands = [f"{HOME_VARIABLE}={shlex.quote(str(home))} volunteer ..." for home in homes]
-    next_step = "\n  ".join(["choose one by its home (volunteer list):", *commands])
+    next_step = "\n  ".join(["choose one by its home:", *commands])
     return UsageError(f"{len(nodes)} volunteers run here: {names}", next_step)
 
 
@@ -97,9 +96,7 @@ def wait_for_ending(folders: Folders, pid: int) -> Ending | None:
 def ending_words(ending: Ending) -> str:
     """Return when and how a run ended, as one line."""
     of = f", of {ending.swarm_name}," if ending.swarm_name else ""
-    code = f" (exit code {ending.exit_code})" if ending.exit_code else ""
-    when = "was last seen at" if ending.exit_code is None else "ended at"
-    return f"the last one{of} {when} {clock(ending.time)}{code}: {ending.words}"
+    return f"the last one{of} ended {ending.when}: {ending.words}"
 
 
 def _mute(path: Path) -> UserError:

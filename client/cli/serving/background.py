@@ -41,7 +41,7 @@ SILENT = (
     "it said nothing: the machine may have run out of memory; volunteer join --headless starts it "
     "in this terminal"
 )
-MUTE = "the disk of {} has no room for the reason: free space, as with volunteer cache prune"
+MUTE = "the disk of {} has no room for the reason: free space, as with volunteer cache --prune"
 
 
 @dataclass(frozen=True, slots=True)

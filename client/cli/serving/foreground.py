@@ -14,7 +14,7 @@ from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json, log_writer
 from client.cli.reach.home import Home
 from client.cli.serving.renewal import Renewal
-from client.cli.serving.supervision import Notifier, Supervised
+from client.cli.serving.supervision import Supervised
 from client.clock import NodeClock
 from client.config import Settings
 from client.control.snapshot import Snapshot
@@ -57,13 +57,17 @@ def serve(
     log = LogFile(home.folders.logs)
     write = log_writer(settings, log, quiet=quiet)
     record = RunRecord(home.folders.data)
+
+    def warn(words: str) -> None:
+        write(LogLine(words=words, level="warning"))
+
     options = NodeOptions(
         settings=settings,
         target=target,
         data_path=data,
         exit_when_done=exit_when_done,
         relay_only=relay_only,
-        renewed=_renewal(home, write),
+        renewed=Renewal(home.resolved, find_folders().config_file, SYSTEM_CONFIG_FILE, warn),
     )
     with identity_lock(make_private(home.folders.data)):  # until its end is noted
         try:
@@ -85,21 +89,13 @@ def serve(
             log.close()
 
 
-def _renewal(home: Home, write: Callable[[Event], None]) -> Renewal:
-    def tell(words: str) -> None:
-        write(LogLine(words=words, level="warning"))
-
-    return Renewal(home.resolved, find_folders().config_file, SYSTEM_CONFIG_FILE, tell)
-
-
 def _end_of(error: BaseException) -> UserError:
     """Return the reason of the node's end, also of one that its owner cannot solve."""
     if (known := solvable(error)) is not None:
         return known
     if first_of(BaseExceptionGroup("", [error]), KeyboardInterrupt) is not None:
         return UserError("it was interrupted while it started", "", ExitCode.INTERRUPTED)
-    report = "please report it: volunteer doctor --bundle report.zip"
-    return UserError(f"internal error: {error!r}", report)
+    return UserError(f"internal error: {error!r}", "please report it, with volunteer doctor")
 
 
 async def _run(
@@ -107,7 +103,7 @@ async def _run(
     write: Callable[[Event], None],
     record: RunRecord,
 ) -> ExitCode:
-    supervised = Supervised(Notifier())
+    supervised = Supervised()
     settings = options.settings
     async with trio.open_nursery() as nursery:
         stop = trio.Event()
@@ -125,17 +121,14 @@ async def _run(
     return code
 
 
-def first_line(now: Snapshot, device: str) -> str:
-    """Return the first line of the log: versions, folders and device."""
-    return (
+async def _tell(supervised: Supervised, write: Callable[[Event], None], device: str) -> None:
+    await supervised.up.wait()
+    now = supervised.snapshot()
+    words = (
         f"volunteer {now.version} takes part in {now.swarm_name} ({now.swarm[:12]}) as {now.peer}; "
         f"device {device}; reached at {', '.join(now.addresses) or 'no address'}"
     )
-
-
-async def _tell(supervised: Supervised, write: Callable[[Event], None], device: str) -> None:
-    await supervised.up.wait()
-    write(LogLine(words=first_line(supervised.snapshot(), device)))
+    write(LogLine(words=words))
     await report_progress(supervised.snapshot, write)
 
 

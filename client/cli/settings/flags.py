@@ -82,8 +82,3 @@ else:
 
     SettingFlags = _class("SettingFlags", SETTINGS)
     RelayFlags = _class("RelayFlags", [name for name in SETTINGS if name not in COMPUTING])
-
-
-def given(flags: SettingFlags) -> dict[str, object]:
-    """Return the flags by setting; those not given are None."""
-    return dict(vars(flags))

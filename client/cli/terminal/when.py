@@ -1,7 +1,6 @@
-"""Durations as people write them, ``2h`` or ``1h30m``, and times as they read them."""
+"""Durations as people write them, ``2h`` or ``1h30m``."""
 
 import re
-from datetime import datetime
 
 from client.errors import UsageError
 
@@ -22,9 +21,3 @@ def duration_s(text: str, flag: str) -> float:
     if _PART.sub("", compact).strip() or not 1 <= seconds <= MAX_S:
         raise UsageError(f"{flag}: not a time: {text[:40]!r}", "use the form 30m, 2h or 1h30m")
     return seconds
-
-
-def clock(unix: float) -> str:
-    """Return a time as people read it; with its day unless that is today."""
-    then, today = datetime.fromtimestamp(unix), datetime.now().date()
-    return then.strftime("%H:%M" if then.date() == today else "%Y-%m-%d %H:%M")

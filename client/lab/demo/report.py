@@ -10,7 +10,7 @@ from client.compute.errors import CheckpointError
 from client.lab.demo.run import Observed
 from client.views import plot
 from client.views.span import Box, plain
-from client.views.words import count_rate as human_rate
+from client.views.words import count
 
 CURVE = Box(66, 12)
 
@@ -91,7 +91,7 @@ def report_text(report: DemoReport) -> str:
     rows = [
         ("steps", f"{report.invariants.steps_committed} of {report.steps}"),
         ("held-out loss", f"{report.held_out_loss:.4f} nats per byte"),
-        ("speed", f"{human_rate(report.median_tokens_per_s)} tokens (median)"),
+        ("speed", f"{count(report.median_tokens_per_s)}/s tokens (median)"),
         ("killed", _recovery(report)),
         (
             "mended",

@@ -12,7 +12,7 @@ from client.cli.terminal.output import printable
 from client.control.snapshot import Snapshot, StageView
 from client.views import plot
 from client.views.span import Box, plain
-from client.views.words import count_rate as human_rate
+from client.views.words import count
 from client.views.words import duration as human_duration
 
 CURVE_ROWS = 8
@@ -47,7 +47,7 @@ def summary(view: View) -> str:
     now = view.now
     loss = f"loss {now.loss:.4f}" if now.loss is not None else now.reason
     return (
-        f"step  {now.step}/{now.steps}  {loss}  {human_rate(now.tokens_per_s)} tokens  "
+        f"step  {now.step}/{now.steps}  {loss}  {count(now.tokens_per_s)}/s tokens  "
         f"{human_duration(view.elapsed_s)}"
     )
 

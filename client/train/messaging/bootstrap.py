@@ -90,7 +90,7 @@ def remember_swarm(swarm: SwarmFile, store: SwarmStore, tell: Callable[[Event], 
     except OSError as error:
         problem = f"cannot write the swarm to {store.folder}: {error.strerror}"
         if store.load(swarm.swarm) is None:
-            raise UserError(problem, "make room: volunteer cache prune") from error
+            raise UserError(problem, "make room: volunteer cache --prune") from error
         tell(LogLine(words=problem, level="error"))
 
 

@@ -229,7 +229,7 @@ class HeldStages(StageContext):
             problem = await self.leaves.open()
         except OSError as error:
             words = f"cannot read {error.filename}: {error.strerror}"
-            raise UserError(words, "fix the permissions, or volunteer cache prune") from error
+            raise UserError(words, "fix the permissions, or volunteer cache --prune") from error
         if problem:
             self.engine.perform(Explain("transfer", problem))
         await offer_data(self)

@@ -15,7 +15,6 @@ class LogsPane(Pane):
     """Events by level and words."""
 
     can_filter = True
-    has_numbers = False
     level = 1
 
     def compose(self) -> ComposeResult:

@@ -6,7 +6,6 @@ from textual.containers import Container
 
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
-from client.ui.widgets.toned import Toned
 from client.views.record import Record
 from client.views.span import Box, Line
 
@@ -18,8 +17,6 @@ class Pane(Container):
     """A tab. Holds no data of its own: its views read the record."""
 
     can_filter = False
-    has_numbers = True
-    """Whether it shows the node's present state; otherwise the past."""
 
     def __init__(self, record: Record, *, id: str) -> None:
         super().__init__(id=id)
@@ -32,11 +29,6 @@ class Pane(Container):
             panel.show()
         for listing in self.query(Listing):
             listing.show()
-
-    def set_stale(self, stale: bool) -> None:
-        """Set whether the numbers are out of date."""
-        for widget in self.query(Toned):
-            widget.set_stale(stale and self.has_numbers)
 
     def filter_by(self, text: str) -> None:
         """Show only what contains these words."""

@@ -7,7 +7,7 @@ from textual.app import ComposeResult
 from client.ui.panes.pane import Detail, Pane
 from client.ui.widgets.listing import Listing
 from client.ui.widgets.panel import Panel
-from client.views import peers, trust
+from client.views import peers
 from client.views.span import Box, Line, Row
 from client.views.words import short
 
@@ -19,14 +19,14 @@ class PeersPane(Pane):
 
     def compose(self) -> ComposeResult:
         """Place the table, below what there is to say of trust."""
-        yield Panel("Trust", partial(trust.summary, self.record), id="trust")
+        yield Panel("Trust", partial(peers.trust_summary, self.record), id="trust")
         yield Listing("Peers", self._view, id="peer-table")
 
     def show(self) -> None:
         """Update the title with the number of peers shown."""
         self.query_one(Listing).border_title = peers.peer_title(self.record, self.filter_text)
         panel = self.query_one("#trust")
-        lines = trust.summary(self.record, Box(max(1, self.size.width - 4)))
+        lines = peers.trust_summary(self.record, Box(max(1, self.size.width - 4)))
         panel.display = bool(lines)
         panel.styles.height = min(len(lines), self.size.height // 3) + 2
         super().show()

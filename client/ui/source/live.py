@@ -33,7 +33,7 @@ SAID = {
 NOBODY = "no volunteer answers yet"
 NOT_DONE = "nothing was done: the volunteer does not answer"
 UNHEARD = "the connection broke before the volunteer answered: it may have done it or not"
-GONE = "the volunteer has ended"
+AGAIN = "start it again: volunteer join"
 LEFT = "the volunteer has left the swarm"
 
 
@@ -109,8 +109,11 @@ class LiveSource:
         ending = None
         if nobody and self._pid is not None and self._how_it_ended is not None:
             ending = self._how_it_ended(self._pid)
-        if ending is not None or (self._leaving and nobody):
-            self._say_link(Link("ended", LEFT if self._leaving else GONE, ending))
+        if ending is not None:
+            self._say_link(Link("ended", ending.when, ending.words, ending.next_step))
+            return
+        if self._leaving and nobody:
+            self._say_link(Link("ended", LEFT, LEFT, AGAIN))
             return
         state: LinkState = "connecting" if not self._since and tries < 3 else "lost"
         self._say_link(Link(state, f"{why}; trying again ({tries})"))

@@ -1,12 +1,12 @@
 """What a source tells the interface, piece by piece in order."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from client.control.snapshot import InviteView
 from client.control.updates import Curve, Update
-from client.store.last_run import Ending
 
+UNKNOWN: Final = "it may be busy, or have ended: run volunteer status"
 LinkState = Literal["connecting", "live", "lost", "ended"]
 
 
@@ -18,8 +18,15 @@ class Link:
     """``live``, ``connecting``, ``lost``: trying again, ``ended``: the node has ended, until it is
     started again."""
     words: str = ""
-    ending: Ending | None = None
-    """The end of the node, where it is known."""
+    why: str = "the volunteer does not answer"
+    """The reason where no node answers, in one sentence."""
+    next_step: str = UNKNOWN
+    """What to do then."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether no node answers, so that everything shown is out of date."""
+        return self.state in ("lost", "ended")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,6 @@ class Toned(Widget):
     of every widget would take most of the start.
     """
 
-    stale = False
-    """Whether its content is out of date; it is then drawn in one pale tone."""
-
-    def set_stale(self, stale: bool) -> None:
-        """Set whether its content is out of date."""
-        if stale != self.stale:
-            self.stale = stale
-            self.refresh()
-
     def paint(self, line: Line, width: int, over: Style | None = None) -> Strip:
         """Return a line as ``width`` cells.
 
@@ -44,10 +35,6 @@ class Toned(Widget):
         if over is not None:
             base += over
         segments = [
-            Segment(
-                span.text,
-                base + tones["faint" if self.stale else span.tone] + _clicked(span.action),
-            )
-            for span in line
+            Segment(span.text, base + tones[span.tone] + _clicked(span.action)) for span in line
         ]
         return Strip(segments).adjust_cell_length(width, base)

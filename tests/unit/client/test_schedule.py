@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.schedule import DAY_MINUTES, Schedule, Window, parse_schedule
+from client.schedule import DAY_MINUTES, Schedule, parse_schedule
+from tests.support.schedules import moments, spelled, windows
 
 MONDAY = datetime(2026, 3, 2)
 
@@ -73,21 +74,12 @@ def test_what_is_no_schedule(text: str, problem: str) -> None:
         parse_schedule(text)
 
 
-windows = st.builds(
-    lambda start, length, days: Window(start, start + length, tuple(sorted(days))),
-    st.integers(0, DAY_MINUTES - 1),
-    st.integers(1, DAY_MINUTES - 1),
-    st.sets(st.integers(0, 6), min_size=1),
-)
 schedules = st.builds(Schedule, st.lists(windows, max_size=4).map(tuple))
-moments = st.datetimes(datetime(2024, 1, 1), datetime(2030, 1, 1))
 
 
-@given(schedules, moments)
-def test_a_schedule_reads_back_as_it_was_written(schedule: Schedule, moment: datetime) -> None:
-    again = parse_schedule(str(schedule))
-    assert again == schedule
-    assert again.allows(moment) == schedule.allows(moment)
+@given(schedules)
+def test_a_schedule_reads_as_it_was_written(schedule: Schedule) -> None:
+    assert parse_schedule(spelled(schedule.windows)) == schedule
 
 
 @given(schedules, moments, st.integers(1, 7 * DAY_MINUTES))

@@ -9,7 +9,7 @@ from client.cli.models.card import Facts, card
 from client.cli.models.model_source import Trained
 from client.control.snapshot import AmendmentView, ContributorView
 from client.control.updates import StepPoint
-from protocol.ids import PeerId, SwarmId
+from protocol.ids import SwarmId
 from tests.support.saved_swarms import founded
 
 
@@ -17,7 +17,7 @@ from tests.support.saved_swarms import founded
 def facts() -> Facts:
     trained = Trained(SwarmId("ab" * 32), founded().manifest, 50, state={}, model=None)
     told = StepPoint(49, 0.0, 1.5, 0.0)
-    return Facts(trained=trained, held_out=told, own_microbatches=1234)
+    return Facts(trained=trained, held_out=told)
 
 
 def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
@@ -31,7 +31,6 @@ def test_it_says_what_the_model_is_and_how_it_was_trained(facts: Facts) -> None:
         "1.5000 nats a token, 2.1640 bits per byte of text, at version 49, as members told",
         manifest.data.digest,
         f"founder    {manifest.founder}",
-        "1,234 microbatches",
         facts.trained.swarm,
         "a token is a byte",
         "library_name: transformers",
@@ -55,20 +54,12 @@ def test_it_says_what_the_founder_has_changed(facts: Facts) -> None:
     assert "changed by the founder, from step 212 on: learning rate 0.003 in place of" in text
 
 
-def test_contributors_are_named_once_and_not_without_end(facts: Facts) -> None:
-    own, founder = PeerId("12D3KooWown"), facts.trained.manifest.founder
-    many = tuple(ContributorView(peer=f"12D3KooWpeer{n}", microbatches=9) for n in range(130))
-    text = card(msgspec.structs.replace(facts, own=own, contributors=many))
-    assert "who exported this, `12D3KooWown`, computed 1,234 microbatches" in text
-    assert "`12D3KooWpeer99`" in text
-    assert "`12D3KooWpeer100`" not in text
-    assert text.count(own) == text.count(founder) == 1
-
-
 def test_names_are_never_markup(facts: Facts) -> None:
     name = "x` <img src=x> [a](b)"
     manifest = msgspec.structs.replace(facts.trained.manifest, name=name)
     named = replace(facts.trained, manifest=manifest)
-    text = card(msgspec.structs.replace(facts, trained=named))
+    board = [ContributorView(peer="12D3KooWpeer", name=name, microbatches=9)]
+    text = card(msgspec.structs.replace(facts, trained=named, contributors=board))
+    assert "- `12D3KooWpeer` `x' <img src=x> [a](b)`: 9, " in text
     assert "# `x' <img src=x> [a](b)`\n" in text
     assert text.count("```") == 2, "and what is quoted stays so"

@@ -6,16 +6,15 @@ import stat
 import subprocess
 import sys
 import time
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from client.cli.diagnosis import checks_outside
-from client.cli.diagnosis.checks import Check
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
+from client.cli.reach import services
 from client.cli.reach.home import find_home
 from client.control.methods import Impossible
 from client.control.snapshot import EventView, LineView, NetworkView, PauseView, ReachView
@@ -30,8 +29,6 @@ from tests.support.cli_process import Terminal, Within, living
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 
-PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
-
 
 @pytest.mark.parametrize(
     ("arguments", "keys"),
@@ -40,8 +37,8 @@ PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
         (["resume"], {"resumed", "paused"}),
         (["status", "peers"], {"peers", "trust", "expelled", "audits"}),
         (["status"], {"state", "paused", "limits", "credit", "last_error"}),
-        (["cache", "ls"], {"kinds", "folder"}),
-        (["cache", "prune", "--yes"], {"removed", "freed_bytes"}),
+        (["cache"], {"kinds", "folder"}),
+        (["cache", "--prune", "--yes"], {"removed", "freed_bytes"}),
         (["config", "show"], {"settings", "origins"}),
     ],
 )
@@ -173,7 +170,7 @@ def test_settings_are_changed_without_losing_comments(home: Path, within: Within
         within("config", "set", "announce", "/ip4/1.2.3.4/tcp/6,/ip4/1.2.3.5/tcp/6").returncode == 0
     )
     assert path.read_text() == (
-        '# mine\nthreads = 2\nannounce = ["/ip4/1.2.3.4/tcp/6", "/ip4/1.2.3.5/tcp/6"]\n'
+        '# mine\nthreads = 2\nannounce = ["/ip4/1.2.3.4/tcp/6","/ip4/1.2.3.5/tcp/6"]\n'
         'upload_limit_bytes_per_s = "2MB/s"\n'
     )
     values = json.loads(within("config", "show", "--json").stdout)["settings"]
@@ -265,16 +262,16 @@ def _left(folder: Path) -> set[str]:
 
 def test_prune_removes_what_can_be_had_again(home: Path, data: Path, within: Within) -> None:
     before = _left(data)
-    assert within("cache", "prune").returncode == ExitCode.USAGE  # nobody to ask
+    assert within("cache", "--prune").returncode == ExitCode.USAGE  # nobody to ask
     assert _left(data) == before
-    answer = json.loads(within("cache", "prune", "--yes", "--json").stdout)
+    answer = json.loads(within("cache", "--prune", "--yes", "--json").stdout)
     assert answer["freed_bytes"] == 50
     assert before - _left(data) == {
         "texts/a.bin", "snapshots/s.bin", "swarms/.x.123.tmp",
         "gathered/tmp1/stage-0-v1.safetensors",
         "checkpoints/x/stage-0-v2.safetensors.damaged",
     }  # fmt: skip
-    assert within("cache", "prune").stderr == "there is nothing to remove\n"
+    assert within("cache", "--prune").stderr == "there is nothing to remove\n"
 
 
 def test_links_are_neither_counted_nor_removed(data: Path, tmp_path: Path, within: Within) -> None:
@@ -285,11 +282,11 @@ def test_links_are_neither_counted_nor_removed(data: Path, tmp_path: Path, withi
     (data / "texts" / "folder").symlink_to(theirs)
     shutil.rmtree(data / "snapshots")
     (data / "snapshots").symlink_to(theirs)
-    kinds = json.loads(within("cache", "ls", "--json").stdout)["kinds"]
+    kinds = json.loads(within("cache", "--json").stdout)["kinds"]
     sizes = {kind["kind"]: kind["size_bytes"] for kind in kinds}
     assert sizes["texts"] == 10
     assert "snapshots" not in sizes
-    assert within("cache", "prune", "--yes").returncode == 0
+    assert within("cache", "--prune", "--yes").returncode == 0
     assert (theirs / "book.bin").exists()
     assert (data / "texts" / "link.bin").is_symlink()
 
@@ -299,7 +296,7 @@ def test_nothing_is_pruned_beside_a_running_volunteer(
 ) -> None:
     with identity_lock(data):
         before = _left(data)
-        assert within("cache", "prune", "--yes").returncode == ExitCode.TEMPORARY
+        assert within("cache", "--prune", "--yes").returncode == ExitCode.TEMPORARY
         assert _left(data) == before
 
 
@@ -308,28 +305,25 @@ def test_a_person_is_asked_before_anything_goes(
 ) -> None:
     before = _left(data)
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
-    assert within("cache", "prune").returncode == ExitCode.INTERRUPTED
+    assert within("cache", "--prune").returncode == ExitCode.INTERRUPTED
     assert _left(data) == before
 
 
 # --- doctor --------------------------------------------------------------------------------------
 
 
-def test_doctor_writes_a_bundle(
-    home: Path, data: Path, within: Within, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_commands_find_the_volunteer_of_an_instance(
+    home: Path, within: Within, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fine = Check("x", "ok", "at 203.0.113.9")
-    monkeypatch.setattr("client.cli.commands.doctor.examine", lambda home, faults: iter([fine]))
-    path = tmp_path / "report.zip"
-    with node_of(home, FakeProvider()):
-        assert within("doctor", "--bundle", str(path)).returncode == 0
-    assert path.stat().st_mode & 0o777 == 0o600
-    with zipfile.ZipFile(path) as bundle:
-        names = set(bundle.namelist())
-        everything = "".join(bundle.read(name).decode() for name in names)
-    assert {"doctor.json", "versions.json", "settings.json", "status-0.json", "log.jsonl"} <= names
-    assert "203.0.113.9" not in everything
-    assert within("doctor", "--bundle", str(path)).returncode == ExitCode.USAGE  # not overwritten
+    one, two = home / "volunteer-one", home / "volunteer-two"
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    monkeypatch.setattr(services, "SYSTEM_HOME", home / "volunteer")
+    with node_of(one, FakeProvider()):
+        assert "example" in within("status").stdout
+        with node_of(two, FakeProvider()):
+            done = within.ends(ExitCode.USAGE, "status")
+    assert f"VOLUNTEER_HOME={two} volunteer" in done.stderr
 
 
 LINE = LineView(members=["12D3KooWx4AphPb"], version=388)

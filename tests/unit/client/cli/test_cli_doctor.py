@@ -210,7 +210,7 @@ def stale_socket(scene: Scene) -> None:
         left.bind(str(path))
 
 
-@case("volunteer", "fail", "one runs, but: .* does not answer", "volunteer list, volunteer logs")
+@case("volunteer", "fail", "one runs, but: .* does not answer", "volunteer logs")
 def hung_volunteer(scene: Scene) -> None:
     path = socket_path(home_folders(scene.home).runtime, "ab" * 32, SIGNER.peer)
     path.parent.mkdir(mode=0o700)
@@ -337,7 +337,7 @@ FOLDER = "from pathlib import Path; from client.cli.diagnosis.checks import chec
 @pytest.mark.parametrize(
     ("option", "words", "step"),
     [
-        ("size=64k", "No space left on device", "volunteer cache prune"),
+        ("size=64k", "No space left on device", "volunteer cache --prune"),
         ("ro", "Read-only file system", "mount it for writing"),
     ],
 )

@@ -97,15 +97,15 @@ def test_a_crash_is_one_line_and_a_file_unless_debug(
     def fail() -> None:
         raise ExceptionGroup("several", [ZeroDivisionError("first\nof them")])
 
-    monkeypatch.setattr("client.cli.commands.list.list", fail)
+    monkeypatch.setattr("client.cli.commands.resume.resume", fail)
     monkeypatch.setenv("VOLUNTEER_HOME", str(tmp_path))
-    assert run(["list"]) == 1
+    assert run(["resume"]) == 1
     said = capsys.readouterr().err
     assert "internal error: ZeroDivisionError: first of them" in said
     assert "Traceback" not in said
     assert "Traceback" in (tmp_path / "data" / "logs" / "errors.log").read_text()
     with pytest.raises(ExceptionGroup):
-        run(["list", "--debug"])
+        run(["resume", "--debug"])
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

@@ -30,7 +30,7 @@ from client.cli.reach.home import find_home
 from client.cli.serving import foreground as serving
 from client.cli.serving.foreground import report_progress
 from client.cli.serving.metrics import METRICS, REQUEST_TIMEOUT_S, serve_metrics
-from client.cli.serving.supervision import Notifier, Supervised
+from client.cli.serving.supervision import Supervised
 from client.config import Settings
 from client.errors import ExitCode, UserError
 from client.events import Event, LogLine
@@ -89,18 +89,13 @@ async def test_a_terminal_that_closes_is_one_request_to_stop(
 
 def test_the_service_manager_is_told_and_children_do_not_find_it(manager: socket.socket) -> None:
     watchdog = {"WATCHDOG_USEC": "4000000"}
-    assert Notifier(_environ(manager, WATCHDOG_PID="1", **watchdog)).watchdog_s == 0, "another's"
+    assert Supervised(_environ(manager, WATCHDOG_PID="1", **watchdog)).watchdog_s == 0, "another's"
     environ = _environ(manager, WATCHDOG_PID=str(os.getpid()), **watchdog)
-    notifier = Notifier(environ)
+    supervised = Supervised(environ)
     assert environ == {"PATH": "/bin"}
-    assert notifier.watchdog_s == 4.0
-    notifier.ready()
-    notifier.status("step 3\nREADY=0 \x9b\u202e" + "x" * 1000)
-    notifier.extend(1.5)
-    ready, status, extended = _heard(manager)
-    assert (ready, extended) == ("READY=1", "EXTEND_TIMEOUT_USEC=1500000")
-    assert status.isprintable()
-    assert len(status) < 250
+    assert supervised.watchdog_s == 4.0
+    supervised.set_up(FakeProvider())
+    assert _heard(manager) == ["READY=1"]
 
 
 @pytest.mark.parametrize(
@@ -108,26 +103,26 @@ def test_the_service_manager_is_told_and_children_do_not_find_it(manager: socket
     [{}, {"NOTIFY_SOCKET": "/nowhere/at/all"}, {"NOTIFY_SOCKET": "@abstract-and-absent"}],
 )
 def test_nothing_depends_on_a_manager(environ: dict[str, str]) -> None:
-    notifier = Notifier(environ)
-    notifier.ready()
-    notifier.alive()
-    assert notifier.watchdog_s == 0.0
+    supervised = Supervised(environ)
+    supervised.set_up(FakeProvider())
+    assert supervised.watchdog_s == 0.0
 
 
 async def test_the_watchdog_is_fed_from_the_loop_and_stopping_is_said(
     nursery: trio.Nursery, manager: socket.socket, autojump_clock: trio.testing.MockClock
 ) -> None:
-    supervised = Supervised(Notifier(_environ(manager, WATCHDOG_USEC="4000000")))
+    supervised = Supervised(_environ(manager, WATCHDOG_USEC="4000000"))
     stop = trio.Event()
     nursery.start_soon(supervised.keep_informed, stop)
     await trio.sleep(10)
     assert _heard(manager) == []
-    supervised.set_up(FakeProvider())
+    supervised.set_up(FakeProvider(state="waiting", reason="step 3\nREADY=0 \x9b\u202e"))
     await trio.sleep(9.5)
     fed = _heard(manager)
     assert fed[0] == "READY=1"
     assert fed.count("WATCHDOG=1") == 5, "every two seconds"
-    assert "STATUS=step 3/10 | loss 2.5000" in " ".join(fed)
+    assert "STATUS=waiting: step 3 READY=0 " in " ".join(fed)
+    assert all(map(str.isprintable, fed))
     stop.set()
     await trio.sleep(5)
     last = _heard(manager)

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from client.cli import command_line
-from client.cli.reach import machine
 from client.errors import OF_THE_MACHINE, ExitCode
-from client.redaction import Redactor
 from tests.support.cli_process import Within, apart
 
 
@@ -24,7 +22,6 @@ def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError(f"getpwuid(): uid not found: {user}")
 
     monkeypatch.setattr(pwd, "getpwuid", unknown)
-    monkeypatch.setattr(machine, "listening_sockets", list)
     for variable in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(variable, raising=False)
 
@@ -40,13 +37,10 @@ class TestUnknownUser:
             assert done.returncode == ExitCode.CONFIG, command
             assert "has no home folder" in done.stderr
             assert "VOLUNTEER_HOME" in done.stderr
-        assert within("list").returncode == ExitCode.NOT_RUNNING
 
     def test_with_one_of_its_own_nothing_is_missing(self, home: Path, within: Within) -> None:
-        assert within("list").returncode == ExitCode.NOT_RUNNING
         assert within("config", "show").returncode == ExitCode.OK
         assert within("status").returncode == ExitCode.NOT_RUNNING
-        assert Redactor().clean("words") == "words"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")

@@ -156,7 +156,7 @@ def test_a_disk_that_takes_less_than_it_is_given_is_said(
     assert "the disk took less than it was given (4096 bytes of 8192 were written)" in told
 
 
-def test_the_card_names_the_own_work_of_this_volunteer(
+def test_the_card_of_an_own_run_names_who_worked(
     within: Within, swarm: SwarmFile, tmp_path: Path
 ) -> None:
     home = home_folders(tmp_path / "home")
@@ -168,9 +168,7 @@ def test_the_card_names_the_own_work_of_this_volunteer(
     write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])
     within.ends(0, "export", "--out", str(tmp_path / "model"))
     card = (tmp_path / "model" / "README.md").read_text()
-    tokens = 7 * swarm.manifest.tokens_per_microbatch
-    assert f"computed 7 microbatches of committed steps, {tokens} tokens" in card
-    assert f"`{me}`, computed" in card
+    assert f"- `{me}`: 7, {7 * swarm.manifest.tokens_per_microbatch:,} tokens, 100.0%" in card
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])

@@ -7,12 +7,10 @@ import pytest
 
 from client.cli.commands.create import sign
 from client.cli.consent import terms
-from client.cli.diagnosis.bundle import _nameless
 from client.cli.models.card import contributors_of
 from client.cli.reach.home import find_home
 from client.cli.terminal.swarm_text import summary
 from client.config import Settings
-from client.control.snapshot import ContributorView
 from client.errors import ExitCode
 from client.store.paths import home_folders
 from client.store.persisted import Persisted
@@ -20,7 +18,6 @@ from client.store.records import KeptContributions
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile
 from tests.support.cli_process import Within
-from tests.support.control_fakes import example_snapshot
 from tests.support.saved_swarms import SIGNER, founded
 
 ANNA = "12D3KooWexample4AphPb"
@@ -37,12 +34,11 @@ def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
     anna = PeerId(ANNA)
     kept = KeptContributions({0: 9}, {anna: 420}, {anna: "Anna"})
     Persisted(folders.contributions(swarm.swarm), KeptContributions).save(kept)
-    (one,), own = contributors_of(find_home(), swarm.swarm, swarm.manifest)
-    assert own == 0
+    (one,) = contributors_of(find_home(), swarm.swarm, swarm.manifest)
     assert (one.peer, one.name, one.microbatches) == (ANNA, "Anna", 420)
     assert one.tokens == 420 * swarm.manifest.tokens_per_microbatch
     folders.contributions(swarm.swarm).write_bytes(b"\xc1" * 99)
-    assert contributors_of(find_home(), swarm.swarm, swarm.manifest) == ([], 0)
+    assert contributors_of(find_home(), swarm.swarm, swarm.manifest) == []
 
 
 def test_a_name_is_set_shown_to_its_owner_and_removed(home: Path, within: Within) -> None:
@@ -78,10 +74,3 @@ def test_a_purpose_that_cannot_be_shown_founds_nothing(
     out = ("--out", str(home / "x.swarm"))
     within.ends(ExitCode.USAGE, "create", "--no-measure", "--purpose", purpose, *out)
     assert not (home / "x.swarm").exists()
-
-
-def test_a_problem_report_has_no_names_of_people() -> None:
-    board = [ContributorView(peer=ANNA, name="Anna", microbatches=420)]
-    now = _nameless(example_snapshot(names={ANNA: "Anna"}, contributors=board))
-    assert "Anna" not in str(now)
-    assert ANNA in str(now)

@@ -12,7 +12,6 @@ from client.control import methods, rpc
 from client.control.client import ControlClient
 from client.control.contributors import MAX_SHOWN, contributors_view
 from client.control.methods import answer
-from client.events import MAX_PAGE
 from client.views.words import named, with_names
 from tests.support.control_fakes import FakeProvider
 from tests.support.matching_examples import manifest, peer
@@ -57,16 +56,6 @@ def _call(method: str, provider: FakeProvider | None = None, **params: object) -
     reply: dict[str, object] = json.loads(answer(line, provider or FakeProvider()))
     assert reply["id"] == 5
     return reply
-
-
-def test_events_are_bounded_and_can_be_paged() -> None:
-    provider = FakeProvider(event_count=MAX_PAGE + 5)
-    first = _call("update", provider)["result"]
-    assert len(first["events"]) == MAX_PAGE
-    rest = _call("update", provider, since=first["events"][-1]["seq"])["result"]
-    begin = MAX_PAGE + 1
-    assert [event["seq"] for event in rest["events"]] == list(range(begin, begin + 5))
-    assert rest["snapshot"]["matches"] is not None
 
 
 def test_a_failing_provider_is_an_internal_error() -> None:

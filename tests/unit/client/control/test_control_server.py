@@ -7,7 +7,9 @@ import socket
 import stat
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -259,10 +261,21 @@ def test_no_node_is_said_as_such(path: Path) -> None:
     assert running_nodes(path.parent) == []
 
 
-def test_a_node_that_never_answers_is_given_up(path: Path) -> None:
+@pytest.mark.parametrize("drips", [False, True])
+def test_a_node_that_never_answers_is_given_up(path: Path, drips: bool) -> None:
+    """Nor does a line hold a command up that goes on for ever, byte by byte."""
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(path))
         silent.listen(1)
+
+        def drip() -> None:
+            with silent.accept()[0] as connection, suppress(OSError):
+                while True:
+                    connection.send(b"x")
+                    time.sleep(0.01)
+
+        if drips:
+            threading.Thread(target=drip, daemon=True).start()
         with pytest.raises(ControlError, match="does not answer"):
             ControlClient(path, timeout_s=0.05)
 

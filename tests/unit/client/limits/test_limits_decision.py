@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from client.config import Settings
 from client.limits.decision import Facts, decide
 from client.limits.usage import DayUse
-from client.schedule import Schedule, Window
+from client.schedule import Window
 from client.store.persisted import Persisted
+from tests.support.schedules import moments, spelled, windows
 
 NIGHTS = "22:00-07:00"
 NOON = datetime(2026, 3, 2, 12, 0)
@@ -74,20 +75,11 @@ def test_what_no_limit_forbids_is_allowed(limits: Settings, facts: Facts) -> Non
     assert decide(NOON, facts, limits) is None
 
 
-windows = st.builds(
-    lambda start, length, days: Window(start, start + length, tuple(sorted(days))),
-    st.integers(0, 1439),
-    st.integers(1, 1439),
-    st.sets(st.integers(0, 6), min_size=1),
-)
-moments = st.datetimes(datetime(2024, 1, 1), datetime(2030, 1, 1))
-
-
 @given(st.lists(windows, min_size=1, max_size=3).map(tuple), moments, st.booleans())
 def test_when_the_time_named_has_come_it_is_allowed(
     chosen: tuple[Window, ...], moment: datetime, used: bool
 ) -> None:
-    limits = Settings(schedule=str(Schedule(chosen)), daily_quota_bytes=1)
+    limits = Settings(schedule=spelled(chosen), daily_quota_bytes=1)
     held = decide(moment, Facts(used_bytes=int(used)), limits)
     if held is None:
         assert not used

@@ -118,13 +118,6 @@ def test_redundancy_decides_before_speed() -> None:
     assert best.replicas == 2
 
 
-def test_a_stage_that_costs_nothing_is_no_plan() -> None:
-    runs = [replace(RUN, stages=(stage(0.0),) * count) for count in (1, 2)]
-    found = [alternative([machine()] * 4, run, 1) for run in runs]
-    assert ["cost nothing" in each.why for each in found] == [True, True]
-    assert best_of(found, 1) is None
-
-
 @pytest.mark.parametrize(
     ("layers", "machines", "counts"),
     [(12, 100, [1, 2, 4, 8, 12]), (4, 3, [1, 2, 3]), (1, 5, [1]), (1000, 1000, 256)],

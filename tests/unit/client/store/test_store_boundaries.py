@@ -82,16 +82,6 @@ def test_a_full_disk_is_refused_and_nothing_is_lost(
     store.close()
 
 
-def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pwrite = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, bytes(data[:7]), at))
-    store = BoundaryStore(100, 1000, tmp_path)
-    store.put(key(1), bytes(range(100)))
-    store.put(key(1, 1), b"b" * 100)
-    assert found(store, key(1)) == bytes(range(100))
-    store.close()
-
-
 names = st.builds(
     PayloadKey,
     st.integers(0, 2),
