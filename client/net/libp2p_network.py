@@ -134,7 +134,9 @@ class Libp2pNetwork:
         self._ended = Counter[str]()  # sums over carriers that have ended
         self._changed = WeakValueDictionary[PeerId, trio.lowlevel.ParkingLot]()
         """Who waits for a change of the link with a peer: those of others need not wake up."""
-        self._events = ByteQueue[NetEvent](_event_size, EVENT_ITEMS, EVENT_BYTES)
+        self.events = ByteQueue[NetEvent](_event_size, EVENT_ITEMS, EVENT_BYTES)
+        """Network events, in order for each peer and lane; while it is full, reading from peers
+        pauses."""
 
     @property
     def peer_id(self) -> PeerId:
@@ -147,12 +149,6 @@ class Libp2pNetwork:
         first, *others = (*self._host.addresses, "")
         found = (first, *self.reaching.addresses, *others)
         return tuple(address for address in found if address)
-
-    @property
-    def events(self) -> ByteQueue[NetEvent]:
-        """Network events, in order for each peer and lane; a bounded queue, which applies
-        backpressure to peers while it is full."""
-        return self._events
 
     @property
     def is_outside(self) -> bool:
@@ -608,14 +604,14 @@ class Libp2pNetwork:
     async def _announce(self, link: Link) -> None:
         if link.before is not None:
             await link.before.wait()
-        await self._events.put(PeerUp(link.peer))
+        await self.events.put(PeerUp(link.peer))
         link.announced.set()
 
     async def _bury(self, link: Link, connection: Connection) -> None:
         """Report a link's end after its earlier events; until then the peer's next link waits."""
         if link.up.is_set():
             await link.announced.wait()
-            await self._events.put(PeerDown(link.peer, connection.reason, connection.by_peer))
+            await self.events.put(PeerDown(link.peer, connection.reason, connection.by_peer))
         elif link.before is not None and self._links.get(link.peer) is link:
             await link.before.wait()
         link.buried.set()
@@ -627,7 +623,7 @@ class Libp2pNetwork:
         if not link.admitted.is_set() and not await self._before_admission(link, message):
             return
         await self._strangers.turn(link.peer)
-        await self._events.put(Inbound(link.peer, message, payload))
+        await self.events.put(Inbound(link.peer, message, payload))
 
     async def _before_admission(self, link: Link, message: Message) -> bool:
         """Let a few greetings pass; other messages wait until the peer is admitted.

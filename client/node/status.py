@@ -185,11 +185,11 @@ def _audits(held_stages: HeldStages) -> AuditsView | None:
     )
 
 
-def limits_view(settings: Settings, used_bytes: int, capacity: Capacity | None) -> LimitsView:
+def limits_view(settings: Settings, used_bytes: int, capacity: Capacity) -> LimitsView:
     """Return the owner's limits (``settings``), and what is used of this machine."""
     return LimitsView(
         threads=settings.threads,
-        threads_now=capacity.threads if capacity else 0,
+        threads_now=capacity.threads,
         compute_share=settings.compute_share % 100,
         memory_bytes=settings.memory_limit_bytes,
         vram_share=settings.vram_share % 100,

@@ -82,9 +82,6 @@ class StageHolder:
     def drain(self, stage: int, reason: str) -> None:
         """The matching takes a stage away."""
 
-    def amended(self) -> None:
-        """There is a new amendment of the founder."""
-
     def seats(self) -> list[SeatStatus]:
         """Return what heartbeats say of our seats."""
         return []

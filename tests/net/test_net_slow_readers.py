@@ -65,7 +65,7 @@ async def test_what_waits_for_a_peer_is_known_until_it_is_sent(networks: Network
         await b.connect(a.addresses[0])
         await is_up(a, b)
         link = b._links[a.peer_id]
-        a._events._max_bytes = 1  # nobody takes them there: the window closes
+        a.events._max_bytes = 1  # nobody takes them there: the window closes
         for _ in range(20):
             await say(b, a.peer_id, chunk, bytes(size))
         waiting = b.unsent_bytes(a.peer_id, "background")
@@ -79,7 +79,7 @@ async def test_what_waits_for_a_peer_is_known_until_it_is_sent(networks: Network
         nursery.start_soon(wait)
         await trio.sleep(0.2)
         assert not sent.is_set()
-        a._events._max_bytes = 10**9
+        a.events._max_bytes = 10**9
         with trio.move_on_after(20):
             while not sent.is_set():
                 if len(a.events):

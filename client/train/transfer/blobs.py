@@ -352,12 +352,13 @@ class Download:
     def _disk_failed(self, error: OSError) -> DiskFailed:
         if error.errno not in FULL:
             return DiskFailed(f"{self._partial} cannot be written: {error.strerror or error}")
+        lacks_bytes = self._lacks()
         words = (
             f"{error.strerror}: the disk of {self._path.parent} is full: "
-            f"{_megabytes(self._lacks())} more are needed for {self._path.name}, "
+            f"{_megabytes(lacks_bytes)} more are needed for {self._path.name}, "
             f"{_megabytes(self._free() or 0)} are free"
         )
-        return DiskFailed(words, self._blob.size_bytes)
+        return DiskFailed(words, lacks_bytes if self._resumable else self._blob.size_bytes)
 
     def _close(self) -> None:
         """Stop; the received part stays if the next download can continue from it."""

@@ -115,6 +115,7 @@ class LeafSupply:
         if not problem:
             self._offers.clear()
             self._ask_at, self._told = math.inf, False
+            self._supplied = self.starved = False
         elif self._cache is None:
             folder = self._store.leaves(self._data.digest)
             self._cache = await trio.to_thread.run_sync(LeafCache, folder, self._data, self._budget)
@@ -276,10 +277,12 @@ class LeafSupply:
         self._changed.set()
 
     def rest(self) -> None:
-        """No stage here needs samples any more."""
+        """No stage here needs samples any more: members are asked for none, also in a pause, in
+        which ``run`` does not look."""
         self._first = None
         self._plan.clear()
         self._needed.clear()
+        self._perform(self._fetch.want((), (), self._ports.now()))
 
     def here(self, microbatch: int) -> bool:
         """Whether a microbatch's samples can be read; held-out ones have negative numbers."""

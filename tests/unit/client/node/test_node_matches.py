@@ -15,6 +15,7 @@ from client.node import status
 from client.node.matches import _seats, describe_matching
 from client.node.trust import _Known
 from client.train.engine import Engine
+from client.train.machine.capacity import Capacity
 from protocol.audit.draw import PROVEN, UNPROVEN
 from protocol.ids import PeerId, Stage
 from protocol.matching.machine import Matching
@@ -115,8 +116,9 @@ def test_a_worker_starts_or_starts_again_or_runs() -> None:
 
 
 def test_limits_that_limit_nothing_are_said_as_none() -> None:
-    whole = status.limits_view(Settings(compute_share=100, vram_share=100), 5, None)
-    part = status.limits_view(Settings(compute_share=40, vram_share=60), 5, None)
+    nothing = Capacity("", 0, {}, 0)
+    whole = status.limits_view(Settings(compute_share=100, vram_share=100), 5, nothing)
+    part = status.limits_view(Settings(compute_share=40, vram_share=60), 5, nothing)
     assert (whole.compute_share, whole.vram_share) == (0, 0)
     assert (part.compute_share, part.vram_share, part.used_bytes) == (40, 60, 5)
 

@@ -92,10 +92,13 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def downloader(source: Path, target: Path, *donors: PeerId, serves: int = 6) -> SlowDonor:
+def downloader(
+    source: Path, target: Path, *donors: PeerId, serves: int = 6, resumable: bool = False
+) -> SlowDonor:
     donor = SlowDonor(source, serves)
     donor.path = target
-    donor.download = Download(donor, donor.filed.blob, donors or [DONOR], target)
+    blob = donor.filed.blob
+    donor.download = Download(donor, blob, donors or [DONOR], target, resumable=resumable)
     return donor
 
 
@@ -147,10 +150,12 @@ async def test_a_later_attempt_goes_on_where_the_first_one_ended(
     assert sorted(tmp_path.iterdir()) == [source, target]
 
 
+@pytest.mark.parametrize("resumable", [True, False])
 async def test_a_disk_that_fills_up_ends_it_in_clear_words_and_nobody_is_blamed(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, resumable: bool
 ) -> None:
-    donor, pwrite = downloader(source, tmp_path / "below" / "target"), os.pwrite
+    target = tmp_path / "below" / "target"
+    donor, pwrite = downloader(source, target, resumable=resumable), os.pwrite
 
     def full(descriptor: int, data: memoryview, place: int) -> int:
         if place >= 2 * CHUNK_BYTES:
@@ -165,7 +170,9 @@ async def test_a_disk_that_fills_up_ends_it_in_clear_words_and_nobody_is_blamed(
     assert "No space left" in words
     assert "6.3 MB more are needed for target" in words
     assert str(tmp_path / "below") in words
-    assert list((tmp_path / "below").iterdir()) == []
+    assert len(list((tmp_path / "below").iterdir())) == resumable
+    needed_bytes = donor.filed.blob.size_bytes - resumable * 2 * CHUNK_BYTES
+    assert caught.value.needed_bytes == pytest.approx(needed_bytes, abs=64 * 1024)
 
 
 async def test_what_does_not_fit_is_not_begun(

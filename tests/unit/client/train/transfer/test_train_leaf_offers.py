@@ -157,13 +157,16 @@ async def test_once_it_is_found_the_search_is_over(asked: Asked) -> None:
     asked.supply._ask_again(asked.time)
     asked.offers(ONE)
     asked.supply.lost(ONE)
+    asked.supply._note_supply(fetching=True, starved=True)
+    warned = len(asked.warnings())
     asked.changed()
     await asked.finds()
     assert asked.changed()
+    assert not asked.supply.starved
     assert (asked.supply.problem, asked.supply.unable()) == ("", {})
     assert asked.supply._ask_at == float("inf")
     asked.supply._ask_again(asked.time + ASK_AGAIN_S)
-    assert len(asked.warnings()) == 1
+    assert len(asked.warnings()) == warned
 
 
 async def test_stage_0_that_fetches_as_it_goes_needs_no_text(asked: Asked) -> None:

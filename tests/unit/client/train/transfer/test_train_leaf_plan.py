@@ -23,7 +23,8 @@ from model_zoo.specs.merkle import LEAF_BYTES
 from model_zoo.specs.windows import leaves_of
 from protocol.manifest import Manifest
 from protocol.transfer.leaves import LeafEffect, LeafFetch, StoreChunk
-from tests.support.protocol_examples import manifest
+from protocol.wire.messages import Chunk
+from tests.support.protocol_examples import manifest, peer
 from tests.support.recording_ports import RecordingPorts
 
 DATA = DataSpec("web", 5000 * LEAF_BYTES, "ab" * 32)
@@ -88,6 +89,21 @@ def test_samples_of_the_next_steps_are_wanted_and_those_of_earlier_ones_no_more(
     assert set(plan.at(1)) == leaves(plan.run, each, STEPS_AHEAD * each), "rolled back"
     plan.supply.rest()
     assert plan.wants() == []
+
+
+def test_who_rests_asks_nobody_for_what_was_wanted(tmp_path: Path) -> None:
+    plan, root, (one, other) = Plan(tmp_path), bytes.fromhex(DATA.digest), map(peer, range(2))
+    supply = plan.supply
+    supply._fetch, supply._offers = LeafFetch(root), {one, other}
+    supply.at(0)
+    supply._look()
+    asked = [to for to, _ in plan.ports.sent]
+    assert set(asked) == {one, other}
+    supply.rest()
+    supply.lost(one)
+    index = plan.ports.sent[asked.index(other)][1].index
+    supply.receive(other, Chunk(root, index), b"")
+    assert len(plan.ports.sent) == len(asked)
 
 
 def test_of_quick_steps_more_are_fetched_ahead(tmp_path: Path) -> None:
