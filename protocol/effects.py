@@ -27,8 +27,6 @@ class Publish:
 
     kind: str
     said: Struct
-    subject: str = ""
-    """What it is about, for kinds of which an author may have several."""
 
 
 @dataclass(frozen=True, slots=True)

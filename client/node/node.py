@@ -502,6 +502,7 @@ class Node(ControlApi):
                 self._limiting.change(settings)
                 self._network.limit(_rates(settings))
                 self._training.limit(settings)
+                self._engine.own_advert.update(settings, self._folders.data)
 
     async def _take_part_as_relay(self) -> None:
         """Be a member that holds no stage: nothing is measured, and no worker starts."""

@@ -106,7 +106,7 @@ class Training:
 
     async def _enter(self) -> None:
         """Measure this machine and enter the swarm with the result."""
-        settings, engine, data = self._site.settings, self._engine, self._site.data
+        engine, data = self._engine, self._site.data
         try:
             capacity, problem = await self._measured()
             if problem and self._site.data_path is not None:
@@ -118,6 +118,7 @@ class Training:
         await self.clock_agrees()
         addresses = tuple(engine.own_advert.addresses())
         compute, line = engine.manifest.compute, kept_line(data)
+        settings = self._site.settings  # the owner may have changed limits meanwhile
         seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
         seats = seats if engine.manifest.policy.dual_homing else 1
         own = advert(capacity, compute, settings, addresses, seats, joined, line)
@@ -126,7 +127,7 @@ class Training:
         await engine.own_advert.keep_current(lambda: self._site.settings, data)
 
     def limit(self, settings: Settings) -> None:
-        """Take limits that the owner has changed: members are told of them."""
+        """Take limits that the owner has changed."""
         self._site = dataclasses.replace(self._site, settings=settings)
 
     async def clock_agrees(self) -> None:

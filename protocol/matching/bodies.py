@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 from protocol import limits
+from protocol.errors import RemoteProtocolError
 from protocol.matching import preferences
 from protocol.matching.timing import LEASE_S
 from protocol.wire.canonical import Canonical
@@ -61,6 +62,12 @@ OPEN, QUIET, COMMITTED = range(3)
 """Phases of a posting: arrivals; none for a while; places are final."""
 
 POSTINGS: Final = Canonical(Posting, "posting")
+
+
+def check_posting(posting: Posting, stages: int) -> None:
+    """Refuse a posting about a stage that does not exist; raises ``RemoteProtocolError``."""
+    if posting.stage >= stages:
+        raise RemoteProtocolError("posting-stage", "there is no such stage", penalty=20)
 
 
 def is_fresh(body: Body, wall_s: float) -> bool:

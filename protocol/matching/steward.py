@@ -296,7 +296,7 @@ class Steward:
             return []
         self._posted, self._posted_at, self._publish_at = posting, now, now + repeats_s
         stamped = msgspec.structs.replace(posting, issued_ms=self._context.number(now))
-        return [Publish(bodies.KIND, stamped, str(self.stage))]
+        return [Publish(bodies.KIND, stamped)]
 
     @property
     def posting(self) -> bodies.Posting:

@@ -139,13 +139,14 @@ class Membership:
         breaks the rules is dropped, since nobody would take it.
 
         Args:
-            publish: kind, body and subject of the record.
+            publish: kind and body of the record.
             signer: holds our private key.
             now: monotonic seconds.
             wall: Unix seconds, the record's issue time.
         """
         kind, rules = publish.kind, self.records.kinds[publish.kind]
-        slot = kind, key_of(publish.subject, self._own)
+        subject = rules.subject(publish.said)
+        slot = kind, key_of(subject, self._own)
         life_s = ttl_s(kind, len(self.roster))
         if (before := self.records.get(*slot)) is not None:  # it must not outlive this
             life_s = max(life_s, min(before.record.expires - int(wall), int(MAX_ADVERT_TTL_S)))
@@ -153,7 +154,7 @@ class Membership:
         number = self.number(number) if rules.binding else number
         try:
             body = rules.bodies.encode(publish.said)
-            record = Record(publish.subject, number, max(0, int(wall)), life_s, body)
+            record = Record(subject, number, max(0, int(wall)), life_s, body)
             envelope = seal(signer, kind, record, self._swarm)
             offer = self.records.offer(envelope, self._own, wall)
         except ProtocolError as error:
@@ -271,10 +272,6 @@ class Membership:
         heard = [held for held in self.records if held.envelope.kind == POSTING]
         return [_changed(held) for held in heard if held.signer != self._own]
 
-    def posting(self, stage: int, author: PeerId) -> Held | None:
-        """Return an author's newest posting of a stage."""
-        return self.records.get(POSTING, key_of(str(stage), author))
-
     def _is_protected(self, slot: Slot) -> bool:
         """Whether no crowd displaces a record: a linked peer's, or a posting of a candidate."""
         kind, key = slot
@@ -332,7 +329,7 @@ class Membership:
     ) -> list[MembershipEffect]:
         believed = Records([e for e in message.records if self._may_tell(sender, e, now)])
         offers, sends = self.gossip.receive_records(sender, believed, now, wall)
-        effects: list[MembershipEffect] = [one.against for one in offers if one.against]
+        effects = list[MembershipEffect]()
         for held in filter(None, (offer.displaced for offer in offers)):
             effects += self._forget(held, "its advert was displaced by a flood")
         for held in filter(None, (offer.held for offer in offers)):
@@ -341,6 +338,8 @@ class Membership:
                 # an earlier run of ours published a newer advert: supersede it, later, so that two
                 # processes with one identity do not race
                 self._next_refresh = min(self._next_refresh, now + DEAD_AFTER_S)
+        # after what is learnt, for they expel their authors
+        effects += [offer.against for offer in offers if offer.against]
         return [*effects, *sends]
 
     def _may_tell(self, sender: PeerId, envelope: Envelope, now: float) -> bool:

@@ -34,11 +34,12 @@ class Kind:
     max_body_bytes: int
     bodies: Canonical[Any]
     check: Callable[[Any, PeerId], None] = lambda _said, _author: None
-    """Checks a parsed body by its author; raises ``RemoteProtocolError``."""
+    """Checks a parsed body by its author; raises ``RemoteProtocolError``. Whoever brings the record
+    is blamed, so a check asks only what all members know: the manifest."""
     authors: Callable[[PeerId], bool] = lambda _author: True
     """Who may say it, as far as we see; of others it is refused without blame."""
-    subjects: frozenset[str] = frozenset(("",))
-    """What it may be about."""
+    subject: Callable[[Any], str] = lambda _said: ""
+    """Returns what a parsed body is about."""
     binding: bool = False
     """An honest author never signs two of them with one number (``protocol/evidence``)."""
     min_gap_ms: int = 0
@@ -153,8 +154,6 @@ class RecordStore:
         record = parse_record(envelope.body)
         if len(record.body) > kind.max_body_bytes:
             raise RemoteProtocolError("record-too-long", envelope.kind, penalty=20)
-        if record.subject not in kind.subjects:
-            raise RemoteProtocolError("record-subject", envelope.kind, penalty=20)
         if self._is_out(author):
             return Offer(None, "its author is out")
         key = key_of(record.subject, author)
@@ -168,6 +167,8 @@ class RecordStore:
         verify(envelope, self._swarm)
         said = kind.bodies.parse(record.body)
         kind.check(said, author)
+        if record.subject != kind.subject(said):
+            raise RemoteProtocolError("record-subject", envelope.kind, penalty=20)
         if not kind.authors(author):
             return Offer(None, "not its author's to say")
         mark = mark_of(envelope.body) if kind.binding else b""

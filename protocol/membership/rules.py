@@ -41,7 +41,6 @@ def record_kinds(
         stages: number of stages in the manifest.
         serves_last_stage: only these peers may publish losses.
     """
-    stage_names = frozenset(map(str, range(stages)))
     replicas, most = limits.MAX_REPLICAS_IN_ROUND, MAX_ADVERTS
     loss = Kind(replicas, MAX_LOSS_BYTES, LOSSES, authors=serves_last_stage)
     return {
@@ -68,7 +67,8 @@ def record_kinds(
         # the matching decides which of them to believe
         bodies.KIND: Kind(
             *(stages * bodies.MAX_AUTHORS, bodies.MAX_BODY_BYTES, bodies.POSTINGS),
-            subjects=stage_names,
+            lambda said, _author: bodies.check_posting(said, stages),
+            subject=lambda said: str(said.stage),
         ),
     }
 

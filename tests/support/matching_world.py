@@ -104,8 +104,8 @@ class World:
         """Moves of first seats, when they begin: (moment, who, home, what it was told)."""
         self.served: dict[PeerId, dict[Stage, int]] = {}
         """Stages that are served, with the seat."""
-        self._newest: dict[tuple[PeerId, PeerId, str, str], int] = {}
-        self._records: dict[tuple[PeerId, str, str], Publish] = {}
+        self._newest: dict[tuple[PeerId, PeerId, Stage], int] = {}
+        self._postings: dict[tuple[PeerId, Stage], Posting] = {}
         self._part: set[PeerId] = set()
         self._alarm: dict[PeerId, float] = {}
 
@@ -166,8 +166,8 @@ class World:
             for other in list(self.members.values()):
                 delay_s = self._pick(self.weather.gossip_s)
                 self.after(delay_s, lambda w=who, o=other: self._meet(w, o))
-            for (author, _, _), record in list(self._records.items()):
-                self._spread(author, record, who)
+            for (author, _), posting in list(self._postings.items()):
+                self._spread(author, posting, who)
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         self._agenda.after(delay_s, action)
@@ -240,8 +240,8 @@ class World:
         for other in known.values():
             self.after(self._pick(self.weather.gossip_s), lambda o=other: self._meet(who.peer, o))
             self.after(self._pick(self.weather.gossip_s), lambda o=other: self._meet(o.peer, who))
-        for (author, _, _), record in list(self._records.items()):
-            self._spread(author, record, who.peer)
+        for (author, _), posting in list(self._postings.items()):
+            self._spread(author, posting, who.peer)
 
     def _meet(self, who: PeerId, other: Member) -> None:
         current = self.members.get(other.peer)
@@ -265,11 +265,11 @@ class World:
                     kind = type(body).__name__.lower()
                     self.sent["renewal" if is_renewal(letter) else kind] += 1
                     self._send(who, effect)
-                case Publish():
-                    self.sent[effect.kind] += 1
-                    self._records[who, effect.kind, effect.subject] = effect
+                case Publish(kind, Posting() as posting):
+                    self.sent[kind] += 1
+                    self._postings[who, posting.stage] = posting
                     for other in list(self.machines):
-                        self._spread(who, effect, other)
+                        self._spread(who, posting, other)
                 case Assign():
                     self._note_move(who, effect)
                     self._hold(who, effect.stage)
@@ -319,20 +319,18 @@ class World:
             effects = machine.receive(who, letter.body, self.now)
             self._perform(effect.peer, effects)
 
-    def _spread(self, author: PeerId, record: Publish, to: PeerId) -> None:
+    def _spread(self, author: PeerId, posting: Posting, to: PeerId) -> None:
         if to == author:
             return
         delay_s = self._pick(self.weather.gossip_s)
         while self.random.random() < self.weather.loss:
             delay_s += 0.5
-        self.after(delay_s, lambda: self._learn(author, record, to))
+        self.after(delay_s, lambda: self._learn(author, posting, to))
 
-    def _learn(self, author: PeerId, record: Publish, to: PeerId) -> None:
-        key = (to, author, record.kind, record.subject)
+    def _learn(self, author: PeerId, posting: Posting, to: PeerId) -> None:
+        key = (to, author, posting.stage)
         if self._apart(author, to):
             return
-        posting = record.said
-        assert isinstance(posting, Posting)
         if to in self.machines and self._newest.get(key, -1) < posting.issued_ms:
             self._newest[key] = posting.issued_ms
             effects = self.machines[to].receive_posting(author, posting, self.now)

@@ -411,11 +411,12 @@ def training_of(
     pauses: Pauses | None = None,
     *,
     data: Path | None = None,
-    device: str = "cpu",
     workers: list[LocalWorker] | None = None,
+    **choices: Any,
 ) -> Kind:
-    """What trains for a volunteer, as a node makes it; its workers are those of a test."""
-    engine, own = volunteer.engine, Settings(threads=1, device=device)
+    """What trains for a volunteer, as a node makes it with some settings; its workers are those of
+    a test."""
+    engine, own = volunteer.engine, Settings(**{"threads": 1, "device": "cpu", **choices})
     site = Site(own, data, home, CheckpointFolder(volunteer.disk))
     pauses = pauses or Pauses(home, lambda said: None)
     history = volunteer.held_stages.history

@@ -1,5 +1,6 @@
 """Limits that the owner changes while a node runs reach all that keep them."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -16,13 +17,16 @@ from protocol.effects import Explain
 RATE = 200_000
 
 
-async def test_a_limit_that_changes_is_said_once_and_held_by_the_network_and_the_training(
-    autojump_clock: MockClock,
+async def test_a_limit_that_changes_is_said_once_and_at_once_held_by_all(
+    autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     before = Settings()
     now = replace(before, upload_limit_bytes_per_s=RATE)
     said, owner, training = list[str](), list[Settings](), list[Settings]()
-    network = list[Rates]()
+    network, advertised = list[Rates](), list[tuple[Settings, Path]]()
+
+    def update(settings: Settings, folder: Path) -> None:
+        advertised.append((settings, folder))
 
     def explain(told: Explain) -> None:
         said.append(told.words)
@@ -33,9 +37,12 @@ async def test_a_limit_that_changes_is_said_once_and_held_by_the_network_and_the
         _limiting=SimpleNamespace(change=owner.append),
         _network=SimpleNamespace(limit=network.append),
         _training=SimpleNamespace(limit=training.append),
+        _engine=SimpleNamespace(own_advert=SimpleNamespace(update=update)),
+        _folders=SimpleNamespace(data=tmp_path),
     )
     with trio.move_on_after(3 * RENEW_SETTINGS_S + 1):
         await Node._follow_settings(cast(Node, node))
     assert said == ["upload_limit_bytes_per_s is 1600kbit/s from now on"]
     assert (owner, network, training) == ([now], [Rates(upload_bytes_per_s=RATE)], [now])
+    assert advertised == [(now, tmp_path)]
     assert node._options.settings == now, "status shows it"

@@ -47,7 +47,7 @@ async def test_who_enters_late_hears_what_stewards_said_before(
     steward, late = await swarm.add(), await swarm.add()
     peer = steward.peer
     for stage in (0, 1):
-        steward.engine.perform(Publish(POSTING, posting(stage), str(stage)))
+        steward.engine.perform(Publish(POSTING, posting(stage)))
     await swarm.until(lambda: len(late.engine.membership.heard_before()) == 2)
     assert not heard
     late.engine.describe(ADVERT)

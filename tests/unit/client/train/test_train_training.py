@@ -1,11 +1,14 @@
 """Pausing within a process: stages are given up in order and held again, and every step stays
 exact."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
+from client.config import Settings
 from client.errors import ExitCode
 from client.train.machine.capacity import Capacity
 from client.train.machine.disk_room import NoRoom
@@ -13,6 +16,8 @@ from client.train.machine.pausing import Pauses
 from client.train.stage.held_stage import Diverged
 from client.train.training import MEASURING_WORKERS, Training
 from protocol.audit.charges import CHARGE, KIND, Charge, verdict_of
+from protocol.ids import Stage
+from protocol.membership.advert import Advert
 from protocol.wire.envelope import Signer
 from protocol.wire.parts import VotedOut
 from tests.support.local_worker import LocalWorker
@@ -128,15 +133,14 @@ async def test_who_starts_removes_the_copies_of_a_process_that_was_killed(swarm:
 
 
 async def _measuring(
-    swarm: TestSwarm,
-    folder: Path,
-    device: str = "cpu",
+    swarm: TestSwarm, folder: Path, **choices: Any
 ) -> tuple[Training, list[LocalWorker]]:
-    """One that measures what it can do as nodes do; its workers, as they are started."""
+    """One that measures what it can do as nodes do, with some settings; its workers, as they are
+    started."""
     volunteer, workers = await swarm.add(), list[LocalWorker]()
     home, pauses = folder / "measuring", Pauses(folder, lambda said: None)
     home.mkdir()
-    training = training_of(Training, volunteer, home, pauses, device=device, workers=workers)
+    training = training_of(Training, volunteer, home, pauses, workers=workers, **choices)
     swarm._nursery.start_soon(training.run)
     return training, workers
 
@@ -178,3 +182,36 @@ async def test_a_worker_that_dies_while_it_measures_is_replaced_a_few_times(
         assert training._engine.matching is not None, "it has entered the swarm"
     else:
         assert f"died {deaths} times" in str(training.held_stages.failure)
+
+
+@pytest.mark.parametrize(
+    ("dual_homing", "asked", "offered"),
+    [(True, 0, 2), (True, 1, 1), (False, 0, 1), (False, 2, 1)],
+)
+async def test_a_run_without_second_seats_is_one_whose_members_offer_one(
+    tmp_path: Path, dual_homing: bool, asked: int, offered: int
+) -> None:
+    async with open_swarm(tmp_path, dual_homing=dual_homing) as swarm:
+        training, _ = await _measuring(swarm, tmp_path, seats=asked)
+        await _has_begun_or_failed(swarm, training)
+        (advert,) = [member.advert for member in training._engine.membership.roster.members()]
+        assert advert.seats == offered
+
+
+async def test_limits_that_change_while_it_measures_count(
+    swarm: TestSwarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training, workers = await _measuring(swarm, swarm.folder)
+    await swarm.until(lambda: workers)
+    training.limit(Settings(upload_limit_bytes_per_s=1000, download_limit_bytes_per_s=2000))
+    said = list[tuple[float, float]]()
+    own_advert = training._engine.own_advert
+    really_enter = own_advert.enter
+
+    def enter(advert: Advert, unable: Mapping[Stage, str]) -> None:
+        said.append((advert.upload_bytes_per_s, advert.download_bytes_per_s))
+        really_enter(advert, unable)
+
+    monkeypatch.setattr(own_advert, "enter", enter)
+    await _has_begun_or_failed(swarm, training)
+    assert said == [(1000.0, 2000.0)]

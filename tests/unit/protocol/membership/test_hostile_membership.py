@@ -79,7 +79,7 @@ def test_our_own_record_that_breaks_the_rules_is_dropped_and_told() -> None:
         for publish in (
             *machine.describe(advert(flops=math.nan), 0.0),
             Publish(MEASURED, endless),
-            Publish(POSTING, posting(3), "4"),
+            Publish(POSTING, posting(4)),
             Publish(WAYPOINT, SaidParts((SignedPart(b"x", bytes(64)),))),
         )
         for effect in machine.publish(publish, signer(0), 0.0, WALL)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from protocol.evidence.proof import contradiction
 from protocol.membership.advert import ADVERT, ADVERTS
 from protocol.membership.gossip import DIGEST_EVERY_S, LINK, PUSH_FANOUT, Gossip
 from protocol.membership.losses import PROGRESS
+from protocol.membership.measured import MEASURED, MEASUREMENTS, Measurements
 from protocol.membership.membership import TOLD_OF, Membership
 from protocol.membership.records import Kind, RecordStore
 from protocol.membership.view import Contradicted, MemberDown, RecordChanged
@@ -204,7 +205,7 @@ def test_everybody_hears_every_author_of_a_stage() -> None:
     world.link_ring()
     world.run(5)
     for number, stage in enumerate((1, 1, 0)):
-        world.perform(peer(number), [Publish("posting", posting(stage), str(stage))])
+        world.perform(peer(number), [Publish("posting", posting(stage))])
     world.run(1)
     for name, seen in world.seen.items():
         heard = {(e.said.stage, e.signer) for e in seen if isinstance(e, RecordChanged)}
@@ -231,6 +232,18 @@ def test_two_adverts_with_one_number_meet_and_convict_their_author() -> None:
     assert seen
     assert {e.held.signer for e in seen} == {liar}
     assert all(contradiction(e.held, e.other) for e in seen)
+
+
+def test_nothing_of_a_liar_is_learnt_after_what_convicts_it() -> None:
+    """Whoever performs the effects in order expels it, and would keep what comes later for ever."""
+    member = Membership(peer(0), SWARM, 4)
+    member.link_up(peer(1), 0.0)
+    first, other = (record(77, body=ADVERTS.encode(advert(seats=n)), seq=7) for n in (1, 2))
+    more = record(77, MEASURED, MEASUREMENTS.encode(Measurements()))
+    member.receive(peer(1), Records([first]), 0.0, WALL)
+    seen = member.receive(peer(1), Records([other, more]), 0.0, WALL)
+    told = [type(effect) for effect in seen]
+    assert told.index(RecordChanged) < told.index(Contradicted)
 
 
 def test_who_is_expelled_is_forgotten_and_not_heard_again() -> None:

@@ -152,25 +152,30 @@ def test_our_own_nonsense_is_our_bug() -> None:
         seal(signer(1), "advert", Record("", 1, int(WALL), 601, b""), SWARM)
 
 
-def shared(number: int, subject: str = "3") -> Envelope:
-    body = bodies.POSTINGS.encode(posting(3))
-    return seal(signer(number), "posting", Record(subject, 1, int(WALL), 60, body), SWARM)
+def shared(number: int, stage: int = 3, subject: str | None = None) -> Envelope:
+    body, about = bodies.POSTINGS.encode(posting(stage)), str(stage) if subject is None else subject
+    return seal(signer(number), "posting", Record(about, 1, int(WALL), 60, body), SWARM)
 
 
-@pytest.mark.parametrize("subject", ["", "-1", "04", "4", "x", " 1", "\u0661", "epoch"])
-def test_postings_of_stages_that_do_not_exist(subject: str) -> None:
+@pytest.mark.parametrize("subject", ["", "-1", "03", "2", "x", " 3", "\u0663", "epoch"])
+def test_a_posting_has_one_subject(subject: str) -> None:
+    """Else its author could keep one of each subject about one stage."""
     refuse(shared(1, subject=subject), "record-subject")
+
+
+def test_postings_of_stages_that_do_not_exist() -> None:
+    refuse(shared(1, STAGES), "posting-stage")
 
 
 def test_a_crowd_displaces_no_candidates_posting_and_gives_way_to_it() -> None:
     held = store(lambda slot: slot[1].endswith(f"/{peer(3)}"))
     assert held.offer(shared(3), peer(8), WALL).reason == "new"
-    crowd = [shared(number, str(number % STAGES)) for number in range(100, 200)]
+    crowd = [shared(number, number % STAGES) for number in range(100, 200)]
     for envelope in crowd:
         held.offer(envelope, peer(9), WALL)
     assert len(held) == bodies.MAX_AUTHORS * STAGES
     assert held.get("posting", f"3/{peer(3)}") is not None
-    offer = held.offer(shared(3, "2"), peer(9), WALL)
+    offer = held.offer(shared(3, 2), peer(9), WALL)
     assert offer.reason == "new"
     assert offer.displaced is not None
     assert offer.displaced.introducer == peer(9)

@@ -88,6 +88,23 @@ def test_bandwidth_is_told_once_and_when_it_has_changed(tmp_path: Path) -> None:
     assert len(said.at_once()) == 2, "a full disk does not stop the telling"
 
 
+@pytest.mark.parametrize("reached", [0.0, 4e5, 4e7])
+def test_no_rate_exceeds_the_limit_that_the_owner_has_just_now(
+    tmp_path: Path, reached: float
+) -> None:
+    """Whatever is saved, and whatever was measured while another limit held."""
+    said = Said()
+    save_line(tmp_path, Line(2e6, 100.0, 3e6, 100.0))
+    said.measuring.outgoing = LineMeter(reached, 100.0)
+    for limit in (1_000_000, 300_001, 5_000_000):
+        changed = Settings(upload_limit_bytes_per_s=limit, download_limit_bytes_per_s=2 * limit)
+        said.of.update(changed, tmp_path)
+        assert 0 < said.at_once()[-1].upload_bytes_per_s <= limit
+        assert said.at_once()[-1].download_bytes_per_s == min(3e6, 2 * limit)
+    said.of.update(Settings(), tmp_path)
+    assert said.of.upload_bytes_per_s == (reached or 2e6), "without a limit the line counts"
+
+
 def test_a_line_is_kept_and_a_damaged_file_is_none(tmp_path: Path) -> None:
     save_line(tmp_path, Line(5e7, 3.0, 1e8, 4.0))
     assert kept_line(tmp_path) == Line(5e7, 3.0, 1e8, 4.0)
