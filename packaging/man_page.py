@@ -178,10 +178,6 @@ def _text(text: str) -> list[str]:
     return [_guarded(line) for line in lines]
 
 
-def _line(text: str) -> str:
-    return _guarded(_escaped(text))
-
-
 def _guarded(escaped: str) -> str:
     """Return a line that roff does not take for a request."""
     return "\\&" + escaped if escaped.startswith((".", "'")) else escaped

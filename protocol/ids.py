@@ -1,4 +1,4 @@
-"""Names of things: peers, swarms, stages, steps, microbatches.
+"""Names of things: peers, swarms, stages.
 
 Pure functions only. A peer id is the libp2p identity of an Ed25519 key: it *contains* the key, so a
 signature can be checked by anyone who knows the peer id and nothing else.
@@ -18,8 +18,6 @@ SwarmId = NewType("SwarmId", str)
 """Hex of the BLAKE2b-256 of the canonical manifest (64 characters)."""
 
 Stage = NewType("Stage", int)
-Step = NewType("Step", int)
-Microbatch = NewType("Microbatch", int)
 
 # identity multihash (0x00), length 36, protobuf: field 1 = key type 1 (Ed25519), field 2 = 32 bytes
 _ED25519_PREFIX = bytes([0x00, 0x24, 0x08, 0x01, 0x12, 0x20])

@@ -674,7 +674,7 @@ class Node(ControlApi):
         self._engine.own_advert.leave()
         with trio.move_on_after(STOP_S):
             for peer in self._network.statistics().peers:
-                await self._network.disconnect(peer, "leaving")
+                await self._network.disconnect(peer, "this volunteer leaves")
 
 
 async def save_every_minute(saves: Sequence[Callable[[], object]]) -> None:

@@ -156,9 +156,9 @@ class RunRecord:
 
         last = max([run.began, *self._signs()])
         log = self._folder / Entry.LOGS / "volunteer.log"
-        how = "ended without a word: it was killed, or ran out of memory"
+        how = "without a word: it was killed, or ran out of memory"
         if last < psutil.boot_time():
-            how = "ended without a word: this machine was switched off or restarted"
+            how = "without a word: this machine was switched off or restarted"
         return Ending(
             time=last,
             words=f"{how}; the log is {log}",

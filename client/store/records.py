@@ -19,7 +19,6 @@ EVIDENCE: Final = "evidence.bin"
 """Names of files beside the checkpoints of a swarm."""
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
-Number = Annotated[int, Meta(ge=0, lt=2**60)]
 Name = Annotated[str, Meta(max_length=MAX_NICKNAME_BYTES)]
 
 

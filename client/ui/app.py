@@ -47,7 +47,7 @@ class VolunteerApp(App[int]):
     CSS = """
     #header { border: none; padding: 0; height: 4; background: $surface; }
     .-gone #header { height: 2; }
-    .-gone Pane Toned { text-opacity: 40%; }
+    .-gone Pane Toned { text-opacity: 60%; }
     .-gone LogsPane Toned { text-opacity: 100%; }
     #gone, #small { display: none; }
     .-tiny #body, .-flat #body { display: none; }

@@ -59,8 +59,8 @@ class Change(msgspec.Struct, frozen=True):
         if is_now.covered > was.covered:
             return None
         for stage in sorted(self.gives_up):
-            if (copies := supply.copies[stage]) <= supply.r:
-                return f"stage {stage} has {copies} replicas and needs {supply.r}"
+            if supply.copies[stage] <= supply.r:
+                return f"stage {stage} has no replica to spare"
         lowest, then = min(supply.levels), min(after.levels)
         clearly = then * 100 > lowest * CLEARLY_PERCENT or is_now.exceeds(was, CLEARLY_PERCENT)
         return None if clearly and then >= lowest else "the lowest stage would not rise"

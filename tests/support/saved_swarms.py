@@ -50,10 +50,10 @@ def names_of(kind: type[Any]) -> set[str]:
     return {field.name for field in fields(kind)}
 
 
-def little_swarm(text: Path, name: str = "little") -> SwarmFile:
-    """Found a swarm of two stages that trains on a text."""
+def little_swarm(text: Path, name: str = "little", stages: int = 2) -> SwarmFile:
+    """Found a swarm that trains on a text."""
     shape = {"layers": 2, "width": 32, "heads": 2, "context": 16}
-    founding = founded(name=name, data=str(text), stages=2, **shape)
+    founding = founded(name=name, data=str(text), stages=stages, **shape)
     return sign(founding.manifest, SIGNER, (Address("ip4", "127.0.0.1", 4001, SIGNER.peer),))
 
 

@@ -144,7 +144,7 @@ def _data(manifest: Manifest) -> Iterator[str]:
 
 def _contributors(known: Facts) -> Iterator[str]:
     if known.contributors:
-        yield "microbatches of the steps that who exported this closed, in the stages that it held:"
+        yield "microbatches of the steps that the exporter closed, in the stages that it held:"
     for one in known.contributors:
         called = f" {_code(one.name)}" if one.name else ""
         yield (

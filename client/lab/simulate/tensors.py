@@ -45,11 +45,6 @@ class _Labelled(msgspec.Struct, frozen=True, array_like=True):
 _decoder = msgspec.msgpack.Decoder(_Labelled)
 
 
-def payload_bytes(payload: bytes) -> int:
-    """Return the size of a payload's tensor, without its label."""
-    return len(_decoder.decode(payload).tensor) if payload else 0
-
-
 @dataclass(frozen=True, slots=True)
 class TensorSwarm:
     """The training run of a swarm of executors.

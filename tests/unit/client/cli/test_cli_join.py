@@ -90,14 +90,16 @@ def test_the_prompt_names_the_cards_that_are_used(
     assert f"  processor  {words}" in list(consent.terms(settings, tmp_path, swarm))
 
 
-def test_create_and_join_say_the_same_of_memory(tmp_path: Path, swarm: SwarmFile) -> None:
+def test_create_and_join_say_the_same_of_memory(
+    tmp_path: Path, book: Path, swarm: SwarmFile
+) -> None:
     words = memory_words(swarm.manifest)
     assert f"memory of a volunteer: {words}" in list(outlook(swarm.manifest, None))
     said = " ".join(consent.terms(Settings(), tmp_path, swarm))
     assert f"memory     {words}, 2 at most; no limit" in said
     assert "4.29 GB at most in transit" in said
-    said = " ".join(consent.terms(Settings(seats=1), tmp_path, swarm))
-    assert ", 1 at most; no limit" in said
+    for settings, of in ((Settings(seats=1), swarm), (Settings(), little_swarm(book, stages=1))):
+        assert ", 1 at most; no limit" in " ".join(consent.terms(settings, tmp_path, of))
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -69,7 +69,7 @@ def test_who_was_killed_is_found_to_have_ended_without_a_word(tmp_path: Path) ->
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet asked how
         ending = record.ending(process.pid)
         assert (ending.exit_code, ending.failed, ending.swarm_name) == (None, True, "example")
-        assert "ended without a word" in ending.words
+        assert ending.words.startswith("without a word: it was killed")
         assert f"the log is {tmp_path / 'logs' / 'volunteer.log'}" in ending.words
     assert record.ending() == ending
 

@@ -32,9 +32,6 @@ def view(*replicas: Replica) -> SwarmView:
     return SwarmView.of([replicas, [Replica(OTHER, 7, True)]])
 
 
-ALONE = view(Replica(ME, 7, True))
-
-
 class Held:
     """A held stage whose surroundings write down what they are asked for."""
 
