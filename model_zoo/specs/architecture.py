@@ -1,6 +1,6 @@
 """The numbers of a model of any family, each in its range; families say which of them they have."""
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from msgspec import NODEFAULT, Meta
 from msgspec.structs import fields
@@ -105,7 +105,6 @@ GROUP = 64
 PACKED_BITS = {"int8": 8, "nf4": 4}
 """Bits of a number, by how a frozen matrix is packed."""
 Base = Literal["bf16", "fp32", "int8", "nf4"]
-BASES: tuple[str, ...] = get_args(Base)
 
 
 class Lora(Ranged, frozen=True):

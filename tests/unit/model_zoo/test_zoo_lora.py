@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from model_zoo.flat import FlatParameters
 from model_zoo.huggingface.adapters import export_adapters, merge_adapters
 from model_zoo.models.lora import FrozenLinear, multiply
 from model_zoo.models.packed import pack, packed_shape, unpack
-from model_zoo.specs.architecture import BASES, Lora
+from model_zoo.specs.architecture import Base, Lora
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.slices import (
     frozen_bytes,
@@ -92,7 +92,7 @@ def test_an_adapter_adds_a_product(name: str, tokens: Tensor) -> None:
     torch.testing.assert_close(ours(tokens[:, :16]), merged(tokens[:, :16]), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kept", BASES)
+@pytest.mark.parametrize("kept", get_args(Base))
 @pytest.mark.parametrize("name", ALL)
 def test_stages_make_the_whole(name: str, kept: str, tokens: Tensor) -> None:
     spec = adapted(ALL[name], kept=kept)
