@@ -12,7 +12,6 @@ and q4 bodies: chunk after chunk, each its bf16 scales and then its packed numbe
 is filled up.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
 from typing import Literal, TypeAlias
@@ -59,11 +58,6 @@ class Encoding:
     def size_bytes(self) -> int:
         """Size of the whole payload."""
         return self.body_start + CODECS[self.codec].body_bytes(self.shape)
-
-
-def largest_payload_bytes(shape: Sequence[int], codec: Codec) -> int:
-    """The most bytes of any payload of this shape."""
-    return Encoding(codec, "forward", tuple(shape)).size_bytes
 
 
 def seal(buffer: bytearray | memoryview) -> None:

@@ -141,25 +141,22 @@ class Wire:
         return payload
 
     def segment_in(self, payload: Buffer, out: Tensor, part: int) -> None:
-        """Decode a part of a gradient sum into `out`, a vector on any device.
+        """Decode a part of a gradient sum into `out`, a vector on any device; nothing is read for
+        an empty one.
 
         Raises:
             CodecError: the payload is no such part; `out` may have changed.
         """
-        if out.numel() == 0 and len(payload) == 0:
-            return
-        with blame(part):
-            check_seal(payload)
-            self._decode_segment(payload, out)
+        if out.numel():
+            with blame(part):
+                check_seal(payload)
+                self.segment_back(payload, out)
 
     def segment_back(self, payload: Buffer, out: Tensor) -> None:
         """Decode a payload that `segment_out` of this process has made, without checking its seal
         again."""
         if out.numel():
-            self._decode_segment(payload, out)
-
-    def _decode_segment(self, payload: Buffer, out: Tensor) -> None:
-        decode(payload, out.shape, self.run.averaging_codec, "average", out=out)
+            decode(payload, out.shape, self.run.averaging_codec, "average", out=out)
 
     def tokens_in(self, data: Buffer) -> SentTokens:
         """Read tokens (B, T+1) as `specs.tokens` has them sent.

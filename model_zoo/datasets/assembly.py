@@ -35,7 +35,7 @@ class Progress:
     total_bytes: int
 
 
-class Note(msgspec.Struct, frozen=True):
+class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is on disk and counted.
 
     Fields:
@@ -50,10 +50,11 @@ class Note(msgspec.Struct, frozen=True):
 
 
 def read_note(out: Path) -> Note:
-    """Return the last note of a folder."""
+    """Return the last note of a folder; that nothing is done where it has none, or one of another
+    program, which counts otherwise."""
     try:
         return msgspec.json.decode((out / NOTE).read_bytes(), type=Note)
-    except FileNotFoundError:
+    except (FileNotFoundError, msgspec.DecodeError):
         return Note()
 
 

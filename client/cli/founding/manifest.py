@@ -51,7 +51,7 @@ from client.cli.founding.outlook import warn_of_few, warn_of_time
 from client.cli.founding.presets import PRESETS, Preset
 from client.cli.founding.tokenizing import READABLE, data_errors
 from client.cli.terminal.mixture_text import warn_of_repeats
-from client.compute.payload import largest_payload_bytes
+from client.compute.payload import Encoding
 from client.store.texts import TextStore
 from client.train.workers.opening import PINNED
 from client.views.words import size as human_bytes
@@ -430,7 +430,7 @@ def stage_cost(draft: Manifest, part: StageSlice) -> StageCost:
     shape = sequences, spec.context, spec.boundary_width
     if spec.narrow is not None:
         shape = joined(*shape)
-    boundary = float(largest_payload_bytes(shape, draft.boundary_codec))
+    boundary = float(Encoding(draft.boundary_codec, "forward", shape).size_bytes)
     tokens = draft.tokens_per_microbatch + sequences  # targets are sent along
     forward = boundary + tokens * token_bytes(spec.vocab)
     return msgspec.structs.replace(

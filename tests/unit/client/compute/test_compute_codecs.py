@@ -14,7 +14,7 @@ from client.compute.codec import decode, encode
 from client.compute.codecs import blocks, levels
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import Lane
-from client.compute.payload import SEAL_BYTES, Direction, check_seal, largest_payload_bytes, seal
+from client.compute.payload import SEAL_BYTES, Direction, Encoding, check_seal, seal
 from model_zoo.specs.codec import CODECS, Codec
 from tests.support.compute_stages import relative_error
 
@@ -142,7 +142,7 @@ def test_a_payload_is_as_long_as_its_blocks(
     tensor = torch.ones(shape)
     assert len(sent(tensor, codec, "average")) == SEAL_BYTES + body_bytes
     for direction in DIRECTIONS:
-        assert len(sent(tensor, codec, direction)) <= largest_payload_bytes(shape, codec)
+        assert len(sent(tensor, codec, direction)) <= Encoding(codec, "forward", shape).size_bytes
 
 
 @every_way

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from client.compute.payload import largest_payload_bytes
+from client.compute.payload import Encoding
 from client.config import GIB
 from client.train.transfer.state_size import (
     largest_payload,
@@ -33,14 +33,14 @@ def test_everything_honest_fits(width: int, sequences: int) -> None:
     shape = ours.sequences_per_microbatch, ours.model.context, ours.model.width
     tokens = 2 * 8 * ours.sequences_per_microbatch * (ours.model.context + 1)
     for codec in ("s8", "bf16", "fp32"):
-        assert largest_payload_bytes(shape, codec) + tokens <= usual_payload(ours)
+        assert Encoding(codec, "forward", shape).size_bytes + tokens <= usual_payload(ours)
     for stage in range(2):
         size = stage_parameters(ours.model, ours.layers_per_stage, stage)
-        assert largest_payload_bytes((size,), "fp32") <= largest_payload(ours)
+        assert Encoding("fp32", "forward", (size,)).size_bytes <= largest_payload(ours)
         for owns in ([True] * 2, [True] * 5, [False, True]):
             bounds = segmented(shard_bounds(size, owns))
             most = max(b - a for a, b in itertools.pairwise(bounds))
-            assert largest_payload_bytes((most,), "fp32") <= usual_payload(ours)
+            assert Encoding("fp32", "forward", (most,)).size_bytes <= usual_payload(ours)
     assert usual_payload(ours) <= largest_payload(ours)
     assert largest_payload(ours) >= CHUNK_BYTES
 
