@@ -1,9 +1,10 @@
 """Whose lineage a volunteer follows when it begins nothing itself.
 
-A returning member goes to the lineage that trains. Who is in trouble, or has nothing to judge by,
-follows another's decision if it would have decided the same, or if most members with a voice follow
-it. A lineage is followed only if it begins within the run's steps and agrees with the states that
-we have made. A member that trains follows none. Pure decisions over what is known.
+A returning member goes to the lineage that trains. Who is in trouble follows one member's decision
+if it would have decided the same; who only stands still, or has nothing to judge by, if half of the
+members with a voice follow it, too; both follow most of these. A lineage is followed only if it
+begins within the run's steps and agrees with the states that we have made. A member that trains
+follows none. Pure decisions over what is known.
 """
 
 from collections import Counter
@@ -57,7 +58,8 @@ class Following:
             if 2 * count[of] > len(voters) + (known.open or known.evidence.any):
                 return of, "most volunteers do"
         for of in sorted(later, key=order, reverse=True):
-            if self._would_choose(of):
+            one_is_enough = self._trouble.was_seen() and known.is_next(of)
+            if (one_is_enough or 2 * count[of] >= len(voters)) and self._would_choose(of):
                 return of, f"{short(later[of])} decided it"
         return None
 

@@ -58,6 +58,14 @@ def test_more_than_half_of_a_stage_expels(judges, authors, out):
     assert set(found) <= {peer(n) for n in judges}
 
 
+def test_of_the_members_of_several_steps_the_most_count():
+    charges = Charges(SWARM)
+    for author, step in ((1, 7), (2, 8)):
+        charges.take(charge(author, 9, step=step), 0.0)
+    there = {7: [peer(n) for n in (1, 2, 9)], 8: [peer(n) for n in (1, 2, 3, 4, 9)]}
+    assert charges.verdicts(lambda one: there[one.step], 1.0) == []
+
+
 def test_nobody_charges_twice_or_itself():
     charges = Charges(SWARM)
     assert charges.take(charge(1, 9), 0.0) is not None

@@ -274,6 +274,25 @@ class TestHealth:
             effects = made.receive(NEXT, said, now + ANSWER_S)
             assert (adopted(effects) == false) == (number == 1)
 
+    @pytest.mark.parametrize("newcomer", [False, True])
+    @pytest.mark.parametrize(("number", "lost"), [(1, False), (1000, False), (1000, True)])
+    def test_one_of_many_leads_nobody_where_there_is_no_trouble_or_far_ahead(
+        self, newcomer: bool, number: int, lost: bool
+    ) -> None:
+        """It names true states and electors, again and again: a step may just be slow."""
+        made = Recovery(Knowledge(ME, 2, EVERY, FIRST)) if newcomer else training(SIBLING, NEXT)
+        live, told = (ME, SIBLING, NEXT, *STRANGERS[:2]), list[RecoveryEffect]()
+        made.set_copies([Copy(0, 20, digest(0, 20))], 10.0)
+        for other in live[1:]:
+            made.receive(other, stored((0, 20), (1, 20)), 10.0)
+        for now in range(11, 11 + int(BRIEF_PATIENCE_S + PATIENCE_S) + 20):
+            states = digest(0, 20), digest(1, 20)
+            later = begun(number, 20, states, tuple(sorted(live)), bytes([now]))
+            seen = context(27, None if lost else 27, live=live, quorum=False)
+            told += made.update(seen, float(now))
+            told += made.receive(NEXT, stored((0, 20), (1, 20), lineage=later), float(now))
+        assert adopted(told) is None
+
     def test_one_alone_does_not_throw_away_what_others_have(self) -> None:
         """In real trouble, too: it decides to restart at a version before the newest complete
         one."""

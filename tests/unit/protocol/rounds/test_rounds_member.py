@@ -13,6 +13,7 @@ from protocol.pipeline.effects import (
     DecodeTask,
     Fault,
     Keep,
+    KeepVersionTask,
     Outcome,
     PassTask,
     PayloadKey,
@@ -471,6 +472,15 @@ def test_a_version_stays_until_its_hash_is_known() -> None:
     assert sent(table.member.plan(LEADER, order), Ready) == []
     assert tasks(table.member.committed(decree(agreed))) == []
     assert tasks(table.member.hashed(STATE)) == [ApplyTask(STEP)]
+
+
+def test_a_version_is_kept_for_an_audit_before_it_is_replaced() -> None:
+    keep, place, summed = KeepVersionTask(STEP), Place(ME, STAGE, 2, PER_STEP), Summed(set(IDS))
+    made = member_of(place, SIZE, STEP, summed=summed, closing=lambda *_: [Compute(keep)])
+    order = plan({ME: set(IDS)})
+    made.plan(LEADER, order)
+    agreed = plan_digest(LEADER, order, [])
+    assert tasks(made.committed(decree(agreed))) == [keep, ApplyTask(STEP)]
 
 
 # --- what must not be believed -----------------------------------------------------------------

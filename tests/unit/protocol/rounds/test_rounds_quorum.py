@@ -216,6 +216,13 @@ class TestEvidence:
         assert contacts.all_know(10.5, 12.0)
         assert not contacts.all_know(11.5, 12.0), "nothing was said since"
 
+    def test_an_echo_of_what_we_never_said_proves_nothing(self) -> None:
+        contacts = Contacts()
+        contacts.said(1, 10.0)
+        for echo in (-1, 0, 2):
+            contacts.heard(OTHER, (STAGE,), echo, 10.0)
+            assert not contacts.present(OTHER, 10.0)
+
     def test_nobody_is_missed_any_more_in_the_next_step(self) -> None:
         made = quorum(ME, Contacts(), [ME, OTHER])
         assert not made.may_go_on_without({OTHER}, 101.0)
@@ -259,6 +266,15 @@ class TestRollingBack:
             assert not made.holds(119.5), "no step is closed so"
             assert made.may_roll_back(119.5)
             assert not made.may_roll_back(119.0 + HEARD_S), "it is silent now"
+
+    def test_who_has_left_or_whose_link_has_ended_is_not_within_reach(self) -> None:
+        contacts = hearing(OTHER, THIRD)
+        assert contacts.meets(OTHER, 10.5)
+        assert contacts.meets(THIRD, 10.5)
+        contacts.left(OTHER)
+        contacts.closed(THIRD, by_peer=True, now=10.5)
+        assert not contacts.meets(OTHER, 10.5)
+        assert not contacts.meets(THIRD, 10.5)
 
     def test_one_side_of_a_split_at_most_rolls_back(self) -> None:
         for size in range(1, len(PEERS)):

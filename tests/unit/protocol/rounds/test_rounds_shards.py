@@ -51,6 +51,10 @@ def test_wrong_bounds(bounds: list[int]) -> None:
     assert not check_bounds(bounds, 2, 512)
 
 
+def test_no_bounds_are_wrong_for_one_member_too() -> None:
+    assert not check_bounds([], 1, 512)
+
+
 def test_a_last_odd_shard_may_be_empty() -> None:
     assert check_bounds([0, 500, 500], 2, 500)
     assert not check_bounds([0, 499, 500], 2, 500)

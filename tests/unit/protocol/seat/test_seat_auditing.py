@@ -259,6 +259,13 @@ def asked(effects: list[object]) -> list[tuple[str, int]]:
     return [(request.name, request.item) for _, request in sent(effects, AuditRequest)]
 
 
+def test_one_contribution_is_audited_at_a_time_and_none_by_who_only_observes(parts: Parts) -> None:
+    committed(parts, contents({}))
+    assert close_with_third_drawn(parts, replace(PLAN, members=MEMBERS[1:])) == []
+    assert close_with_third_drawn(parts, PLAN) == [Compute(KEEP)]
+    assert close_with_third_drawn(parts, PLAN) == []
+
+
 def test_an_auditor_asks_for_the_list_and_then_for_what_it_names(parts: Parts) -> None:
     shown, effects = auditing(parts)
     assert asked(effects) == [("list", 0)]
