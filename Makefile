@@ -23,7 +23,7 @@ PROBE := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 CANDIDATES := python3.11 python3.12 python3.13 python3 python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chaos check quick test long seeds lint bench install packaging clean
+.PHONY: help demo chaos check quick test long seeds lint figures bench install packaging clean
 
 help:
 	@echo "make demo     four volunteers train on this machine; one is killed on the way"
@@ -35,6 +35,7 @@ help:
 	@echo "make seeds    2,003 simulated swarms with 200 faults each, and 295 with a liar; 20 minutes"
 	@echo "make lint     style, types and imports (no cycle, nothing from above)"
 	@echo "make bench    this client beside one process and PyTorch's pipelining on this machine; ten minutes"
+	@echo "make figures  the commands of tests/bench/README.md one after the other; an hour or two"
 	@echo "make install  only build $(VENV), with the volunteer command in $(BIN)"
 	@echo "make packaging the wheel in dist/, with the manual page and shell completions"
 	@echo "make clean    remove what the others built"
@@ -73,6 +74,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench.rivals $(BENCH_ARGS)
+
+figures: $(STAMP)
+	$(BIN)/python -m tests.bench
 
 install: $(CLIENT)
 	@echo "the command is $(BIN)/volunteer"
