@@ -126,7 +126,8 @@ async def _copy_newest(engine: Engine, out_dir: Path, say: Progress) -> list[Pat
         raise UserError(problem, "try again", ExitCode.TEMPORARY)
     if empty := engine.held_stages.view.empty_stages():
         words = f"nobody serves stage {', '.join(map(str, empty))} now"
-        raise UserError(words, "", ExitCode.TEMPORARY)
+        next_step = "try again once every stage has a volunteer"
+        raise UserError(words, next_step, ExitCode.TEMPORARY)
     every = engine.manifest.policy.checkpoint_every
     first = min(every, FIRST_SAVED)
     raise UserError(
