@@ -227,6 +227,8 @@ def test_the_administrators_settings_are_weakest(
     (home / "config.toml").write_text(plain)
     assert within("config", "show").stdout == plain
     monkeypatch.setenv("VOLUNTEER_SEATS", "2")
+    said = within.ends(0, "config", "set", "seats", "1").stdout
+    assert "the variable VOLUNTEER_SEATS is set and takes precedence" in said
     assert "seats = 2\n" in within("config", "show").stdout
 
 

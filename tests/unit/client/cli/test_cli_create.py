@@ -201,6 +201,18 @@ def test_a_stage_that_this_machine_has_no_memory_for_is_warned_of(
 
 
 @pytest.mark.parametrize(
+    ("stages", "memory", "said"), [(2, 8e9, True), (1, 8e9, False), (2, 1e6, False)]
+)
+def test_who_could_hold_the_whole_model_in_local_rounds_is_told(
+    stages: int, memory: float, said: bool
+) -> None:
+    machine = Machine(1e10, memory, 2e6, 1e7)
+    choices = {"averaging": "local", "stages": stages, "measure": True}
+    warnings = founded(machine=lambda: machine, **choices).warnings
+    assert any("--stages 1 nothing is sent" in words for words in warnings) is said
+
+
+@pytest.mark.parametrize(
     ("choices", "words"),
     [({"aggregation": "centred-clipping"}, "--redundancy 3"), ({"audit": 3}, "convict nobody")],
 )

@@ -24,6 +24,7 @@ FAILURES = [
     (["join", "--swarm", f"volunteer:{SWARM_ID}"], 2, "names no member"),
     (["join", "--swarm", "no-such-file.swarm"], 2, "no swarm of this name"),
     (["join", "--swarm", "-"], 2, "not an invite"),
+    (["join", "--swarm", "x", "--headless", "--detach"], 2, "do not go together"),
     (["join", "--swarm", "x", "--listen-port", "70000"], 78, "--listen-port"),
     (["join", "--swarm", "x", "--threads", "1024"], 78, "1024 threads are more than the"),
     (["config", "set", "threads", "1024"], 78, "that may be used here"),

@@ -119,6 +119,7 @@ def test_an_invite_is_agreed_to_when_it_is_known_what_it_is_for(
     asked = capsys.readouterr().err
     assert code == (ExitCode.INTERRUPTED if known else ExitCode.UNREACHABLE)
     assert ("The swarm mine" in asked) is known
+    assert ("asking a member what the swarm is" in asked) is not known
     assert not list(home.glob("run/*"))
 
 

@@ -12,6 +12,8 @@ from client.cli.reach.home import find_home
 from client.cli.reach.target import find_swarm
 from client.errors import ExitCode, UserError
 from client.store.identity import KEY_FILE
+from client.store.last_run import RunRecord
+from client.store.lock import identity_lock
 from client.store.paths import Folders, home_folders
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
@@ -135,6 +137,9 @@ def test_what_would_be_lost_is_asked_for(
 def test_a_running_one_is_not_forgotten(
     home: Path, folders: Folders, founded: list[SwarmFile], within: Within
 ) -> None:
+    with identity_lock(folders.data):  # it has not opened its socket yet
+        RunRecord(folders.data).begin(founded[0].swarm, "trains")
+        assert within("forget", "trains", "--yes").returncode == ExitCode.TEMPORARY
     with node_of(home, running(founded[0])):
         assert within("forget", "trains", "--yes").returncode == ExitCode.TEMPORARY
         assert within("forget", "vain", "--yes").returncode == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 
 from client.cli import screen
 from client.cli.diagnosis.checks_outside import check_node
@@ -25,6 +26,7 @@ from tests.support.control_fakes import FakeProvider, example_snapshot
 from tests.support.nodes import node_of
 
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
+DEAD_PEER = peer_id_from_key(bytes(32))
 DEAD = LastRun(
     pid=2**22 + 5,
     began=1e9,
@@ -93,7 +95,7 @@ def test_who_watches_a_node_end_is_told_why(home: Path, capsys: pytest.CaptureFi
 
 def test_a_node_that_fails_leaves_its_reason(home: Path) -> None:
     found = find_home({"listen_host": "127.0.0.1", "dial_timeout_s": 0.5})
-    target = Address("ip4", "127.0.0.1", 1, peer_id_from_key(bytes(32)))
+    target = Address("ip4", "127.0.0.1", 1, DEAD_PEER)
     with pytest.raises(BaseExceptionGroup):
         serving.serve(found, found.settings, target, None)
     record = RunRecord(found.folders.data)
@@ -101,6 +103,27 @@ def test_a_node_that_fails_leaves_its_reason(home: Path) -> None:
     assert ending.exit_code == ExitCode.UNREACHABLE
     assert "no member of the swarm answered" in ending.words
     assert stat.S_IMODE((found.folders.data / FILE_NAME).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED, "interrupted while it started"),
+        (ZeroDivisionError("x"), ExitCode.RUNTIME, "internal error: ZeroDivisionError('x')"),
+    ],
+)
+def test_an_interrupt_is_no_internal_error(
+    home: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: ExitCode, words: str
+) -> None:
+    def fail(*_: object, **_how: object) -> None:
+        raise error
+
+    monkeypatch.setattr(trio, "run", fail)
+    found = find_home()
+    with pytest.raises(type(error)):
+        serving.serve(found, found.settings, Address("ip4", "127.0.0.1", 1, DEAD_PEER), None)
+    ending = RunRecord(found.folders.data).ending()
+    assert (ending.exit_code, words in ending.words) == (code, True)
 
 
 NODE = """

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.models.model_source import load_newest, needed_model
+from client.cli.terminal.output import printable
 from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.store.identity import ensure_identity
@@ -97,6 +98,10 @@ def test_the_commands_sample_and_export(
 ) -> None:
     sampled = within.ends(0, "sample", "the ", *source, "--length", "20")
     assert sampled.stdout.startswith("the ")
+    printed = within.ends(0, "sample", "the ", *source, "--length", "20", "--json")
+    answer = json.loads(printed.stdout)
+    assert "the " + printable(answer["text"]) == sampled.stdout.removesuffix("\n")
+    assert (answer["swarm"], answer["version"]) == (swarm.swarm, 5)
 
     out = tmp_path / "model"
     told = Persisted(home_folders(tmp_path / "home").held_out(swarm.swarm), list[StepPoint])

@@ -10,6 +10,7 @@ import pytest
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.planning.machines import read_table
 from client.errors import ExitCode, UserError
+from client.plan.rounds import ENOUGH_ROUNDS
 from protocol.address import Address
 from tests.support.cli_process import Within
 from tests.support.saved_swarms import SIGNER, founded
@@ -98,6 +99,27 @@ def test_sixteen_gaming_pcs_on_home_lines_reach_three_fifths_of_sixteen_alone(
     assert local["stages"] > 1, "processors have all of it in one memory"
     assert narrow["tokens_per_s"] > 1.5 * local["tokens_per_s"], "lines carry boundaries"
     assert narrow["loss_percent"] == pytest.approx(local["loss_percent"] + 0.7, abs=0.5)
+
+
+def test_people_read_what_json_has(within: Within) -> None:
+    few = (*STRANGERS, "--host-memory", "48GB")
+    answer = planned(within, *few)
+    best, cost = answer["best"], answer["cost"]
+    said = " ".join(within.ends(0, "plan", *few).stdout.split())
+    inner, step = best["inner_microbatches"], best["tokens_per_step"]
+    for words in (
+        f"best for 16 machines and {answer['parameters']:,} parameters: 1 stage x 16 replicas,",
+        f"{best['microbatches']} a round of {step:,} tokens",
+        f"local rounds: every {inner} microbatches a step of one's own",
+        f"of a GPU's host {cost['tokens']:,} tokens ({cost['steps']:,.0f} rounds) take",
+        f"more tokens, up to {step * ENOUGH_ROUNDS:,.0f} in {ENOUGH_ROUNDS} rounds",
+        "16 machines apart would train",
+        f"+{best['loss_percent']:.1f} %",
+    ):
+        assert words in said
+    assert "not used" not in said
+    mixed = planned(within, *few, "--stages", "3")
+    assert (mixed["machines"] - mixed["used"] > 0) == any("not used" in n for n in mixed["notes"])
 
 
 def test_the_way_to_average_is_chosen_by_the_lines_or_by_flags(within: Within) -> None:
@@ -194,6 +216,7 @@ def test_a_manifest_whose_stages_cost_nothing_is_no_plan(within: Within, tmp_pat
         (("--table", "missing.toml"), "cannot read missing.toml"),
         (("--table", "x.toml", "--up", "1MB/s"), "write that value into the table"),
         (("--width", "7"), "heads"),
+        (("--preset", "llama-3.1-8b", "--machines", "1"), "plan for --machines"),
     ],
 )
 def test_mistakes_are_explained(within: Within, arguments: tuple[str, ...], words: str) -> None:
