@@ -18,6 +18,8 @@ from tests.support.cli_process import Volunteer, Within, apart
 SWARM_ID = "ab" * 32
 PEER = "12D3KooWQVJeEspFqUfxUYGgL7GTpevs1mT5aLgaFYv7TSjBuRer"
 
+INVITE = f"volunteer:{SWARM_ID}?peer=/ip4/127.0.0.1/tcp/1/p2p/{PEER}"
+
 FAILURES = [
     (["join"], 2, "--swarm"),
     (["join", "--swarm", "volunteer:zz"], 2, "64 hex"),
@@ -35,6 +37,7 @@ FAILURES = [
     (["create", "--preset", "huge"], 2, "huge"),
     (["export", "--swarm", "nowhere"], 2, "--out"),
     (["sample"], 2, "no swarm is known"),
+    (["plan", "--swarm", INVITE], 2, "join it once"),
 ]
 
 

@@ -108,6 +108,7 @@ def test_the_commands_sample_and_export(
     told.save([StepPoint(4, 0.0, 5.5, 0.0), StepPoint(6, 0.0, 1.0, 0.0)])
     done = within.ends(0, "export", "--out", str(out), *source, "--json")
     answer = json.loads(done.stdout)
+    assert "without tokenizer.json" not in done.stderr
     assert answer["version"] == 5
     assert (answer["held_out"]["step"], answer["held_out"]["loss"]) == (4, 5.5)
     weights = {"config.json", "generation_config.json", "model.safetensors"}

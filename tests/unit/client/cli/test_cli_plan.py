@@ -54,6 +54,8 @@ def test_json_has_the_best_way_among_all(within: Within) -> None:
     assert (answer["machines"], best["tokens_per_step"]) == (4, 16 * 4 * 128)
     assert [each for each in answer["ways"] if each["chosen"]] == [best]
     assert best["tokens_per_s"] == pytest.approx(best["tokens_per_step"] / best["step_s"])
+    cost = answer["cost"]
+    assert cost["seconds"] == pytest.approx(cost["tokens"] / best["tokens_per_s"])
 
 
 def test_one_machine_is_not_said_in_the_plural(within: Within) -> None:

@@ -171,6 +171,10 @@ def test_the_progress_line_says_why_nothing_moves() -> None:
     waiting = example_snapshot(state="waiting", reason="stage 1 has no volunteer", loss=None)
     assert "stage 1 has no volunteer" in one_line(waiting)
     assert "loss 2.5000" in one_line(example_snapshot())
+    for vouchers, said in ((1, True), (2, False)):
+        assert (
+            "by one volunteer only" in one_line(example_snapshot(loss_vouchers=vouchers))
+        ) is said
     fetching = example_snapshot(seats=[SeatView(stage=1, version=0, state="fetching")])
     assert "stage 1 (fetching)" in one_line(fetching)
 
