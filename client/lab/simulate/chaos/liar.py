@@ -18,6 +18,7 @@ one. Equal seeds tell equal lies.
     absurd      not in moods: every contribution is out of range
     sums        not in moods: every sum of its segments is another one than the contributions make
     audits      not in moods: every audit of its own finds a lie
+    restarts    its stored record: a new lineage from states that there are, with true electors
 """
 
 import hashlib
@@ -56,6 +57,7 @@ Lie = Literal[
     "absurd",
     "sums",
     "audits",
+    "restarts",
 ]
 BEATS: Final[tuple[Lie, ...]] = ("missing", "eras", "versions", "seats", "loads")
 MENU: Final[tuple[Lie, ...]] = ("records", "missing", "eras", "seats", "loads")
@@ -134,6 +136,23 @@ class Liar:
             self._seq += 1
             said[author] = (self._seq, Stored(lineage, self._copies(known, lineage)))
         return said
+
+    def restart(
+        self, me: PeerId, known: dict[PeerId, tuple[int, Stored]]
+    ) -> dict[PeerId, tuple[int, Stored]]:
+        """Return its records of all disks: its own begins another lineage after the latest one,
+        from the newest version that disks have of every stage."""
+        found = {copy for _, stored in known.values() for copy in stored.copies}
+        whole = Counter(version for version, _ in {(copy.version, copy.stage) for copy in found})
+        version = max((v for v, stages in whole.items() if stages == self._stages), default=0)
+        hashes = {copy.stage: copy.hash for copy in found if version and copy.version == version}
+        number = 1 + max((stored.lineage.number for _, stored in known.values()), default=0)
+        electors = tuple(sorted({me, *known})[: limits.MAX_ELECTORS])
+        said = tuple(hashes[stage] for stage in sorted(hashes)), electors
+        lineage = begun(number, version, *said, self._draw.randbytes(NONCE_BYTES))
+        self._seq += 1
+        copies = tuple(sorted(copy for copy in found if copy.version == version)[:MAX_COPIES])
+        return {**known, me: (self._seq, Stored(lineage, copies))}
 
     def _lineage(self, known: dict[PeerId, tuple[int, Stored]]) -> Lineage:
         true = self._true(known).lineage

@@ -118,9 +118,11 @@ class ChaosSwarm(SeatWorld[Volunteer]):
 
     def records_told(self, volunteer: Volunteer) -> dict[PeerId, tuple[int, Stored]]:
         """Return a volunteer's records of all disks."""
-        if not self.lies_now(volunteer, "records"):
-            return dict(volunteer.records)
-        return self.liar.records(volunteer.peer, volunteer.records)
+        if self.lies_now(volunteer, "records"):
+            return self.liar.records(volunteer.peer, volunteer.records)
+        if self.lies_now(volunteer, "restarts"):
+            return self.liar.restart(volunteer.peer, volunteer.records)
+        return dict(volunteer.records)
 
     def beat_told(self, volunteer: Volunteer, said: SeatStatus | None) -> SeatStatus | None:
         """Return what a volunteer tells another one of its seat."""
