@@ -46,7 +46,7 @@ from protocol.pipeline.effects import (
     ReduceTask,
     Task,
 )
-from protocol.pipeline.ledger import count_of
+from protocol.pipeline.ledger import count_of, to_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.agreeing import Agreeing
@@ -843,7 +843,7 @@ class Seat:
             step=self.step,
             seq=self._reporting.number,
             done=bytes(of.ledger),
-            in_flight=bytes(of.in_flight_bits),
+            in_flight=to_bitmap(of.in_flight, self.step, self.place.per_step),
             promised=member.promised,
             state=member.state,
             knows=list[str](self.quorum.vouch(self._view, self.standing.is_proven)),

@@ -126,7 +126,8 @@ def build(seed: int, weather: Weather) -> World:
 
 def found(world: World) -> dict[PeerId, Stage | None]:
     """Return the places that the volunteers believe they have."""
-    return {who: machine.tentative_stage for who, machine in world.machines.items()}
+    bids = {who: machine.seats.home.bid for who, machine in world.machines.items()}
+    return {who: bid and bid.stage for who, bid in bids.items()}
 
 
 def final_limits(world: World) -> dict[Stage, Limits]:
@@ -134,7 +135,7 @@ def final_limits(world: World) -> dict[Stage, Limits]:
     return {
         stage: steward.pool.limits
         for machine in world.machines.values()
-        for stage, steward in machine.stewardships.items()
+        for stage, steward in machine.stewardships.held.items()
     }
 
 
