@@ -192,7 +192,7 @@ class Deliveries:
         if delivery is None or delivery.step != step or sender not in delivery.sent_to:
             return False
         self._awake[microbatch] = delivery
-        if account := self.next_hop.get(sender):
+        if account := self.next_hop.accounts.get(sender):
             account.brought(now)
         if not delivery.returned:
             self._learn(delivery, sender, now)
@@ -342,7 +342,7 @@ class Deliveries:
 
     def _send(self, delivery: Delivery, peer: PeerId, now: float) -> SendPayload:
         """Make a replica, charged already, a holder, and return what does."""
-        step, microbatch, account = delivery.step, delivery.microbatch, self.next_hop[peer]
+        step, microbatch, account = delivery.step, delivery.microbatch, self.next_hop.accounts[peer]
         again = delivery.again or bool(delivery.holders)
         delivery.attempt += 1
         delivery.sent_to.add(peer)
@@ -379,7 +379,7 @@ class Deliveries:
     def _hold(self, delivery: Delivery, peer: PeerId, now: float) -> None:
         """any -> held by a replica that has it already."""
         self._clear(delivery)
-        account = self.next_hop[peer]
+        account = self.next_hop.accounts[peer]
         delivery.holders = [Holder(peer, account, delivery.attempt, now, accepted=True)]
         delivery.at = None if delivery.returned else now + self.next_hop.late_s(peer, 1)
 

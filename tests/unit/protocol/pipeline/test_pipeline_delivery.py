@@ -83,7 +83,7 @@ def held_by(made: Deliveries) -> PeerId | None:
 
 def load(made: Deliveries) -> int:
     """The microbatches that all replicas are charged with."""
-    accounts = made.next_hop._accounts.values()
+    accounts = made.next_hop.accounts.values()
     return sum(account.charged for account in accounts)
 
 
@@ -205,16 +205,16 @@ class TestCrowdsThatHaveShownNothing:
         """A is measured; a microbatch is out at B or C, which is lost; who is left of the two."""
         made = deliveries(A, B, C)
         for _ in range(MIN_SAMPLES):
-            made.next_hop[A].settle(1.0, 1, 0.0)
+            made.next_hop.accounts[A].settle(1.0, 1, 0.0)
         if suspended:
-            made.next_hop[A].struck(0.5)
+            made.next_hop.accounts[A].struck(0.5)
         lost = offered(made)[0]
         while lost == A:
             made.discard(M)
-            made.next_hop[A].charged += 1
+            made.next_hop.accounts[A].charged += 1
             lost = offered(made)[0]
         for _ in range(9):
-            made.next_hop[A].charged += 1
+            made.next_hop.accounts[A].charged += 1
         made.update(rated({A, B, C} - {lost}), STEP, 1.0)
         [left] = {B, C} - {lost}
         return made, left
@@ -233,14 +233,14 @@ class TestCrowdsThatHaveShownNothing:
         """They wait for what it has of the step, and cannot see for whom it waits itself."""
         made = deliveries(A, B, C)
         for _ in range(MIN_SAMPLES):
-            made.next_hop[A].settle(0.1, 1, 0.0)
+            made.next_hop.accounts[A].settle(0.1, 1, 0.0)
         for _ in range(99):
-            made.next_hop[A].charged += 1
+            made.next_hop.accounts[A].charged += 1
         assert offered(made)[0] != A
         now, sent_to = 0.0, None
         while sent_to is None:
             now = made.next_deadline() or 0.0
-            made.next_hop[A].brought(now)
+            made.next_hop.accounts[A].brought(now)
             sent_to = next((peer for peer, _ in offers(made.tick(now))), None)
         assert sent_to == A
         assert now + 1.0 < 2 * ANSWER_S * TIMES["work"]
@@ -356,7 +356,7 @@ class TestGettingAnotherGradient:
         made = deliveries(A, B)
         first = held(made)
         second = B if first == A else A
-        made.next_hop[second].charged += 1
+        made.next_hop.accounts[second].charged += 1
         made._send(made._open[M], second, 0.1)
         made.gradient(second, STEP, M, 0.5)
         assert made.next_deadline() is None
@@ -401,7 +401,7 @@ class TestBlame:
 
     def sent(self, made: Pipeline) -> PeerId:
         [(to, attempt)] = offers(made.computed(ForwardTask(0, 0), Outcome(), 0.1))
-        made.receipt(to, Receipt(2, 0, 0, attempt, "accepted"), 0.1)
+        made.deliveries.receipt(to, Receipt(2, 0, 0, attempt, "accepted"), 0.1)
         return to
 
     def test_who_gave_a_malformed_gradient_is_blamed_and_another_one_runs_it(self) -> None:
@@ -413,7 +413,7 @@ class TestBlame:
         [(asked, attempt)] = questions(effects)
         assert asked == other
         absent = Receipt(2, 0, 0, attempt, "absent")
-        [(to, _)] = offers(made.receipt(other, absent, 0.3))
+        [(to, _)] = offers(made.deliveries.receipt(other, absent, 0.3))
         assert to == other
         made.backward(other, Backward(1, 0, 0), b"", 0.4)
         made.computed(BackwardTask(0, 0), Outcome(), 0.5)
@@ -427,7 +427,7 @@ class TestBlame:
             effects = self.failed(made, giver, float(time))
             points += [cost for _, cost in blamed(effects)]
             [(_, attempt)] = questions(effects)
-            made.receipt(giver, Receipt(2, 0, 0, attempt, "known"), float(time))
+            made.deliveries.receipt(giver, Receipt(2, 0, 0, attempt, "known"), float(time))
         assert points == [20] * 5
 
     def test_our_own_input_gone_bad_is_nobodys_fault(self) -> None:
@@ -450,7 +450,7 @@ def answer(m: int, verdict: Verdict, attempt: int, step: int = STEP) -> Receipt:
 
 
 def struck(line: Line) -> list[PeerId]:
-    return [peer for peer, account in line.made.next_hop._accounts.items() if account.strikes]
+    return [peer for peer, account in line.made.next_hop.accounts.items() if account.strikes]
 
 
 class Line:
@@ -553,7 +553,8 @@ class TestWhoElseGetsIt:
         line.made.update(rated({A, B}), STEP + 1, line.now)
         line.tick(USUAL_S)
         assert line.made.gradient(peer, STEP + 1, early, line.now)
-        assert line.made.next_hop[peer].gradient.mean_s < 2 * USUAL_S  # it began when its stage did
+        took_s = line.made.next_hop.accounts[peer].gradient.mean_s
+        assert took_s < 2 * USUAL_S  # it began when its stage did
 
     def early(self, line: Line) -> tuple[int, PeerId]:
         """A microbatch of a step that a stage behind the next one has not begun."""
@@ -599,7 +600,7 @@ class TestStrikes:
         line = Line()
         for n in range(3):
             self.strike(line, A)
-            waits_s = line.made.next_hop[A].suspended_until - line.now
+            waits_s = line.made.next_hop.accounts[A].suspended_until - line.now
             assert waits_s == FORGET_S * 2**n
             line.tick(waits_s)
 
@@ -661,8 +662,8 @@ class TestTwoHolders:
     def test_who_was_overtaken_is_expected_to_be_slower(self) -> None:
         line = Line()
         m, slow, other = line.sent_twice()
-        before = line.made.next_hop[slow].gradient.mean_s
-        samples = line.made.next_hop[other].gradient.samples
+        accounts = line.made.next_hop.accounts
+        before, samples = accounts[slow].gradient.mean_s, accounts[other].gradient.samples
         line.brings(other, m)
-        assert line.made.next_hop[slow].gradient.mean_s > before
-        assert line.made.next_hop[other].gradient.samples == samples, "Karn: it was sent before"
+        assert accounts[slow].gradient.mean_s > before
+        assert accounts[other].gradient.samples == samples, "Karn: it was sent before"

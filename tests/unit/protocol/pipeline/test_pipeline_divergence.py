@@ -66,7 +66,7 @@ class Line:
         assert any(isinstance(effect, Compute) for effect in effects)
         effects = self.made.computed(ForwardTask(STEP, microbatch), Outcome(), 0.0)
         [to] = [effect.peer for effect in effects if isinstance(effect, SendPayload)]
-        self.made.receipt(to, self.receipt(microbatch, "accepted", 1), 0.0)
+        self.made.deliveries.receipt(to, self.receipt(microbatch, "accepted", 1), 0.0)
         return to
 
     def receipt(self, microbatch: int, verdict: str, attempt: int) -> Receipt:
@@ -121,7 +121,7 @@ def test_a_gradient_that_spoils_a_pass_is_blamed_and_got_again() -> None:
     questions = asked(effects)
     assert {who for who, _ in questions} == {C, D}
     other = D if bringer == C else C
-    line.made.receipt(other, line.receipt(FIRST, "known", questions[0][1]), 0.0)
+    line.made.deliveries.receipt(other, line.receipt(FIRST, "known", questions[0][1]), 0.0)
     line.made.backward(other, Backward(1, STEP, FIRST), b"", 0.0)
     line.made.computed(BackwardTask(STEP, FIRST), Outcome(), 0.0)
     assert line.made.done() == {FIRST}
@@ -154,7 +154,7 @@ def test_only_who_counts_it_has_a_gradient_of_a_closed_step(closed: bool) -> Non
         effects = line.gradient(bringer, FIRST)
         found.append(diverged(effects))
         for _, attempt in asked(effects)[:1]:
-            line.made.receipt(bringer, line.receipt(FIRST, "known", attempt), 0.0)
+            line.made.deliveries.receipt(bringer, line.receipt(FIRST, "known", attempt), 0.0)
     assert found == [False] * (FROM_ONE - 1) + [True]
 
 
