@@ -2,11 +2,10 @@
 
 A stage sorts its proposers by score and keeps the shortest prefix whose summed rate reaches its
 quota and that has as many members as redundancy requires. A proposer's acceptance depends only on
-those ahead of it. So the choice has substitutes and irrelevance of rejected contracts, and deferred
-acceptance is stable and independent of the order of arrival (Dean, Goemans & Immorlica 2006).
+those ahead of it, so deferred acceptance is stable and independent of the order of arrival (Dean,
+Goemans & Immorlica 2006).
 
-State: leases, rates and the limits (quota, floor, cutoff) of the running epoch. It has no messages
-and no phases; those are in ``steward.py``.
+State: leases, rates and the limits (quota, floor, cutoff) of the running epoch.
 """
 
 import math
@@ -159,11 +158,10 @@ class Pool:
         _, let_go = prefix_cover(self.homes, self.limits.quota, self.limits.floor)
         return [self.release(place) for place in let_go]
 
-    def give(self, place: HeldPlace) -> HeldPlace:
+    def give(self, place: HeldPlace) -> None:
         """Give up the least preferred place, and keep no more than what is left."""
         self.release(place)
         self.limits = replace(self.limits, quota=min(self.limits.quota, self.level))
-        return place
 
     def release(self, place: HeldPlace) -> HeldPlace:
         """Give a place up and raise the cutoff to its score."""

@@ -1,10 +1,7 @@
 """Candidates for the stewardship of a stage, derived by hash from the membership view, not elected.
 
 They follow from a view and the beacon, a number that changes every ten minutes for all members: the
-first three by rank.
-
-Identities are free, so members that a waypoint names come before all others: everybody who knows
-the chain, a newcomer too, takes the same stewards, however many members somebody has invented.
+first three by rank, members that a waypoint names before all others.
 """
 
 from __future__ import annotations

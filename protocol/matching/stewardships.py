@@ -95,7 +95,7 @@ class Stewardships:
         return turns
 
     def _take_over(self, stage: Stage, now: float) -> list[Effect]:
-        notice = self._context.board.predecessor(stage)
+        notice = self._context.board.last_believed.get(stage)
         beacon = stewards.beacon_at(self._context.wall_s(now))
         term = min(notice.posting.mandate.term + 1, MAX_TERM) if notice else 1
         mandate = Mandate(beacon, term)

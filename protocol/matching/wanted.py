@@ -1,8 +1,7 @@
 """A needy stage names the one volunteer that it would gain most by, and that one comes.
 
-Only the neediest stages call, one volunteer at a time, and they look for one once a minute:
-meanwhile newcomers and second seats may end the need. The volunteer judges for itself whether the
-change pays, so nobody can be lured away. State: the name, and those who did not come.
+Only the neediest stages call, one volunteer at a time; the volunteer judges for itself whether the
+change pays. State: the name, and those who did not come.
 """
 
 from collections.abc import Collection

@@ -2,17 +2,11 @@
 
 Per microbatch: idle -> asking (only if it was sent before: which replica holds it?) -> held (it was
 sent to a replica, or one has said that it has it). When its holder is lost, the boundary, which the
-driver still has, goes to another replica, *even if its gradient has already come back*: the
-holder's ledger died with it, and the next stage's round needs the microbatch counted again. This
-one rule covers all cases in which a replica dies before its stage has committed.
+driver still has, goes to another replica, *even if its gradient has already come back*.
 
-Each replica has an expected time, by what was measured and what it has of us (``next_hop``). A
-microbatch that is late also goes to another replica that is idle, or, if its holder brings nothing
-at all, to one that brings results meanwhile: where nobody brings any, the stages behind are slow.
-Of a step that these have not begun only a receipt can be late.
-The first gradient counts. A holder that brings nothing is struck: it gets nothing more for a while,
-twice as long each time in a row. A late holder is also asked whether it has the microbatch, so that
-what was lost on the way is sent again.
+A microbatch that is late (``next_hop``) also goes to another replica that is idle, or, if its
+holder brings nothing at all, to one that brings results meanwhile; the first gradient counts. Such
+a holder is struck, and each late one is asked whether it has the microbatch.
 """
 
 import math

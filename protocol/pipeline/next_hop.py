@@ -1,21 +1,12 @@
 """Next-hop choice: each microbatch goes to the replica that is expected to finish it first.
 
-After SWARM (arXiv 2301.11913, section 3.2), with two differences. First, the load of a replica is
-its work in flight (join the shortest expected delay), not all work ever sent there: if a volunteer
-is slow, or spends time on another stage, its work does not come back and the next microbatches go
-elsewhere. Second, a microbatch is charged with the replica's own time, 1 / rate, if that is known:
-the time until its gradient comes back is mostly that of the stages behind, which is the same for a
-fast replica and a slow one. A rate is the replica's own claim. It counts up to a few times the
-usual rate, and only as long as work comes back. A replica that we have not measured for a while may
-have become faster, and gets none of a small step by what it needed then: one microbatch tries it.
+After SWARM (arXiv 2301.11913, section 3.2), with two differences. The load of a replica is its work
+in flight (join the shortest expected delay), not all work ever sent there. And a microbatch is
+charged with the replica's own time, 1 / rate, if that is known: the time until its gradient comes
+back is mostly that of the stages behind, which is the same for a fast replica and a slow one.
 
 A replica gets nothing for a while if it has refused work, or was struck because it brings nothing
 while its siblings do (``delivery``).
-
-A replica that we reach through a relay only counts as busier than it is. So it gets what those that
-we reach directly cannot take soon, and a relay's line, which others need, too, carries less. We
-know ourselves whether a link is relayed; if all are, they are alike. Newcomers get a bounded share
-of what is sent, however fast they are, as long as another replica is open (``newcomers``).
 """
 
 import math

@@ -15,9 +15,9 @@ import pytest
 
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
-from protocol.matching import settling
 from protocol.matching.pool import HeldPlace, Limits, prefix_cover
 from protocol.matching.population import Population
+from protocol.matching.steward import Steward
 from tests.support.cases import usual
 from tests.support.matching_examples import costs, manifest, member, peer
 from tests.support.matching_world import CALM, STORMY, Weather, World
@@ -139,17 +139,17 @@ def final_limits(world: World) -> dict[Stage, Limits]:
     }
 
 
-def help_nobody(*_: object) -> list[HeldPlace]:
+@pytest.fixture
+def nobody_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deferred acceptance alone."""
-    return []
+    monkeypatch.setattr(Steward, "_may_help", lambda *_: False)
 
 
 @pytest.mark.parametrize("weather", [CALM, QUICK_MEMBERSHIP], ids=["calm", "stormy"])
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_places_equal_those_of_the_synchronous_run(
-    seeds: range, weather: Weather, monkeypatch: pytest.MonkeyPatch
+    seeds: range, weather: Weather, nobody_helps: None
 ) -> None:
-    monkeypatch.setattr(settling, "help_needy", help_nobody)
     for seed in seeds:
         world = build(seed, weather)
         world.run(30)
@@ -157,8 +157,7 @@ def test_places_equal_those_of_the_synchronous_run(
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
-def test_steward_crashes_change_nothing(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "help_needy", help_nobody)
+def test_steward_crashes_change_nothing(seeds: range, nobody_helps: None) -> None:
     for seed in seeds:
         world = build(seed, QUICK_MEMBERSHIP)
         world.run(0.5)
