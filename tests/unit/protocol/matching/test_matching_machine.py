@@ -13,7 +13,7 @@ from protocol.matching.effects import Assign, Effect
 from protocol.matching.machine import Matching
 from protocol.matching.seat import State
 from protocol.matching.timing import LEASE_S
-from protocol.wire.letters import Mandate
+from protocol.wire.letters import Body, Mandate
 from tests.support.matching_examples import (
     NOW,
     WALL_S,
@@ -57,12 +57,6 @@ def test_one_peer_alone_trains_one_stage_alone() -> None:
     assert matching.seats.home.state is State.FETCHING
     matching.serving(Stage(0), NOW + 5)
     assert matching.seats.home.state is State.SERVING
-
-
-def test_one_seat_holds_one_stage() -> None:
-    matching = machine(stages=2)
-    assert not any(isinstance(effect, Assign) for effect in run(matching, 30))
-    assert matching.seats.home.bid is not None
 
 
 def test_only_the_assigned_stage_can_be_served_or_lost() -> None:
@@ -212,37 +206,17 @@ def test_the_next_expiry_is_that_of_the_oldest_posting_that_counts() -> None:
     assert board.next_expiry(NOW + LEASE_S) == NOW + 1 + LEASE_S
 
 
-HOSTILE = [
-    (
-        msgspec.structs.replace(POSTING, stage=7),
-        "matching-stage-unknown",
-    ),
-    (
-        msgspec.structs.replace(POSTING, issued_ms=1),
-        "matching-stale",
-    ),
-    (
-        msgspec.structs.replace(POSTING, mandate=Mandate(BEACON + 2, 1)),
-        "matching-stale",
-    ),
-]
-
-
-@pytest.mark.parametrize(("posting", "reason"), HOSTILE)
-def test_a_hostile_record_is_penalised_and_survived(posting: Posting, reason: str) -> None:
-    found = machine(count=2).receive_posting(peer(1), posting, NOW)
-    [penalty] = [e for e in found if isinstance(e, Penalise)]
-    assert (penalty.peer, penalty.reason) == (peer(1), reason)
-
-
+@pytest.mark.parametrize("said", [POSTING, propose(Mandate(BEACON, 1))])
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [({"stage": 7}, "matching-stage-unknown"), ({"issued_ms": 1}, "matching-stale")],
 )
-def test_a_hostile_letter_is_penalised_and_survived(changes: dict[str, int], reason: str) -> None:
-    letter = msgspec.structs.replace(propose(Mandate(BEACON, 1)), **changes)
-    found = machine(count=2).receive(peer(1), letter, NOW)
-    [penalty] = [e for e in found if isinstance(e, Penalise)]
+def test_a_hostile_record_or_letter_is_penalised_and_survived(
+    said: Body, changes: dict[str, int], reason: str
+) -> None:
+    matching, hostile = machine(count=2), msgspec.structs.replace(said, **changes)
+    takes = matching.receive_posting if isinstance(said, Posting) else matching.receive
+    [penalty] = [e for e in takes(peer(1), hostile, NOW) if isinstance(e, Penalise)]
     assert (penalty.peer, penalty.reason) == (peer(1), reason)
 
 
