@@ -74,11 +74,6 @@ class Delivery:
         """Whether nothing is to be done about it before its holder is lost."""
         return self.returned and bool(self.holders)
 
-    @property
-    def peer(self) -> PeerId | None:
-        """The replica that answers for it, or is expected to."""
-        return self.holders[0].peer if self.holders else None
-
     def held_by(self, peer: PeerId) -> Holder | None:
         """Return a replica's part in it."""
         return next((holder for holder in self.holders if holder.peer == peer), None)
@@ -118,8 +113,6 @@ class Deliveries:
 
         ``again``: a replica sent it before us, so the next stage may hold it.
         """
-        if microbatch in self._open:
-            return []
         delivery = self._open[microbatch] = Delivery(step, microbatch, again=again)
         return self._route(delivery, now)
 
@@ -206,9 +199,7 @@ class Deliveries:
             cause: why, in words.
             malformed_by: the replica that gave a malformed one, if any.
         """
-        if (delivery := self._open.get(microbatch)) is None:
-            return []
-        self._awake[microbatch] = delivery
+        delivery = self._awake[microbatch] = self._open[microbatch]
         delivery.returned = False
         if malformed_by:
             delivery.unfit.add(malformed_by)
@@ -439,7 +430,7 @@ class Deliveries:
             delivery.at = now + self.next_hop.late_s(delivery.holders[0].peer, 1)
         if first and cause:
             lost = delivery.step, delivery.microbatch, holder.peer
-            effects.append(Rerouted(*lost, delivery.peer, cause, replayed=delivery.returned))
+            effects.append(Rerouted(*lost, cause, replayed=delivery.returned))
         return effects
 
     def _clear(self, delivery: Delivery) -> None:
