@@ -9,15 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.effects import Explain, Penalise
+from protocol.effects import Explain
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pace import ANSWER_S, FORGET_S, LOST_S
 from protocol.pipeline.delivery import ABSENT, Deliveries
 from protocol.pipeline.effects import (
-    BackwardTask,
-    Compute,
-    Fault,
-    ForwardTask,
     LossTask,
     Outcome,
     Rerouted,
@@ -28,9 +24,8 @@ from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.pipeline.timing import MIN_SAMPLES, UNMEASURED_S
 from protocol.rounds.obstruction import TIMES
-from protocol.wire.messages import Backward, Forward, Have, Receipt, Verdict
+from protocol.wire.messages import Forward, Have, Receipt, Verdict
 from tests.support.effects import sent
-from tests.support.seats import view_of
 
 A, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))
 STEP, M = 2, 25
@@ -325,10 +320,6 @@ class TestHostileAnswers:
 # --- malformed tensors -------------------------------------------------------------------------
 
 
-def blamed(effects: Iterable[object]) -> list[tuple[PeerId, int]]:
-    return [(e.peer, e.points) for e in effects if isinstance(e, Penalise)]
-
-
 class TestGettingAnotherGradient:
     def test_a_malformed_gradient_is_worked_out_by_another_replica(self) -> None:
         made = deliveries(A, B, C)
@@ -375,61 +366,6 @@ def test_a_question_brings_no_tensors_without_end() -> None:
 
     assert brought(A, *(0.1 + second for second in range(100))) == [1.1, 3.1, 7.1, 15.1, 31.1, 63.1]
     assert brought(B, 9.0, 9.5, 10.0) == [9.0, 10.0]
-
-
-class TestBlame:
-    """A replica of the stage between: A is before it, B and C are behind it."""
-
-    @staticmethod
-    def pipeline(*behind: PeerId) -> Pipeline:
-        made = Pipeline(Place(STRANGER, 1, 3, 4), 0)
-        made.update_view(view_of(0, [A], [STRANGER], behind), 0.0)
-        made.forward(A, Forward(1, 0, 0, 1, False), b"", 0.0)
-        return made
-
-    @staticmethod
-    def failed(made: Pipeline, giver: PeerId, now: float, part: int = 0) -> list[object]:
-        """A gradient comes, and the worker refuses a payload of its pass."""
-        taken = made.backward(giver, Backward(1, 0, 0), b"", now)
-        assert [e.task for e in taken if isinstance(e, Compute)] == [BackwardTask(0, 0)]
-        return list(made.computed(BackwardTask(0, 0), Outcome(error="codec", part=part), now))
-
-    def sent(self, made: Pipeline) -> PeerId:
-        [(to, attempt)] = offers(made.computed(ForwardTask(0, 0), Outcome(), 0.1))
-        made.deliveries.receipt(to, Receipt(2, 0, 0, attempt, "accepted"), 0.1)
-        return to
-
-    def test_who_gave_a_malformed_gradient_is_blamed_and_another_one_runs_it(self) -> None:
-        made = self.pipeline(B, C)
-        giver = self.sent(made)
-        other = B if giver == C else C
-        effects = self.failed(made, giver, 0.2)
-        assert blamed(effects) == [(giver, 20)]
-        [(asked, attempt)] = questions(effects)
-        assert asked == other
-        absent = Receipt(2, 0, 0, attempt, "absent")
-        [(to, _)] = offers(made.deliveries.receipt(other, absent, 0.3))
-        assert to == other
-        made.backward(other, Backward(1, 0, 0), b"", 0.4)
-        made.computed(BackwardTask(0, 0), Outcome(), 0.5)
-        assert made.done() == {0}
-
-    def test_the_same_bytes_again_and_again_cost_their_giver_the_link(self) -> None:
-        """An honest one gives it again after a second, and each time after twice as long."""
-        made, points = self.pipeline(B), list[int]()
-        giver = self.sent(made)
-        for time in range(5):
-            effects = self.failed(made, giver, float(time))
-            points += [cost for _, cost in blamed(effects)]
-            [(_, attempt)] = questions(effects)
-            made.deliveries.receipt(giver, Receipt(2, 0, 0, attempt, "known"), float(time))
-        assert points == [20] * 5
-
-    def test_our_own_input_gone_bad_is_nobodys_fault(self) -> None:
-        made = self.pipeline(B)
-        effects = self.failed(made, self.sent(made), 0.2, part=1)
-        assert [e.kind for e in effects if isinstance(e, Fault)] == ["internal"]
-        assert not blamed(effects)
 
 
 # --- late microbatches go to a second replica, too ---------------------------------------------
