@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from protocol.effects import Explain, Penalise, Publish, Send
-from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import bodies
@@ -134,32 +133,29 @@ class Matching:
 
     def _dispatch(self, sender: PeerId, body: ToSteward | ToVolunteer, now: float) -> list[Effect]:
         """Pass a letter to the seat, or to our steward of the stage, that it is for."""
-        try:
-            self._check(body, now)
-        except RemoteProtocolError as error:
-            return [Penalise(sender, error.reason, error.penalty)]
+        if refused := self._refused(sender, body, now):
+            return refused
         if isinstance(body, ToVolunteer):
             return self.seats.receive(sender, body, now)
         steward = self.stewardships.held.get(body.stage)
         return [] if steward is None else list(steward.receive(sender, body, now))
 
     def _read(self, author: PeerId, posting: Posting, now: float) -> list[Effect]:
-        try:
-            self._check(posting, now)
-            # the permitted authors depend on the beacon, so a liar must not be able to choose it
-            if abs(posting.mandate.beacon - beacon_at(self.context.wall_s(now))) > 1:
-                raise _stale()
-        except RemoteProtocolError as error:
-            return [Penalise(author, error.reason, error.penalty)]
+        if refused := self._refused(author, posting, now):
+            return refused
         before = self.context.board.revision
         self.context.board.pin(author, posting, now)
         return self._look(now) if self.context.board.revision != before else []
 
-    def _check(self, body: Body, now: float) -> None:
+    def _refused(self, author: PeerId, body: Body, now: float) -> list[Effect]:
+        """Return the penalty for what no honest peer says."""
+        wall_s = self.context.wall_s(now)
         if body.stage >= self._stage_count:
-            raise RemoteProtocolError("matching-stage-unknown", penalty=20)
-        if not bodies.is_fresh(body, self.context.wall_s(now)):
-            raise _stale()
+            return [Penalise(author, "matching-stage-unknown", 20)]
+        # the permitted authors depend on the beacon, so a liar must not be able to choose it
+        chosen = isinstance(body, Posting) and abs(body.mandate.beacon - beacon_at(wall_s)) > 1
+        stale = chosen or not bodies.is_fresh(body, wall_s)
+        return [Penalise(author, "matching-stale", 1)] if stale else []
 
     def _route(self, found: Iterable[Effect], now: float) -> list[Effect]:
         """Deliver messages to ourselves, return all other effects and the state of the pipeline."""
@@ -201,7 +197,3 @@ def _wait_for(uncovered: tuple[Stage, ...]) -> str:
     noun, stages = ("volunteer", "stage") if count == 1 else ("volunteers", "stages")
     verb = "has" if count == 1 else "have"
     return f"waiting for {count} more {noun}: {stages} {names} {verb} none"
-
-
-def _stale() -> RemoteProtocolError:
-    return RemoteProtocolError("matching-stale", penalty=1)
