@@ -47,12 +47,12 @@ class Seats:
     def receive(self, sender: PeerId, body: ToVolunteer, now: float) -> list[Effect]:
         """Take a steward's answer."""
         bid = self.second.bid
-        about_second = bid is not None and bid.stage == body.stage
-        return self._seat(about_second).receive(sender, body, now)
+        seat = self.second if bid is not None and bid.stage == body.stage else self.home
+        return seat.receive(sender, body, now)
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
         """Note that the training side serves an assigned stage (else LocalProtocolError)."""
-        return self._seat(bool(self.seat_of(stage))).serving(stage, now)
+        return self._holder(stage).serving(stage, now)
 
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """Note that the training side lost an assigned stage.
@@ -60,7 +60,7 @@ class Seats:
         Raises:
             LocalProtocolError: the stage is not assigned.
         """
-        return self._seat(bool(self.seat_of(stage))).lost(stage, reason, now)
+        return self._holder(stage).lost(stage, reason, now)
 
     def leave(self, now: float) -> list[Effect]:
         """Give up all seats, for good."""
@@ -92,8 +92,8 @@ class Seats:
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _seat(self, second: bool) -> Seat:
-        return self.second if second else self.home
+    def _holder(self, stage: Stage) -> Seat:
+        return (self.home, self.second)[self.seat_of(stage)]
 
     def _answer_call(self, now: float) -> list[Effect]:
         """Go to a stage that wants us, if that pays by what we see ourselves."""
@@ -111,7 +111,7 @@ class Seats:
         return []
 
     def _set_out(self, change: Change, now: float) -> list[Effect]:
-        seat = self._seat(change.after.home == change.before.home)
+        seat = self.second if change.after.home == change.before.home else self.home
         if now < seat.moved_at + MEASURED_S:
             return []
         reason = f"stage {change.to} wants us: the lowest of the stages concerned rises"

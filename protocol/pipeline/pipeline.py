@@ -225,10 +225,7 @@ class Pipeline:
         ``digest``, is kept only on request."""
         state = self._microbatches.get(message.microbatch)
         if state is not None and state.step == message.step:
-            return [
-                self._receipt(sender, message, "known"),
-                *self._repeat(state, sender, message, now),
-            ]
+            return self._known(state, sender, message, now)
         if not self.step <= message.step <= self.step + 1:
             return [self._receipt(sender, message, "stale")]
         if message.microbatch // self._place.per_step != message.step:
@@ -247,10 +244,8 @@ class Pipeline:
             again=message.again,
         )
         self._microbatches.add(arrived)
-        keys = (
-            PayloadKey(message.step, "tokens", message.microbatch),
-            PayloadKey(message.step, "input", message.microbatch),
-        )
+        step, microbatch = message.step, message.microbatch
+        keys = PayloadKey(step, "tokens", microbatch), PayloadKey(step, "input", microbatch)
         accepted = self._receipt(sender, message, "accepted")
         return [Keep(keys), accepted, *self._schedule(now)]
 
@@ -259,7 +254,7 @@ class Pipeline:
         state = self._microbatches.get(message.microbatch)
         if state is None or state.step != message.step:
             return [self._receipt(sender, message, "absent")]
-        return [self._receipt(sender, message, "known"), *self._repeat(state, sender, message, now)]
+        return self._known(state, sender, message, now)
 
     def backward(
         self, sender: PeerId, message: Backward, digest: bytes, now: float
@@ -305,13 +300,15 @@ class Pipeline:
 
     # --- inside ----------------------------------------------------------------------------
 
-    def _repeat(
+    def _known(
         self, state: MicrobatchState, sender: PeerId, message: Forward | Have, now: float
     ) -> list[PipelineEffect]:
         """A microbatch we know: only a return address is added (or renewed)."""
         if len(state.upstreams) < limits.MAX_REPLICAS_IN_ROUND or sender in state.upstreams:
             state.upstreams[sender] = message.attempt
-        return self._return_gradient(state, now, sender) if state.phase is Phase.DONE else []
+        done = state.phase is Phase.DONE
+        gradient = self._return_gradient(state, now, sender) if done else []
+        return [self._receipt(sender, message, "known"), *gradient]
 
     def _return_gradient(
         self, state: MicrobatchState, now: float, *only: PeerId
