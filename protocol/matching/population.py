@@ -26,6 +26,8 @@ from protocol.matching.supply import Supply
 from protocol.matching.timing import MEASURED_S
 
 STEPS_PER_OCTAVE = 16
+BEACONS_KEPT = 4
+"""Beacons whose candidates the next view keeps, the newest used; others are found again."""
 
 
 def coarse(value: float) -> float:
@@ -82,7 +84,8 @@ class Population:
         """Distinct costs; most stages of a model cost the same."""
         self._kind_of = tuple(self._kinds.index(cost) for cost in self.costs)
         self._no_rates = (0,) * len(self.costs)
-        self._shortlist = stewards.Shortlist()
+        self._candidates: dict[tuple[Stage, int], tuple[PeerId, ...]] = {}
+        """By stage and beacon."""
         self._holders: dict[Stage, frozenset[PeerId]] = {}
         self._marked: dict[str, frozenset[PeerId]] = {}
         """Members by mark."""
@@ -103,8 +106,13 @@ class Population:
         members.update({peer: member for peer, member in changes.items() if member})
         for peer, member in changes.items():
             follower._index(before.get(peer), member)
-        follower._shortlist = self._shortlist.after(changes, members)
         gone, come = list(before.values()), [member for member in changes.values() if member]
+        kept = list(dict.fromkeys(beacon for _, beacon in reversed(self._candidates)))
+        follower._candidates = {
+            (stage, beacon): stewards.first([*come, *(members[p] for p in first)], stage, beacon)
+            for (stage, beacon), first in self._candidates.items()
+            if beacon in kept[:BEACONS_KEPT] and changes.keys().isdisjoint(first)
+        }
         follower._medians = _medians(members)
         if follower._medians != self._medians:
             follower._count_all()
@@ -150,7 +158,10 @@ class Population:
     def candidates(self, stage: Stage, beacon: int) -> tuple[PeerId, ...]:
         """Return up to three candidates for the stewardship of a stage, in the order in which they
         take it over while it is vacant. Only their postings are believed."""
-        return self._shortlist.first(self.members, stage, beacon)
+        if (stage, beacon) not in self._candidates:
+            found = stewards.first(self.members.values(), stage, beacon)
+            self._candidates[stage, beacon] = found
+        return self._candidates[stage, beacon]
 
     def holders(self, stage: Stage) -> frozenset[PeerId]:
         """Return the peers that serve or fetch a stage, with either seat."""
