@@ -87,8 +87,6 @@ class Population:
         self._candidates: dict[tuple[Stage, int], tuple[PeerId, ...]] = {}
         """By stage and beacon."""
         self._holders: dict[Stage, frozenset[PeerId]] = {}
-        self._marked: dict[str, frozenset[PeerId]] = {}
-        """Members by mark."""
         self._near: dict[PeerId, Mapping[Stage, int]] = {}
         for member in self.members.values():
             self._index(None, member)
@@ -100,8 +98,7 @@ class Population:
         follower = copy(self)
         follower.__dict__.pop("supply", None)
         members = dict(self.members)
-        follower.members, follower._holders = members, dict(self._holders)
-        follower._marked, follower._near = dict(self._marked), {}
+        follower.members, follower._holders, follower._near = members, dict(self._holders), {}
         before = {peer: members.pop(peer) for peer in changes if peer in members}
         members.update({peer: member for peer, member in changes.items() if member})
         for peer, member in changes.items():
@@ -203,8 +200,8 @@ class Population:
         if member is None or not member.marks:
             return 0
         if peer not in self._near:
-            found = frozenset[PeerId]().union(*(self._marked[mark] for mark in member.marks))
-            related = (self.members[p] for p in found if p in self.members)
+            everybody = self.members.values()
+            related = [other for other in everybody if not other.marks.isdisjoint(member.marks)]
             self._near[peer] = held_by_relatives(member, related, len(self.costs))
         return self._near[peer].get(stage, 0)
 
@@ -260,17 +257,13 @@ class Population:
         return tuple(0 if s in barred else by_kind[kind] for s, kind in enumerate(self._kind_of))
 
     def _index(self, before: Member | None, after: Member | None) -> None:
-        """Update the holders of every stage, and the members with a mark."""
+        """Update the holders of every stage."""
         if before is not None:
             for stage in before.held:
                 self._holders[stage] = self.holders(stage) - {before.peer}
-            for mark in before.marks:
-                self._marked[mark] = self._marked[mark] - {before.peer}
         if after is not None:
             for stage in after.held:
                 self._holders[stage] = self.holders(stage) | {after.peer}
-            for mark in after.marks:
-                self._marked[mark] = self._marked.get(mark, frozenset()) | {after.peer}
 
     def _believed(self, member: Member) -> preferences.Speed:
         """Cap unmeasured claims at twice the median of the swarm."""
