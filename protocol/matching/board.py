@@ -101,15 +101,12 @@ class Board:
         self.revision += 1
         return True
 
-    def current(self, stage: Stage, now: float) -> Notice | None:
-        """Return the posting that counts for a stage: fresh, by a live candidate, newest mandate.
+    def notices(self, now: float) -> Mapping[Stage, Notice]:
+        """Return the posting that counts for every stage that has one, in order: fresh, by a live
+        candidate, newest mandate.
 
         Of two peers with the same mandate (they did not know of each other) the lower rank counts.
         """
-        return self.notices(now).get(stage)
-
-    def notices(self, now: float) -> Mapping[Stage, Notice]:
-        """Return the posting of every stage that has one, in order."""
         if self._stale or now >= self._expires_at:
             self._derive(now)
         return self._current

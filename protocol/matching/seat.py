@@ -120,7 +120,7 @@ class Seat:
 
     def move_to(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """Leave the stage we serve for another one that wants us, make before break."""
-        notice = self._context.board.current(stage, now)
+        notice = self._context.board.notices(now).get(stage)
         if self.state is not State.SERVING or self.bid is None or notice is None:
             return []
         if self.leaving or stage == self.bid.stage:
@@ -189,7 +189,7 @@ class Seat:
         """Look at the changed context (postings, members)."""
         if self.state is State.FREE:
             return self._seek(now)
-        notice = self._context.board.current(self.bid.stage, now) if self.bid else None
+        notice = self._context.board.notices(now).get(self.bid.stage) if self.bid else None
         if self.bid is None or notice is None:
             return []
         if notice.source != (self.bid.steward, self.bid.mandate):

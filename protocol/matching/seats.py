@@ -123,7 +123,7 @@ class Seats:
         if stage is None or now < self._weigh_at + LOOK_S:
             return []
         self._weigh_at = now
-        reason, notice = self._beside.dear(stage, held=True), context.board.current(stage, now)
+        reason, notice = self._beside.dear(stage, held=True), context.board.notices(now).get(stage)
         if reason is None or notice is None or notice.posting.copies <= notice.posting.r:
             return []
         if not context.population.serves_without(stage, context.me):

@@ -70,7 +70,7 @@ class Stewardships:
 
     def _step_down_if_outranked(self, stage: Stage, now: float) -> None:
         me, mandate = self._context.me, self.held[stage].mandate
-        notice = self._context.board.current(stage, now)
+        notice = self._context.board.notices(now).get(stage)
         if notice is None or notice.author == me:
             return
         may_speak = me in self._context.population.candidates(stage, mandate.beacon)

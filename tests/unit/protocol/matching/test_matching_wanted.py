@@ -93,7 +93,7 @@ def test_a_name_is_taken_back_once_its_owner_has_come() -> None:
 @pytest.mark.parametrize(("seen", "comes"), [((0, 2), True), ((2, 2), False), ((1, 2), False)])
 def test_a_stage_is_left_only_if_our_own_view_agrees(seen: tuple[int, int], comes: bool) -> None:
     view = context(seen, ME)
-    seats, notice = Seats(view), view.board.current(HIGH, NOW)
+    seats, notice = Seats(view), view.board.notices(NOW).get(HIGH)
     assert notice is not None
     seats.home.bid, seats.home.state = Bid.on(notice, 1), State.SERVING
     assert any(isinstance(effect, Assign) for effect in seats.look(NOW)) == comes
@@ -104,7 +104,7 @@ def with_two_seats(home: Stage) -> Seats:
     view = context((2, 2))
     seats = Seats(view)
     for seat, stage in ((seats.home, home), (seats.second, LOW)):
-        notice = view.board.current(stage, NOW)
+        notice = view.board.notices(NOW).get(stage)
         assert notice is not None
         seat.bid, seat.state = Bid.on(notice, 1), State.SERVING
     return seats
