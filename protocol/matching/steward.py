@@ -150,7 +150,7 @@ class Steward:
             return [self._yes(self.pool.put(place), now)]
         if place.second:
             return self._add(place, now)
-        if not place.locked and place.score <= self.pool.limits.cutoff:
+        if not place.locked and place.score <= self.pool.cutoff:
             return [self._no(place, now)]
         return self._add(place, now)
 
@@ -334,10 +334,10 @@ class Steward:
             replicas=len(homes),
             locked_level=sum(place.rate for place in locked),
             locked_replicas=len(locked),
-            quota=pool.limits.quota,
+            quota=pool.quota,
             fair=population.fair_level,
             r=population.redundancy,
-            cutoff=pool.limits.cutoff,
+            cutoff=pool.cutoff,
             seconds=len(pool.places) - len(homes),
             wanted=self._wanted.peer or "",
         )
