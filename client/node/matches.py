@@ -28,8 +28,7 @@ def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> Matches
         seats=_seats(matching.seats, statuses),
         stages=_stages(matching, now),
         paying_moves=[
-            PayingMove(home=change.before.home, to=change.to)
-            for change in matching.blocking_moves()
+            PayingMove(home=change.before[0], to=change.to) for change in matching.blocking_moves()
         ],
         decides=sorted(matching.stewardships.held),
     )

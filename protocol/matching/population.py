@@ -244,11 +244,13 @@ class Population:
         home, second = member.home_stage, member.second
         if home is None or home not in self.stages or not member.may_decide:
             return
-        near = second is not None and second in self.stages and abs(second - home) == 1
-        self._served = self._served.after(home, second if near else None, rates, sign=sign)
+        held = [home]
+        if second is not None and second in self.stages and abs(second - home) == 1:
+            held.append(second)
+        self._served = self._served.after(held, rates, sign=sign)
         for coming in (member.fetching & member.held) - {home, second}:  # it moves there
             if coming in self.stages:
-                self._served = self._served.after(coming, None, rates, sign=sign)
+                self._served = self._served.after((coming,), rates, sign=sign)
 
     def _rates_of(self, member: Member) -> tuple[int, ...]:
         speed, memory_bytes = self._believed(member), member.memory_bytes

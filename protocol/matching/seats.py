@@ -111,7 +111,7 @@ class Seats:
         return []
 
     def _set_out(self, change: Change, now: float) -> list[Effect]:
-        seat = self.second if change.after.home == change.before.home else self.home
+        seat = self.second if change.after[0] == change.before[0] else self.home
         if now < seat.moved_at + MEASURED_S:
             return []
         reason = f"stage {change.to} wants us: the lowest of the stages concerned rises"

@@ -60,5 +60,5 @@ class Wanted:
         if self._stage not in supply.neediest(max(1, min(callers, stages // 4))):
             return None
         self._absent = {peer: until for peer, until in self._absent.items() if until > now}
-        found = (change.before.peer for change in paying(population, self._stage))
+        found = (change.peer for change in paying(population, self._stage))
         return next((peer for peer in found if peer not in self._absent), None)

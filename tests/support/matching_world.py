@@ -223,8 +223,8 @@ class World:
         for who, held in self.served.items():
             kept = [s for s in held if (who, s) != without]
             if who in self.machines and kept:
-                shared = kept[1] if len(kept) == 2 and abs(kept[0] - kept[1]) == 1 else None
-                supply = supply.after(kept[0], shared, [view.rate(who, s) for s in view.stages])
+                beside = len(kept) == 2 and abs(kept[0] - kept[1]) == 1
+                supply = supply.after(kept if beside else kept[:1], view.rates(who))
         return supply.levels
 
     # --- delivery -----------------------------------------------------------------------------
