@@ -4,9 +4,12 @@ from collections.abc import Sequence
 
 from client.control.snapshot import MatchesView, PayingMove, SeatMatch, StageMatch
 from client.train.engine import Engine
+from protocol.ids import Stage
+from protocol.matching.board import Notice
+from protocol.matching.gain import changes
 from protocol.matching.machine import Matching
-from protocol.matching.overview import StageOverview
 from protocol.matching.preferences import MICRO
+from protocol.matching.seats import Seats
 from protocol.wire.parts import SeatStatus
 
 
@@ -21,38 +24,52 @@ def describe_matching(engine: Engine, statuses: Sequence[SeatStatus]) -> Matches
     if matching is None:
         return None
     return MatchesView(
-        state=matching.state.value,
-        seats=_seats(matching, statuses),
-        stages=[_stage(seen, matching) for seen in matching.overview(now)],
+        state=matching.seats.home.state.value,
+        seats=_seats(matching.seats, statuses),
+        stages=_stages(matching, now),
         paying_moves=[
-            PayingMove(home=change.before.home, to=change.to)
-            for change in matching.blocking_moves()
+            PayingMove(home=change.before[0], to=change.to) for change in matching.blocking_moves()
         ],
-        decides=sorted(matching.stewardships),
+        decides=sorted(matching.stewardships.held),
     )
 
 
-def _seats(matching: Matching, statuses: Sequence[SeatStatus]) -> list[SeatMatch]:
+def _seats(seats: Seats, statuses: Sequence[SeatStatus]) -> list[SeatMatch]:
     """Return our seats, home first; one without a final place if there is none."""
-    if not matching.stages:
-        return [SeatMatch(seat=0, stage=matching.tentative_stage, state=matching.state.value)]
+    home = seats.home
+    if not seats.stages:
+        asked = None if home.bid is None else home.bid.stage
+        return [SeatMatch(seat=0, stage=asked, state=home.state.value)]
     states: dict[int, str] = {status.stage: status.state for status in statuses}
-    seats = []
-    for stage in sorted(matching.stages, key=lambda held: (matching.seat_of(held), held)):
+    found = []
+    for stage in sorted(seats.stages, key=lambda held: (seats.seat_of(held), held)):
         state = states.get(stage, "fetching")
-        if stage == matching.home != matching.stage:
+        if stage == home.advertised != home.stage:
             state = "leaving"
-        seats.append(SeatMatch(seat=matching.seat_of(stage), stage=stage, state=state))
-    return seats
+        found.append(SeatMatch(seat=seats.seat_of(stage), stage=stage, state=state))
+    return found
 
 
-def _stage(seen: StageOverview, matching: Matching) -> StageMatch:
-    return StageMatch(
-        stage=seen.stage,
-        steward=seen.steward,
-        shared_level=seen.shared_level / MICRO,
-        redundancy=seen.r,
-        seat=matching.seat_of(seen.stage) if seen.stage in matching.stages else None,
-        obstacle=seen.obstacle,
-        stay=seen.stay,
-    )
+def _stages(matching: Matching, now: float) -> list[StageMatch]:
+    """Return every stage that has a posting, the most preferred first; none before we are a
+    member."""
+    context, seats = matching.context, matching.seats
+    view, prospects = context.population, seats.home.prospects
+    if context.me not in view:
+        return []
+
+    def described(stage: Stage, notice: Notice) -> StageMatch:
+        against = [change.objection(view) for change in changes(view, context.me, stage)]
+        return StageMatch(
+            stage=stage,
+            steward=notice.author,
+            shared_level=view.supply.levels[stage] / MICRO,
+            redundancy=notice.posting.r,
+            seat=seats.seat_of(stage) if stage in seats.stages else None,
+            obstacle=prospects.obstacle(stage, notice.posting, now) or "",
+            stay=against[-1] or "" if against and all(against) else "",
+        )
+
+    notices = context.board.notices(now)
+    order = sorted(notices, key=lambda s: prospects.wish(s, notices[s].posting), reverse=True)
+    return [described(stage, notices[stage]) for stage in order]

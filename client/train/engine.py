@@ -278,7 +278,7 @@ class Engine:
     def _set_clock(self) -> None:
         """The machine may have been suspended, or its clock set right."""
         if self.matching is not None:
-            self.matching.set_wall_offset(self.wall() - self.now())
+            self.matching.context.wall_offset_s = self.wall() - self.now()
 
     def _tick(self) -> None:
         self._set_clock()
@@ -670,7 +670,7 @@ class Engine:
 
     def seat_of(self, stage: int) -> int:
         """Return 0 for our home, 1 for our second stage."""
-        return 0 if self.matching is None else self.matching.seat_of(Stage(stage))
+        return 0 if self.matching is None else self.matching.seats.seat_of(Stage(stage))
 
     def seat_tells(self, news: SeatNews) -> None:
         """A seat of ours tells what concerns more than its stage."""

@@ -2,18 +2,16 @@
 
     acquiring -> observing -> serving -> draining -> saving -> gone
 
-``TABLE`` is the whole machine: for every state what each event leads to and what the driver then
-does. It knows nothing of processes, files or other stages. *Draining* is the one way to leave: the
+Each input says what it leads to in every state, and returns what the driver then does. The machine
+knows nothing of processes, files or other stages. *Draining* is the one way to leave: the
 seat brings what it has counted into its step (``protocol/seat``); then its state is saved, if the
 volunteer leaves the swarm. A seat or worker that is lost is acquired again, unless the stage
 drains.
 """
 
 import enum
-from collections.abc import Mapping
 from typing import Final
 
-from protocol.errors import LocalProtocolError
 from protocol.pace import SAVE_S
 
 DRAIN_S: Final = 60.0
@@ -36,29 +34,6 @@ class State(enum.Enum):
     """Its worker and memory are being given back, or have been."""
 
 
-class Event(enum.Enum):
-    """An input of a held stage."""
-
-    ASSIGN = "assign"
-    """The matching gives us the stage again."""
-    OBSERVE = "observe"
-    """A seat is open that waits for the state of its version."""
-    SERVE = "serve"
-    """A seat is open and takes part in training."""
-    LOSE = "lose"
-    """The attempt, the seat or its worker is lost."""
-    FAIL = "fail"
-    """The stage cannot be held at all."""
-    DRAIN = "drain"
-    """The stage is to be given up."""
-    DRAINED = "drained"
-    """No peer needs the seat any more, or its time is over; others have its state."""
-    DRAINED_TO_SAVE = "drained to save"
-    """The same, and its state is to be saved."""
-    SAVED = "saved"
-    """The last checkpoint is on disk, or its time is over."""
-
-
 class Do(enum.Enum):
     """An action of the driver on a transition."""
 
@@ -69,70 +44,6 @@ class Do(enum.Enum):
     SAVE = "write the last checkpoint"
     RELEASE = "close the seat, give worker and memory back"
     REPORT = "close the seat and say why the stage cannot be held"
-
-
-Cell = tuple[State, tuple[Do, ...]]
-
-
-def _to(state: State, *effects: Do) -> Cell:
-    return state, effects
-
-
-_RETAKEN: Final = _to(State.ACQUIRING, Do.RETAKE)
-_RELEASED: Final = _to(State.GONE, Do.RELEASE)
-_FAILED: Final = _to(State.GONE, Do.REPORT)
-
-TABLE: Final[Mapping[State, Mapping[Event, Cell]]] = {
-    State.ACQUIRING: {
-        Event.ASSIGN: _to(State.ACQUIRING),
-        Event.OBSERVE: _to(State.OBSERVING),
-        Event.SERVE: _to(State.SERVING, Do.ANNOUNCE),
-        Event.LOSE: _RETAKEN,
-        Event.FAIL: _FAILED,
-        Event.DRAIN: _RELEASED,
-    },
-    State.OBSERVING: {
-        Event.ASSIGN: _to(State.OBSERVING),
-        Event.SERVE: _to(State.SERVING, Do.ANNOUNCE),
-        Event.LOSE: _RETAKEN,
-        Event.FAIL: _FAILED,
-        Event.DRAIN: _RELEASED,
-    },
-    State.SERVING: {
-        Event.ASSIGN: _to(State.SERVING),
-        Event.SERVE: _to(State.SERVING),
-        Event.LOSE: _RETAKEN,
-        Event.FAIL: _FAILED,
-        Event.DRAIN: _to(State.DRAINING, Do.DRAIN),
-    },
-    State.DRAINING: {
-        Event.ASSIGN: _to(State.SERVING, Do.KEEP, Do.ANNOUNCE),
-        Event.SERVE: _to(State.DRAINING),
-        Event.LOSE: _RELEASED,
-        Event.FAIL: _FAILED,
-        Event.DRAIN: _to(State.DRAINING),
-        Event.DRAINED: _RELEASED,
-        Event.DRAINED_TO_SAVE: _to(State.SAVING, Do.SAVE),
-    },
-    State.SAVING: {
-        Event.ASSIGN: _to(State.SAVING),
-        Event.SERVE: _to(State.SAVING),
-        Event.LOSE: _RELEASED,
-        Event.FAIL: _FAILED,
-        Event.DRAIN: _to(State.SAVING),
-        Event.SAVED: _RELEASED,
-    },
-    State.GONE: {
-        Event.ASSIGN: _to(State.GONE),
-        Event.SERVE: _to(State.GONE),
-        Event.LOSE: _to(State.GONE),
-        Event.FAIL: _to(State.GONE),
-        Event.DRAIN: _to(State.GONE),
-        Event.SAVED: _to(State.GONE),
-    },
-}
-"""An event that is missing in a state's row cannot happen in it: it is a bug of the driver and
-raises."""
 
 
 class Phase(enum.Enum):
@@ -153,7 +64,7 @@ class Phase(enum.Enum):
 
 
 class HeldStage:
-    """See the module's docstring. Every input returns what the driver has to do.
+    """See the module's docstring. ``now`` is monotonic seconds.
 
     Args:
         stage: its number.
@@ -218,7 +129,9 @@ class HeldStage:
     def assign(self, now: float) -> tuple[Do, ...]:
         """The matching gives us the stage again, perhaps while it is leaving."""
         self.again = self.state in (State.SAVING, State.GONE)
-        return self.take(Event.ASSIGN, now)
+        if self.state is State.DRAINING:
+            return self._enter(State.SERVING, now, Do.KEEP, Do.ANNOUNCE)
+        return ()
 
     def waits(self, phase: Phase, now: float, words: str = "") -> None:
         """The way to its state has reached a phase.
@@ -235,35 +148,59 @@ class HeldStage:
     def opened(self, now: float, *, serving: bool) -> tuple[Do, ...]:
         """A seat is open; without ``serving`` the state of its version is still to come."""
         self._begins_anew = False
-        return self.take(Event.SERVE if serving else Event.OBSERVE, now)
+        return self.serves(now) if serving else self._enter(State.OBSERVING, now)
+
+    def serves(self, now: float) -> tuple[Do, ...]:
+        """The open seat takes part in training."""
+        if self.state in (State.ACQUIRING, State.OBSERVING):
+            return self._enter(State.SERVING, now, Do.ANNOUNCE)
+        return ()
 
     def begin_anew(self, now: float) -> tuple[Do, ...]:
         """The swarm begins a new lineage: its state is acquired from that beginning."""
         self._begins_anew |= self.state not in (State.ACQUIRING, State.GONE)
-        return self.take(Event.LOSE, now)
+        return self.lose(now)
 
     # --- leaving ---------------------------------------------------------------------------
+
+    def lose(self, now: float) -> tuple[Do, ...]:
+        """The attempt, the seat or its worker is lost: the stage is acquired again, unless it
+        drains."""
+        if self.drains:
+            return self.release(now)
+        return self._enter(State.ACQUIRING, now, Do.RETAKE)
+
+    def fail(self, now: float) -> tuple[Do, ...]:
+        """The stage cannot be held at all."""
+        return () if self.state is State.GONE else self._enter(State.GONE, now, Do.REPORT)
 
     def drain(self, now: float) -> tuple[Do, ...]:
         """The stage is to be given up."""
         self.again = False
-        return self.take(Event.DRAIN, now)
+        if self.state is State.SERVING:
+            return self._enter(State.DRAINING, now, Do.DRAIN)
+        return () if self.drains else self.release(now)
 
     def look(self, now: float, *, drained: bool) -> tuple[Do, ...]:
         """Act on time and on what the seat has reached.
 
         Args:
+            now: monotonic seconds.
             drained: no peer needs the seat any more, and all know that it drains.
         """
-        if self.state is State.DRAINING and (drained or now >= self.since + DRAIN_S):
+        due = self.next_deadline()
+        late = due is not None and now >= due
+        if self.state is State.DRAINING and (drained or late):
             return self._drained(now)
-        if self.state is State.SAVING and not self._keeps and now >= self.since + SAVE_S:
-            return self.take(Event.SAVED, now)
-        return ()
+        return self.release(now) if self.state is State.SAVING and late else ()
 
     def stand_still(self, now: float) -> tuple[Do, ...]:
         """A stage of the swarm is empty: no step closes, so that none is waited for."""
         return self._drained(now) if self.state is State.DRAINING and self.leaves else ()
+
+    def release(self, now: float) -> tuple[Do, ...]:
+        """Nothing of it is needed any more: its last checkpoint is on disk, if one was wanted."""
+        return () if self.state is State.GONE else self._enter(State.GONE, now, Do.RELEASE)
 
     def cannot_save(self, words: str) -> None:
         """Nobody else has its state, and the last checkpoint cannot be written: it stays in memory
@@ -281,22 +218,9 @@ class HeldStage:
     # --- inside ----------------------------------------------------------------------------
 
     def _drained(self, now: float) -> tuple[Do, ...]:
-        return self.take(Event.DRAINED_TO_SAVE if self.leaves else Event.DRAINED, now)
+        return self._enter(State.SAVING, now, Do.SAVE) if self.leaves else self.release(now)
 
-    def take(self, event: Event, now: float) -> tuple[Do, ...]:
-        """Go where the table says.
-
-        Raises:
-            LocalProtocolError: the event cannot happen in this state.
-        """
-        cell = TABLE[self.state].get(event)
-        if cell is None:
-            words = (
-                f"stage {self.stage}: {event.value} cannot happen while it is {self.state.value}"
-            )
-            raise LocalProtocolError(words)
-        state, effects = cell
+    def _enter(self, state: State, now: float, *effects: Do) -> tuple[Do, ...]:
         if state is not self.state:
-            self.state, self.since = state, now
-            self._words = ""
+            self.state, self.since, self._words = state, now, ""
         return effects

@@ -1,9 +1,6 @@
 """What averaging a second stage adds to a step, and whether the stage is worth it.
 
-Whoever holds a stage together with others sends and receives its gradient in every step. A second
-stage evens out the levels, and it doubles what its holder averages; where stages had one replica
-each, it makes their holders average at all. The answer does not depend on who already holds two, so
-members do not wait for one another.
+The answer does not depend on who already holds two, so members do not wait for one another.
 """
 
 from __future__ import annotations
@@ -15,9 +12,8 @@ from protocol.manifest import Manifest, StageCost
 
 MICRO = 1_000_000
 WORK_PER_PARAMETER = 2000.0
-"""Computing that averaging takes of a replica, in the FLOP of a matrix product that take as long.
-Not measured by itself: an estimate of 40 ns a parameter at 50 GFLOP/s, from a run of 86M parameters
-at 312 tokens/s where 530 were possible without averaging."""
+"""Computing that averaging takes of a replica, in the FLOP of a matrix product that take as long:
+an estimate from one run (README)."""
 WORTH = 0.8
 """A second stage may add so much to a step: where members are so few that it is the only other
 replica, a death without it undoes all steps since the last checkpoint."""

@@ -58,7 +58,8 @@ class Board:
     def __init__(self, stage_count: int) -> None:
         self._stages = [Stage(s) for s in range(stage_count)]
         self._kept: list[dict[PeerId, Notice]] = [{} for _ in range(stage_count)]
-        self._last_believed: dict[Stage, Notice] = {}
+        self.last_believed: dict[Stage, Notice] = {}
+        """The last posting of every stage that counted, which a successor continues."""
         self._population: Population | None = None
         self._beacon = 0
         self.revision = 0
@@ -66,7 +67,6 @@ class Board:
         self._current: dict[Stage, Notice] = {}
         self._stale: set[Stage] = set(self._stages)
         self._expires_at = INFINITY
-        self._facts_of = -1
         self._facts = Facts((), (), False, None)
 
     def observe(self, population: Population, wall_s: float) -> None:
@@ -95,28 +95,21 @@ class Board:
         notices[author] = notice
         self._kept[stage] = notices
         if known and _same_news(known.posting, posting) and self._current.get(stage) is known:
-            self._current[stage] = self._last_believed[stage] = notices[author]
+            self._current[stage] = self.last_believed[stage] = notices[author]
             return True
         self._stale.add(stage)
         self.revision += 1
         return True
 
-    def current(self, stage: Stage, now: float) -> Notice | None:
-        """Return the posting that counts for a stage: fresh, by a live candidate, newest mandate.
+    def notices(self, now: float) -> Mapping[Stage, Notice]:
+        """Return the posting that counts for every stage that has one, in order: fresh, by a live
+        candidate, newest mandate.
 
         Of two peers with the same mandate (they did not know of each other) the lower rank counts.
         """
-        return self.notices(now).get(stage)
-
-    def notices(self, now: float) -> Mapping[Stage, Notice]:
-        """Return the posting of every stage that has one, in order."""
         if self._stale or now >= self._expires_at:
             self._derive(now)
         return self._current
-
-    def predecessor(self, stage: Stage) -> Notice | None:
-        """Return the last believed posting of a stage, which a successor continues."""
-        return self._last_believed.get(stage)
 
     def next_expiry(self, now: float) -> float:
         """Return the earliest monotonic time at which a believed posting may expire."""
@@ -125,13 +118,13 @@ class Board:
 
     def facts(self, now: float) -> Facts:
         """Return the derived values that every part reads at each look."""
-        notices = self.notices(now)
-        if self._facts_of != self.revision:
-            self._facts, self._facts_of = self._sum_up(notices), self.revision
+        self.notices(now)
         return self._facts
 
-    def _sum_up(self, notices: Mapping[Stage, Notice]) -> Facts:
-        postings = {stage: notice.posting for stage, notice in notices.items()}
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _sum_up(self) -> Facts:
+        postings = {stage: notice.posting for stage, notice in self._current.items()}
         silent = [stage for stage in self._stages if stage not in postings]
         old = [s for s, posting in postings.items() if posting.mandate.beacon < self._beacon]
         empty = [s for s, posting in postings.items() if not posting.copies]
@@ -146,8 +139,6 @@ class Board:
             covered=tuple(p.copies for p in postings.values()) if final and not silent else None,
         )
 
-    # --- inside ---------------------------------------------------------------------------------
-
     def _derive(self, now: float) -> None:
         expired = {stage for stage, notice in self._current.items() if notice.expired(now)}
         self.revision += bool(expired)
@@ -158,11 +149,12 @@ class Board:
             best = next((notice for notice in ranked if self._believed(notice, now)), None)
             if best is not None:  # whoever is behind it steps down
                 self._kept[stage] = {n.author: n for n in ranked[: ranked.index(best) + 1]}
-                current[stage] = self._last_believed[stage] = best
+                current[stage] = self.last_believed[stage] = best
         self._stale.clear()
         self._current = dict(sorted(current.items()))
         times = (notice.received_at + LEASE_S for notice in current.values())
         self._expires_at = min(times, default=INFINITY)
+        self._facts = self._sum_up()
 
     def _is_of_now(self, notice: Notice) -> bool:
         """Tell whether it is of this beacon or an adjacent one; ours is not after our clock was set

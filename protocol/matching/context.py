@@ -20,7 +20,7 @@ class Context:
     population: Population
     board: Board
     wall_offset_s: float
-    """Unix time minus the monotonic clock."""
+    """Unix time minus the monotonic clock; the driver sets it anew."""
     unable: Mapping[Stage, str] = field(default_factory=dict)
     """The stages that this machine cannot serve, each with its reason in words."""
     _last_number: int = 0

@@ -19,39 +19,27 @@ CLOSELY = 32
 """So many candidates, by a cheap estimate the best, are judged exactly."""
 
 
-class Holding(msgspec.Struct, frozen=True):
-    """What one member holds: its home, and the stage beside it or None."""
+class Change(msgspec.Struct, frozen=True):
+    """One member's change from some stages to others: its home, and one beside it if it has one."""
 
     peer: PeerId
-    home: Stage
-    second: Stage | None = None
-
-    @property
-    def stages(self) -> frozenset[Stage]:
-        """Both stages."""
-        return frozenset((self.home,) if self.second is None else (self.home, self.second))
-
-
-class Change(msgspec.Struct, frozen=True):
-    """One member's change from one holding to another."""
-
-    before: Holding
-    after: Holding
+    before: tuple[Stage, ...]
+    after: tuple[Stage, ...]
 
     @property
     def to(self) -> Stage:
         """The new stage."""
-        (stage,) = self.after.stages - self.before.stages
+        (stage,) = set(self.after) - set(self.before)
         return stage
 
     @property
     def gives_up(self) -> frozenset[Stage]:
         """The stages that lose a replica."""
-        return self.before.stages - self.after.stages
+        return frozenset(self.before) - frozenset(self.after)
 
     def objection(self, population: Population) -> str | None:
         """Return why the change does not pay, or None if it does."""
-        if not population.rate(self.before.peer, self.to):
+        if not population.rate(self.peer, self.to):
             return "this machine is too small for it"
         touched, supply = (*self.gives_up, self.to), population.supply
         after = self._outcome(population)
@@ -70,12 +58,11 @@ class Change(msgspec.Struct, frozen=True):
         stages concerned."""
         after = self._outcome(population)
         low = min(map(after.standing, (*self.gives_up, self.to)))
-        return low.covered, min(after.levels), low, self.before.peer
+        return low.covered, min(after.levels), low, self.peer
 
     def _outcome(self, population: Population) -> Supply:
-        before, after, rates = self.before, self.after, population.rates(self.before.peer)
-        without = population.supply.after(before.home, before.second, rates, sign=-1)
-        return without.after(after.home, after.second, rates)
+        rates = population.rates(self.peer)
+        return population.supply.after(self.before, rates, sign=-1).after(self.after, rates)
 
 
 def changes(population: Population, peer: PeerId, to: Stage) -> Iterator[Change]:
@@ -85,12 +72,12 @@ def changes(population: Population, peer: PeerId, to: Stage) -> Iterator[Change]
     home = member.home_stage if member else None
     if member is None or home is None or to in member.held or member.fetching:
         return
-    before = Holding(peer, home, member.second)
-    if member.second is not None and abs(home - to) == 1 and population.fits_both(peer, home, to):
-        yield Change(before, Holding(peer, home, to))
     second = member.second
+    before = (home,) if second is None else (home, second)
+    if second is not None and abs(home - to) == 1 and population.fits_both(peer, home, to):
+        yield Change(peer, before, (home, to))
     keeps = second is not None and abs(second - to) == 1 and population.fits_both(peer, to, second)
-    yield Change(before, Holding(peer, to, second if keeps else None))
+    yield Change(peer, before, (to, *before[1:]) if keeps else (to,))
 
 
 def paying(population: Population, to: Stage) -> list[Change]:
@@ -107,11 +94,11 @@ def paying(population: Population, to: Stage) -> list[Change]:
 
 def _estimate(population: Population, change: Change) -> tuple[Standing, str]:
     """Return about how well off the worse of the touched stages would be."""
-    supply, rates = population.supply, population.rates(change.before.peer)
-    share = len(change.before.stages)
-    there = supply.levels[change.to] + rates[change.to] // len(change.after.stages)
+    supply, rates = population.supply, population.rates(change.peer)
+    share = len(change.before)
+    there = supply.levels[change.to] + rates[change.to] // len(change.after)
     found = Standing.of(supply.copies[change.to] + 1, there, supply.r)
     for stage in change.gives_up:
         level = supply.levels[stage] - rates[stage] // share
         found = min(found, Standing.of(supply.copies[stage] - 1, level, supply.r))
-    return found, change.before.peer
+    return found, change.peer

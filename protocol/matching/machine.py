@@ -8,21 +8,17 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from protocol.effects import Explain, Penalise, Publish, Send
-from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
 from protocol.matching import bodies
-from protocol.matching.board import Board, Notice
+from protocol.matching.board import Board
 from protocol.matching.bodies import Posting
 from protocol.matching.context import Context
 from protocol.matching.effects import Effect
 from protocol.matching.gain import Change, paying
 from protocol.matching.member import Member
-from protocol.matching.overview import StageOverview, stage_overviews
 from protocol.matching.population import Population, of_nobody
-from protocol.matching.seat import State
 from protocol.matching.seats import Seats
-from protocol.matching.steward import Steward
 from protocol.matching.stewards import beacon_at
 from protocol.matching.stewardships import Stewardships
 from protocol.wire.letters import Body, ToSteward, ToVolunteer
@@ -48,87 +44,33 @@ class Matching:
         board: Board | None = None,
     ) -> None:
         self._stage_count = manifest.stage_count
-        self._context = Context(
+        self.context = Context(
             me,
             of_nobody(manifest),
             Board(manifest.stage_count) if board is None else board,
             wall_offset_s,
         )
-        self._seats = Seats(self._context)
-        self._offices = Stewardships(self._context)
+        self.seats = Seats(self.context)
+        self.stewardships = Stewardships(self.context)
         self._started = False
         self.waits_for = ""
         """The reason why the pipeline cannot run, in words; empty while it can."""
 
-    # --- read by the driver and the interface --------------------------------------------------
-
-    @property
-    def state(self) -> State:
-        """The state of our first seat."""
-        return self._seats.home_seat.state
-
-    @property
-    def stage(self) -> Stage | None:
-        """The stage that our first seat fetches or serves; during a move the new one."""
-        return self._seats.home_seat.stage
-
-    @property
-    def home(self) -> Stage | None:
-        """The stage that our first seat serves or fetches; during a move still the old one."""
-        return self._seats.home_seat.advertised
-
-    @property
-    def second(self) -> Stage | None:
-        """The stage that our second seat serves or fetches; during a change still the old one."""
-        return self._seats.second_seat.advertised
-
-    @property
-    def stages(self) -> frozenset[Stage]:
-        """Every stage we fetch or serve, with either seat."""
-        return self._seats.stages
-
-    def seat_of(self, stage: Stage) -> int:
-        """Return the seat that holds a stage: 0 is home, 1 the second."""
-        return self._seats.seat_of(stage)
-
-    @property
-    def tentative_stage(self) -> Stage | None:
-        """The stage that keeps a place for us, final or not, or that we have asked for one."""
-        bid = self._seats.home_seat.bid
-        return bid.stage if bid else None
-
-    @property
-    def stewardships(self) -> Mapping[Stage, Steward]:
-        """The stages we decide for (read only)."""
-        return self._offices.held
-
-    def postings(self, now: float) -> Mapping[Stage, Notice]:
-        """Return the posting that counts, for every stage that has one."""
-        return self._context.board.notices(now)
-
-    def overview(self, now: float) -> list[StageOverview]:
-        """Return every stage with the terms of our preference, the most preferred first."""
-        return stage_overviews(self._context, self._seats.home_seat.prospects, now)
-
     def may_speak(self, peer: PeerId, stage: Stage, now: float) -> bool:
         """Tell whether ``peer`` is, at ``now``, a candidate for the stewardship of ``stage``."""
-        beacon = beacon_at(self._context.wall_s(now))
-        return peer in self._context.population.candidates(stage, beacon)
+        beacon = beacon_at(self.context.wall_s(now))
+        return peer in self.context.population.candidates(stage, beacon)
 
     def blocking_moves(self) -> list[Change]:
         """Return the changes to the neediest stage that would pay; empty in a stable matching."""
-        population = self._context.population
+        population = self.context.population
         return paying(population, population.supply.neediest(1)[0])
 
     # --- inputs -------------------------------------------------------------------------------
 
-    def set_wall_offset(self, offset_s: float) -> None:
-        """Take Unix time minus monotonic time, after a suspension or a change of the clock."""
-        self._context.wall_offset_s = offset_s
-
     def update_members(self, members: Iterable[Member], now: float) -> list[Effect]:
         """Take the membership view: every live member, including ourselves."""
-        known = self._context.population.members
+        known = self.context.population.members
         present = {member.peer: member for member in members}
         changes: dict[PeerId, Member | None] = {
             peer: member for peer, member in present.items() if known.get(peer) != member
@@ -136,13 +78,13 @@ class Matching:
         changes.update(dict.fromkeys(known.keys() - present.keys()))
         if not changes:
             return []
-        return self.update_population(self._context.population.evolve(changes), now)
+        return self.update_population(self.context.population.evolve(changes), now)
 
     def update_population(self, population: Population, now: float) -> list[Effect]:
         """Take the membership view as a population, evolved from the last one or shared."""
-        self._context.population = population
-        self._context.board.observe(population, self._context.wall_s(now))
-        return self._route(self._offices.update(now) + self._look(now), now)
+        self.context.population = population
+        self.context.board.observe(population, self.context.wall_s(now))
+        return self._route(self.stewardships.update(now) + self._look(now), now)
 
     def records_changed(self, now: float) -> list[Effect]:
         """Look at the shared state again after another peer has added a record to it."""
@@ -158,12 +100,12 @@ class Matching:
 
     def set_unable(self, stages: Mapping[Stage, str], now: float) -> list[Effect]:
         """Set the stages that this machine cannot serve, each with its reason in words."""
-        self._context.unable = dict(stages)
-        return self._route(self._seats.look(now), now)
+        self.context.unable = dict(stages)
+        return self._route(self.seats.look(now), now)
 
     def serving(self, stage: Stage, now: float) -> list[Effect]:
         """Note that the training side serves an assigned stage (else LocalProtocolError)."""
-        return self._route(self._seats.serving(stage, now), now)
+        return self._route(self.seats.serving(stage, now), now)
 
     def lost(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """Note that the training side lost an assigned stage.
@@ -171,71 +113,68 @@ class Matching:
         Raises:
             LocalProtocolError: the stage is not assigned.
         """
-        return self._route(self._seats.lost(stage, reason, now), now)
+        return self._route(self.seats.lost(stage, reason, now), now)
 
     def leave(self, now: float) -> list[Effect]:
         """Withdraw from all stages and end all stewardships, for good."""
-        self._offices.close()
-        return self._route(self._seats.leave(now), now)
+        self.stewardships.close()
+        return self._route(self.seats.leave(now), now)
 
     def tick(self, now: float) -> list[Effect]:
         """Act on every deadline that has passed."""
-        self._context.board.observe(self._context.population, self._context.wall_s(now))
-        return self._route(self._offices.tick(now) + self._seats.tick(now), now)
+        self.context.board.observe(self.context.population, self.context.wall_s(now))
+        return self._route(self.stewardships.tick(now) + self.seats.tick(now), now)
 
     def next_deadline(self, now: float) -> float:
         """Return when ``tick`` has something to do, monotonic seconds."""
-        return min(self._seats.next_deadline(), self._offices.next_deadline(now))
+        return min(self.seats.next_deadline(), self.stewardships.next_deadline(now))
 
     # --- routing ------------------------------------------------------------------------------
 
     def _dispatch(self, sender: PeerId, body: ToSteward | ToVolunteer, now: float) -> list[Effect]:
         """Pass a letter to the seat, or to our steward of the stage, that it is for."""
-        try:
-            self._check(body, now)
-        except RemoteProtocolError as error:
-            return [Penalise(sender, error.reason, error.penalty)]
+        if refused := self._refused(sender, body, now):
+            return refused
         if isinstance(body, ToVolunteer):
-            return self._seats.receive(sender, body, now)
-        steward = self._offices.held.get(body.stage)
+            return self.seats.receive(sender, body, now)
+        steward = self.stewardships.held.get(body.stage)
         return [] if steward is None else list(steward.receive(sender, body, now))
 
     def _read(self, author: PeerId, posting: Posting, now: float) -> list[Effect]:
-        try:
-            self._check(posting, now)
-            # the permitted authors depend on the beacon, so a liar must not be able to choose it
-            if abs(posting.mandate.beacon - beacon_at(self._context.wall_s(now))) > 1:
-                raise _stale()
-        except RemoteProtocolError as error:
-            return [Penalise(author, error.reason, error.penalty)]
-        before = self._context.board.revision
-        self._context.board.pin(author, posting, now)
-        return self._look(now) if self._context.board.revision != before else []
+        if refused := self._refused(author, posting, now):
+            return refused
+        before = self.context.board.revision
+        self.context.board.pin(author, posting, now)
+        return self._look(now) if self.context.board.revision != before else []
 
-    def _check(self, body: Body, now: float) -> None:
+    def _refused(self, author: PeerId, body: Body, now: float) -> list[Effect]:
+        """Return the penalty for what no honest peer says."""
+        wall_s = self.context.wall_s(now)
         if body.stage >= self._stage_count:
-            raise RemoteProtocolError("matching-stage-unknown", penalty=20)
-        if not bodies.is_fresh(body, self._context.wall_s(now)):
-            raise _stale()
+            return [Penalise(author, "matching-stage-unknown", 20)]
+        # the permitted authors depend on the beacon, so a liar must not be able to choose it
+        chosen = isinstance(body, Posting) and abs(body.mandate.beacon - beacon_at(wall_s)) > 1
+        stale = chosen or not bodies.is_fresh(body, wall_s)
+        return [Penalise(author, "matching-stale", 1)] if stale else []
 
     def _route(self, found: Iterable[Effect], now: float) -> list[Effect]:
         """Deliver messages to ourselves, return all other effects and the state of the pipeline."""
         out: list[Effect] = []
         queue = deque(found)
-        while queue or (queue := deque(self._seats.follow_home(now))):
+        while queue or (queue := deque(self.seats.follow_home(now))):
             effect = queue.popleft()
             match effect:
-                case Send(peer, Letter(body)) if peer == self._context.me:
+                case Send(peer, Letter(body)) if peer == self.context.me:
                     queue.extend(self._dispatch(peer, body, now))
                     continue
             out.append(effect)
             if isinstance(effect, Publish) and isinstance(effect.said, Posting):
-                queue.extend(self._read(self._context.me, effect.said, now))
+                queue.extend(self._read(self.context.me, effect.said, now))
         return out + self._report(now)
 
     def _report(self, now: float) -> list[Effect]:
         """Say once that the pipeline can run, and until then why it cannot."""
-        facts = self._context.board.facts(now)
+        facts = self.context.board.facts(now)
         if facts.covered and not self._started:
             self._started, self.waits_for = True, ""
             replicas = ", ".join(map(str, facts.covered))
@@ -249,8 +188,8 @@ class Matching:
 
     def _look(self, now: float) -> list[Effect]:
         """Let every part look at the changed context."""
-        self._offices.look(now)
-        return self._seats.look(now)
+        self.stewardships.look(now)
+        return self.seats.look(now)
 
 
 def _wait_for(uncovered: tuple[Stage, ...]) -> str:
@@ -258,7 +197,3 @@ def _wait_for(uncovered: tuple[Stage, ...]) -> str:
     noun, stages = ("volunteer", "stage") if count == 1 else ("volunteers", "stages")
     verb = "has" if count == 1 else "have"
     return f"waiting for {count} more {noun}: {stages} {names} {verb} none"
-
-
-def _stale() -> RemoteProtocolError:
-    return RemoteProtocolError("matching-stale", penalty=1)

@@ -1,6 +1,5 @@
 """A member as the matching sees it: its claims, corrected by partners, and its stages."""
 
-import math
 from dataclasses import dataclass
 
 from protocol.ids import PeerId, Stage
@@ -47,9 +46,5 @@ class Member:
 
     @property
     def claim(self) -> tuple[float, float, float]:
-        """Its claimed speed: FLOP/s, uplink and downlink bytes/s; NaN counts as 0."""
-        said = (self.flops, self.uplink_bytes_per_s, self.downlink_bytes_per_s)
-        if not any(map(math.isnan, said)):
-            return said
-        flops, uplink, downlink = (0.0 if math.isnan(value) else value for value in said)
-        return (flops, uplink, downlink)
+        """Its claimed speed: FLOP/s, uplink and downlink bytes/s."""
+        return self.flops, self.uplink_bytes_per_s, self.downlink_bytes_per_s

@@ -2,11 +2,10 @@
 
 A stage sorts its proposers by score and keeps the shortest prefix whose summed rate reaches its
 quota and that has as many members as redundancy requires. A proposer's acceptance depends only on
-those ahead of it. So the choice has substitutes and irrelevance of rejected contracts, and deferred
-acceptance is stable and independent of the order of arrival (Dean, Goemans & Immorlica 2006).
+those ahead of it, so deferred acceptance is stable and independent of the order of arrival (Dean,
+Goemans & Immorlica 2006).
 
-State: leases, rates and the limits (quota, floor, cutoff) of the running epoch. It has no messages
-and no phases; those are in ``steward.py``.
+State: leases, rates and the limits (quota, floor, cutoff) of the running epoch.
 """
 
 import math
@@ -59,24 +58,16 @@ def prefix_cover(
     return ranked[:kept], ranked[kept:]
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """Limits of a stage's choice in one epoch, within which they are only tightened."""
-
-    quota: int
-    floor: int
-    """Members that it keeps even if the quota is reached (r_eff)."""
-    cutoff: int = 0
-    """Highest score rejected."""
-
-
 class Pool:
     """Places of one stage."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.places: dict[PeerId, HeldPlace] = {}
-        self.limits = Limits(0, 1)
-        """Of the present epoch."""
+        self.quota, self.floor, self.cutoff = 0, 1, 0
+        """Limits of the present epoch, within which they are only tightened: the summed rate to
+        reach, members that are kept even if it is reached (r_eff), and the highest score rejected.
+        """
 
     @property
     def homes(self) -> list[HeldPlace]:
@@ -96,7 +87,7 @@ class Pool:
 
     def reopen(self, population: Population) -> None:
         """Begin an epoch: the quota is lambda, no cutoff, scores at the present lambda."""
-        self.limits = Limits(population.fair_level, population.redundancy)
+        self.quota, self.floor, self.cutoff = population.fair_level, population.redundancy, 0
         for peer, place in self.places.items():
             score = population.score(peer, self.stage, population.fair_level)
             self.places[peer] = replace(place, score=score)
@@ -156,17 +147,16 @@ class Pool:
 
     def choose(self) -> list[HeldPlace]:
         """Keep the prefix cover; release and return the others."""
-        _, let_go = prefix_cover(self.homes, self.limits.quota, self.limits.floor)
+        _, let_go = prefix_cover(self.homes, self.quota, self.floor)
         return [self.release(place) for place in let_go]
 
-    def give(self, place: HeldPlace) -> HeldPlace:
+    def give(self, place: HeldPlace) -> None:
         """Give up the least preferred place, and keep no more than what is left."""
         self.release(place)
-        self.limits = replace(self.limits, quota=min(self.limits.quota, self.level))
-        return place
+        self.quota = min(self.quota, self.level)
 
     def release(self, place: HeldPlace) -> HeldPlace:
         """Give a place up and raise the cutoff to its score."""
         del self.places[place.peer]
-        self.limits = replace(self.limits, cutoff=max(self.limits.cutoff, place.score))
+        self.cutoff = max(self.cutoff, place.score)
         return place

@@ -7,11 +7,11 @@ proportional to the change. Equal views give equal numbers on every machine, wha
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from statistics import median_low
 from typing import NamedTuple
 
 from model_zoo.specs.state import ADAMW_STATE, StateSpec
@@ -26,6 +26,8 @@ from protocol.matching.supply import Supply
 from protocol.matching.timing import MEASURED_S
 
 STEPS_PER_OCTAVE = 16
+BEACONS_KEPT = 4
+"""Beacons whose candidates the next view keeps, the newest used; others are found again."""
 
 
 def coarse(value: float) -> float:
@@ -82,17 +84,13 @@ class Population:
         """Distinct costs; most stages of a model cost the same."""
         self._kind_of = tuple(self._kinds.index(cost) for cost in self.costs)
         self._no_rates = (0,) * len(self.costs)
-        self._shortlist = stewards.Shortlist()
+        self._candidates: dict[tuple[Stage, int], tuple[PeerId, ...]] = {}
+        """By stage and beacon."""
         self._holders: dict[Stage, frozenset[PeerId]] = {}
-        self._marked: dict[str, frozenset[PeerId]] = {}
-        """Members by mark."""
         self._near: dict[PeerId, Mapping[Stage, int]] = {}
         for member in self.members.values():
             self._index(None, member)
-        claims = [member.claim for member in self.members.values()]
-        self._claims = [sorted(claim[i] for claim in claims) for i in range(3)]
-        """Each claim of all members, ascending."""
-        self._medians = _medians(self._claims)
+        self._medians = _medians(self.members)
         self._count_all()
 
     def evolve(self, changes: Mapping[PeerId, Member | None]) -> Population:
@@ -100,16 +98,19 @@ class Population:
         follower = copy(self)
         follower.__dict__.pop("supply", None)
         members = dict(self.members)
-        follower.members, follower._holders = members, dict(self._holders)
-        follower._marked, follower._near = dict(self._marked), {}
+        follower.members, follower._holders, follower._near = members, dict(self._holders), {}
         before = {peer: members.pop(peer) for peer in changes if peer in members}
         members.update({peer: member for peer, member in changes.items() if member})
         for peer, member in changes.items():
             follower._index(before.get(peer), member)
-        follower._shortlist = self._shortlist.after(changes, members)
         gone, come = list(before.values()), [member for member in changes.values() if member]
-        follower._claims = _claims_after(self._claims, gone, come)
-        follower._medians = _medians(follower._claims)
+        kept = list(dict.fromkeys(beacon for _, beacon in reversed(self._candidates)))
+        follower._candidates = {
+            (stage, beacon): stewards.first([*come, *(members[p] for p in first)], stage, beacon)
+            for (stage, beacon), first in self._candidates.items()
+            if beacon in kept[:BEACONS_KEPT] and changes.keys().isdisjoint(first)
+        }
+        follower._medians = _medians(members)
         if follower._medians != self._medians:
             follower._count_all()
             return follower
@@ -154,7 +155,10 @@ class Population:
     def candidates(self, stage: Stage, beacon: int) -> tuple[PeerId, ...]:
         """Return up to three candidates for the stewardship of a stage, in the order in which they
         take it over while it is vacant. Only their postings are believed."""
-        return self._shortlist.first(self.members, stage, beacon)
+        if (stage, beacon) not in self._candidates:
+            found = stewards.first(self.members.values(), stage, beacon)
+            self._candidates[stage, beacon] = found
+        return self._candidates[stage, beacon]
 
     def holders(self, stage: Stage) -> frozenset[PeerId]:
         """Return the peers that serve or fetch a stage, with either seat."""
@@ -196,8 +200,8 @@ class Population:
         if member is None or not member.marks:
             return 0
         if peer not in self._near:
-            found = frozenset[PeerId]().union(*(self._marked[mark] for mark in member.marks))
-            related = (self.members[p] for p in found if p in self.members)
+            everybody = self.members.values()
+            related = [other for other in everybody if not other.marks.isdisjoint(member.marks)]
             self._near[peer] = held_by_relatives(member, related, len(self.costs))
         return self._near[peer].get(stage, 0)
 
@@ -240,11 +244,13 @@ class Population:
         home, second = member.home_stage, member.second
         if home is None or home not in self.stages or not member.may_decide:
             return
-        near = second is not None and second in self.stages and abs(second - home) == 1
-        self._served = self._served.after(home, second if near else None, rates, sign=sign)
+        held = [home]
+        if second is not None and second in self.stages and abs(second - home) == 1:
+            held.append(second)
+        self._served = self._served.after(held, rates, sign=sign)
         for coming in (member.fetching & member.held) - {home, second}:  # it moves there
             if coming in self.stages:
-                self._served = self._served.after(coming, None, rates, sign=sign)
+                self._served = self._served.after((coming,), rates, sign=sign)
 
     def _rates_of(self, member: Member) -> tuple[int, ...]:
         speed, memory_bytes = self._believed(member), member.memory_bytes
@@ -253,17 +259,13 @@ class Population:
         return tuple(0 if s in barred else by_kind[kind] for s, kind in enumerate(self._kind_of))
 
     def _index(self, before: Member | None, after: Member | None) -> None:
-        """Update the holders of every stage, and the members with a mark."""
+        """Update the holders of every stage."""
         if before is not None:
             for stage in before.held:
                 self._holders[stage] = self.holders(stage) - {before.peer}
-            for mark in before.marks:
-                self._marked[mark] = self._marked[mark] - {before.peer}
         if after is not None:
             for stage in after.held:
                 self._holders[stage] = self.holders(stage) | {after.peer}
-            for mark in after.marks:
-                self._marked[mark] = self._marked.get(mark, frozenset()) | {after.peer}
 
     def _believed(self, member: Member) -> preferences.Speed:
         """Cap unmeasured claims at twice the median of the swarm."""
@@ -281,20 +283,7 @@ def of_nobody(manifest: Manifest) -> Population:
     return Population((), manifest.stages, redundancy, manifest.state, averaging)
 
 
-def _claims_after(
-    claims: Sequence[list[float]], gone: Iterable[Member], come: Iterable[Member]
-) -> list[list[float]]:
-    """Return each claim of all members, ascending, after some went and others came."""
-    after = [list(column) for column in claims]
-    for member in gone:
-        for column, value in zip(after, member.claim, strict=True):
-            del column[bisect_left(column, value)]
-    for member in come:
-        for column, value in zip(after, member.claim, strict=True):
-            insort(column, value)
-    return after
-
-
-def _medians(claims: Sequence[list[float]]) -> tuple[float, ...]:
+def _medians(members: Mapping[PeerId, Member]) -> tuple[float, ...]:
     """Return the median of each claim, the lower of two, hardly rounded."""
-    return tuple(coarse(column[(len(column) - 1) // 2]) if column else 0.0 for column in claims)
+    claims = [member.claim for member in members.values()]
+    return tuple(coarse(median_low(column)) for column in zip(*claims, strict=True))

@@ -69,10 +69,7 @@ class Wish(NamedTuple):
 
     u_v(s) = 1e6 [n_s without v < r] + (c_vs / mean c_s) / (L_s without v + lambda)^3. The first
     term is a field of its own, so that coverage comes before throughput however slow the machines
-    are. The second is divided by 1 + k / 4 where k earlier relatives hold the stage. A rate is
-    divided by the mean rate at the stage, so that a stage that is expensive for all volunteers is
-    not avoided by all. The denominator has lambda instead of the volunteer's own rate; with its own
-    rate, an empty stage would attract the slowest volunteers most.
+    are. The second is divided by 1 + k / 4 where k earlier relatives hold the stage.
     """
 
     urgent: bool

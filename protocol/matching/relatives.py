@@ -1,12 +1,10 @@
 """Relatives: members that may be one person's, or that one event may take at once.
 
 Two members are related if they have a *mark* in common: the prefix of an address, or the branch of
-the tree of invitations. Replicas of a stage should not all be related, so each relative that holds
-a stage makes it less attractive (``preferences.gain``).
-
-Only relatives that came *before* a member count for it: of two in one stage one moves, never both.
-Relatives that arrive together have no stage yet. They take turns: each in the order of arrival goes
-where the fewest of them are, and every other stage counts as if one more relative held it.
+the tree of invitations. Each *earlier* relative that holds a stage makes it less attractive
+(``preferences.gain``). Relatives that arrive together have no stage yet. They take turns: each in
+the order of arrival goes where the fewest of them are, and every other stage counts as if one more
+relative held it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

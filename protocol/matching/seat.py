@@ -120,7 +120,7 @@ class Seat:
 
     def move_to(self, stage: Stage, reason: str, now: float) -> list[Effect]:
         """Leave the stage we serve for another one that wants us, make before break."""
-        notice = self._context.board.current(stage, now)
+        notice = self._context.board.notices(now).get(stage)
         if self.state is not State.SERVING or self.bid is None or notice is None:
             return []
         if self.leaving or stage == self.bid.stage:
@@ -189,7 +189,7 @@ class Seat:
         """Look at the changed context (postings, members)."""
         if self.state is State.FREE:
             return self._seek(now)
-        notice = self._context.board.current(self.bid.stage, now) if self.bid else None
+        notice = self._context.board.notices(now).get(self.bid.stage) if self.bid else None
         if self.bid is None or notice is None:
             return []
         if notice.source != (self.bid.steward, self.bid.mandate):
@@ -229,9 +229,9 @@ class Seat:
             return []
         if self.state is State.PROPOSED and self.bid.tries >= MUTE_AFTER_TRIES:
             return self._pass_over(self.bid, now)
-        if self.bid.tries:
-            return self._send_again(self.bid, now)
-        return self._renew(self.bid, now)
+        if not self.bid.tries:
+            return self._renew(self.bid, now)
+        return self._ask(replace(self.bid, tries=self.bid.tries + 1), now)
 
     # --- seeking ----------------------------------------------------------------------------
 
@@ -252,13 +252,12 @@ class Seat:
         return self._propose(notices[best], now)
 
     def _propose(self, notice: Notice, now: float) -> list[Effect]:
-        self.bid = bid = Bid.on(notice, self._context.number(now))
+        bid = Bid.on(notice, self._context.number(now))
         self.state = State.PROPOSED
-        self.due_at = now + ANSWER_S
         rate = self._context.population.rate(self._context.me, bid.stage)
         has = f"it has {describe(notice.posting)}; we bring {words(rate)}"
         return [
-            self._ask(bid, now),
+            *self._ask(bid, now),
             *self._say(f"proposing to stage {bid.stage}: {has}", "proposal"),
         ]
 
@@ -303,17 +302,11 @@ class Seat:
     # --- repetition -------------------------------------------------------------------------
 
     def _renew(self, bid: Bid, now: float) -> list[Effect]:
-        self.bid = replace(bid, asked_ms=self._context.number(now), tries=1)
-        self.due_at = now + ANSWER_S
-        return [self._ask(self.bid, now)]
+        return self._ask(replace(bid, asked_ms=self._context.number(now), tries=1), now)
 
-    def _send_again(self, bid: Bid, now: float) -> list[Effect]:
-        self.bid = replace(bid, tries=bid.tries + 1)
-        self.due_at = now + ANSWER_S
-        return [self._ask(self.bid, now)]
-
-    def _ask(self, bid: Bid, now: float) -> Effect:
-        """Return the message that asks for a place or renews it."""
+    def _ask(self, bid: Bid, now: float) -> list[Effect]:
+        """Ask for a place or renew it."""
+        self.bid, self.due_at = bid, now + ANSWER_S
         body = letters.Propose(
             stage=bid.stage,
             mandate=bid.mandate,
@@ -321,7 +314,7 @@ class Seat:
             seat=self.number,
             bound=self.state in BOUND,
         )
-        return Send(bid.steward, Letter(body))
+        return [Send(bid.steward, Letter(body))]
 
     def _withdraw(self, bid: Bid, reason: str, now: float) -> Effect:
         body = letters.Withdraw(

@@ -9,7 +9,7 @@ import msgspec
 from protocol import limits
 from protocol.effects import Effect, Explain, Publish, Send
 from protocol.ids import PeerId, Stage, short
-from protocol.matching import bodies, settling
+from protocol.matching import bodies
 from protocol.matching.board import describe
 from protocol.matching.bodies import COMMITTED, OPEN, QUIET, Posting
 from protocol.matching.context import Context
@@ -96,7 +96,7 @@ class Steward:
         self._wanted.look(now)
         if self.phase != QUIET:
             return
-        if settling.all_quiet(self._others(now)):
+        if self._all_quiet(now):
             self._act_at = min(self._act_at, now + SETTLE_S)
         else:
             self._act_at = max(self._patient_until(now), now + SETTLE_S)
@@ -150,7 +150,7 @@ class Steward:
             return [self._yes(self.pool.put(place), now)]
         if place.second:
             return self._add(place, now)
-        if not place.locked and place.score <= self.pool.limits.cutoff:
+        if not place.locked and place.score <= self.pool.cutoff:
             return [self._no(place, now)]
         return self._add(place, now)
 
@@ -190,14 +190,35 @@ class Steward:
 
     def _act(self, now: float) -> list[Effect]:
         """Help a stage that lacks replicas, or commit."""
-        others = self._others(now)
-        if now < self._patient_until(now) and not settling.all_quiet(others):
+        if now < self._patient_until(now) and not self._all_quiet(now):
             return []
-        let_go = settling.help_needy(self.pool, others, self._context.population)
-        if let_go:
+        if self._may_help(now) and (last := self.pool.last_newcomer):
+            self.pool.give(last)
             self._stir(now)
-            return [self._no(place, now) for place in let_go]
-        return self._commit(now) if settling.all_covered(self.pool, others) else []
+            return [self._no(last, now)]
+        return self._commit(now) if self._all_covered(now) else []
+
+    def _may_help(self, now: float) -> bool:
+        """Tell whether the stage gives its least preferred newcomer up because others lack
+        replicas: as many stages with more than r as replicas are missing, those with most first."""
+        population, pool, last = self._context.population, self.pool, self.pool.last_newcomer
+        r, others = population.redundancy, self._others(now) or ()
+        lacking = [posting for posting in others if posting.copies < r]
+        if last is None or not any(population.rate(last.peer, p.stage) for p in lacking):
+            return False
+        mine = (len(pool.places), pool.level, -self.stage)
+        ahead = sum((p.copies, p.level, -p.stage) > mine for p in others)
+        return len(pool.places) > r and ahead < sum(r - posting.copies for posting in lacking)
+
+    def _all_quiet(self, now: float) -> bool:
+        """Tell whether nobody has arrived for a while at any other stage."""
+        others = self._others(now)
+        return others is not None and all(posting.phase >= QUIET for posting in others)
+
+    def _all_covered(self, now: float) -> bool:
+        """Tell whether every stage has a replica."""
+        others = self._others(now)
+        return bool(self.pool.places) and others is not None and all(p.copies for p in others)
 
     def _commit(self, now: float) -> list[Effect]:
         """Make all places final and end the epoch, whose scores do not apply to later ones."""
@@ -243,15 +264,14 @@ class Steward:
         usual = self._opened_at + PATIENCE_S
         if usual <= self._unsettled_since + LOOK_S:
             return usual
-        covered = settling.all_covered(self.pool, self._others(now))
-        return self._unsettled_since + LOOK_S if covered else usual
+        return self._unsettled_since + LOOK_S if self._all_covered(now) else usual
 
     def _enter(self, phase: int, now: float) -> None:
         self.phase = phase
         self._act_at = INFINITY
         self.look(now)
 
-    def _others(self, now: float) -> settling.Others:
+    def _others(self, now: float) -> list[Posting] | None:
         """Return the postings of the other stages; None while one of them has no steward."""
         notices = self._context.board.notices(now)
         others = [notice.posting for stage, notice in notices.items() if stage != self.stage]
@@ -314,10 +334,10 @@ class Steward:
             replicas=len(homes),
             locked_level=sum(place.rate for place in locked),
             locked_replicas=len(locked),
-            quota=pool.limits.quota,
+            quota=pool.quota,
             fair=population.fair_level,
             r=population.redundancy,
-            cutoff=pool.limits.cutoff,
+            cutoff=pool.cutoff,
             seconds=len(pool.places) - len(homes),
             wanted=self._wanted.peer or "",
         )

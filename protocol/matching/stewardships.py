@@ -70,7 +70,7 @@ class Stewardships:
 
     def _step_down_if_outranked(self, stage: Stage, now: float) -> None:
         me, mandate = self._context.me, self.held[stage].mandate
-        notice = self._context.board.current(stage, now)
+        notice = self._context.board.notices(now).get(stage)
         if notice is None or notice.author == me:
             return
         may_speak = me in self._context.population.candidates(stage, mandate.beacon)
@@ -95,7 +95,7 @@ class Stewardships:
         return turns
 
     def _take_over(self, stage: Stage, now: float) -> list[Effect]:
-        notice = self._context.board.predecessor(stage)
+        notice = self._context.board.last_believed.get(stage)
         beacon = stewards.beacon_at(self._context.wall_s(now))
         term = min(notice.posting.mandate.term + 1, MAX_TERM) if notice else 1
         mandate = Mandate(beacon, term)

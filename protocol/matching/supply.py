@@ -56,26 +56,22 @@ class Supply:
         stages = map(Stage, range(len(self.copies)))
         return sorted(stages, key=lambda s: (self.standing(s), s))[:count]
 
-    def after(
-        self, home: Stage, second: Stage | None, rates: Sequence[int], *, sign: int = 1
-    ) -> Supply:
+    def after(self, held: Sequence[Stage], rates: Sequence[int], *, sign: int = 1) -> Supply:
         """Return the supply with one member in addition, or (-1) without it.
 
         Args:
-            home: its home.
-            second: the stage beside it, or None.
+            held: its home, and the stage beside it if it has one.
             rates: what it can do at every stage.
             sign: 1 or -1.
         """
         copies, stages = list(self.copies), list(self.stages)
-        copies[home] += sign
-        if second is None:
-            alone = max(0, stages[home].alone + sign * rates[home])
-            stages[home] = replace(stages[home], alone=alone)
+        for stage in held:
+            copies[stage] += sign
+        lower = min(held)
+        pool = stages[lower]
+        if len(held) == 1:
+            stages[lower] = replace(pool, alone=max(0, pool.alone + sign * rates[lower]))
         else:
-            copies[second] += sign
-            lower = min(home, second)
-            pool = stages[lower]
             stages[lower] = replace(
                 pool,
                 pool_here=max(0, pool.pool_here + sign * rates[lower]),

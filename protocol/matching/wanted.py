@@ -1,8 +1,7 @@
 """A needy stage names the one volunteer that it would gain most by, and that one comes.
 
-Only the neediest stages call, one volunteer at a time, and they look for one once a minute:
-meanwhile newcomers and second seats may end the need. The volunteer judges for itself whether the
-change pays, so nobody can be lured away. State: the name, and those who did not come.
+Only the neediest stages call, one volunteer at a time; the volunteer judges for itself whether the
+change pays. State: the name, and those who did not come.
 """
 
 from collections.abc import Collection
@@ -61,5 +60,5 @@ class Wanted:
         if self._stage not in supply.neediest(max(1, min(callers, stages // 4))):
             return None
         self._absent = {peer: until for peer, until in self._absent.items() if until > now}
-        found = (change.before.peer for change in paying(population, self._stage))
+        found = (change.peer for change in paying(population, self._stage))
         return next((peer for peer in found if peer not in self._absent), None)

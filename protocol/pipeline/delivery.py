@@ -2,17 +2,11 @@
 
 Per microbatch: idle -> asking (only if it was sent before: which replica holds it?) -> held (it was
 sent to a replica, or one has said that it has it). When its holder is lost, the boundary, which the
-driver still has, goes to another replica, *even if its gradient has already come back*: the
-holder's ledger died with it, and the next stage's round needs the microbatch counted again. This
-one rule covers all cases in which a replica dies before its stage has committed.
+driver still has, goes to another replica, *even if its gradient has already come back*.
 
-Each replica has an expected time, by what was measured and what it has of us (``next_hop``). A
-microbatch that is late also goes to another replica that is idle, or, if its holder brings nothing
-at all, to one that brings results meanwhile: where nobody brings any, the stages behind are slow.
-Of a step that these have not begun only a receipt can be late.
-The first gradient counts. A holder that brings nothing is struck: it gets nothing more for a while,
-twice as long each time in a row. A late holder is also asked whether it has the microbatch, so that
-what was lost on the way is sent again.
+A microbatch that is late (``next_hop``) also goes to another replica that is idle, or, if its
+holder brings nothing at all, to one that brings results meanwhile; the first gradient counts. Such
+a holder is struck, and each late one is asked whether it has the microbatch.
 """
 
 import math
@@ -80,11 +74,6 @@ class Delivery:
         """Whether nothing is to be done about it before its holder is lost."""
         return self.returned and bool(self.holders)
 
-    @property
-    def peer(self) -> PeerId | None:
-        """The replica that answers for it, or is expected to."""
-        return self.holders[0].peer if self.holders else None
-
     def held_by(self, peer: PeerId) -> Holder | None:
         """Return a replica's part in it."""
         return next((holder for holder in self.holders if holder.peer == peer), None)
@@ -124,8 +113,6 @@ class Deliveries:
 
         ``again``: a replica sent it before us, so the next stage may hold it.
         """
-        if microbatch in self._open:
-            return []
         delivery = self._open[microbatch] = Delivery(step, microbatch, again=again)
         return self._route(delivery, now)
 
@@ -192,7 +179,7 @@ class Deliveries:
         if delivery is None or delivery.step != step or sender not in delivery.sent_to:
             return False
         self._awake[microbatch] = delivery
-        if account := self.next_hop.get(sender):
+        if account := self.next_hop.accounts.get(sender):
             account.brought(now)
         if not delivery.returned:
             self._learn(delivery, sender, now)
@@ -212,9 +199,7 @@ class Deliveries:
             cause: why, in words.
             malformed_by: the replica that gave a malformed one, if any.
         """
-        if (delivery := self._open.get(microbatch)) is None:
-            return []
-        self._awake[microbatch] = delivery
+        delivery = self._awake[microbatch] = self._open[microbatch]
         delivery.returned = False
         if malformed_by:
             delivery.unfit.add(malformed_by)
@@ -342,7 +327,7 @@ class Deliveries:
 
     def _send(self, delivery: Delivery, peer: PeerId, now: float) -> SendPayload:
         """Make a replica, charged already, a holder, and return what does."""
-        step, microbatch, account = delivery.step, delivery.microbatch, self.next_hop[peer]
+        step, microbatch, account = delivery.step, delivery.microbatch, self.next_hop.accounts[peer]
         again = delivery.again or bool(delivery.holders)
         delivery.attempt += 1
         delivery.sent_to.add(peer)
@@ -379,7 +364,7 @@ class Deliveries:
     def _hold(self, delivery: Delivery, peer: PeerId, now: float) -> None:
         """any -> held by a replica that has it already."""
         self._clear(delivery)
-        account = self.next_hop[peer]
+        account = self.next_hop.accounts[peer]
         delivery.holders = [Holder(peer, account, delivery.attempt, now, accepted=True)]
         delivery.at = None if delivery.returned else now + self.next_hop.late_s(peer, 1)
 
@@ -445,7 +430,7 @@ class Deliveries:
             delivery.at = now + self.next_hop.late_s(delivery.holders[0].peer, 1)
         if first and cause:
             lost = delivery.step, delivery.microbatch, holder.peer
-            effects.append(Rerouted(*lost, delivery.peer, cause, replayed=delivery.returned))
+            effects.append(Rerouted(*lost, cause, replayed=delivery.returned))
         return effects
 
     def _clear(self, delivery: Delivery) -> None:

@@ -1,8 +1,7 @@
 """Whether training has diverged here, or a neighbour's tensors spoil our passes.
 
-A pass whose numbers overflow does not show the cause. If our parameters are at fault, no pass
-succeeds, whichever neighbour gave its input. If the input was absurd within what the codec allows,
-another neighbour's works. So a fault is reported only if several neighbours' inputs failed in a
+A pass whose numbers overflow does not show the cause: our parameters, or an input that was absurd
+within what the codec allows. So a fault is reported only if several neighbours' inputs failed in a
 row, or if no other neighbour's input could be tried.
 
 State: the neighbours whose inputs failed since a microbatch was last finished.

@@ -275,7 +275,6 @@ class Rerouted:
     step: int
     microbatch: int
     lost_peer: PeerId
-    to: PeerId | None
     cause: str
     replayed: bool
     """Its gradient had come back already; it is run again for the count alone."""

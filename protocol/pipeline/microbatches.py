@@ -6,7 +6,6 @@ change instead of being looked for. It decides nothing.
 """
 
 import enum
-import heapq
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
@@ -66,15 +65,14 @@ class StepWork:
 
     def __init__(self, per_step: int) -> None:
         self.phases: dict[Phase, set[int]] = {phase: set() for phase in Phase}
-        self.ledger = bytearray((per_step + 7) // 8)
-        """Bitmap of the counted microbatches, as it is reported."""
         self.in_flight: set[int] = set()
         """Those that are held and not counted."""
-        self.in_flight_bits = bytearray((per_step + 7) // 8)
+        self.ledger = bytearray((per_step + 7) // 8)
+        """Bitmap of the counted ones, as it is reported: after each of them, where none is in
+        flight."""
+        self._per_step = per_step
         self.revision = 0
         """Rises when what is counted or in flight changes."""
-        self._waiting: list[tuple[bool, int]] = []
-        """A heap of all that have waited; what does no more is dropped when it comes to the top."""
 
     @property
     def done(self) -> Set[int]:
@@ -87,46 +85,22 @@ class StepWork:
 
     def first_waiting(self) -> int | None:
         """Return what the worker does next: gradients first, then the oldest."""
-        while self._waiting:
-            queued, microbatch = self._waiting[0]
-            if microbatch in self.phases[READY[queued]]:
-                return microbatch
-            heapq.heappop(self._waiting)
-        return None
+        waiting = next(filter(None, (self.phases[phase] for phase in READY)), None)
+        return min(waiting) if waiting else None
 
-    def enter(self, phase: Phase, microbatch: int, offset: int) -> None:
-        """A microbatch, the ``offset``-th of the step, has come to a phase."""
-        self.phases[phase].add(microbatch)
-        if phase in READY:
-            heapq.heappush(self._waiting, (phase is Phase.QUEUED, microbatch))
-        if phase is Phase.DONE:
-            self._land(microbatch, offset)
-            _flip(self.ledger, offset)
+    def put(self, microbatch: int, before: Phase | None, after: Phase | None) -> None:
+        """Move a microbatch from one phase to another; None: it is not held."""
+        if before is not None:
+            self.phases[before].discard(microbatch)
+        if after is not None:
+            self.phases[after].add(microbatch)
+        if (before is Phase.DONE) is not (after is Phase.DONE):
+            offset = microbatch % self._per_step
+            self.ledger[offset >> 3] ^= 1 << (offset & 7)
+        flew, flies = (phase not in (None, Phase.DONE) for phase in (before, after))
+        if not (flew and flies):
+            (self.in_flight.add if flies else self.in_flight.discard)(microbatch)
             self.revision += 1
-        elif microbatch not in self.in_flight:
-            self.in_flight.add(microbatch)
-            _flip(self.in_flight_bits, offset)
-            self.revision += 1
-
-    def leave(self, phase: Phase, microbatch: int, offset: int, *, held: bool) -> None:
-        """It leaves a phase; ``held``: for another one."""
-        self.phases[phase].discard(microbatch)
-        if phase is Phase.DONE:
-            _flip(self.ledger, offset)
-        if not held:
-            self._land(microbatch, offset)
-            self.revision += 1
-
-    def _land(self, microbatch: int, offset: int) -> None:
-        """It is in flight no more."""
-        if microbatch in self.in_flight:
-            self.in_flight.remove(microbatch)
-            _flip(self.in_flight_bits, offset)
-
-
-def _flip(bitmap: bytearray, offset: int) -> None:
-    """Say of a microbatch in a bitmap the opposite of what it said."""
-    bitmap[offset >> 3] ^= 1 << (offset & 7)
 
 
 class Microbatches:
@@ -168,21 +142,18 @@ class Microbatches:
         if state.microbatch not in self._by_id:
             self._by_id[state.microbatch] = state
             step = self._steps.setdefault(state.step, self.at(state.step))
-            step.enter(state.phase, state.microbatch, self._offset(state))
+            step.put(state.microbatch, None, state.phase)
 
     def move(self, state: MicrobatchState, phase: Phase) -> None:
         """A microbatch that we hold has come to another phase."""
-        step, offset = self._steps[state.step], self._offset(state)
-        step.leave(state.phase, state.microbatch, offset, held=True)
+        self._steps[state.step].put(state.microbatch, state.phase, phase)
         state.phase = phase
-        step.enter(phase, state.microbatch, offset)
 
     def pop(self, microbatch: int) -> MicrobatchState | None:
         """Hold a microbatch no longer."""
         state = self._by_id.pop(microbatch, None)
         if state is not None:
-            step = self._steps[state.step]
-            step.leave(state.phase, microbatch, self._offset(state), held=False)
+            self._steps[state.step].put(microbatch, state.phase, None)
         return state
 
     def forget(self, step: int) -> None:
@@ -190,6 +161,3 @@ class Microbatches:
         for state in self.of(step):
             del self._by_id[state.microbatch]
         self._steps.pop(step, None)
-
-    def _offset(self, state: MicrobatchState) -> int:
-        return state.microbatch - state.step * self._per_step

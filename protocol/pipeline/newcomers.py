@@ -1,17 +1,14 @@
 """Newcomers of a stage: how much of a step they get before their work was audited.
 
-A replica that computes nothing looks fastest, so speed alone would give it all the work. In a run
-with audits a replica that comes to a stage later than we have seen others there is a *newcomer*,
-until more than half of the others that are there name it as audited in agreement. As long as it is
-one:
+In a run with audits a replica that comes to a stage later than we have seen others there is a
+*newcomer*, until more than half of the others that are there name it as audited in agreement. As
+long as it is one:
 
 - it gets an equal share of a step, and as much again for each of them that names it;
 - those that nobody names get half of a step together, however many they are;
 - the rest is for the others as long as they take it: work never waits for long.
 
-So newcomers never slow a stage down beside what it was without them, and fifty invented members get
-no more than half. Nobody is a newcomer where all have begun together: of a stage of newcomers alone
-none is slowed. A replica that was there from the beginning is not bounded by this.
+Nobody is a newcomer where all have begun together: of a stage of newcomers alone none is slowed.
 
 State: who is none, for one stage. Pure, no clock.
 """

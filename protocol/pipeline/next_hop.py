@@ -1,31 +1,22 @@
 """Next-hop choice: each microbatch goes to the replica that is expected to finish it first.
 
-After SWARM (arXiv 2301.11913, section 3.2), with two differences. First, the load of a replica is
-its work in flight (join the shortest expected delay), not all work ever sent there: if a volunteer
-is slow, or spends time on another stage, its work does not come back and the next microbatches go
-elsewhere. Second, a microbatch is charged with the replica's own time, 1 / rate, if that is known:
-the time until its gradient comes back is mostly that of the stages behind, which is the same for a
-fast replica and a slow one. A rate is the replica's own claim. It counts up to a few times the
-usual rate, and only as long as work comes back. A replica that we have not measured for a while may
-have become faster, and gets none of a small step by what it needed then: one microbatch tries it.
+After SWARM (arXiv 2301.11913, section 3.2), with two differences. The load of a replica is its work
+in flight (join the shortest expected delay), not all work ever sent there. And a microbatch is
+charged with the replica's own time, 1 / rate, if that is known: the time until its gradient comes
+back is mostly that of the stages behind, which is the same for a fast replica and a slow one.
 
 A replica gets nothing for a while if it has refused work, or was struck because it brings nothing
 while its siblings do (``delivery``).
-
-A replica that we reach through a relay only counts as busier than it is. So it gets what those that
-we reach directly cannot take soon, and a relay's line, which others need, too, carries less. We
-know ourselves whether a link is relayed; if all are, they are alike. Newcomers get a bounded share
-of what is sent, however fast they are, as long as another replica is open (``newcomers``).
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from statistics import median_low
 
 from protocol.ids import PeerId, rank
 from protocol.pace import ANSWER_S, FORGET_S, LOOK_S
-from protocol.pipeline.newcomers import NOBODY, Bound
+from protocol.pipeline.newcomers import NOBODY
 from protocol.pipeline.timing import UNMEASURED_S, Timing
 
 REST_S = 0.02
@@ -140,44 +131,29 @@ class NextHop:
     """Chooses among the replicas of one stage; holds a clock-free account per replica."""
 
     def __init__(self) -> None:
-        self._accounts: dict[PeerId, Account] = {}
-        self._leaving: frozenset[PeerId] = frozenset()
-        self._bound = NOBODY
-        self._relayed: frozenset[PeerId] = frozenset()
-
-    def __getitem__(self, peer: PeerId) -> Account:
-        return self._accounts[peer]
-
-    def get(self, peer: PeerId) -> Account | None:
-        """Return the account of a replica, if it is live."""
-        return self._accounts.get(peer)
-
-    def relayed(self, peers: Collection[PeerId]) -> None:
+        self.accounts: dict[PeerId, Account] = {}
+        """Of the live replicas."""
+        self.leaving: Set[PeerId] = frozenset()
+        """These drain: they get no work as long as another one stays."""
+        self.relayed: Set[PeerId] = frozenset()
         """We reach these through a relay only, by our own links."""
-        self._relayed = frozenset(peers)
-
-    def bound(self, newcomers: Bound) -> None:
-        """These are newcomers of the stage, which get a bounded share."""
-        self._bound = newcomers
-
-    def avoid(self, leaving: Iterable[PeerId]) -> None:
-        """These replicas drain: they get no work as long as another one stays."""
-        self._leaving = frozenset(leaving)
+        self.bound = NOBODY
+        """What newcomers of the stage may have."""
 
     def update(self, rates: Mapping[PeerId, float]) -> None:
         """Make these the live replicas, with microbatches per second as they say.
 
         If one of them has not said yet, the measured times of all count, which compare.
         """
-        for gone in self._accounts.keys() - rates.keys():
-            del self._accounts[gone]
-        known = [c.gradient.mean_s for c in self._accounts.values()]
+        for gone in self.accounts.keys() - rates.keys():
+            del self.accounts[gone]
+        known = [c.gradient.mean_s for c in self.accounts.values()]
         hop_s = sum(known) / len(known) if known else ANSWER_S
         believed = believed_rates(rates)
         for peer in rates:
-            if peer not in self._accounts:
-                self._accounts[peer] = Account(Timing(mean_s=hop_s))
-            self._accounts[peer].rate = believed.get(peer, 0.0)
+            if peer not in self.accounts:
+                self.accounts[peer] = Account(Timing(mean_s=hop_s))
+            self.accounts[peer].rate = believed.get(peer, 0.0)
 
     # --- choosing --------------------------------------------------------------------------
 
@@ -195,7 +171,7 @@ class NextHop:
         floors = self._floors()
         open_to = list[_Open]()
         for peer, c in self._open(exclude, now, tried=tried).items():
-            before = c.charged + (RELAYED_MORE if peer in self._relayed else 0.0)
+            before = c.charged + (RELAYED_MORE if peer in self.relayed else 0.0)
             done_s = before * c.service_s + max(c.service_s, floors.get(peer, 0.0))
             if c.is_stale(now) and not (c.charged or tried):
                 done_s = 0.0
@@ -203,26 +179,26 @@ class NextHop:
         if not open_to:
             return None
         peer = min(self._within_share(open_to))[2]
-        self._accounts[peer].chosen += 1
-        if sum(c.chosen for c in self._accounts.values()) >= LATELY:
-            for candidate in self._accounts.values():
+        self.accounts[peer].chosen += 1
+        if sum(c.chosen for c in self.accounts.values()) >= LATELY:
+            for candidate in self.accounts.values():
                 candidate.chosen //= 2
-        self[peer].charged += 1
+        self.accounts[peer].charged += 1
         return peer
 
     def _within_share(self, open_to: list[_Open]) -> list[_Open]:
         """Leave out newcomers that have had their share of what was sent lately."""
-        if not self._bound.named:
+        if not self.bound.named:
             return open_to
-        had = {peer: c.chosen for peer, c in self._accounts.items()}
+        had = {peer: c.chosen for peer, c in self.accounts.items()}
         of = sum(had.values()) + 1
-        return [one for one in open_to if self._bound.allows(one[2], had, of)] or open_to
+        return [one for one in open_to if self.bound.allows(one[2], had, of)] or open_to
 
     def _floors(self) -> dict[PeerId, float]:
         """Return the least time that a microbatch takes at replicas that need much longer for it
         than another, whatever they say of their rate: what they need more than that one, for the
         stages behind are the same."""
-        measured = {p: c for p, c in self._accounts.items() if c.gradient.measured}
+        measured = {p: c for p, c in self.accounts.items() if c.gradient.measured}
         if len(measured) < 2:
             return {}
         best = min(measured.values(), key=lambda c: c.gradient.mean_s)
@@ -238,8 +214,8 @@ class NextHop:
     ) -> dict[PeerId, Account]:
         """Return those that take work: of the ones that stay and are not suspended, or of all if
         there is none."""
-        left = {p: c for p, c in self._accounts.items() if p not in exclude}
-        stay = {p: c for p, c in left.items() if p not in self._leaving} or left
+        left = {p: c for p, c in self.accounts.items() if p not in exclude}
+        stay = {p: c for p, c in left.items() if p not in self.leaving} or left
         fine = {p: c for p, c in stay.items() if c.suspended_until <= now} or stay
         if tried:
             fine = {p: c for p, c in fine.items() if c.gradient.measured} or fine
@@ -247,7 +223,7 @@ class NextHop:
 
     def open_at(self, now: float) -> float:
         """Return when to choose again if all rest."""
-        ends = (c.rests_until for c in self._accounts.values() if c.rests_until > now)
+        ends = (c.rests_until for c in self.accounts.values() if c.rests_until > now)
         return min(ends, default=now + ANSWER_S)
 
     def spare(self, since: float, now: float, *, early: bool = False) -> set[PeerId]:
@@ -261,8 +237,8 @@ class NextHop:
     def late_s(self, peer: PeerId, queue: int) -> float:
         """Return after how long a microbatch is late at a replica."""
         # each that sends to one that has brought nothing lately tries it, and its stage waits
-        least_s = LOOK_S if self[peer].strikes else 2 * ANSWER_S
-        if (own := self[peer].gradient).measured:
+        least_s = LOOK_S if self.accounts[peer].strikes else 2 * ANSWER_S
+        if (own := self.accounts[peer].gradient).measured:
             return max(least_s, min(own.late_s(queue), MOST_TIMES * own.expected_s(queue)))
-        known = [c.gradient.mean_s for c in self._accounts.values() if c.gradient.measured]
+        known = [c.gradient.mean_s for c in self.accounts.values() if c.gradient.measured]
         return max(least_s, MOST_TIMES * max(known)) if known else UNMEASURED_S

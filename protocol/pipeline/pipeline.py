@@ -49,19 +49,13 @@ class Pipeline:
         at_once: tasks that the worker runs at a time.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        step: int,
-        *,
-        at_once: int = 1,
-    ) -> None:
+    def __init__(self, place: Place, step: int, *, at_once: int = 1) -> None:
         self._place = place
         self.step = step
         self._more = at_once - 1
         self._microbatches = Microbatches(place.per_step)
         self._computing = 0
-        self._deliveries = Deliveries(place.stage + 1)
+        self.deliveries = Deliveries(place.stage + 1)
         self._divergence = Divergence(place.stage)
         self._oldest_kept = step
         self._closed = False
@@ -88,11 +82,6 @@ class Pipeline:
     def loss_sum(self, ids: frozenset[int]) -> float:
         """Return the summed token losses of ``ids``, in order of id."""
         return sum(state.loss_sum for m in sorted(ids) if (state := self._microbatches.get(m)))
-
-    def givers(self) -> set[PeerId]:
-        """Return the peers that gave the tensors of the microbatches counted in the current
-        step."""
-        return {peer for _, peer in self.given()}
 
     def given(self) -> dict[tuple[int, PeerId], dict[int, bytes]]:
         """Return the digests of what was given to us of the microbatches counted in the current
@@ -166,11 +155,11 @@ class Pipeline:
             # a replica one version behind still takes the step as an early one
             nexts = view.serving(place.stage + 1)
             rates = {r.peer: r.rate for r in nexts}
-            self._deliveries.next_hop.avoid(r.peer for r in nexts if r.leaving)
-            self._deliveries.next_hop.relayed(view.relayed)
-            self._deliveries.next_hop.bound(bound)
+            hops = self.deliveries.next_hop
+            hops.leaving = {r.peer for r in nexts if r.leaving}
+            hops.relayed, hops.bound = view.relayed, bound
             made = [view.committed(stage) for stage in range(place.stage + 1, place.stages)]
-            effects += self._deliveries.update(rates, made[0], now, slowest=min(made))
+            effects += self.deliveries.update(rates, made[0], now, slowest=min(made))
         neighbours = [s for s in (place.stage - 1, place.stage + 1) if 0 <= s < place.stages]
         # a step is closed of what both neighbour stages made after they had closed the one before;
         # a replica that has set a whole stage aside does not see that it goes on
@@ -178,7 +167,7 @@ class Pipeline:
         safe = max(safe, self.step - 1)
         for step in range(self._oldest_kept, safe):
             self._microbatches.forget(step)
-            self._deliveries.forget(step)
+            self.deliveries.forget(step)
             effects.append(DropStep(step))
         self._oldest_kept = max(self._oldest_kept, safe)
         return effects
@@ -224,7 +213,7 @@ class Pipeline:
         """Another replica counts this microbatch and its gradient is out of our accumulator: from
         now on we do not know it, so that it can come back if the other replica dies."""
         state = self._microbatches.pop(microbatch)
-        self._deliveries.discard(microbatch)
+        self.deliveries.discard(microbatch)
         return [] if state is None else self._tell_upstreams(state, "absent")
 
     # --- messages --------------------------------------------------------------------------
@@ -236,10 +225,7 @@ class Pipeline:
         ``digest``, is kept only on request."""
         state = self._microbatches.get(message.microbatch)
         if state is not None and state.step == message.step:
-            return [
-                self._receipt(sender, message, "known"),
-                *self._repeat(state, sender, message, now),
-            ]
+            return self._known(state, sender, message, now)
         if not self.step <= message.step <= self.step + 1:
             return [self._receipt(sender, message, "stale")]
         if message.microbatch // self._place.per_step != message.step:
@@ -258,10 +244,8 @@ class Pipeline:
             again=message.again,
         )
         self._microbatches.add(arrived)
-        keys = (
-            PayloadKey(message.step, "tokens", message.microbatch),
-            PayloadKey(message.step, "input", message.microbatch),
-        )
+        step, microbatch = message.step, message.microbatch
+        keys = PayloadKey(step, "tokens", microbatch), PayloadKey(step, "input", microbatch)
         accepted = self._receipt(sender, message, "accepted")
         return [Keep(keys), accepted, *self._schedule(now)]
 
@@ -270,18 +254,14 @@ class Pipeline:
         state = self._microbatches.get(message.microbatch)
         if state is None or state.step != message.step:
             return [self._receipt(sender, message, "absent")]
-        return [self._receipt(sender, message, "known"), *self._repeat(state, sender, message, now)]
-
-    def receipt(self, sender: PeerId, message: Receipt, now: float) -> list[PipelineEffect]:
-        """Take ``sender``'s receipt (``message``) at ``now`` for a boundary that we sent."""
-        return self._deliveries.receipt(sender, message, now)
+        return self._known(state, sender, message, now)
 
     def backward(
         self, sender: PeerId, message: Backward, digest: bytes, now: float
     ) -> list[PipelineEffect]:
         """Take ``sender``'s boundary gradient (``message``) of this ``digest`` at ``now``; a
         repetition is ignored."""
-        if not self._deliveries.gradient(sender, message.step, message.microbatch, now):
+        if not self.deliveries.gradient(sender, message.step, message.microbatch, now):
             return []
         state = self._microbatches.get(message.microbatch)
         if state is None or state.phase is not Phase.SENT or state.step != self.step:
@@ -310,7 +290,7 @@ class Pipeline:
         if isinstance(task, ForwardTask):
             self._microbatches.move(state, Phase.SENT)
             of = state.step, state.microbatch
-            effects = self._deliveries.start(*of, again=state.again, now=now)
+            effects = self.deliveries.start(*of, again=state.again, now=now)
         else:
             state.loss_sum = outcome.loss_sum
             self._microbatches.move(state, Phase.DONE)
@@ -318,23 +298,17 @@ class Pipeline:
             effects = self._return_gradient(state, now)
         return [*effects, *self._schedule(now)]
 
-    def tick(self, now: float) -> list[PipelineEffect]:
-        """Act on deadlines that have passed."""
-        return self._deliveries.tick(now)
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        return self._deliveries.next_deadline()
-
     # --- inside ----------------------------------------------------------------------------
 
-    def _repeat(
+    def _known(
         self, state: MicrobatchState, sender: PeerId, message: Forward | Have, now: float
     ) -> list[PipelineEffect]:
         """A microbatch we know: only a return address is added (or renewed)."""
         if len(state.upstreams) < limits.MAX_REPLICAS_IN_ROUND or sender in state.upstreams:
             state.upstreams[sender] = message.attempt
-        return self._return_gradient(state, now, sender) if state.phase is Phase.DONE else []
+        done = state.phase is Phase.DONE
+        gradient = self._return_gradient(state, now, sender) if done else []
+        return [self._receipt(sender, message, "known"), *gradient]
 
     def _return_gradient(
         self, state: MicrobatchState, now: float, *only: PeerId
@@ -407,7 +381,7 @@ class Pipeline:
             self._microbatches.move(state, Phase.SENT)
             by = state.giver if outcome.error != "poisoned" else None
             cause = "corrupt gradient"
-            return [*blamed, *self._deliveries.redo(state.microbatch, cause, now, malformed_by=by)]
+            return [*blamed, *self.deliveries.redo(state.microbatch, cause, now, malformed_by=by)]
         self._microbatches.pop(state.microbatch)
         if not state.upstreams:
             return [Fault("internal", "the worker refuses our own samples")]

@@ -46,7 +46,7 @@ from protocol.pipeline.effects import (
     ReduceTask,
     Task,
 )
-from protocol.pipeline.ledger import count_of
+from protocol.pipeline.ledger import count_of, to_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.rounds.agreeing import Agreeing
@@ -302,7 +302,7 @@ class Seat:
         leads = self.leader.leading and bool(self.may_train())
         leases = self.leases.next_deadline() if leads else None
         audits = self.auditing, self.showing, self.charging, self.givers
-        of = self.pipeline, self.leader, self._catching_up, *audits
+        of = self.pipeline.deliveries, self.leader, self._catching_up, *audits
         parts = (part.next_deadline() for part in of)
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         others = (leases, look, self._reporting.next_deadline(), self.standing.next_deadline())
@@ -424,7 +424,7 @@ class Seat:
 
     def tick(self, now: float) -> list[SeatEffect]:
         """Act on deadlines that have passed."""
-        effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
+        effects: list[SeatEffect] = [*self.pipeline.deliveries.tick(now), *self.leader.tick(now)]
         if now >= min(self._obstruction.look_at, self.standing.next_deadline() or math.inf):
             effects += self._watch(now)
         if self.standing.view != self._view:
@@ -679,6 +679,7 @@ class Seat:
         decree, plan = self.member.decree, self.member.plan_followed
         if decree is None or plan is None:
             return []
+        given = self.pipeline.given()
         committed = Committed(
             stage=self.place.stage,
             version=self.step + 1,
@@ -692,11 +693,11 @@ class Seat:
             roll=tuple(map(PeerId, decree.members)),
             shares=tuple(count_of(member.counted) for member in plan.members),
             electors=tuple(map(PeerId, decree.electors)),
-            with_whom=frozenset(self.member.senders() | self.pipeline.givers()),
+            with_whom=frozenset(self.member.senders().union(peer for _, peer in given)),
         )
         self.standing.closed_with(committed.with_whom)
         if self.commitments.active:
-            self.givers.closed(self.step, self.pipeline.given())
+            self.givers.closed(self.step, given)
         self.quorum.settle(decree.members, decree.electors, self.step + 1, now)
         self.agreeing.closed(plan)
         self.step, self._unconfirmed = self.step + 1, {}
@@ -843,7 +844,7 @@ class Seat:
             step=self.step,
             seq=self._reporting.number,
             done=bytes(of.ledger),
-            in_flight=bytes(of.in_flight_bits),
+            in_flight=to_bitmap(of.in_flight, self.step, self.place.per_step),
             promised=member.promised,
             state=member.state,
             knows=list[str](self.quorum.vouch(self._view, self.standing.is_proven)),

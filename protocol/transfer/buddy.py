@@ -17,7 +17,7 @@ FOREIGN_KEPT = 2
 """Copies of each other stage that a buddy keeps on its disk."""
 
 
-def buddy(view: SwarmView, stage: int, places: Mapping[PeerId, str] | None = None) -> PeerId | None:
+def buddy(view: SwarmView, stage: int, places: Mapping[PeerId, str]) -> PeerId | None:
     """Return the peer that keeps copies of a stage's checkpoints, or None.
 
     It is a serving replica of the next stage, else of the previous one, that does not hold the
@@ -29,23 +29,19 @@ def buddy(view: SwarmView, stage: int, places: Mapping[PeerId, str] | None = Non
         places: place of each peer, such as its host; a peer without one counts as elsewhere.
     """
     holders = {replica.peer for replica in view.stages[stage]}
+    occupied = {places[holder] for holder in holders if holder in places}
+
+    def order(peer: PeerId) -> tuple[bool, bytes]:
+        return places.get(peer) in occupied, rank("buddy", stage, peer)
+
     for beside in (stage + 1, stage - 1):
         others = [r.peer for r in view.serving(beside) if r.peer not in holders and not r.leaving]
         if others:
-            return min(others, key=lambda peer: _order(stage, peer, holders, places or {}))
+            return min(others, key=order)
     return None
 
 
-def kept_by(
-    view: SwarmView, me: PeerId, places: Mapping[PeerId, str] | None = None
-) -> tuple[int, ...]:
+def kept_by(view: SwarmView, me: PeerId, places: Mapping[PeerId, str]) -> tuple[int, ...]:
     """Return the stages of ``view`` whose buddy is ``me``; ``places`` as for ``buddy``."""
     stages = range(len(view.stages))
     return tuple(stage for stage in stages if buddy(view, stage, places) == me)
-
-
-def _order(
-    stage: int, peer: PeerId, holders: set[PeerId], places: Mapping[PeerId, str]
-) -> tuple[bool, bytes]:
-    occupied = {places[holder] for holder in holders if holder in places}
-    return places.get(peer) in occupied, rank("buddy", stage, peer)

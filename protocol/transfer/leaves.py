@@ -2,23 +2,16 @@
 
 Of token data what is wanted is a list that changes as the run goes on, and a donor may have a part.
 The manifest's root proves each leaf by itself, which comes with its path behind it. Of a blob
-(``fetch``) all leaves are wanted, its *chunks*, and their list proves them. A leaf that is wrong
-costs its donor, which is not asked again; the leaf is fetched from another.
+(``fetch``) all leaves are wanted, its *chunks*, and their list proves them.
 
 A leaf is asked for where it is likely to come first: of a donor with few in flight, whose leaves
-have come fast. One that has given nothing, or nothing for a while, is asked last, so that silent
-donors keep nobody waiting for long, however many they are and however often they come anew.
-
-A leaf that is waited for is asked for at once. It still arrives behind those that its donor was
-asked for before, so leaves that are needed later are asked for only as many at a time as arrive
-soon, at the rate at which the donor's leaves have arrived so far: a slow line has two in flight, a
-fast one sixteen. Once all are asked for, others are asked, too, for those that came to nothing for
-long: a donor that drips does not decide how long the last ones take.
+have come fast. One that has given nothing, or nothing for a while, is asked last. A leaf that is
+waited for is asked for at once; others only as many at a time as arrive soon, at the rate of the
+donor's leaves so far. Once all are asked for, those that came to nothing for long are asked of
+others, too.
 
 A donor is asked for a leaf by ``ChunkRequest`` and sends a ``Chunk``, which is empty if it does not
-have that leaf. Asked for the list of their digests, it sends, of token data, the root if it has any
-leaf. State: the leaves wanted, the most urgent first; by donor, what it was asked for, what it
-lacks, and the seconds between its leaves.
+have that leaf.
 """
 
 from collections.abc import Collection, Iterable, KeysView, Sequence

@@ -65,18 +65,9 @@ class FrameDecoder(Generic[H]):
         self._header: H | None = None
         self._payload: list[Buffer] = []  # as it came, joined once it is complete
         self._payload_left = 0
-        self._held_bytes = 0
-        self._lost = False
-
-    @property
-    def at_boundary(self) -> bool:
-        """True between two frames: the only place where a stream may end."""
-        return not self._held_bytes and not self._lost
-
-    @property
-    def held_bytes(self) -> int:
+        self.held_bytes = 0
         """Bytes received of the unfinished frame; 0 between two frames."""
-        return self._held_bytes
+        self._lost = False
 
     def receive_data(self, data: Buffer) -> list[Frame[H]]:
         """Take the next bytes of the stream; return the frames they complete.
@@ -96,7 +87,7 @@ class FrameDecoder(Generic[H]):
         while view:
             before = len(view)
             view = self._take_payload(view) if self._header is not None else self._take_head(view)
-            self._held_bytes += before - len(view)
+            self.held_bytes += before - len(view)
             self._complete(frames)
         self._lost = False
         return frames
@@ -107,7 +98,7 @@ class FrameDecoder(Generic[H]):
         Raises:
             RemoteProtocolError: it ended inside a frame.
         """
-        if not self.at_boundary:
+        if self.held_bytes or self._lost:
             raise RemoteProtocolError("frame-truncated", penalty=0)
 
     def _take_head(self, view: memoryview) -> memoryview:
@@ -157,4 +148,4 @@ class FrameDecoder(Generic[H]):
         if self._header is None or self._payload_left:
             return
         frames.append(Frame(self._header, b"".join(self._payload)))
-        self._header, self._payload, self._held_bytes = None, [], 0
+        self._header, self._payload, self.held_bytes = None, [], 0

@@ -281,7 +281,7 @@ class Receipt(SeatMessage, frozen=True):
     """Answer to a Forward or a Have. ``busy``: try another, no penalty. ``stale``: wrong version.
     ``absent``: only to Have."""
 
-    route = Route("seat", "pipeline.receipt", sender="stage after", to="stage before")
+    route = Route("seat", "pipeline.deliveries.receipt", sender="stage after", to="stage before")
 
     stage: StageIndex
     step: StepIndex

@@ -45,17 +45,19 @@ def state(world: World) -> tuple[object, ...]:
     """Return all that a hostile letter must not touch."""
     machines = world.machines.values()
     pools = [
-        (m.home, m.second, m.state, stage, s.phase, sorted(s.pool.places))
+        (stage, steward.phase, sorted(steward.pool.places))
         for m in machines
-        for stage, s in [*m.stewardships.items(), *([] if m.stewardships else [(None, None)])]
-        if s is not None
+        for stage, steward in m.stewardships.held.items()
     ]
-    return pools, [(m.home, m.second, m.state, m.stages) for m in machines], len(world.set_out)
+    seats = [
+        (s.advertised, s.state, s.stages) for m in machines for s in (m.seats.home, m.seats.second)
+    ]
+    return pools, seats, len(world.set_out)
 
 
 def forged(world: World, body: letters.Body, victim: PeerId, draw: st.DataObject) -> letters.Body:
     """Return a body whose names, numbers and times fit the victim, or nearly so."""
-    notices = world.machines[victim].postings(world.now)
+    notices = world.machines[victim].context.board.notices(world.now)
     stage = draw.draw(st.sampled_from([0, 1]))
     mandate = notices[stage].posting.mandate  # type: ignore[index]
     term = draw.draw(st.sampled_from([mandate.term, 1000]))
@@ -90,17 +92,17 @@ def test_letters_and_records_of_strangers_change_nothing(
     victim = data.draw(st.sampled_from(sorted(world.machines)))
     content = forged(world, body, victim, data)
     before, machine = state(world), world.machines[victim]
-    believed = {s: n.author for s, n in machine.postings(world.now).items()}
+    believed = {s: n.author for s, n in machine.context.board.notices(world.now).items()}
     if isinstance(content, bodies.Posting):
         world._perform(victim, machine.receive_posting(STRANGER, content, world.now))
     else:
         world.replay(STRANGER, Send(victim, Letter(content)))
     assert state(world) == before
-    assert {s: n.author for s, n in machine.postings(world.now).items()} == believed
+    assert {s: n.author for s, n in machine.context.board.notices(world.now).items()} == believed
 
 
 def test_two_contradicting_holds_from_a_member_move_nobody(world: World) -> None:
-    liar = next(who for who, m in sorted(world.machines.items()) if not m.stewardships)
+    liar = next(who for who, m in sorted(world.machines.items()) if not m.stewardships.held)
     victim = next(who for who in sorted(world.machines) if who != liar)
     before = state(world)
     for locked in (True, False):

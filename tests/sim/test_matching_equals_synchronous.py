@@ -15,9 +15,9 @@ import pytest
 
 from protocol.ids import PeerId, Stage
 from protocol.manifest import Manifest
-from protocol.matching import settling
-from protocol.matching.pool import HeldPlace, Limits, prefix_cover
+from protocol.matching.pool import HeldPlace, prefix_cover
 from protocol.matching.population import Population
+from protocol.matching.steward import Steward
 from tests.support.cases import usual
 from tests.support.matching_examples import costs, manifest, member, peer
 from tests.support.matching_world import CALM, STORMY, Weather, World
@@ -27,13 +27,13 @@ class Problem:
     """The matching of a population in which no stage is served yet.
 
     Args:
-        limits: of each stage; lambda is the quota unless they are given.
+        limits: quota and floor of each stage; lambda is the quota unless they are given.
     """
 
     def __init__(
-        self, population: Population, limits: Mapping[Stage, Limits] | None = None
+        self, population: Population, limits: Mapping[Stage, tuple[int, int]] | None = None
     ) -> None:
-        fair = Limits(population.fair_level, population.redundancy)
+        fair = population.fair_level, population.redundancy
         self._population = population
         self._limits = limits or {Stage(s): fair for s in population.stages}
         self.stages = list(self._limits)
@@ -50,10 +50,10 @@ class Problem:
         self, stage: Stage, peers: Iterable[PeerId]
     ) -> tuple[list[HeldPlace], list[HeldPlace]]:
         """Return whom the stage keeps of some proposers, and whom it lets go."""
-        view, limits = self._population, self._limits[stage]
+        view = self._population
         rated = ((p, view.rate(p, stage), view.score(p, stage, view.fair_level)) for p in peers)
         offers = (HeldPlace(*one, locked=False, expires_at=math.inf) for one in rated)
-        return prefix_cover(offers, limits.quota, limits.floor)
+        return prefix_cover(offers, *self._limits[stage])
 
 
 def blocking_pairs(
@@ -126,29 +126,30 @@ def build(seed: int, weather: Weather) -> World:
 
 def found(world: World) -> dict[PeerId, Stage | None]:
     """Return the places that the volunteers believe they have."""
-    return {who: machine.tentative_stage for who, machine in world.machines.items()}
+    bids = {who: machine.seats.home.bid for who, machine in world.machines.items()}
+    return {who: bid and bid.stage for who, bid in bids.items()}
 
 
-def final_limits(world: World) -> dict[Stage, Limits]:
+def final_limits(world: World) -> dict[Stage, tuple[int, int]]:
     """Return the limits that the stewards ended with."""
     return {
-        stage: steward.pool.limits
+        stage: (steward.pool.quota, steward.pool.floor)
         for machine in world.machines.values()
-        for stage, steward in machine.stewardships.items()
+        for stage, steward in machine.stewardships.held.items()
     }
 
 
-def help_nobody(*_: object) -> list[HeldPlace]:
+@pytest.fixture
+def nobody_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deferred acceptance alone."""
-    return []
+    monkeypatch.setattr(Steward, "_may_help", lambda *_: False)
 
 
 @pytest.mark.parametrize("weather", [CALM, QUICK_MEMBERSHIP], ids=["calm", "stormy"])
 @pytest.mark.parametrize("seeds", SEEDS)
 def test_places_equal_those_of_the_synchronous_run(
-    seeds: range, weather: Weather, monkeypatch: pytest.MonkeyPatch
+    seeds: range, weather: Weather, nobody_helps: None
 ) -> None:
-    monkeypatch.setattr(settling, "help_needy", help_nobody)
     for seed in seeds:
         world = build(seed, weather)
         world.run(30)
@@ -156,8 +157,7 @@ def test_places_equal_those_of_the_synchronous_run(
 
 
 @pytest.mark.parametrize("seeds", SEEDS)
-def test_steward_crashes_change_nothing(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settling, "help_needy", help_nobody)
+def test_steward_crashes_change_nothing(seeds: range, nobody_helps: None) -> None:
     for seed in seeds:
         world = build(seed, QUICK_MEMBERSHIP)
         world.run(0.5)

@@ -103,7 +103,7 @@ class Crowded(World):
     def have_places(self, who: Iterable[PeerId]) -> bool:
         """Whether all of these serve a stage."""
         machines = [self.machines.get(one) for one in who]
-        return all(machine and machine.state.value == "serving" for machine in machines)
+        return all(machine and machine.seats.home.state.value == "serving" for machine in machines)
 
     def _join(self, who: Member) -> None:
         membership = Membership(who.peer, SWARM, self.manifest.stage_count)
@@ -204,7 +204,7 @@ def test_stewards_of_the_next_beacon_are_none_of_the_crowd() -> None:
     world.run(SOON_S, until=lambda: world.have_places(late))
     assert world.have_places(late)
     for who in (*working, *late):
-        notices = world.machines[who].postings(world.now)
+        notices = world.machines[who].context.board.notices(world.now)
         assert len(notices) == 4
         assert {notice.author for notice in notices.values()} <= set(working)
 

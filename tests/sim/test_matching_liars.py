@@ -31,7 +31,9 @@ def liars_of(seed: int) -> set[PeerId]:
 
 def honest_replicas(world: World, seed: int) -> tuple[int, ...]:
     """Return how many honest volunteers serve each stage."""
-    homes = [m.home for who, m in world.machines.items() if who not in liars_of(seed)]
+    homes = [
+        m.seats.home.advertised for who, m in world.machines.items() if who not in liars_of(seed)
+    ]
     return tuple(homes.count(Stage(s)) for s in range(2))
 
 

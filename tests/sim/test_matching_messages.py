@@ -95,8 +95,8 @@ class AskingWorld(World):
                 if body.seat:
                     continue  # a second seat displaces nobody: no cutoff applies to it
                 machine = self.machines[who]
-                notice = machine.postings(self.now).get(Stage(body.stage))
-                bid = machine._seats.home_seat.bid
+                notice = machine.context.board.notices(self.now).get(Stage(body.stage))
+                bid = machine.seats.home.bid
                 if notice is None or bid is None or bid.stage != body.stage:
                     continue  # asked again while its steward is being replaced
                 view = self.population(self.views[who].values())

@@ -80,7 +80,9 @@ def test_served_throughput_does_not_drop_at_the_release_of_a_single_move() -> No
     watched = 0
     for seed in SINGLE_MOVES:
         world = settled(seed, ALONE)
-        for who in [who for who, m in sorted(world.machines.items()) if m.home == Stage(0)][:2]:
+        for who in [
+            who for who, m in sorted(world.machines.items()) if m.seats.home.advertised == Stage(0)
+        ][:2]:
             world.crash(who)
         world.run(600)
         singles = {(who, move.stage) for _, who, _, move in world.single_moves()}
@@ -100,7 +102,9 @@ def test_no_single_move_would_pay_at_quiescence(design: Design) -> None:
     tempted = 0
     for seed in range(6):
         world = settled(seed, design)
-        for who in [who for who, m in sorted(world.machines.items()) if m.home == Stage(0)][:2]:
+        for who in [
+            who for who, m in sorted(world.machines.items()) if m.seats.home.advertised == Stage(0)
+        ][:2]:
             world.crash(who)
         world.run(8)
         tempted += any(machine.blocking_moves() for machine in world.machines.values())

@@ -35,7 +35,7 @@ def alone(world: World, families: Mapping[PeerId, frozenset[str]]) -> int:
     """Return how many stages two or more relatives hold and nobody else does."""
     held = defaultdict[object, list[frozenset[str]]](list)
     for who, machine in world.machines.items():
-        held[machine.home].append(families[who])
+        held[machine.seats.home.advertised].append(families[who])
     return sum(len(marks) > 1 and len(set(marks)) == 1 for marks in held.values())
 
 

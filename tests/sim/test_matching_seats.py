@@ -18,7 +18,8 @@ ALONE = Design(dual_homing=False)
 
 
 def dual(world: World) -> dict[PeerId, Stage]:
-    return {who: m.second for who, m in world.machines.items() if m.second is not None}
+    held = {who: m.seats.second.advertised for who, m in world.machines.items()}
+    return {who: stage for who, stage in held.items() if stage is not None}
 
 
 def throughput(world: World) -> int:
@@ -44,13 +45,13 @@ def test_a_stage_that_lacks_replicas_gets_a_second_seat_within_seconds() -> None
     for seed in range(10):
         world = swarm([1.0] * 5, 2, seed, CALM, Design(moves=False), within_s=2.0)
         world.run(120)
-        homes = Counter(m.home for m in world.machines.values())
+        homes = Counter(m.seats.home.advertised for m in world.machines.values())
         thin = min(homes, key=lambda stage: homes[stage])
-        for who in [w for w, m in world.machines.items() if m.home == thin][1:]:
+        for who in [w for w, m in world.machines.items() if m.seats.home.advertised == thin][1:]:
             world.crash(who)
         before = len(world.log)
         world.run(20)
-        copies = sum(thin in m.stages for m in world.machines.values())
+        copies = sum(thin in m.seats.stages for m in world.machines.values())
         assert copies >= 2, f"seed {seed}: {[str(e) for _, _, e in world.log[before:]]}"
 
 
@@ -72,19 +73,21 @@ def test_a_second_stage_is_held_only_where_it_is_worth_its_averaging(
             line = {"uplink_bytes_per_s": 2.5e6, "downlink_bytes_per_s": 2.5e6}
             world.join(member(seed * 100 + number, measured_s=1000.0, **line), at=float(number))
         world.run(400)
-        assert {m.home for m in world.machines.values()} == {0, 1}, f"seed {seed}"
+        assert {m.seats.home.advertised for m in world.machines.values()} == {0, 1}, f"seed {seed}"
         assert len(dual(world)) == held, f"seed {seed}"
         world.crash(next(iter(world.machines)))
         world.run(60)
         (left,) = world.machines.values()
-        assert left.stages == {0, 1}, f"seed {seed}"  # who is alone holds all
+        assert left.seats.stages == {0, 1}, f"seed {seed}"  # who is alone holds all
 
 
 def uneven(seed: int, weather: Weather) -> World:
     """Return a settled swarm of equals on two stages after some of one stage crashed."""
     world = swarm([1.0] * 8, 2, seed, weather, ALONE, within_s=2.0)
     world.run(60)
-    unlucky = [who for who, m in world.machines.items() if m.home == Stage(seed % 2)][:3]
+    unlucky = [
+        who for who, m in world.machines.items() if m.seats.home.advertised == Stage(seed % 2)
+    ][:3]
     for who in unlucky:
         world.crash(who)
     return world

@@ -54,7 +54,7 @@ def test_who_stays_alone_takes_both_of_two_stages_after_a_while() -> None:
         world = swarm([1.0], 2, seed, STORMY, measured_s=0.0)
         world.run(LOOK_S + 15)
         (alone,) = world.machines.values()
-        assert alone.stages == {0, 1}, f"seed {seed}"
+        assert alone.seats.stages == {0, 1}, f"seed {seed}"
         assert world.said("every stage is covered"), f"seed {seed}"
         assert alone.waits_for == ""
         world.join(member(seed * 100 + 50))
@@ -67,7 +67,7 @@ def test_who_has_memory_for_one_stage_waits_alone() -> None:
     world.join(member(0, memory_bytes=1.5e9))
     world.run(3 * LOOK_S)
     (alone,) = world.machines.values()
-    assert alone.stages == frozenset()
+    assert alone.seats.stages == frozenset()
     assert alone.waits_for.startswith("waiting for 1 more volunteer")
 
 
@@ -115,7 +115,7 @@ def test_a_serving_peer_outlives_every_steward() -> None:
         world = swarm([1.0] * 8, 2, seed, STORMY, STAYING, measured_s=0.0)
         settle(world, 8)
         for _ in range(3):
-            stewards = [who for who, m in world.machines.items() if m.stewardships]
+            stewards = [who for who, m in world.machines.items() if m.stewardships.held]
             world.crash(world.random.choice(sorted(stewards)))
             before = world.matching()
             world.run(20)
@@ -123,6 +123,6 @@ def test_a_serving_peer_outlives_every_steward() -> None:
         posted = {
             stage: steward.posting.locked_replicas
             for machine in world.machines.values()
-            for stage, steward in machine.stewardships.items()
+            for stage, steward in machine.stewardships.held.items()
         }
         assert [posted[Stage(s)] for s in range(2)] == world.spread(), f"seed {seed}"

@@ -135,10 +135,10 @@ class World:
     def lose(self, who: PeerId, reason: str) -> None:
         """Let a peer's training side lose its stage."""
         machine = self.machines[who]
-        assert machine.stage is not None
-        self.served.get(who, {}).pop(machine.stage, None)
-        self._holds(who, self.members[who].held - {machine.stage})
-        self._perform(who, machine.lost(machine.stage, reason, self.now))
+        assert machine.seats.home.stage is not None
+        self.served.get(who, {}).pop(machine.seats.home.stage, None)
+        self._holds(who, self.members[who].held - {machine.seats.home.stage})
+        self._perform(who, machine.lost(machine.seats.home.stage, reason, self.now))
 
     def leave(self, who: PeerId) -> Sequence[object]:
         """Let a peer leave in order; it stays connected for a while."""
@@ -185,7 +185,7 @@ class World:
 
     def matching(self) -> dict[PeerId, Stage | None]:
         """Return who serves or fetches what."""
-        return {who: machine.stage for who, machine in self.machines.items()}
+        return {who: machine.seats.home.stage for who, machine in self.machines.items()}
 
     def spread(self) -> list[int]:
         """Return the number of replicas of every stage."""
@@ -194,7 +194,8 @@ class World:
 
     def placed(self) -> bool:
         """Tell whether everybody serves something."""
-        return all(machine.state.value == "serving" for machine in self.machines.values())
+        homes = (machine.seats.home for machine in self.machines.values())
+        return all(home.state.value == "serving" for home in homes)
 
     def said(self, words: str) -> bool:
         """Tell whether somebody explained something with these words."""
@@ -222,8 +223,8 @@ class World:
         for who, held in self.served.items():
             kept = [s for s in held if (who, s) != without]
             if who in self.machines and kept:
-                shared = kept[1] if len(kept) == 2 and abs(kept[0] - kept[1]) == 1 else None
-                supply = supply.after(kept[0], shared, [view.rate(who, s) for s in view.stages])
+                beside = len(kept) == 2 and abs(kept[0] - kept[1]) == 1
+                supply = supply.after(kept if beside else kept[:1], view.rates(who))
         return supply.levels
 
     # --- delivery -----------------------------------------------------------------------------
@@ -233,7 +234,7 @@ class World:
         self.members[who.peer] = who
         self.machines[who.peer] = machine = Matching(who.peer, self.manifest, WALL_S - START_S)
         if not self.design.moves:
-            for seat in (machine._seats.home_seat, machine._seats.second_seat):
+            for seat in (machine.seats.home, machine.seats.second):
                 seat.moved_at = math.inf
         self.views[who.peer] = {who.peer: who}
         self._see(who.peer)
@@ -284,19 +285,20 @@ class World:
         self._arm(who)
 
     def _note_move(self, who: PeerId, told: Assign) -> None:
-        machine = self.machines[who]
-        if machine.home not in (None, told.stage) and machine.seat_of(told.stage) == 0:
-            self.set_out.append((self.now, who, machine.home, told))
+        seats = self.machines[who].seats
+        if seats.home.advertised not in (None, told.stage) and seats.seat_of(told.stage) == 0:
+            self.set_out.append((self.now, who, seats.home.advertised, told))
 
     def _leave_stage(self, who: PeerId, stage: Stage) -> None:
         held = self.served.get(who, {})
         if stage not in held:
             return
-        machine, seat = self.machines[who], held[stage]
+        seats, seat = self.machines[who].seats, held[stage]
+        home, second = seats.home.advertised, seats.second.advertised
         others = [s for s in held if s != stage]
-        to = machine.home if seat == 0 and machine.home != stage else None
+        to = home if seat == 0 and home != stage else None
         # Before: without the place that replaces the one given up.
-        newest = to if to is not None else next((s for s in others if s == machine.second), None)
+        newest = to if to is not None else next((s for s in others if s == second), None)
         before = self.levels() if newest is None else self.levels(without=(who, newest))
         del held[stage]
         after = self.levels()
@@ -345,7 +347,7 @@ class World:
 
     def _holds(self, who: PeerId, stages: frozenset[Stage]) -> None:
         machine = self.machines[who]
-        seats = {"home": machine.home, "second": machine.second}
+        seats = {"home": machine.seats.home.advertised, "second": machine.seats.second.advertised}
         self._change(replace(self.members[who], held=stages, **seats))
 
     def _change(self, changed: Member) -> None:
@@ -355,8 +357,8 @@ class World:
 
     def _serve(self, who: PeerId, stage: Stage) -> None:
         machine = self.machines.get(who)
-        if machine and stage in machine.stages:
-            self.served.setdefault(who, {})[stage] = machine.seat_of(stage)
+        if machine and stage in machine.seats.stages:
+            self.served.setdefault(who, {})[stage] = machine.seats.seat_of(stage)
             self._perform(who, machine.serving(stage, self.now))
             self._holds(who, self.members[who].held)
 

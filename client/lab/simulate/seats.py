@@ -13,7 +13,7 @@ from client.lab.simulate.agenda import Agenda, Range
 from client.lab.simulate.peer import SimPeer
 from client.train.workers.tasks import payload_digest
 from protocol.effects import Explain, Penalise, Send
-from protocol.held_stage.machine import Do, Event
+from protocol.held_stage.machine import Do
 from protocol.ids import PeerId, short
 from protocol.pipeline.effects import (
     Committed,
@@ -111,7 +111,7 @@ class SeatWorld(ABC, Generic[SomePeer]):
                 self.committed(peer, effect)
             case StatusChanged():
                 if peer.seat is not None and peer.seat.serving:
-                    self.carry(peer, peer.held.take(Event.SERVE, self.now_of(peer)))
+                    self.carry(peer, peer.held.serves(self.now_of(peer)))
                 self.announce(peer, near=True)
             case Snapshot(version) if peer.worker is not None:
                 peer.snapshots[version] = peer.worker.save(version)

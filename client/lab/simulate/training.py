@@ -20,7 +20,7 @@ from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.seats import Parts, SeatWorld
 from client.lab.simulate.worker import OpenWorker
 from protocol.decree.decree import first_electors
-from protocol.held_stage.machine import Event, State
+from protocol.held_stage.machine import State
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.manifest import Evaluation
 from protocol.pipeline.effects import Committed, Fault
@@ -255,7 +255,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
 
     def _rejoin(self, peer: SimPeer, why: str) -> None:
         self.note(peer, f"rejoins: {why}")
-        self.carry(peer, peer.held.take(Event.LOSE, self.agenda.now))
+        self.carry(peer, peer.held.lose(self.agenda.now))
 
     def retake(self, peer: SimPeer) -> None:
         """See ``SeatWorld``."""

@@ -26,7 +26,7 @@ from client.train.workers.patience import AT_LEAST_S
 from model_zoo.specs.codec import CODECS
 from protocol.effects import Explain
 from protocol.held_stage.acquisition import Join
-from protocol.held_stage.machine import Do, Event, HeldStage, Phase, State
+from protocol.held_stage.machine import Do, HeldStage, Phase, State
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Fault
 from protocol.pipeline.place import Place
@@ -235,7 +235,7 @@ class HeldStageDriver:
                 self.machine.copies()
                 await self._copy(saver.saved_version)
         finally:
-            self._perform(self.machine.take(Event.SAVED, self._context.engine.now()))
+            self._perform(self.machine.release(self._context.engine.now()))
 
     def _say_unsaved(self, problem: str) -> None:
         if not self.machine.keeps:
@@ -264,7 +264,7 @@ class HeldStageDriver:
                 while True:
                     await self._hold()
         except UserError:
-            self._perform(self.machine.take(Event.FAIL, context.engine.now()))
+            self._perform(self.machine.fail(context.engine.now()))
             raise
         finally:
             context.memory_budget.release(self.stage)
@@ -432,7 +432,7 @@ class HeldStageDriver:
         """See ``SeatOwner``."""
         self._context.engine.seats_changed()
         if self.driver is not None and self.driver.seat.serving:
-            self._perform(self.machine.take(Event.SERVE, self._context.engine.now()))
+            self._perform(self.machine.serves(self._context.engine.now()))
 
     def fault(self, fault: Fault) -> None:
         """The seat cannot go on: take the stage again, or give it up."""
@@ -464,7 +464,7 @@ class HeldStageDriver:
 
     def _lose(self) -> None:
         """The attempt or its seat is lost."""
-        self._perform(self.machine.take(Event.LOSE, self._context.engine.now()))
+        self._perform(self.machine.lose(self._context.engine.now()))
 
     def worker_lost(self, death: WorkerDied) -> None:
         """The worker is to be replaced."""
@@ -474,7 +474,7 @@ class HeldStageDriver:
     def _fail(self, failure: UserError) -> None:
         """The stage cannot be held: unwind to ``run`` or beyond."""
         self._failure = self._failure or failure
-        self._perform(self.machine.take(Event.FAIL, self._context.engine.now()))
+        self._perform(self.machine.fail(self._context.engine.now()))
 
     def _worker_died(self, death: WorkerDied) -> None:
         self.worker_restarts += 1

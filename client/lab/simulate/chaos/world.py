@@ -27,7 +27,6 @@ from client.lab.simulate.seats import Parts
 from protocol.decree.decree import READY, agreed
 from protocol.decree.elector import Elector, Sight
 from protocol.evidence.statement import Decisive, statement_of
-from protocol.held_stage.machine import Event
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import (
@@ -299,7 +298,7 @@ class ChaosWorld(ChaosSwarm):
     def lose(self, volunteer: Volunteer, why: str) -> None:
         """See ``ChaosSwarm``."""
         self.note(volunteer, f"takes its stage anew: {why}")
-        self.carry(volunteer, volunteer.held.take(Event.LOSE, self.now_of(volunteer)))
+        self.carry(volunteer, volunteer.held.lose(self.now_of(volunteer)))
 
     def retake(self, peer: Volunteer) -> None:
         """See ``SeatWorld``."""

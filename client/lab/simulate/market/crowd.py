@@ -85,7 +85,7 @@ class Crowd:
     def loaded(self, volunteer: int, stage: int) -> None:
         """Serve a fetched stage, if the machine still wants it."""
         machine = self._alive(volunteer)
-        if machine is None or stage not in machine.stages:
+        if machine is None or stage not in machine.seats.stages:
             return
         self._fleet.serve(volunteer, stage)
         self._perform(volunteer, machine.serving(Stage(stage), self._agenda.now))
@@ -217,19 +217,15 @@ class Crowd:
         machine = self._alive(volunteer)
         if machine is None:
             return
-        held, home, second = machine.stages, machine.home, machine.second
+        seats, known = machine.seats, self._members[volunteer]
+        held, home, second = seats.stages, seats.home.advertised, seats.second.advertised
         fetching = held - frozenset(map(Stage, self._fleet.serving(volunteer)))
-        known = self._members[volunteer]
-        if (held, home, second, fetching) != (
-            known.held,
-            known.home,
-            known.second,
-            known.fetching,
-        ):
-            changed = replace(known, held=held, home=home, second=second, fetching=fetching)
+        changed = replace(known, held=held, home=home, second=second, fetching=fetching)
+        if changed != known:
             self._note(volunteer, changed)
-        self._note_wait(volunteer, None if held else machine.tentative_stage)
-        if machine.state is not State.FREE and not machine.stewardships:
+        bid = seats.home.bid
+        self._note_wait(volunteer, None if held or bid is None else bid.stage)
+        if seats.home.state is not State.FREE and not machine.stewardships.held:
             self._restless.discard(volunteer)
         else:
             self._restless.add(volunteer)

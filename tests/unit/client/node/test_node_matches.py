@@ -18,7 +18,6 @@ from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
 from protocol.audit.draw import PROVEN, UNPROVEN
 from protocol.ids import PeerId, Stage
-from protocol.matching.machine import Matching
 from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
 SEATED = msgspec.structs.replace(ADVERT, seats=1)
@@ -72,9 +71,10 @@ async def test_everybody_tells_its_seat_and_its_reasons(
 
 
 def test_a_stage_that_is_left_for_another_is_said_to_be_left() -> None:
-    moving: Any = SimpleNamespace(stages=[1, 2, 0], home=1, stage=2, seat_of=lambda it: it == 0)
+    home = SimpleNamespace(advertised=1, stage=2)
+    moving: Any = SimpleNamespace(stages=[1, 2, 0], home=home, seat_of=lambda it: it == 0)
     serving: Any = [SimpleNamespace(stage=stage, state="serving") for stage in (0, 1)]
-    found = [(it.seat, it.stage, it.state) for it in _seats(cast(Matching, moving), serving)]
+    found = [(it.seat, it.stage, it.state) for it in _seats(moving, serving)]
     assert found == [(0, 1, "leaving"), (0, 2, "fetching"), (1, 0, "serving")]
 
 

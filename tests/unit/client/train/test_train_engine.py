@@ -91,7 +91,7 @@ async def test_the_matching_follows_the_clock_when_it_is_set(
     wall = engine.wall() + shift_s
     monkeypatch.setattr(engine, "wall", lambda: wall)
     engine._tick()
-    assert engine.matching._context.wall_s(engine.now()) == pytest.approx(wall, abs=1)
+    assert engine.matching.context.wall_s(engine.now()) == pytest.approx(wall, abs=1)
 
 
 def watched(engine: Engine, *methods: str) -> Mock:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from protocol.ids import Stage
-from protocol.matching.gain import Change, Holding, changes, paying
+from protocol.matching.gain import Change, changes, paying
 from protocol.matching.population import Population
 from protocol.matching.sharing import StageLevel
 from protocol.matching.supply import Standing, Supply
@@ -29,8 +29,8 @@ def view(*stages: tuple[int, int, int]) -> Population:
 
 def change(home: int, second: int | None, to: int, kept: int | None = None) -> Change:
     pairs = ((home, second), (to, kept))
-    before, after = (Holding(ME, Stage(h), None if s is None else Stage(s)) for h, s in pairs)
-    return Change(before, after)
+    before, after = (tuple(Stage(s) for s in pair if s is not None) for pair in pairs)
+    return Change(ME, before, after)
 
 
 @pytest.mark.parametrize(("seconds", "allowed"), [(1, False), (2, True)])
@@ -72,14 +72,14 @@ def test_who_holds_two_stages_may_come_with_either_seat() -> None:
     me = replace(member(1, held=[1, 0]), home=Stage(1), second=Stage(0))
     both = Population([me], costs([1e9] * 3), 2)
     second, home = changes(both, ME, Stage(2))
-    assert (second.after.home, second.after.second) == (Stage(1), Stage(2))
-    assert (home.after.home, home.after.second) == (Stage(2), None)
+    assert second.after == (1, 2)
+    assert home.after == (2,)
 
 
 def test_a_change_leads_from_a_home_to_another_stage() -> None:
     found = population([member(1, held=[0]), member(2)])
     (move,) = changes(found, ME, Stage(1))
-    assert (move.before.home, move.to, move.gives_up) == (Stage(0), Stage(1), {Stage(0)})
+    assert (move.before, move.to, move.gives_up) == ((0,), 1, {0})
     assert not list(changes(found, ME, Stage(0))), "it is there"
     assert not list(changes(found, peer(2), Stage(1))), "it has no home"
     assert not list(changes(found, peer(3), Stage(1))), "nobody knows it"
@@ -92,4 +92,4 @@ def test_of_several_the_one_comes_by_whom_the_lowest_stage_gains_most() -> None:
     found = population([*members, member(4, held=[1]), member(5, held=[1])])
     found.supply = supply((13, 3, 0), (2, 2, 0))
     best, *_ = paying(found, Stage(1))
-    assert best.before.peer == peer(2), "the fastest would leave too little behind"
+    assert best.peer == peer(2), "the fastest would leave too little behind"

@@ -43,26 +43,3 @@ def test_the_levels_reach_the_lowest_level_with_the_time_there_is(stages: list[S
     for s, stage in enumerate(stages):
         before = stages[s - 1].pool_next if s else 0
         assert stage.alone <= levels[s] <= stage.alone + stage.pool_here + before
-
-
-def test_a_fast_pair_lifts_the_stage_beside_it() -> None:
-    lonely = [StageLevel(4 * MICRO), StageLevel(1 * MICRO)]
-    shared = [StageLevel(0, 4 * MICRO, 4 * MICRO), StageLevel(1 * MICRO)]
-    assert abs(lowest_level(lonely) - MICRO) < 1000
-    assert abs(lowest_level(shared) - 2.5 * MICRO) < 1000
-
-
-def test_help_passes_along_a_chain() -> None:
-    """Stage 0 is rich and stage 2 is poor; the volunteers of 1 and 2 make room for each other."""
-    chain = [
-        StageLevel(0, 6 * MICRO, 6 * MICRO),
-        StageLevel(0, 3 * MICRO, 3 * MICRO),
-        StageLevel(0),
-    ]
-    assert abs(lowest_level(chain) - 3 * MICRO) < 1000
-
-
-def test_without_pools_the_lowest_stage_is_the_lowest_level() -> None:
-    stages = [StageLevel(3), StageLevel(2), StageLevel(5)]
-    assert lowest_level(stages) == 2
-    assert effective_levels(stages) == (3, 2, 5)

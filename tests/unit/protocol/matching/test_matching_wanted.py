@@ -93,9 +93,9 @@ def test_a_name_is_taken_back_once_its_owner_has_come() -> None:
 @pytest.mark.parametrize(("seen", "comes"), [((0, 2), True), ((2, 2), False), ((1, 2), False)])
 def test_a_stage_is_left_only_if_our_own_view_agrees(seen: tuple[int, int], comes: bool) -> None:
     view = context(seen, ME)
-    seats, notice = Seats(view), view.board.current(HIGH, NOW)
+    seats, notice = Seats(view), view.board.notices(NOW).get(HIGH)
     assert notice is not None
-    seats.home_seat.bid, seats.home_seat.state = Bid.on(notice, 1), State.SERVING
+    seats.home.bid, seats.home.state = Bid.on(notice, 1), State.SERVING
     assert any(isinstance(effect, Assign) for effect in seats.look(NOW)) == comes
 
 
@@ -103,8 +103,8 @@ def with_two_seats(home: Stage) -> Seats:
     """Our home at a stage, and a second seat that serves the first."""
     view = context((2, 2))
     seats = Seats(view)
-    for seat, stage in ((seats.home_seat, home), (seats.second_seat, LOW)):
-        notice = view.board.current(stage, NOW)
+    for seat, stage in ((seats.home, home), (seats.second, LOW)):
+        notice = view.board.notices(NOW).get(stage)
         assert notice is not None
         seat.bid, seat.state = Bid.on(notice, 1), State.SERVING
     return seats
@@ -114,9 +114,9 @@ def test_a_second_seat_is_weighed_again_and_again() -> None:
     seats = with_two_seats(HIGH)
     seats.tick(NOW)
     assert seats.next_deadline() == NOW + LOOK_S
-    seats.second_seat.due_at = NOW + 2
+    seats.second.due_at = NOW + 2
     assert seats.next_deadline() == NOW + 2
-    seats.home_seat.due_at = NOW + 1
+    seats.home.due_at = NOW + 1
     assert seats.next_deadline() == NOW + 1
     one = Seats(context((2, 2)))
     one.tick(NOW)
@@ -126,10 +126,10 @@ def test_a_second_seat_is_weighed_again_and_again() -> None:
 def test_a_second_seat_is_given_up_once_the_home_is_no_neighbour() -> None:
     beside = with_two_seats(HIGH)
     assert beside.follow_home(NOW) == []
-    assert beside.second_seat.rests_at == LOW
+    assert beside.second.rests_at == LOW
     homeless = with_two_seats(HIGH)
-    homeless.home_seat.bid = None
+    homeless.home.bid = None
     for seats in (with_two_seats(LOW), homeless):
         gone = [effect.stage for effect in seats.follow_home(NOW) if isinstance(effect, Unassign)]
         assert gone == [LOW]
-        assert seats.second_seat.bid is None
+        assert seats.second.bid is None

@@ -1,6 +1,7 @@
 """Passes whose numbers run away: a neighbour's tensor is at fault, or training has diverged."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -9,84 +10,64 @@ from protocol.ids import PeerId
 from protocol.pipeline.divergence import FROM_ONE, SPOILT_POINTS
 from protocol.pipeline.effects import (
     BackwardTask,
-    Compute,
     Fault,
     ForwardTask,
     Outcome,
     SendPayload,
 )
-from protocol.pipeline.pipeline import Pipeline
-from protocol.pipeline.place import Place
 from protocol.view import Replica, SwarmView
-from protocol.wire.messages import Backward, Forward, Have, Receipt
-from tests.support.effects import sent
-from tests.support.protocol_examples import peer
+from protocol.wire.messages import Have, Receipt
+from tests.support import pipelines
+from tests.support.effects import sent, tasks
+from tests.support.pipelines import PER_STEP, STEP, A, B, C, D
 
-ME, A, B, C, D = (peer(number) for number in range(1, 6))
-PER_STEP, STEP, FIRST = 8, 3, 24
+FIRST = STEP * PER_STEP
 BAN_POINTS = 100
 """At which a node cuts a link (client/net/penalties.py)."""
 
 
-class Line:
-    """A replica of one of three stages; `before` and `after` are those of the stages beside."""
+class Line(pipelines.Line):
+    """A replica whose worker fails."""
 
-    def __init__(
-        self, before: Sequence[PeerId] = (A, B), after: Sequence[PeerId] = (C, D), stage: int = 1
-    ) -> None:
-        self.stage = stage
-        self.made = Pipeline(Place(ME, stage, 3, PER_STEP), STEP)
+    def __init__(self, **beside: Any) -> None:
+        super().__init__(**beside)
         self.penalties: list[tuple[PeerId, int]] = []
-        self.stages = [[Replica(peer(9), STEP, True)] for _ in range(3)]
-        self.stages[stage] = [Replica(ME, STEP, True)]
-        if stage:
-            self.stages[stage - 1] = [Replica(each, STEP, True) for each in before]
-        self.stages[stage + 1] = [Replica(each, STEP, True) for each in after]
-        self.made.update_view(SwarmView.of(self.stages), 0.0)
 
-    def offer(self, sender: PeerId, microbatch: int) -> list[object]:
-        """A boundary comes; what follows once its pass has failed."""
-        message = Forward(self.stage, STEP, microbatch, 1, again=False)
-        return self.fail(self.made.forward(sender, message, b"", 0.0))
-
-    def fail(self, effects: Sequence[object]) -> list[object]:
+    def fail(
+        self, effects: Sequence[object], error: str = "poisoned", part: int = 0
+    ) -> list[object]:
         """The worker's only task has failed; return what follows, without further tasks."""
-        [task] = [effect.task for effect in effects if isinstance(effect, Compute)]
-        followed = self.made.computed(task, Outcome(error="poisoned"), 0.0)
+        [task] = tasks(effects)
+        followed = list(self.made.computed(task, Outcome(error=error, part=part), 0.0))
         self.penalties += [(e.peer, e.points) for e in followed if isinstance(e, Penalise)]
         return followed
 
+    def offer(self, sender: PeerId, microbatch: int) -> list[object]:
+        """A boundary comes; what follows once its pass has failed."""
+        return self.fail(self.forward(microbatch, sender))
+
     def sent(self, microbatch: int) -> PeerId:
         """A boundary comes, is run and sent on; return to whom."""
-        message = Forward(self.stage, STEP, microbatch, 1, again=False)
-        if self.stage:
-            effects = self.made.forward(A, message, b"there", 0.0)
-        else:
-            effects = self.made.lease([microbatch], again=False, now=0.0)
-        assert any(isinstance(effect, Compute) for effect in effects)
+        assert tasks(self.forward(microbatch, A, b"there"))
         effects = self.made.computed(ForwardTask(STEP, microbatch), Outcome(), 0.0)
         [to] = [effect.peer for effect in effects if isinstance(effect, SendPayload)]
-        self.made.receipt(to, self.receipt(microbatch, "accepted", 1), 0.0)
+        self.receipt(to, microbatch, "accepted", 1)
         return to
 
-    def receipt(self, microbatch: int, verdict: str, attempt: int) -> Receipt:
-        return Receipt(self.stage + 1, STEP, microbatch, attempt, verdict)
-
-    def gradient(self, sender: PeerId, microbatch: int) -> list[object]:
+    def gradient(self, sender: PeerId, microbatch: int, *failed: Any) -> list[object]:
         """A gradient comes; what follows once its pass has failed."""
-        message = Backward(self.stage, STEP, microbatch)
-        return self.fail(self.made.backward(sender, message, b"", 0.0))
+        return self.fail(self.backward(microbatch, sender), *failed)
 
     def finished(self, microbatch: int) -> None:
         """Another microbatch goes all the way."""
         sender = self.sent(microbatch)
-        self.made.backward(sender, Backward(self.stage, STEP, microbatch), b"back", 0.0)
+        self.backward(microbatch, sender, b"back")
         assert microbatch not in self.made.given().get((self.stage + 1, sender), {})
         self.made.computed(BackwardTask(STEP, microbatch), Outcome(), 0.0)
         assert microbatch in self.made.done()
         given = self.made.given()
         assert given[self.stage + 1, sender][microbatch] == b"back"
-        assert self.stage == 0 or given[self.stage - 1, A][microbatch] == b"there"
+        assert given[self.stage - 1, A][microbatch] == b"there"
 
 
 def diverged(effects: Sequence[object]) -> bool:
@@ -112,19 +93,36 @@ def test_a_boundary_that_spoils_a_pass_is_blamed_and_may_be_sent_to_others() -> 
     assert not line.made.in_flight()
 
 
-def test_a_gradient_that_spoils_a_pass_is_blamed_and_got_again() -> None:
+@pytest.mark.parametrize(("error", "points"), [("poisoned", SPOILT_POINTS), ("codec", 20)])
+def test_a_gradient_that_spoils_a_pass_is_blamed_and_got_again(error: str, points: int) -> None:
     line = Line()
     bringer = line.sent(FIRST)
-    effects = line.gradient(bringer, FIRST)
-    assert not diverged(effects)
-    assert line.penalties == [(bringer, SPOILT_POINTS)]
-    questions = asked(effects)
-    assert {who for who, _ in questions} == {C, D}
     other = D if bringer == C else C
-    line.made.receipt(other, line.receipt(FIRST, "known", questions[0][1]), 0.0)
-    line.made.backward(other, Backward(1, STEP, FIRST), b"", 0.0)
+    effects = line.gradient(bringer, FIRST, error)
+    assert not diverged(effects)
+    assert line.penalties == [(bringer, points)]
+    questions = asked(effects)
+    assert {who for who, _ in questions} == ({C, D} if error == "poisoned" else {other})
+    line.receipt(other, FIRST, "known", questions[0][1])
+    line.backward(FIRST, other)
     line.made.computed(BackwardTask(STEP, FIRST), Outcome(), 0.0)
     assert line.made.done() == {FIRST}
+
+
+def test_the_same_bytes_again_and_again_cost_their_giver_the_link() -> None:
+    """An honest one gives it again after a second, and each time after twice as long."""
+    line = Line(after=(C,))
+    line.sent(FIRST)
+    for _ in range(5):
+        [(_, attempt)] = asked(line.gradient(C, FIRST, "codec"))
+        line.receipt(C, FIRST, "known", attempt)
+    assert sum(points for _, points in line.penalties) == BAN_POINTS
+
+
+def test_our_own_input_gone_bad_is_nobodys_fault() -> None:
+    line = Line()
+    [fault] = line.gradient(line.sent(FIRST), FIRST, "codec", 1)
+    assert (fault.kind, line.penalties) == ("internal", [])
 
 
 def test_a_single_microbatch_that_fails_from_everywhere_is_enough() -> None:
@@ -154,7 +152,7 @@ def test_only_who_counts_it_has_a_gradient_of_a_closed_step(closed: bool) -> Non
         effects = line.gradient(bringer, FIRST)
         found.append(diverged(effects))
         for _, attempt in asked(effects)[:1]:
-            line.made.receipt(bringer, line.receipt(FIRST, "known", attempt), 0.0)
+            line.receipt(bringer, FIRST, "known", attempt)
     assert found == [False] * (FROM_ONE - 1) + [True]
 
 

@@ -31,9 +31,3 @@ def test_any_bytes_are_ids_of_the_step_or_refused(bitmap: bytes, step: int, per_
 )
 def test_bits_by_hand(bitmap: bytes, ids: set[int]) -> None:
     assert from_bitmap(bitmap, 3, 10) == ids
-
-
-@pytest.mark.parametrize("bitmap", [b"\x00\x04", b"\xff\xff", b"\x00" * 40 + b"\x01"])
-def test_bits_beyond_the_step(bitmap: bytes) -> None:
-    with pytest.raises(RemoteProtocolError, match="ledger-out-of-range"):
-        from_bitmap(bitmap, 3, 10)

@@ -198,7 +198,7 @@ def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float) -> float:
     """
     hop = NextHop()
     hop.update(dict.fromkeys(OLD, 1.0) | dict.fromkeys(new, 50.0))
-    hop.bound(bound)
+    hop.bound = bound
     got, now, count = Counter[PeerId](), 0.0, 480
     busy = dict.fromkeys(OLD, 0.0)
     out: list[tuple[float, PeerId, float]] = []
@@ -206,8 +206,8 @@ def routed(bound: Bound, new: Sequence[PeerId], *, arrive: float) -> float:
         now += 1 / arrive
         while out and out[0][0] <= now:
             at, peer, took = heapq.heappop(out)
-            hop[peer].release()
-            hop[peer].settle(took, 1, at)
+            hop.accounts[peer].release()
+            hop.accounts[peer].settle(took, 1, at)
         chosen = hop.choose(now)
         got[chosen] += 1
         ends = now + 0.01

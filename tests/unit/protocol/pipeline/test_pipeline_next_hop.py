@@ -26,7 +26,7 @@ def taught(hop_s: dict[PeerId, float]) -> NextHop:
     hops.update(dict.fromkeys(hop_s, 0.0))
     for peer, seconds in hop_s.items():
         for _ in range(200):
-            hops[peer].settle(seconds, 1, 0.0)
+            hops.accounts[peer].settle(seconds, 1, 0.0)
     return hops
 
 
@@ -81,12 +81,12 @@ def test_rates_decide_once_everybody_has_said_one() -> None:
 def test_spare_is_who_has_nothing_or_brings_something() -> None:
     hops = NextHop()
     hops.update({A: 0.0, B: 0.0, C: 0.0})
-    hops[A].charged += 1
-    hops[B].charged += 1
-    hops[B].brought(5.0)
+    hops.accounts[A].charged += 1
+    hops.accounts[B].charged += 1
+    hops.accounts[B].brought(5.0)
     assert hops.spare(4.0, 9.0) == {B, C}
     assert hops.spare(6.0, 9.0) == {C}
-    hops[C].struck(9.0)
+    hops.accounts[C].struck(9.0)
     assert hops.spare(4.0, 9.0 + FORGET_S) == {B}, "it has brought nothing since"
 
 
@@ -98,14 +98,14 @@ def test_who_was_slow_at_first_is_tried_again_and_then_measured_anew(
     """By what it needed when its worker began it would get nothing of a small step for ever."""
     hops = taught({A: 0.1})
     hops.update({A: 10.0, B: 0.2} if said else {A: 0.0, B: 0.0})
-    hops[B].settle(5.0, 1, 1.0)
+    hops.accounts[B].settle(5.0, 1, 1.0)
     again = 1.0 + SELDOM * 5.0
 
     def step(now: float) -> Counter[PeerId]:
         chosen = [peer for _ in range(3) if (peer := hops.choose(now))]
         for peer in chosen:
-            hops[peer].release()
-            hops[peer].settle(0.1 if peer == A else now_s, 1, now)
+            hops.accounts[peer].release()
+            hops.accounts[peer].settle(0.1 if peer == A else now_s, 1, now)
         return Counter(chosen)
 
     assert step(again) == {A: 3}
@@ -116,8 +116,8 @@ def test_who_was_slow_at_first_is_tried_again_and_then_measured_anew(
 
 def test_who_needs_little_is_tried_after_a_while() -> None:
     hops = taught({A: 0.1, B: 0.4})
-    assert not hops[B].is_stale(FORGET_S)
-    assert hops[B].is_stale(FORGET_S + 0.1)
+    assert not hops.accounts[B].is_stale(FORGET_S)
+    assert hops.accounts[B].is_stale(FORGET_S + 0.1)
 
 
 def test_a_boast_gets_a_few_times_the_usual() -> None:
@@ -132,26 +132,26 @@ def test_an_absurd_rate_spoils_no_account(rate: float) -> None:
     hops.update({A: rate, B: 1.0})
     for _ in range(50):
         choice = hops.choose(0.0, exclude={B})
-        hops[choice].release()
+        hops.accounts[choice].release()
     hops.update({A: 1.0, B: 1.0})
     assert choices(hops, 4) == {A: 2, B: 2}
 
 
 def test_who_leaves_gets_nothing_while_somebody_stays() -> None:
     hops = taught({A: 1.0, B: 9.0})
-    hops.avoid([A])
+    hops.leaving = {A}
     assert choices(hops, 5) == {B: 5}
     assert A not in hops.spare(math.inf, 0.0)
-    hops.avoid([A, B])
+    hops.leaving = {A, B}
     assert choices(hops, 5)[A] > 0, "where all leave together they still take the step whole"
-    hops.avoid([])
+    hops.leaving = set()
     assert choices(hops, 5)[A] > 0
 
 
 def test_who_is_struck_gets_nothing_for_a_while() -> None:
     hops = taught({A: 1.0, B: 1.0})
-    hops[A].struck(10.0)
-    hops[A].struck(30.0)
+    hops.accounts[A].struck(10.0)
+    hops.accounts[A].struck(30.0)
     assert {hops.choose(39.9) for _ in range(9)} == {B}
     assert hops.choose(39.9, exclude={B}) == A, "where there is no other"
     assert A in {hops.choose(10.0 + FORGET_S) for _ in range(9)}
@@ -160,9 +160,9 @@ def test_who_is_struck_gets_nothing_for_a_while() -> None:
 def test_all_that_rest_are_waited_for() -> None:
     hops = taught({A: 1.0, B: 1.0})
     for now in (1.0, 1.05):
-        hops[A].refused(now)
-    hops[B].refused(1.05)
+        hops.accounts[A].refused(now)
+    hops.accounts[B].refused(1.05)
     assert hops.choose(1.05) is None
     assert hops.open_at(1.05) == pytest.approx(1.07)
-    hops[A].accepted()
+    hops.accounts[A].accepted()
     assert hops.choose(1.05) == A

@@ -53,14 +53,14 @@ def test_measured_siblings_judge_a_newcomer_however_many_have_shown_nothing() ->
     assert hops.late_s(new, 1) == UNMEASURED_S
     hops.update(dict.fromkeys([new, fast, slow, other], 0.0))
     for _ in range(9):
-        hops[fast].settle(0.1, 1, 0.0)
+        hops.accounts[fast].settle(0.1, 1, 0.0)
     assert hops.late_s(new, 1) == hops.late_s(fast, 1) == 2 * ANSWER_S
-    hops[other].struck(0.0)
+    hops.accounts[other].struck(0.0)
     assert hops.late_s(other, 1) == LOOK_S
-    hops[other].brought(1.0)
+    hops.accounts[other].brought(1.0)
     assert hops.late_s(other, 1) == 2 * ANSWER_S
     for _ in range(9):
-        hops[slow].settle(4.0, 1, 0.0)
+        hops.accounts[slow].settle(4.0, 1, 0.0)
     assert hops.late_s(new, 1) == MOST_TIMES * 4.0
     assert hops.late_s(slow, 1) == 6.0
 

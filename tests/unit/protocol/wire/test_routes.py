@@ -11,6 +11,7 @@ from client.train.recovery.waypoints import WaypointDriver
 from client.train.swarm.reach import Reach
 from client.train.transfer.blobs import Downloads, Shelf
 from client.train.transfer.chunks import ChunkServer
+from protocol.pipeline.delivery import Deliveries
 from protocol.pipeline.pipeline import Pipeline
 from protocol.rounds.leader import RoundLeader
 from protocol.rounds.member import RoundMember
@@ -34,6 +35,7 @@ PARTS = {
     "leasing": Leasing,
     "member": RoundMember,
     "pipeline": Pipeline,
+    "pipeline.deliveries": Deliveries,
     "reach": Reach,
     "shelf": Shelf,
     "showing": Showing,

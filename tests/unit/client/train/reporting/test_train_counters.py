@@ -37,7 +37,7 @@ def committed(version: int, *, counted: int = 0, attempt: int = 1) -> Committed:
 
 
 def rerouted(step: int, *, replayed: bool = False) -> Rerouted:
-    return Rerouted(step, 40, peer(1), peer(2), "a replica is lost", replayed)
+    return Rerouted(step, 40, peer(1), "a replica is lost", replayed)
 
 
 def test_steps_are_added_up() -> None:

@@ -130,7 +130,7 @@ def test_what_happens_in_a_seat_is_told_to_whom_it_concerns_while_it_is_open(
 
 def test_what_is_sent_elsewhere_is_counted_until_its_gradient_comes() -> None:
     driven = Driven()
-    lost = Rerouted(STEP, 12, OTHER, None, "it is lost", False)
+    lost = Rerouted(STEP, 12, OTHER, "it is lost", False)
     keys = PayloadKey(STEP, "input", 11), PayloadKey(STEP, "grad_in", 12)
     for key in keys:
         driven.of._perform([lost, Keep((key,))], (b"tensor",))
