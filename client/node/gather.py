@@ -19,10 +19,9 @@ from client.net.network import NetEvent
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import find_swarm
-from client.train.recovery.copies import ANSWER_S
 from client.train.recovery.witnesses import Candidate, Witnesses
 from client.train.reporting.event_sink import EventSink
-from client.train.transfer.blobs import DiskFailed, DownloadFailed
+from client.train.transfer.blobs import ANSWER_S, DiskFailed, DownloadFailed
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
 from protocol.manifest import FIRST_SAVED

@@ -68,8 +68,8 @@ class CheckpointFolder:
         *,
         stage: int | None = None,
         keep: int | None = None,
-    ) -> list[Checkpoint]:
-        """Remove all but the newest checkpoints of every stage; return the removed ones.
+    ) -> None:
+        """Remove all but the newest checkpoints of every stage.
 
         Args:
             protect: (stage, version) pairs that stay whatever their age, such as the newest
@@ -78,15 +78,13 @@ class CheckpointFolder:
             keep: number of newest ones kept per stage; None: the folder's own number.
         """
         entries = self.entries()
-        removed = []
         stages = {checkpoint.stage for checkpoint in entries} if stage is None else {stage}
         for each in stages:
             of_stage = [checkpoint for checkpoint in entries if checkpoint.stage == each]
             old = of_stage[: -(keep or self._keep)]
-            removed += [c for c in old if (each, c.version) not in protect]
-        for checkpoint in removed:
-            checkpoint.path.unlink(missing_ok=True)
-        return removed
+            for checkpoint in old:
+                if (each, checkpoint.version) not in protect:
+                    checkpoint.path.unlink(missing_ok=True)
 
     def problem(self, size_bytes: int) -> str:
         """Say why so many bytes cannot be written here now; empty: as far as can be known, they

@@ -55,6 +55,27 @@ class Entry(StrEnum):
     VOUCHES = "vouches"
 
 
+class Kept(StrEnum):
+    """What is kept of one swarm in the data folder; the braces stand for the swarm's id."""
+
+    AMENDMENTS = f"{Entry.AMENDMENTS}/{{}}.msgpack"
+    CHECKPOINTS = f"{Entry.CHECKPOINTS}/{{}}"
+    CONTRIBUTIONS = f"{Entry.CONTRIBUTIONS}/{{}}.bin"
+    CURVE = f"{Entry.CURVES}/{{}}.bin"
+    HELD_OUT = f"{Entry.CURVES}/{{}}-held-out.bin"
+    """The losses on held-out text, by version."""
+    MARKS = f"{Entry.EVIDENCE}/{{}}.marks"
+    """What we have signed last."""
+    NUMBERS = f"{Entry.EVIDENCE}/{{}}.number"
+    """A number above those of all that we have signed."""
+    PROOFS = f"{Entry.EVIDENCE}/{{}}.msgpack"
+    """The expelled members, with the evidence."""
+    VOUCHES = f"{Entry.VOUCHES}/{{}}.bin"
+    """The signatures by which we belong to it, and the invites that we made."""
+    WAYPOINTS = f"{Entry.EVIDENCE}/{{}}.waypoints"
+    """The chain of certified versions."""
+
+
 @dataclass(frozen=True, slots=True)
 class Folders:
     """The folders of one user, or of one ``VOLUNTEER_HOME``; they need not exist yet."""
@@ -83,45 +104,9 @@ class Folders:
         """Log files."""
         return self.data / Entry.LOGS
 
-    def checkpoints(self, swarm: str) -> Path:
-        """Checkpoints of one swarm."""
-        return self.data / Entry.CHECKPOINTS / swarm
-
-    def contributions(self, swarm: str) -> Path:
-        """Who contributed to one swarm."""
-        return self.data / Entry.CONTRIBUTIONS / f"{swarm}.bin"
-
-    def curve(self, swarm: str) -> Path:
-        """The loss curve of one swarm."""
-        return self.data / Entry.CURVES / f"{swarm}.bin"
-
-    def held_out(self, swarm: str) -> Path:
-        """The losses on held-out text of one swarm, by version."""
-        return self.data / Entry.CURVES / f"{swarm}-held-out.bin"
-
-    def vouches(self, swarm: str) -> Path:
-        """The signatures by which we belong to one swarm, and the invites that we made."""
-        return self.data / Entry.VOUCHES / f"{swarm}.bin"
-
-    def amendments(self, swarm: str) -> Path:
-        """The founder's amendments of one swarm."""
-        return self.data / Entry.AMENDMENTS / f"{swarm}.msgpack"
-
-    def proofs(self, swarm: str) -> Path:
-        """The expelled members of one swarm, with the evidence."""
-        return self.data / Entry.EVIDENCE / f"{swarm}.msgpack"
-
-    def numbers(self, swarm: str) -> Path:
-        """A number above those of all that we have signed in one swarm."""
-        return self.data / Entry.EVIDENCE / f"{swarm}.number"
-
-    def marks(self, swarm: str) -> Path:
-        """What we have signed last in one swarm."""
-        return self.data / Entry.EVIDENCE / f"{swarm}.marks"
-
-    def waypoints(self, swarm: str) -> Path:
-        """The chain of certified versions of one swarm."""
-        return self.data / Entry.EVIDENCE / f"{swarm}.waypoints"
+    def of(self, swarm: str, kept: Kept) -> Path:
+        """Return the place of what is kept of one swarm."""
+        return self.data / kept.format(swarm)
 
 
 def find_folders(environ: Mapping[str, str] = os.environ, data: Path | None = None) -> Folders:

@@ -18,7 +18,6 @@ from client.train.engine import Engine
 from client.train.machine.capacity import Capacity, advert, kept_line, measured_capacity
 from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
-from client.train.recovery.history import History
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_acquisition import sweep_copies
 from client.train.stage.stage_context import Site
@@ -41,13 +40,11 @@ class Training:
     def __init__(
         self,
         engine: Engine,
-        history: History,
         site: Site,
         pauses: Pauses,
         new_worker: NewWorker = Worker,
     ) -> None:
-        self._engine, self._history, self._site = engine, history, site
-        self._pauses = pauses
+        self._engine, self._site, self._pauses = engine, site, pauses
         self._offered = trio.Event()
         self._leaving = trio.Lock()
         self._over = False
@@ -55,14 +52,14 @@ class Training:
         """Whether the machine is measured, the data looked for, and the swarm entered with both."""
         self.phase = "measuring this machine"
         """What has to be done before that, in words."""
-        self.held_stages = engine.held_stages = HeldStages(engine, history, site, new_worker)
+        self.held_stages = engine.held_stages = HeldStages(engine, site, new_worker)
         self.held_stages.pause = self._pause
 
     # --- running -----------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Train whenever the node may, until cancelled."""
-        sweep_copies(self.held_stages.snapshots, self._history.lineage.version)
+        sweep_copies(self.held_stages.snapshots, self.held_stages.history.lineage.version)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._offer)
             while True:
@@ -97,7 +94,7 @@ class Training:
 
     async def _offer(self) -> None:
         """Offer the checkpoints on our disk."""
-        await offer_stored(self._site.checkpoints, self._engine.shelf, self._engine)
+        await offer_stored(self.held_stages.checkpoints, self._engine.shelf, self._engine)
         self._offered.set()
 
     async def _keep_copies(self) -> None:

@@ -43,8 +43,11 @@ class RecordingPorts:
     def sign(self, kind: str, body: bytes) -> Envelope:
         return signer(1).sign(kind, body, SWARM)
 
-    def perform(self, effect: Effect) -> None:
-        self.done.append(effect)
+    def perform(self, *effects: Effect) -> None:
+        self.done += effects
+
+    def warn(self, words: str) -> None:
+        self.perform(Explain("swarm", words, "warning"))
 
     def ability_changed(self) -> None:
         pass

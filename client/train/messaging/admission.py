@@ -29,7 +29,7 @@ class Vouching:
         register: Register,
         ticket: bytes | None,
         ports: Ports,
-        keep: Callable[[KeptRegister], None],
+        keep: Callable[[KeptRegister], object],
         greet: Callable[[], None],
         cut: Callable[[PeerId, str], None],
         out: Callable[[str], None],

@@ -17,10 +17,9 @@ import trio
 
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.ports import Ports
-from client.train.recovery.copies import ANSWER_S
 from client.train.recovery.history import History
 from client.train.swarm.views import hosts
-from client.train.transfer.blobs import DiskFailed, DownloadFailed, Downloads, Shelf
+from client.train.transfer.blobs import ANSWER_S, DiskFailed, DownloadFailed, Downloads, Shelf
 from client.train.transfer.state_size import data_bytes
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
@@ -154,8 +153,7 @@ class Buddies:
             raise DownloadFailed("the run has been rolled back meanwhile")
         self._shelf.put(filed, target, temporary=False)
         self._history.stored(stage, version)
-        for removed in self._folder.retain(self._protected(stage), stage=stage, keep=FOREIGN_KEPT):
-            self._shelf.withdraw(removed.stage, removed.version)
+        self._folder.retain(self._protected(stage), stage=stage, keep=FOREIGN_KEPT)
         words = f"kept a copy of stage {stage} at version {version}"
         self._ports.perform(Explain("transfer", words, "debug"))
 

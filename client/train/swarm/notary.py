@@ -38,9 +38,10 @@ class Notary:
 
     Args:
         sees: what this volunteer sees, by which its elector votes.
+        path: of the file, which holds the statements of the previous process; None: none is kept.
     """
 
-    def __init__(self, ports: Ports, sees: Sight) -> None:
+    def __init__(self, ports: Ports, sees: Sight, path: Path | None) -> None:
         self._ports = ports
         self._word = OwnWord()
         self.elector = Elector(self._sign, self._verify, sees, self._write)
@@ -49,9 +50,10 @@ class Notary:
         """Whether the file that we found may lack what was signed last."""
         self._taken: set[int] = set()
         """Stages in which a seat of this process has begun."""
+        if path is not None:
+            self._load(path)
 
-    def keep_in(self, path: Path) -> None:
-        """Load the statements of the previous process, and save ours to its file from now on."""
+    def _load(self, path: Path) -> None:
         try:
             self._file = MarksFile(path)
             if (kept := self._file.read()) is not None:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import trio
 
-from client.store.leaves import DataFolder, LeafCache, LeavesOnDisk, WrongFolder
+from client.store.leaves import DataFolder, LeafCache, WrongFolder
 from client.store.texts import TextStore
 from client.train.ports import Ports
 from model_zoo.specs.data import DataSpec
@@ -131,7 +131,7 @@ class LeafSupply:
     @property
     def empty(self) -> bool:
         """Whether no leaf is here."""
-        return self._disk is None or self._disk.empty
+        return self._whole is None and (self._cache is None or self._cache.empty)
 
     @property
     def folder(self) -> Path:
@@ -161,14 +161,13 @@ class LeafSupply:
         the root, if any leaf is here."""
         if index is None:
             return b"" if self.empty else self.root
-        if (disk := self._disk) is None:
+        if (whole := self._whole) is not None:
+            return await trio.to_thread.run_sync(whole.load, index) or b""
+        if (cache := self._cache) is None:
             return b""
-        loaded = await trio.to_thread.run_sync(disk.load, index)
-        return disk.note(index, loaded) or b""
-
-    @property
-    def _disk(self) -> LeavesOnDisk | None:
-        return self._whole if self._whole is not None else self._cache
+        loaded = await trio.to_thread.run_sync(cache.load, index)
+        cache.note(index, loaded)
+        return loaded or b""
 
     def _find(self) -> str:
         problem = "this machine does not have the swarm's training data"

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from client.node.trust import audit_counts
-from client.store.paths import home_folders
 from client.views.report import report
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ContributeTask
@@ -89,7 +88,6 @@ async def test_a_liar_is_expelled_and_the_run_goes_on(tmp_path, factor: float) -
         honest, other, liar = sorted(replicas, key=work)
         for worker in liar.workers:
             lie(worker, factor)
-        honest.engine.keep_evidence(home_folders(tmp_path))
         members = (first, honest, other)
         await swarm.until(lambda: all(expelled(v) == {liar.peer} for v in members))
         step = first.step(0)
@@ -109,8 +107,8 @@ async def test_a_liar_is_expelled_and_the_run_goes_on(tmp_path, factor: float) -
         assert [one.standing for one in now.trust if one.peer == other.peer] == ["proven"]
         assert not now.audits.open, "what the liar says of who has found it out"
         assert "not agree" in report(None, now)
-        later = await swarm.add()
-        later.engine.keep_evidence(home_folders(tmp_path))
+        honest.engine.expulsions.save()
+        later = await swarm.add(home=honest.disk.parent)
         assert expelled(later) == {liar.peer}, "as after a restart"
 
 

@@ -61,7 +61,7 @@ async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(tmp_p
         slow = await swarm.add(0)
         engine, own = slow.engine, dict[str, int]()
         limited = msgspec.structs.replace(ADVERT, upload_bytes_per_s=1e5)
-        engine._members(engine.membership.describe(limited, engine.now()))
+        engine.perform(*engine.membership.describe(limited, engine.now()))
         for stage in (0, 0, 1):
             await swarm.add(stage)
 
@@ -207,11 +207,11 @@ async def test_each_record_goes_to_the_part_that_reads_it(
     for kind, part in READERS.items():
         told.reset_mock()
         records = [RecordChanged(kind, by, None), RecordGone(kind, by)]
-        engine._members(list(records))
+        engine.perform(*records)
         assert calls(told) == {part: [(record,) for record in records]}, kind
     told.reset_mock()
     for kind in ("progress", "held-out"):
-        engine._members([RecordChanged(kind, by, None)])
+        engine.perform(RecordChanged(kind, by, None))
     assert calls(told) == {"losses": [("progress",), ("held-out",)]}
 
 
@@ -361,12 +361,12 @@ async def test_that_we_cannot_take_the_first_stage_is_told_once(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.describe(ADVERT)
-    told = watched(engine, "matching.set_unable", "own_advert.set_unable")
+    told = watched(engine, "matching.set_unable", "own_advert.change")
     unable = {Stage(0): "asking members for the training data"}
     engine.ability_changed()
     assert calls(told) == {}, "we can, as before"
     monkeypatch.setattr(engine.held_stages, "unable", lambda: unable)
     engine.ability_changed()
     engine.ability_changed()
-    assert calls(told)["own_advert_set_unable"] == [(unable,)]
+    told.own_advert_change.assert_called_once_with(unable=(0,))
     assert len(calls(told)["matching_set_unable"]) == 1

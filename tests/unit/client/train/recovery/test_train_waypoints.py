@@ -4,6 +4,7 @@ from pathlib import Path
 
 import trio
 
+from client.store.paths import Kept, home_folders
 from client.store.persisted import Persisted
 from client.store.records import KeptChain
 from protocol.effects import Publish
@@ -75,20 +76,18 @@ async def test_a_newcomer_is_not_shown_another_run_by_an_invented_majority(tmp_p
 
 
 async def test_the_chain_is_on_disk_for_the_next_process(tmp_path: Path) -> None:
-    file = tmp_path / "chain"
     async with open_swarm(tmp_path, steps=2000, checkpoint_every=EVERY) as swarm:
         honest = await pair(swarm)
-        honest[0].engine.waypoints.keep_in(file)
+        home = honest[0].disk.parent
+        file = home_folders(home).of(swarm.file.swarm, Kept.WAYPOINTS)
         await swarm.until(lambda: certified(honest[0]) >= 2 * EVERY)
         chain = Persisted(file, KeptChain).read()
         assert chain.links == honest[0].engine.waypoints.machine.chain
-        again = await swarm.add()
-        again.engine.waypoints.keep_in(file)
+        again = await swarm.add(home=home)
         assert certified(again) >= 2 * EVERY
         proves = again.engine.history.machine.evidence.proves
         assert all(proves(volunteer.peer) for volunteer in honest)
 
         file.write_bytes(file.read_bytes()[:-7])
-        damaged = await swarm.add()
-        damaged.engine.waypoints.keep_in(file)
+        damaged = await swarm.add(home=home)
         assert certified(damaged) == 0

@@ -257,7 +257,7 @@ async def test_of_several_versions_that_one_is_given_that_is_asked_for(
     shelf.withdraw_above(5)
     assert await shelf.answers(here[9]) == [], "it may be on its way again"
     assert await shelf.answer(here[5]) == listed
-    shelf.withdraw(0, 5)
+    (tmp_path / "0-5").unlink()
     assert await shelf.answers(here[5]) == []
     assert await shelf.answer(here[3]) == listed
     assert await shelf.answers(other) == []
