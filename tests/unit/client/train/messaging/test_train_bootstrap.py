@@ -1,4 +1,4 @@
-"""Finding the swarm: a former member may come back first, a stranger needs a member."""
+"""What a volunteer learns of a swarm before it is a member, and whom it dials."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +21,15 @@ from client.train.messaging.bootstrap import (
     remember_swarm,
 )
 from client.train.messaging.handshake import CLIENT, PROTOCOL
+from client.train.messaging.kept_links import MAX_MET, KeptLinks
 from protocol.address import Address
 from protocol.ids import PeerId, SwarmId, peer_id_from_key
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
 from protocol.manifest import swarm_id
+from protocol.membership.roster import Roster
 from protocol.wire.messages import Goodbye, Hello, Message, RecordDigest
 from tests.support.memory_network import open_memory_hub
-from tests.support.protocol_examples import manifest, signer
+from tests.support.protocol_examples import advert, manifest, peer, signer
 from tests.support.train_swarm import open_swarm
 
 GONE = Address("ip4", "192.0.2.1", 9, peer_id_from_key(bytes(range(32))))
@@ -218,3 +220,55 @@ def test_a_disk_that_refuses_a_new_swarm_ends_the_start_and_a_known_one_is_a_war
     monkeypatch.setattr(store, "remember", remember)
     remember_swarm(swarm, store, said.append)
     assert len(said) == 1
+
+
+# --- neighbours, recently lost ones, and those it met before ----------------------------------
+
+
+def at(number: int, host: str = "192.0.2.1") -> Address:
+    return Address("ip4", host, 1000 + number, peer(number))
+
+
+def test_who_was_met_before_is_called_until_it_is_heard_of() -> None:
+    roster = Roster(peer(0))
+    kept = KeptLinks([at(1), at(2), Address("ip4", "192.0.2.9", 9)])
+    assert kept.wanted(roster) == {peer(n): (str(at(n)),) for n in (1, 2)}
+    roster.advertise(peer(1), advert(), 1)
+    assert kept.wanted(roster) == {
+        peer(1): advert().addresses,
+        peer(2): (str(at(2)),),
+    }
+
+
+def test_who_died_is_called_and_who_left_is_not_until_its_goodbye_is_old() -> None:
+    roster, kept = Roster(peer(0)), KeptLinks([at(1), at(2)])
+    for number in (1, 2):
+        roster.advertise(peer(number), advert(leaving=number == 2), 1)
+        roster.link_up(peer(number))
+        roster.link_down(peer(number), "reset")
+    assert list(kept.wanted(roster)) == [peer(1)]
+    for number in (1, 2):
+        roster.withdraw(peer(number), "its advert expired")
+    assert kept.wanted(roster) == {peer(n): (str(at(n)),) for n in (1, 2)}
+
+
+def test_of_those_met_since_the_start_whom_it_met_long_ago_is_forgotten_first() -> None:
+    kept = KeptLinks()
+    kept.meet(at(number) for number in range(1, MAX_MET + 1))
+    kept.meet([at(1), at(MAX_MET + 1)])
+    wanted = kept.wanted(Roster(peer(0)))
+    assert len(wanted) == MAX_MET
+    assert peer(1) in wanted
+    assert peer(MAX_MET) not in wanted
+    kept.meet(at(number) for number in range(100, 100 + 2 * MAX_MET))
+    assert [*kept.wanted(Roster(peer(0)))] == [peer(100 + n) for n in range(MAX_MET)]
+
+
+def test_an_address_of_the_invite_is_never_forgotten() -> None:
+    kept = KeptLinks([at(1)])
+    kept.meet([at(1, "192.0.2.2")])
+    kept.meet(at(number) for number in range(2, MAX_MET + 2))
+    assert kept.wanted(Roster(peer(0)))[peer(1)] == (str(at(1)),)
+    kept.meet([at(1, "192.0.2.2")])
+    both = (str(at(1, "192.0.2.2")), str(at(1)))
+    assert kept.wanted(Roster(peer(0)))[peer(1)] == both

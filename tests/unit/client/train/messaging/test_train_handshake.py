@@ -1,4 +1,4 @@
-"""A peer of another protocol is refused at once; both sides learn which program is older."""
+"""The first exchange on a link: who is admitted, whose program is older, who has a newer one."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -7,12 +7,13 @@ import pytest
 
 from client.train.messaging.admission import Vouching
 from client.train.messaging.handshake import PROTOCOL, Handshake
+from client.train.messaging.newer import MAX_MEMBERS, NewerPrograms
 from protocol.answer import no
 from protocol.invite import SwarmFile
 from protocol.verdicts import Verdict, Verdicts
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Goodbye, Hello, decode_message, encode_message
-from tests.support.protocol_examples import manifest
+from tests.support.protocol_examples import manifest, peer
 from tests.support.recording_ports import RecordingPorts
 
 FILE = SwarmFile(manifest(), b"manifest", bytes(64), ())
@@ -136,3 +137,41 @@ def test_what_a_relay_said_is_forgotten_with_its_link() -> None:
     made.hello(OTHER, Hello(PROTOCOL, SWARM, "test"))
     made.gone(OTHER)
     assert made.early == {}
+
+
+# --- newer programs are told, and nothing follows from it -------------------------------------
+
+
+def hello_of(client: str, protocol: int = 3) -> Hello:
+    return Hello(protocol, SWARM, client)
+
+
+def test_it_is_said_once_and_counted_after_that() -> None:
+    newer = NewerPrograms("volunteer/0.9.0", 3)
+    heard = [newer.heard(peer(n), hello_of("volunteer/0.10.2")) for n in range(3)]
+    assert heard == [True, False, False]
+    assert not newer.heard(peer(0), hello_of("volunteer/0.10.2")), "it has come back"
+    assert newer.words == "3 members report a newer program than this one, such as version 0.10.2"
+
+
+def test_a_newer_protocol_counts_whatever_the_version_is() -> None:
+    newer = NewerPrograms("volunteer/0.9.0", 3)
+    assert newer.heard(peer(1), hello_of("something else", 4))
+    assert newer.words == "1 member reports a newer program than this one, such as protocol 4"
+
+
+@pytest.mark.parametrize(
+    "client",
+    ["volunteer/0.9.0", "volunteer/0.8.9", "other/1.0.0", "volunteer/1.0.0\x1b[2J", "volunteer/1"],
+)
+def test_older_ones_and_words_of_another_form_are_no_news(client: str) -> None:
+    newer = NewerPrograms("volunteer/0.9.0", 3)
+    assert not newer.heard(peer(1), hello_of(client, 2))
+    assert newer.words == ""
+
+
+def test_many_identities_take_a_bounded_room() -> None:
+    newer = NewerPrograms("volunteer/0.9.0", 3)
+    for number in range(2 * MAX_MEMBERS):
+        newer.heard(peer(number), hello_of("volunteer/1.0.0"))
+    assert newer.words.startswith(f"{MAX_MEMBERS} members report")
