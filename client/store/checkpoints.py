@@ -51,16 +51,14 @@ class CheckpointFolder:
 
     def entries(self) -> list[Checkpoint]:
         """Return all complete checkpoints by stage and version; other files are ignored."""
-        if not self.folder.is_dir():
-            return []
-        found = (_parse(path) for path in self.folder.iterdir())
-        return sorted(checkpoint for checkpoint in found if checkpoint is not None)
+        return sorted(filter(None, map(_parse, self._files())))
 
     def aside(self) -> list[Path]:
         """Return the files that hold valid checkpoints out of use, by name."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(path for path in self.folder.iterdir() if SET_ASIDE in path.name)
+        return sorted(path for path in self._files() if SET_ASIDE in path.name)
+
+    def _files(self) -> list[Path]:
+        return list(self.folder.iterdir()) if self.folder.is_dir() else []
 
     def retain(
         self,
@@ -128,9 +126,7 @@ class CheckpointFolder:
 
     def sweep(self) -> int:
         """Remove files left by interrupted writes; call it only while no process writes here."""
-        if not self.folder.is_dir():
-            return 0
-        leftovers = [path for path in self.folder.iterdir() if is_temporary(path)]
+        leftovers = [path for path in self._files() if is_temporary(path)]
         for path in leftovers:
             path.unlink(missing_ok=True)
         return len(leftovers)

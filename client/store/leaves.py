@@ -151,14 +151,15 @@ class LeafCache:
         sound = is_proven(loaded, index, self._data.size_bytes, self._data.digest)
         return loaded if sound else None
 
-    def note(self, index: int, loaded: bytes | None) -> None:
-        """Take what ``load`` has returned of a leaf; a damaged one is removed."""
+    def note(self, index: int, loaded: bytes | None) -> bytes | None:
+        """Take what ``load`` has returned of a leaf, and return it; a damaged one is removed."""
         if index in self._kept:
             if loaded is None:
                 self._remove(index)
             else:
                 self._proven.add(index)
                 self._kept.move_to_end(index)
+        return loaded
 
     def keep(self, index: int, proven: bytes, needed: Collection[int]) -> None:
         """Keep a leaf that is proven.

@@ -7,7 +7,7 @@ import trio
 
 from client.train.ports import StageHolder
 from protocol.amendments.book import Amendments
-from protocol.effects import Effect, Explain, Penalise
+from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
 from protocol.wire.fields import Envelope
@@ -44,7 +44,11 @@ class RecordingPorts:
         return signer(1).sign(kind, body, SWARM)
 
     def perform(self, *effects: Effect) -> None:
-        self.done += effects
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.send(effect.peer, effect.message)
+            else:
+                self.done.append(effect)
 
     def warn(self, words: str) -> None:
         self.perform(Explain("swarm", words, "warning"))

@@ -26,7 +26,6 @@ from client.train.workers.tasks import payload_digest
 from model_zoo.specs.slices import slices
 from model_zoo.specs.state import stage_layout
 from model_zoo.specs.state_hash import LeafHasher, root
-from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
 from protocol.transfer.blob import Blob
@@ -316,13 +315,10 @@ class Download:
 
     def _perform(self, effects: Sequence[LeafEffect], payload: bytes) -> None:
         for effect in effects:
-            match effect:
-                case Send(peer, message):
-                    self._ports.send(peer, message)
-                case Penalise():
-                    self._ports.perform(effect)
-                case StoreChunk(index):
-                    self._write(index, payload)
+            if isinstance(effect, StoreChunk):
+                self._write(effect.index, payload)
+            else:
+                self._ports.perform(effect)
 
     def _write(self, index: int, data: bytes) -> None:
         if self._file is None:

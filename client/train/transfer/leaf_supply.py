@@ -29,7 +29,7 @@ from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES, is_proven
 from model_zoo.specs.state_hash import file_hash
 from model_zoo.specs.windows import leaves_of
-from protocol.effects import Explain, Penalise, Send
+from protocol.effects import Explain
 from protocol.ids import PeerId, Stage, short
 from protocol.pipeline.effects import held_out
 from protocol.transfer.leaves import LeafEffect, LeafFetch, StoreChunk, Verdict
@@ -165,9 +165,7 @@ class LeafSupply:
             return await trio.to_thread.run_sync(whole.load, index) or b""
         if (cache := self._cache) is None:
             return b""
-        loaded = await trio.to_thread.run_sync(cache.load, index)
-        cache.note(index, loaded)
-        return loaded or b""
+        return cache.note(index, await trio.to_thread.run_sync(cache.load, index)) or b""
 
     def _find(self) -> str:
         problem = "this machine does not have the swarm's training data"
@@ -414,13 +412,10 @@ class LeafSupply:
 
     def _perform(self, effects: Sequence[LeafEffect], payload: bytes = b"") -> None:
         for effect in effects:
-            match effect:
-                case Send(peer, message):
-                    self._ports.send(peer, message)
-                case Penalise():
-                    self._ports.perform(effect)
-                case StoreChunk(index):
-                    self._keep(index, payload)
+            if isinstance(effect, StoreChunk):
+                self._keep(effect.index, payload)
+            else:
+                self._ports.perform(effect)
 
     def _keep(self, index: int, proven: bytes) -> None:
         if self._cache is None:
