@@ -124,12 +124,10 @@ class CheckpointFolder:
         """Rename a valid checkpoint out of use; return its new path."""
         return self._rename(checkpoint, SET_ASIDE)
 
-    def sweep(self) -> int:
+    def sweep(self) -> None:
         """Remove files left by interrupted writes; call it only while no process writes here."""
-        leftovers = [path for path in self._files() if is_temporary(path)]
-        for path in leftovers:
+        for path in filter(is_temporary, self._files()):
             path.unlink(missing_ok=True)
-        return len(leftovers)
 
     def _rename(self, checkpoint: Checkpoint, suffix: str) -> Path:
         """Rename to a free name, so that files set aside earlier stay."""

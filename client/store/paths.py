@@ -172,42 +172,21 @@ def create_folders(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
 
 
-def make_private(folder: Path) -> Path:
-    """Create a folder with mode 0700, or check that it is ours and no other user may enter it.
+def make_private(folder: Path, *, readable: bool = False) -> Path:
+    """Create a folder with mode 0700, or check that it is ours and no other user may enter it, or
+    write to it if it is ``readable`` because nothing in it is secret.
 
     Raises:
         UserError: it cannot be made, or cannot be trusted.
     """
-    status = _own_folder(folder)
-    if status.st_mode & 0o077:
-        raise UserError(
-            f"other users can enter {folder}", f"run: chmod 700 {folder}", ExitCode.REFUSED
-        )
-    return folder
-
-
-def make_own(folder: Path) -> Path:
-    """Create a folder with mode 0700, or check that it is ours and no other user may write to it;
-    for data that is not secret.
-
-    Raises:
-        UserError: it cannot be made, or cannot be trusted.
-    """
-    status = _own_folder(folder)
-    if status.st_mode & 0o022:
-        raise UserError(
-            f"other users can write to {folder}",
-            f"run: chmod go-w {folder}",
-            ExitCode.REFUSED,
-        )
-    return folder
-
-
-def _own_folder(folder: Path) -> os.stat_result:
     next_step = f"make it writable, or set {HOME_VARIABLE} to another folder"
     with system_errors(f"cannot use the folder {folder}", next_step, ExitCode.CONFIG):
         create_folders(folder)
         status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise UserError(f"{folder} is not a folder that you own", "remove it", ExitCode.REFUSED)
-    return status
+    bits, what, mend = (0o022, "write to", "go-w") if readable else (0o077, "enter", "700")
+    if status.st_mode & bits:
+        words = f"other users can {what} {folder}"
+        raise UserError(words, f"run: chmod {mend} {folder}", ExitCode.REFUSED)
+    return folder

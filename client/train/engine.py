@@ -601,7 +601,7 @@ class Engine:
         roster.trust(proven, guests)
         wanted = {**self._electors_to_reach(), **self.kept_links.wanted(roster)}
         if (vouching := self.handshake.vouching) is not None:
-            wanted = {p: w for p, w in wanted.items() if not vouching.bars(p)}
+            wanted = {p: w for p, w in wanted.items() if vouching.register.standing(p)}
         self.network.want(wanted)
         if self.matching is not None:
             newest = self.waypoints.machine.newest

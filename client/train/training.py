@@ -6,6 +6,7 @@ stay. Resuming enters the swarm again with the same identity.
 """
 
 import dataclasses
+from contextlib import suppress
 
 import trio
 from msgspec.structs import replace
@@ -45,7 +46,6 @@ class Training:
         new_worker: NewWorker = Worker,
     ) -> None:
         self._engine, self._site, self._pauses = engine, site, pauses
-        self._offered = trio.Event()
         self._leaving = trio.Lock()
         self._over = False
         self.entered = False
@@ -59,9 +59,12 @@ class Training:
 
     async def run(self) -> None:
         """Train whenever the node may, until cancelled."""
+        checkpoints = self.held_stages.checkpoints
         sweep_copies(self.held_stages.snapshots, self.held_stages.history.lineage.version)
+        with suppress(OSError):
+            checkpoints.sweep()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._offer)
+            nursery.start_soon(offer_stored, checkpoints, self._engine.shelf, self._engine)
             while True:
                 await self._pauses.wait_clear()
                 if self._over:
@@ -84,22 +87,13 @@ class Training:
             self.held_stages.audits.share(engine.membership.verdicts, engine.now())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.held_stages.run)
-            nursery.start_soon(self._keep_copies)
+            nursery.start_soon(self.held_stages.buddies.run)
             nursery.start_soon(self._enter)
             await self._pauses.wait_paused()
             await self.drain()
             nursery.cancel_scope.cancel()
         self.held_stages.close()
         engine.offer_no_seats()
-
-    async def _offer(self) -> None:
-        """Offer the checkpoints on our disk."""
-        await offer_stored(self.held_stages.checkpoints, self._engine.shelf, self._engine)
-        self._offered.set()
-
-    async def _keep_copies(self) -> None:
-        await self._offered.wait()
-        await self.held_stages.buddies.run()
 
     async def _enter(self) -> None:
         """Measure this machine and enter the swarm with the result."""

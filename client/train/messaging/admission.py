@@ -65,10 +65,6 @@ class Vouching:
         """Tell a new link who was expelled."""
         self._tell(peer, self.register.expulsions)
 
-    def bars(self, peer: PeerId) -> bool:
-        """Whether a peer was expelled, so that dialling it is useless."""
-        return not self.register.standing(peer)
-
     def vouched(self, chain: Sequence[Envelope]) -> None:
         """A member has vouched for us: send the chain to all peers.
 

@@ -50,11 +50,10 @@ def checked(info: CheckpointInfo, swarm: str, stages: int) -> CheckpointInfo:
 
 
 async def offer_stored(folder: CheckpointFolder, shelf: Shelf, ports: Ports) -> None:
-    """Offer the checkpoints on disk, the newest first; call it before anything is written.
+    """Offer the checkpoints on disk, the newest first.
 
     Damaged files are reported and renamed; from an unreadable disk nothing is offered."""
     try:
-        folder.sweep()
         found = stored_states(folder, ports.swarm, ports.manifest.stage_count)
     except OSError as error:
         words = f"the checkpoints in {folder.folder} cannot be read: {error.strerror}"

@@ -5,7 +5,7 @@ import os
 import resource
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -18,7 +18,6 @@ from client.store.checkpoints import CheckpointFolder
 from client.store.paths import (
     SOCKET_NAME_BYTES,
     find_folders,
-    make_own,
     make_private,
     runtime_below,
 )
@@ -118,20 +117,20 @@ def test_private_folders_are_so_up_to_what_was_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "good", "bad", "words", "mend"),
+    ("readable", "good", "bad", "words", "mend"),
     [
-        (make_private, 0o700, 0o750, "other users can enter", "chmod 700"),
-        (make_own, 0o755, 0o775, "other users can write", "chmod go-w"),
+        (False, 0o700, 0o750, "other users can enter", "chmod 700"),
+        (True, 0o755, 0o775, "other users can write", "chmod go-w"),
     ],
 )
 def test_a_folder_that_others_may_use_is_refused_with_the_mend(
-    tmp_path: Path, make: Callable[[Path], Path], good: int, bad: int, words: str, mend: str
+    tmp_path: Path, readable: bool, good: int, bad: int, words: str, mend: str
 ) -> None:
     tmp_path.chmod(good)
-    assert make(tmp_path) == tmp_path
+    assert make_private(tmp_path, readable=readable) == tmp_path
     tmp_path.chmod(bad)
     with pytest.raises(UserError, match=words) as caught:
-        make(tmp_path)
+        make_private(tmp_path, readable=readable)
     assert f"{mend} {tmp_path}" in caught.value.next_step
 
 
@@ -189,7 +188,7 @@ def test_retention_keeps_the_newest_of_every_stage(tmp_path: Path) -> None:
 
 def test_leftovers_are_swept(tmp_path: Path) -> None:
     found = checkpoints(tmp_path, ["stage-0-v1.safetensors", ".stage-0-v2.safetensors.q1.tmp"])
-    assert found.sweep() == 1
+    found.sweep()
     assert not any(is_temporary(path) for path in tmp_path.iterdir())
     assert [(one.stage, one.version) for one in found.entries()] == [(0, 1)]
 
