@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import trio
 
@@ -235,41 +234,34 @@ class Engine:
     def perform(self, *effects: MembershipEffect) -> None:
         """Perform effects of any machine."""
         for effect in effects:
-            self._perform(effect)
+            match effect:
+                case Send(peer, message):
+                    self.send(peer, message)
+                case Publish():
+                    now, wall = self.now(), self.wall()
+                    self.perform(*self.membership.publish(effect, self.signer, now, wall))
+                case Penalise(peer, "not-from-a-neighbour", _) if peer in self._unseen:
+                    pass  # it has said which stage it holds, and our seats do not know yet
+                case Penalise(peer, reason, points):
+                    self.penalties[reason] += 1
+                    if peer != self.me:
+                        self.network.penalise(peer, points, reason)
+                case Explain():
+                    self.event_sink.explain(effect)
+                case MemberUp(peer, reason) if peer != self.me:
+                    self.event_sink.peer(peer, "up", reason)
+                case MemberDown(peer, reason):
+                    self._member_down(peer, reason)
+                case ViewChanged(about=peer):
+                    self._view_of(peer)
+                case Contradicted(held, other):
+                    self.expulsions.contradicted(held, other)
+                case RecordChanged() | RecordGone():
+                    self._record(effect)
 
     def warn(self, words: str) -> None:
         """Tell the owner what is wrong with what is kept on the disk."""
         self.perform(Explain("swarm", words, "warning"))
-
-    def _perform(self, effect: MembershipEffect) -> None:
-        match effect:
-            case Send(peer, message):
-                self.send(peer, message)
-            case Publish():
-                now, wall = self.now(), self.wall()
-                self.perform(*self.membership.publish(effect, self.signer, now, wall))
-            case Penalise(peer, reason, points):
-                self._penalise(peer, reason, points)
-            case Explain():
-                self.event_sink.explain(effect)
-            case MemberUp(peer, reason):
-                if peer != self.me:
-                    self.event_sink.peer(peer, "up", reason)
-            case MemberDown(peer, reason):
-                self._member_down(peer, reason)
-            case ViewChanged(about=peer):
-                self._view_of(peer)
-            case Contradicted(held, other):
-                self.expulsions.contradicted(held, other)
-            case RecordChanged() | RecordGone():
-                self._record(effect)
-
-    def _penalise(self, peer: PeerId, reason: str, points: int) -> None:
-        if reason == "not-from-a-neighbour" and peer in self._unseen:
-            return  # it has said which stage it holds, and our seats do not know yet
-        self.penalties[reason] += 1
-        if peer != self.me:
-            self.network.penalise(peer, points, reason)
 
     # --- running ---------------------------------------------------------------------------
 
@@ -353,8 +345,8 @@ class Engine:
         elif route.sender != "anyone" and (peer != self.me or route.sender == "peer"):
             return None  # before its Hello, or after it was refused
         if route.taker == "node":
-            handler = attrgetter(route.handler)(self)
-            return handler if route.payload_limit else _without_payload(handler)
+            handler: Callable[..., None] = attrgetter(route.handler)(self)
+            return handler if route.payload_limit else lambda who, what, _: handler(who, what)
         if route.taker == "elector":
             return self._elect
         taker = self.held_stages.taker(message)
@@ -713,8 +705,3 @@ class Engine:
         """Stay a member without seats until ``describe``; call ``drain`` first."""
         self.matching = None
         self.own_advert.change(seats=0, unable=())
-
-
-def _without_payload(handler: Callable[[PeerId, Any], None]) -> Take:
-    """Return who takes a message that has no payload."""
-    return lambda peer, message, _payload: handler(peer, message)
