@@ -34,6 +34,7 @@ from protocol.transfer.leaves import LeafEffect, StoreChunk
 from protocol.wire.messages import Chunk, ChunkRequest
 
 TICK_S = 0.25
+KEPT_SNAPSHOTS = 4
 FULL = (errno.ENOSPC, errno.EDQUOT)
 BLOCK_BYTES = 512
 """Unit in which a file system says how much disk a file takes."""
@@ -80,14 +81,12 @@ class _Item:
 class Shelf:
     """The blobs that this volunteer serves; files are opened per chunk and may vanish any time."""
 
-    def __init__(self, ports: Ports, keep_snapshots: int = 4) -> None:
+    def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._items: dict[bytes, _Item] = {}
-        """By root."""
-        self._snapshots: list[bytes] = []
+        """By root, those put there last at the end."""
         self._skipped: dict[int, int] = {}
         """By stage: the newest version that was asked for here and is not written."""
-        self._keep_snapshots = keep_snapshots
         self.leaves: LeafSupply | None = None
         self.served_bytes = 0
         self.is_closed: Callable[[], bool] = bool
@@ -114,10 +113,8 @@ class Shelf:
         if known is not None:
             self._remove(key, but=path)
         self._items[key] = _Item(path, filed, temporary)
-        if temporary:
-            self._snapshots.append(key)
-            while len(self._snapshots) > self._keep_snapshots:
-                self._remove(self._snapshots[0])
+        for old in self._snapshots()[:-KEPT_SNAPSHOTS]:
+            self._remove(old)
 
     def skip(self, stage: int, version: int) -> None:
         """A state that others wait for is not written here: they are told when they ask."""
@@ -172,16 +169,17 @@ class Shelf:
 
     def close(self) -> None:
         """Remove temporary files."""
-        for key in list(self._snapshots):
+        for key in self._snapshots():
             self._remove(key)
+
+    def _snapshots(self) -> list[bytes]:
+        return [key for key, item in self._items.items() if item.temporary]
 
     def _remove(self, key: bytes, but: Path | None = None) -> None:
         """Withdraw it; a temporary file is removed, unless it is ``but``."""
         item = self._items.pop(key, None)
-        if item is not None and item.temporary:
-            self._snapshots.remove(key)
-            if item.path != but:
-                unlink(item.path)
+        if item is not None and item.temporary and item.path != but:
+            unlink(item.path)
 
 
 def filed(path: Path) -> Filed:

@@ -22,7 +22,7 @@ from model_zoo.specs.slices import slices, stage_parameters
 from model_zoo.specs.state import stage_layout
 from model_zoo.specs.state_hash import file_hash
 from model_zoo.specs.tokens import TokenizerSpec
-from protocol.effects import Effect
+from protocol.effects import Effect, Send
 from protocol.ids import PeerId, SwarmId
 from protocol.recovery.stored import STORED, Copy, Lineage, Stored
 from protocol.view import Replica, SwarmView
@@ -73,7 +73,10 @@ class Swarm:
         return trio.current_time()
 
     def perform(self, effect: Effect) -> None:
-        self.penalties.append(effect)
+        if isinstance(effect, Send):
+            self.send(effect.peer, effect.message)
+        else:
+            self.penalties.append(effect)
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         self.asked.add(peer)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -268,44 +269,28 @@ def test_how_far_the_others_are_and_in_which_lineage() -> None:
     assert eras_served(roster, ME) == {peer(1): {0: 7}, peer(2): {0: 9}, peer(3): {5: 3}}
 
 
-def matched(roster: Roster, unproven: Iterable[PeerId] = ()) -> dict[PeerId, bool]:
-    """Return whom the matching counts, and whether they may decide."""
-    members = matching_members(roster, ME, Measuring(ME, manifest(), None), {*unproven})
-    return {member.peer: member.may_decide for member in members}
+def matched(roster: Roster, *unproven: PeerId, certified: Iterable[PeerId] = ()) -> dict[Any, Any]:
+    """Return what the matching goes by, by member."""
+    how = roster, ME, Measuring(ME, manifest(), None), unproven
+    return {one.peer: one for one in matching_members(*how, certified={*certified})}
 
 
-def test_the_matching_counts_nobody_whom_we_shut_out_although_others_pass_its_adverts_on() -> None:
+def test_the_matching_knows_of_each_member_what_it_may_and_cannot_do() -> None:
     roster = linked_as_wanted({peer(n): n % 2 for n in range(4)})
-    assert matched(roster) == {peer(n): True for n in range(4)}
+    roster.advertise(peer(1), advert(unable=(0,)), 2)
+    found = matched(roster, peer(3), certified={peer(2), peer(9)})
+    assert {p: m.may_decide for p, m in found.items()} == {peer(n): n != 3 for n in range(4)}
+    assert [p for p, m in found.items() if m.certified] == [peer(2)], "the newest waypoint names it"
+    assert {p: m.ineligible for p, m in found.items() if m.ineligible} == {peer(1): {0}}
     roster.link_down(peer(3), "banned")
     roster.advertise(peer(3), advert(serves=(seat(1, 28),)), 2)
-    assert roster.member(peer(3)) is not None
-    assert matched(roster) == {peer(n): True for n in range(3)}
-
-
-def test_the_matching_knows_whom_the_newest_waypoint_names() -> None:
-    roster = linked_as_wanted({peer(n): n % 2 for n in range(4)})
-    measuring = Measuring(ME, manifest(), None)
-    members = matching_members(roster, ME, measuring, certified={peer(2), peer(9)})
-    assert [member.peer for member in members if member.certified] == [peer(2)]
-
-
-def test_the_matching_knows_what_a_member_cannot_serve() -> None:
-    roster = linked_as_wanted({peer(n): n % 2 for n in range(2)})
-    roster.advertise(peer(1), advert(unable=(0,)), 2)
-    members = matching_members(roster, ME, Measuring(ME, manifest(), None))
-    assert {m.peer: m.ineligible for m in members} == {peer(0): frozenset(), peer(1): {0}}
+    assert roster.member(peer(3)) is not None, "others pass its adverts on"
+    assert matched(roster).keys() == {peer(n) for n in range(3)}
 
 
 def test_seats_become_home_second_and_fetching() -> None:
     roster = linked_as_wanted({peer(n): n for n in range(2)})
     roster.heard(peer(1), [seat(1, seat=0), seat(2, seat=1, state="fetching")])
-    view = matching_members(roster, ME, Measuring(ME, manifest(), None))
-    (member,) = [one for one in view if one.peer == peer(1)]
+    member = matched(roster)[peer(1)]
     assert (member.home, member.second, member.fetching) == (1, 2, {2})
     assert member.seats == 2
-
-
-def test_who_is_unproven_decides_nothing_and_still_counts() -> None:
-    roster = linked_as_wanted({peer(n): n % 2 for n in range(4)})
-    assert matched(roster, [peer(3)]) == {peer(n): n != 3 for n in range(4)}

@@ -198,11 +198,10 @@ class TestObservers:
         said = honest(2) | {LIAR: says(version, lie)}
         found = vouched(said, [100, 99, 100], shown=None)
         assert found == Believed(100, 2.0, 2, 3)
-
-    @pytest.mark.parametrize("lie", LIES)
-    def test_one_of_two_who_lies_is_not_shown_after_an_honest_loss(self, lie: float) -> None:
-        said = honest(1) | {LIAR: says(101, lie)}
-        assert vouched(said, [100, 100], shown=2.1) == Believed(100, 2.0, 1, 2)
+        two = honest(1) | {LIAR: says(101, lie)}
+        assert vouched(two, [100, 100], shown=2.1) == Believed(100, 2.0, 1, 2), (
+            "after an honest one"
+        )
 
     def test_alone_it_is_that_ones_word(self) -> None:
         shown = vouched({LIAR: says(100, 900.0)}, [100], shown=2.0)
@@ -216,9 +215,7 @@ class TestObservers:
 
     def test_the_newest_of_the_honest_is_shown_as_it_is(self) -> None:
         assert vouched(honest(3), [100, 99, 98], shown=None) == Believed(100, 2.0, 3, 3)
-
-    def test_nobody_serves_the_last_stage(self) -> None:
-        assert vouched({}, [], shown=None) is None
+        assert vouched({}, [], shown=None) is None, "nobody serves the last stage"
 
 
 class TestRound:
@@ -245,22 +242,17 @@ class TestReplicasOfTheLastStage:
 
     def test_the_leaders_word_counts_where_it_agrees_with_our_own(self) -> None:
         assert believed(self.said, 2.1) == 2.0
-
-    def test_a_step_whose_sum_went_with_its_leader_has_no_loss(self) -> None:
-        assert believed(replace(self.said, loss=None), 2.1) is None
+        assert believed(replace(self.said, loss=None), 2.1) is None, "the sum went with its leader"
 
     @pytest.mark.parametrize("lie", [0.0, 5e26, math.nan, math.inf, -2.0])
     def test_else_our_own_counts(self, lie: float) -> None:
         assert believed(replace(self.said, loss=lie), 2.1) == 2.2
 
-    @pytest.mark.parametrize("lie", [0.0, 5e26])
+    @pytest.mark.parametrize("lie", [0.0, 5e26, math.nan])
     def test_without_our_own_a_leader_far_from_the_last_step_says_nothing(self, lie: float) -> None:
         """A liar that led a step in which we had no microbatch had its loss of 0 shown."""
         said = replace(self.said, own_loss=None)
         assert believed(replace(said, loss=lie), 2.1) is None
         assert believed(said, 2.1) == 2.0
         assert believed(said, None) is None, "of the first step we know nothing else"
-
-    @pytest.mark.parametrize("lie", [5e26, math.nan])
-    def test_without_our_own_what_can_be_no_loss_is_none(self, lie: float) -> None:
-        assert believed(replace(self.said, loss=lie, own_loss=None), None) is None
+        assert believed(replace(said, loss=lie), None) is None
