@@ -1,9 +1,8 @@
 """The file of the newest statements and votes that we have signed.
 
 It is written in place with one call before each new statement is sent, without waiting for the
-disk. So it survives the death of the process, but may be some seconds old after a power loss. It
-names the boot in which it was written: after another boot, where the system does not tell boots
-apart, or if it is damaged (its hash tells), it is known to be possibly old.
+disk: it survives the death of the process, and may be old after a power loss. Its hash shows
+damage, and the boot in which it was written whether it may be old (``notary.py``).
 """
 
 import hashlib

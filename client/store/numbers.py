@@ -1,8 +1,7 @@
 """The numbers of our signed records: none is given out twice, whatever becomes of the clock.
 
-A file holds a number above all that were given out; it is written before they reach it. So they
-rise over a crash and over a reboot with the clock set back. The file is not for two processes: a
-home that is copied to a second machine has numbers of its own there, and signs against itself.
+A file holds a number above all that were given out; it is written before they reach it. It is not
+for two processes: a home that is copied to a second machine signs against itself.
 """
 
 from pathlib import Path

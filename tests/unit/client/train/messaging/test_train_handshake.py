@@ -41,6 +41,8 @@ def test_another_protocol_is_refused_and_said_with_which_side_is_older(
     warned = [effect for effect in told if effect.level == "warning"]
     assert [words in effect.words for effect in warned] == [True]
     assert ("git pull" in told[-1].words) == (protocol > PROTOCOL)
+    assert not me.hello(OTHER, Hello(protocol, None, "volunteer/9"))
+    assert type(ports.messages()[-1]) is Goodbye, "nor does it get the manifest"
 
 
 def test_who_is_expelled_is_refused_although_its_ban_is_forgotten() -> None:
@@ -72,12 +74,6 @@ def test_who_names_no_swarm_gets_the_manifest_and_is_not_admitted(greets: bool) 
     assert not made.early
 
 
-def test_who_speaks_another_protocol_gets_the_reason_and_no_manifest() -> None:
-    made, ports = handshake()
-    assert not made.hello(OTHER, Hello(PROTOCOL - 1, None, "v"))
-    assert [type(message) for message in ports.messages()] == [Goodbye]
-
-
 def test_the_manifest_shows_a_credential_only_to_whom_we_greet() -> None:
     """An inviter's ticket is for the inviter alone, which is the only one that we greet."""
     vouching = SimpleNamespace(proof=lambda peer: b"ticket")
@@ -95,23 +91,16 @@ def test_a_hello_says_where_we_see_the_peer() -> None:
     assert hello.seen == ("11.0.0.1", 7)
 
 
-def test_the_manifest_is_told_once_on_a_link() -> None:
-    """A question of sixty bytes would else bring kilobytes as often as it is asked."""
+def test_on_a_link_the_manifest_is_told_once_and_one_goodbye_heard() -> None:
+    """A question of sixty bytes would else bring kilobytes as often as it is asked, and each
+    goodbye is a line in the log, whose files are few."""
     made, ports = handshake()
-    for _ in range(3):
-        made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/0"))
-    assert len(ports.sent) == 1
-    made.gone(OTHER)
-    made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/0"))
-    assert len(ports.sent) == 2
-
-
-def test_only_the_first_goodbye_of_a_link_is_heard() -> None:
-    """Each is a line in the log, whose files are few."""
-    made, _ = handshake()
-    assert [made.parts(OTHER) for _ in range(3)] == [True, False, False]
-    made.gone(OTHER)
-    assert made.parts(OTHER)
+    for links in (1, 2):
+        for _ in range(3):
+            made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/0"))
+        assert [made.parts(OTHER) for _ in range(3)] == [True, False, False]
+        assert len(ports.sent) == links
+        made.gone(OTHER)
 
 
 # --- an inviter that is reached through a relay --------------------------------------------------
@@ -125,18 +114,14 @@ def test_a_relay_is_neither_greeted_nor_admitted_before_somebody_has_vouched_for
     made.greet(OTHER)
     assert not made.hello(OTHER, hello)
     assert (ports.sent, made.admitted) == ([], set())
+    made.gone(OTHER)
+    assert made.early == {}
+    assert not made.hello(OTHER, hello)
     vouched = True
     made.greet(OTHER)
     assert made.hello(OTHER, made.early.pop(OTHER))
     assert [type(message) for message in ports.messages()] == [Hello]
     assert made.admitted == {OTHER}
-
-
-def test_what_a_relay_said_is_forgotten_with_its_link() -> None:
-    made, _ = handshake(greets=lambda peer: False)
-    made.hello(OTHER, Hello(PROTOCOL, SWARM, "test"))
-    made.gone(OTHER)
-    assert made.early == {}
 
 
 # --- newer programs are told, and nothing follows from it -------------------------------------
