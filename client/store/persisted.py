@@ -27,25 +27,17 @@ class DamagedFile(Exception):
     """The file exists but does not contain what it should."""
 
 
-def _is_sound(_record: object) -> str:
-    return ""
-
-
-def _say_nothing(_words: str) -> None:
-    """For files that nobody misses."""
-
-
 class Persisted(Generic[Record]):
     """See the module's docstring.
 
     Args:
         path: the file; None: nothing is kept.
         kind: the type of its record.
-        warn: takes what is wrong with the file, in words.
+        warn: takes what is wrong with the file, in words; by default nobody misses it.
     """
 
     def __init__(
-        self, path: Path | None, kind: type[Record], warn: Callable[[str], object] = _say_nothing
+        self, path: Path | None, kind: type[Record], warn: Callable[[str], object] = str
     ) -> None:
         self.path, self._kind, self._warn = path, kind, warn
         self._is_json = path is not None and path.suffix in (".json", ".number")
@@ -79,7 +71,7 @@ class Persisted(Generic[Record]):
         except (DamagedFile, OSError):
             return None
 
-    def load(self, why_unusable: Callable[[Record], str] = _is_sound) -> Record | None:
+    def load(self, why_unusable: Callable[[Record], str] = lambda _: "") -> Record | None:
         """Return the record of a file that this process writes; None if there is none to use.
 
         One that cannot be used is set aside under another name.

@@ -14,7 +14,8 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from client.store.boot import this_boot
-from client.store.marks import DamagedMarks, Kept, MarksFile
+from client.store.marks import Kept, MarksFile
+from client.store.persisted import DamagedFile
 from client.train.ports import Ports
 from protocol.decree.decree import READY
 from protocol.decree.elector import Elector, Sight
@@ -60,7 +61,7 @@ class Notary:
                 self._word = OwnWord(kept.marks)
                 self._old = not self._boot or kept.boot != self._boot
                 self.elector.load(kept.terms)
-        except (OSError, DamagedMarks) as error:
+        except (OSError, DamagedFile) as error:
             self._old = True
             words = f"what this volunteer signed before cannot be read, going on without: {error}"
             self._ports.perform(Explain("membership", words, "warning"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from client.store.marks import DamagedMarks, Kept, MarksFile
+from client.store.marks import Kept, MarksFile
 from client.store.numbers import AHEAD, Numbers
 from client.store.persisted import MAX_FILE_BYTES, SET_ASIDE, DamagedFile, Persisted
 from protocol.decree.elector import MAX_TERMS, Term
@@ -129,7 +129,7 @@ def test_marks_survive_the_process_and_damage_is_told(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for wrong in (whole[:10], whole[:30], whole[:40] + b"\xff" + whole[41:]):
         path.write_bytes(wrong)
-        with pytest.raises(DamagedMarks):
+        with pytest.raises(DamagedFile):
             file.read()
 
 
