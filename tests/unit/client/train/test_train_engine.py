@@ -413,13 +413,15 @@ async def test_whom_work_has_proven_is_no_guest_and_everybody_else_is(tmp_path: 
         await swarm.until(lambda: trusted(first) is None)
 
 
-async def test_a_crowd_that_talks_brings_no_tick_forward(
+async def test_a_crowd_brings_no_tick_forward_and_hears_of_steps_along_with_heartbeats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tick looks at every machine, and a newcomer's word changes nothing that cannot wait."""
+    """A tick looks at every machine, and a newcomer's word changes nothing that cannot wait. A
+    message for every step to each of a crowd would be most of what the crowd costs."""
     async with open_swarm(tmp_path, steps=5000) as swarm:
         first, last, idle = await two_and_one_idle(swarm)
         await swarm.until(lambda: trusted(first) == {last.peer})
+        await swarm.until(lambda: trusted(last) == {first.peer})
         waited, refresh = list[bool](), Engine._refresh
 
         def refresh_and_note(engine: Engine, *, soon: bool = True) -> None:
@@ -427,21 +429,11 @@ async def test_a_crowd_that_talks_brings_no_tick_forward(
                 waited.append(True)
             refresh(engine, soon=soon)
 
-        monkeypatch.setattr(Engine, "_refresh", refresh_and_note)
-        for _ in range(20):
-            idle.engine.send(first.peer, LeaseRequest(0, 1, 0))
-        with trio.fail_after(1.0):  # heartbeats alone would take many seconds
-            await swarm.until(lambda: len(waited) >= 20)
-
-
-async def test_who_has_done_no_work_hears_of_steps_along_with_heartbeats(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A message for every step to each of a crowd would be most of what the crowd costs."""
-    async with open_swarm(tmp_path, steps=5000) as swarm:
-        first, last, idle = await two_and_one_idle(swarm)
-        await swarm.until(lambda: trusted(first) == {last.peer})
-        await swarm.until(lambda: trusted(last) == {first.peer})
+        with monkeypatch.context() as patch, trio.fail_after(1.0):
+            patch.setattr(Engine, "_refresh", refresh_and_note)
+            for _ in range(20):
+                idle.engine.send(first.peer, LeaseRequest(0, 1, 0))
+            await swarm.until(lambda: len(waited) >= 20)  # heartbeats alone take many seconds
         sent, post = list[tuple[PeerId, Message]](), last.engine.network.post
 
         def note(to: PeerId, message: Message, payload: bytes = b"") -> bool:
