@@ -60,22 +60,15 @@ async def offer_stored(folder: CheckpointFolder, shelf: Shelf, ports: Ports) -> 
         ports.perform(Explain("transfer", words, "warning"))
         return
     for stored in sorted(found, key=lambda stored: -stored.version):
-        await _offer(folder, stored, shelf, ports)
-
-
-async def _offer(
-    folder: CheckpointFolder, stored: CheckpointInfo, shelf: Shelf, ports: Ports
-) -> None:
-    path = folder.path(stored.stage, stored.version)
-    try:
-        info, digests = await trio.to_thread.run_sync(examine, path)
-    except CheckpointUnreadable as error:
-        ports.perform(Explain("transfer", f"{error}; it is not offered", "warning"))
-        return
-    except CheckpointError as error:
-        if path.exists():  # it may have been forgotten meanwhile
-            words = f"{error}; it is not used any more"
-            ports.perform(Explain("transfer", words, "warning"))
-            folder.condemn(Checkpoint(stored.stage, stored.version, path))
-        return
-    shelf.put(filed_state(info, digests), path, temporary=False)
+        path = folder.path(stored.stage, stored.version)
+        try:
+            info, digests = await trio.to_thread.run_sync(examine, path)
+        except CheckpointUnreadable as error:
+            ports.perform(Explain("transfer", f"{error}; it is not offered", "warning"))
+        except CheckpointError as error:
+            if path.exists():  # it may have been forgotten meanwhile
+                words = f"{error}; it is not used any more"
+                ports.perform(Explain("transfer", words, "warning"))
+                folder.condemn(Checkpoint(stored.stage, stored.version, path))
+        else:
+            shelf.put(filed_state(info, digests), path, temporary=False)
