@@ -103,7 +103,7 @@ class Shelf:
         """
         key = filed.blob.root
         for other, item in list(self._items.items()):
-            if other != key and (item.path == path or not item.path.exists()):
+            if other != key and (item.path == path or _is_gone(item.path)):
                 self._remove(other, but=path)
         known = self._items.get(key)
         if known is not None and known.filed == filed and known.temporary <= temporary:
@@ -454,6 +454,15 @@ def _chunk(item: _Item, index: int | None) -> bytes:
     if len(data) < expected:
         raise FileNotFoundError(f"{item.path} has become shorter")
     return data
+
+
+def _is_gone(path: Path) -> bool:
+    """Whether a file is there no more; one that cannot be read now may be."""
+    try:
+        path.stat()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return False
 
 
 def unlink(path: Path) -> None:

@@ -107,7 +107,9 @@ async def test_a_file_that_cannot_be_read_now_is_served_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", fails)
+        patch.setattr(Path, "stat", fails)
         assert await shelf.answer(blob, 0) is None
+        shelf.put(Filed(Blob(b"o" * 32, 7, 0, 6), b""), path.with_name("other"), temporary=False)
     assert await shelf.answer(blob, 0) == b"weights"
 
 
