@@ -176,12 +176,16 @@ def versions(folder: CheckpointFolder) -> list[tuple[int, int]]:
     return [(one.stage, one.version) for one in folder.entries()]
 
 
-def test_retention_keeps_the_newest_of_every_stage(tmp_path: Path) -> None:
+def test_retention_keeps_the_newest_of_a_stage_and_what_every_stage_has(tmp_path: Path) -> None:
     names = [f"stage-{s}-v{v}.safetensors" for s in (0, 1) for v in (5, 50, 500)]
     found = checkpoints(tmp_path, [*names, "notes.txt"])
     found.retain()
     assert versions(found) == [(s, v) for s in (0, 1) for v in (50, 500)]
     assert (tmp_path / "notes.txt").exists()
+    CheckpointFolder(tmp_path, keep=1).retain({(0, 50)})
+    assert versions(found) == [(0, 50), (0, 500), (1, 500)]
+    checkpoints(tmp_path, names).retain({(1, 5)}, stage=0, keep=1)
+    assert versions(found) == [(0, 500), *((1, v) for v in (5, 50, 500))]
     with pytest.raises(ValueError, match="at least one"):
         CheckpointFolder(tmp_path, keep=0)
 
@@ -259,17 +263,6 @@ def test_what_was_put_away_before_stays(tmp_path: Path) -> None:
         "stage-0-v5.safetensors.damaged-3",
     ]
     assert folder.entries() == []
-
-
-def test_what_every_stage_has_stays(tmp_path: Path) -> None:
-    names = [f"stage-{s}-v{v}.safetensors" for s in (0, 1) for v in (100, 150, 200, 250, 300)]
-    checkpoints(tmp_path, names)
-    found = CheckpointFolder(tmp_path, keep=1)
-    found.retain({(0, 150)})
-    assert versions(found) == [(0, 150), (0, 300), (1, 300)]
-    found = checkpoints(tmp_path, names)
-    found.retain({(1, 100)}, stage=0, keep=1)
-    assert versions(found) == [(0, 300), *((1, v) for v in (100, 150, 200, 250, 300))]
 
 
 def test_what_is_set_aside_is_not_looked_at(tmp_path: Path) -> None:
