@@ -111,7 +111,7 @@ async def test_a_liar_is_expelled_and_the_run_goes_on(tmp_path, factor: float) -
         assert [one.standing for one in now.trust if one.peer == other.peer] == ["proven"]
         assert not now.audits.open, "what the liar says of who has found it out"
         assert "not agree" in report(None, now)
-        honest.engine.expulsions.save()
+        swarm.vanish(liar)
         later = await swarm.add(home=honest.disk.parent)
         assert expelled(later) == {liar.peer}, "as after a restart"
 
