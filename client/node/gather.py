@@ -19,10 +19,9 @@ from client.net.network import NetEvent
 from client.train.engine import Engine
 from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import find_swarm
-from client.train.recovery.copies import ANSWER_S
-from client.train.recovery.witnesses import Candidate, Witnesses
+from client.train.recovery.witnesses import Candidate, candidates
 from client.train.reporting.event_sink import EventSink
-from client.train.transfer.blobs import DiskFailed, DownloadFailed
+from client.train.transfer.blobs import ANSWER_S, DiskFailed, DownloadFailed
 from protocol.ids import PeerId
 from protocol.invite import SwarmFile, Target
 from protocol.manifest import FIRST_SAVED
@@ -139,7 +138,7 @@ async def _copy_newest(engine: Engine, out_dir: Path, say: Progress) -> list[Pat
 
 def _candidates(engine: Engine) -> list[Candidate]:
     stored = {h.signer: h.said for h in engine.membership.records if h.envelope.kind == STORED}
-    return Witnesses(stored, engine.held_stages.view).candidates()
+    return candidates(stored, engine.held_stages.view)
 
 
 async def _copy(

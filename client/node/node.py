@@ -53,7 +53,7 @@ from client.quantities import plural
 from client.store.checkpoints import CheckpointFolder
 from client.store.identity import ensure_identity, load_identity
 from client.store.last_run import RunRecord
-from client.store.paths import Folders, find_folders, make_private
+from client.store.paths import Folders, Kept, find_folders, make_private
 from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from client.train.engine import Engine
@@ -64,7 +64,6 @@ from client.train.machine.pausing import Pauses
 from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.kept_links import KeptLinks
-from client.train.recovery.history import History
 from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.stage_context import Site
@@ -242,13 +241,13 @@ class Node(ControlApi):
     ) -> None:
         self._options, self._folders, self._signer = options, folders, signer
         self._network, self._swarm, self._store = network, swarm, store
-        curve = Curve(path=folders.curve(swarm.swarm))
-        held_out = Curve(path=folders.held_out(swarm.swarm))
+        curve = Curve(path=folders.of(swarm.swarm, Kept.CURVE))
+        held_out = Curve(path=folders.of(swarm.swarm, Kept.HELD_OUT))
         self._event_sink = EventSink(EventLog(), on_event, curve, held_out)
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
         self._checkpoints = CheckpointFolder(
-            folders.checkpoints(swarm.swarm),
+            folders.of(swarm.swarm, Kept.CHECKPOINTS),
             options.settings.checkpoint_keep,
         )
         self._leaving = Leaving(lambda: self._training.held_stages)
@@ -261,7 +260,6 @@ class Node(ControlApi):
         senses = Senses(self._carried_bytes)
         self._limiting = Limiting(options.settings, folders.data, self._pauses, senses)
         self._engine: Engine
-        self._history: History
         self._training: Training
         self._relaying: Relaying
         self._mappers: list[PortMapper] = []
@@ -419,7 +417,7 @@ class Node(ControlApi):
                 nursery.start_soon(self._take_part_as_relay)
             else:
                 nursery.start_soon(self._training.run)
-                nursery.start_soon(self._history.run)
+                nursery.start_soon(self._training.held_stages.history.run)
             nursery.start_soon(self._pauses.run)
             saves = [
                 self._engine.contributions.save,
@@ -446,33 +444,26 @@ class Node(ControlApi):
         swarm, me = self._swarm, self._signer.peer
         largest, usual = largest_payload(swarm.manifest), usual_payload(swarm.manifest)
         self._network.expect_payloads(largest, usual, round_bytes(swarm.manifest))
-        engine = Engine(self._network, self._signer, swarm, self._event_sink, nursery)
+        engine = Engine(
+            self._network,
+            self._signer,
+            swarm,
+            self._event_sink,
+            nursery,
+            self._folders,
+            self._checkpoints,
+        )
         engine.handshake.vouching = self._vouching(engine)
         engine.handshake.greets = self._greets
         known = self._store.load(swarm.swarm)
         named = (*swarm.peers, *(known.peers if known else ()))
         engine.kept_links = KeptLinks(named)
         self._network.named(map(str, named))
-        engine.keep_amendments(self._folders.amendments(swarm.swarm))
         engine.reach.announced = _parsed(announced(self._options.settings, me))
         engine.own_advert.addresses = self._reach
-        engine.reach.moved = engine.own_advert.move
-        history = engine.history = self._history = History(
-            engine,
-            engine.membership.contacts,
-            self._checkpoints,
-            engine.shelf,
-            engine.downloads,
-        )
-        engine.keep_evidence(self._folders)
-        engine.notary.resume(history.lineage.era)
-        site = Site(
-            self._options.settings,
-            self._options.data_path,
-            self._folders.data,
-            self._checkpoints,
-        )
-        training = Training(engine, history, site, self._pauses)
+        engine.reach.moved = engine.own_advert.change
+        site = Site(self._options.settings, self._options.data_path, self._folders.data)
+        training = Training(engine, site, self._pauses)
         self._engine, self._training = engine, training
         self._relaying = Relaying(
             engine,
@@ -529,7 +520,9 @@ class Node(ControlApi):
         swarm = self._swarm
         if not swarm.manifest.policy.private:
             return None
-        kept = Persisted(self._folders.vouches(swarm.swarm), KeptRegister).load(self._warn)
+        path = self._folders.of(swarm.swarm, Kept.VOUCHES)
+        self._vouches = Persisted(path, KeptRegister, self._warn)
+        kept = self._vouches.load()
         register = Register(self._signer, swarm.manifest.founder, swarm.swarm, kept)
         if not (answer := register.standing(register.me)) and register.is_used_up(swarm.ticket):
             raise UserError(answer.reason, ASK_FOR_INVITE, ExitCode.REFUSED)
@@ -549,14 +542,11 @@ class Node(ControlApi):
             self._register,
             self._swarm.ticket,
             engine,
-            self._keep_vouches,
+            self._vouches.keep,
             engine.greet_all,
             engine.expel,
             self._end_refused,
         )
-
-    def _keep_vouches(self, kept: KeptRegister) -> None:
-        Persisted(self._folders.vouches(self._swarm.swarm), KeptRegister).keep(kept, self._warn)
 
     def _warn(self, words: str) -> None:
         self._event_sink.explain(Explain("membership", words, "warning"))
@@ -668,10 +658,10 @@ class Node(ControlApi):
         """Hand over and save our stages while they keep working, then announce that we leave."""
         self._stop_asked.set()
         self._leaving.begin()
-        self._history.end()
+        self._training.held_stages.history.end()
         await self._training.drain(for_good=True)
         await self._relaying.leave()
-        self._engine.own_advert.leave()
+        self._engine.own_advert.change(leaving=True)
         with trio.move_on_after(STOP_S):
             for peer in self._network.statistics().peers:
                 await self._network.disconnect(peer, "this volunteer leaves")

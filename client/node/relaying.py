@@ -69,7 +69,7 @@ class Relaying:
                 await self._network.reaching.moved.wait()
             if self._network.reaching.moved.is_set():
                 self._network.reaching.moved = trio.Event()
-                self._own_advert.move()
+                self._own_advert.change()
 
     def look(self) -> None:
         """Offer to relay if we may, and keep reservations if we need them."""
@@ -82,7 +82,7 @@ class Relaying:
                 rate_bytes_per_s=lent if offers else 0.0,
                 drain_s=DRAIN_S,
             )
-        self._own_advert.lend(lent if offers else 0.0)
+        self._own_advert.change(relay_bytes_per_s=lent if offers else 0.0)
         needed = self._needed() and not self._over
         self._network.reaching.update(self._candidates() if needed else {}, needed=needed)
         self._tell(offers=offers)

@@ -7,7 +7,7 @@ name in one rename; the folder is flushed too. A full disk leaves the old file a
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -15,8 +15,9 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """Yield a file to write; it becomes ``path`` when the block ends without an exception.
+def replacing(path: Path, mode: int = 0o600, *, only_new: bool = False) -> Iterator[BinaryIO]:
+    """Yield a file to write; it becomes ``path`` when the block ends without an exception;
+    ``only_new``: a file that is there stays.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; ``path`` is untouched.
@@ -30,10 +31,13 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
+        if only_new:
+            with suppress(FileExistsError):
+                os.link(name, path)
+        else:
+            os.replace(name, path)
+    finally:
         Path(name).unlink(missing_ok=True)
-        raise
     flush_folder(path.parent)
 
 

@@ -51,16 +51,14 @@ class CheckpointFolder:
 
     def entries(self) -> list[Checkpoint]:
         """Return all complete checkpoints by stage and version; other files are ignored."""
-        if not self.folder.is_dir():
-            return []
-        found = (_parse(path) for path in self.folder.iterdir())
-        return sorted(checkpoint for checkpoint in found if checkpoint is not None)
+        return sorted(filter(None, map(_parse, self._files())))
 
     def aside(self) -> list[Path]:
         """Return the files that hold valid checkpoints out of use, by name."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(path for path in self.folder.iterdir() if SET_ASIDE in path.name)
+        return sorted(path for path in self._files() if SET_ASIDE in path.name)
+
+    def _files(self) -> list[Path]:
+        return list(self.folder.iterdir()) if self.folder.is_dir() else []
 
     def retain(
         self,
@@ -68,8 +66,8 @@ class CheckpointFolder:
         *,
         stage: int | None = None,
         keep: int | None = None,
-    ) -> list[Checkpoint]:
-        """Remove all but the newest checkpoints of every stage; return the removed ones.
+    ) -> None:
+        """Remove all but the newest checkpoints of every stage.
 
         Args:
             protect: (stage, version) pairs that stay whatever their age, such as the newest
@@ -78,15 +76,13 @@ class CheckpointFolder:
             keep: number of newest ones kept per stage; None: the folder's own number.
         """
         entries = self.entries()
-        removed = []
         stages = {checkpoint.stage for checkpoint in entries} if stage is None else {stage}
         for each in stages:
             of_stage = [checkpoint for checkpoint in entries if checkpoint.stage == each]
             old = of_stage[: -(keep or self._keep)]
-            removed += [c for c in old if (each, c.version) not in protect]
-        for checkpoint in removed:
-            checkpoint.path.unlink(missing_ok=True)
-        return removed
+            for checkpoint in old:
+                if (each, checkpoint.version) not in protect:
+                    checkpoint.path.unlink(missing_ok=True)
 
     def problem(self, size_bytes: int) -> str:
         """Say why so many bytes cannot be written here now; empty: as far as can be known, they
@@ -128,14 +124,10 @@ class CheckpointFolder:
         """Rename a valid checkpoint out of use; return its new path."""
         return self._rename(checkpoint, SET_ASIDE)
 
-    def sweep(self) -> int:
+    def sweep(self) -> None:
         """Remove files left by interrupted writes; call it only while no process writes here."""
-        if not self.folder.is_dir():
-            return 0
-        leftovers = [path for path in self.folder.iterdir() if is_temporary(path)]
-        for path in leftovers:
+        for path in filter(is_temporary, self._files()):
             path.unlink(missing_ok=True)
-        return len(leftovers)
 
     def _rename(self, checkpoint: Checkpoint, suffix: str) -> Path:
         """Rename to a free name, so that files set aside earlier stay."""

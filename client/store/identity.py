@@ -6,13 +6,11 @@ Possession of the file is the identity, so a key that other users can read is re
 import os
 import secrets
 import stat
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from client.errors import ExitCode, UserError, system_errors
-from client.store.atomic import TEMPORARY_SUFFIX, flush_folder
+from client.store.atomic import replacing
 from client.store.paths import HOME_VARIABLE, Entry
 from protocol.wire.envelope import SEED_BYTES, Signer
 
@@ -59,33 +57,19 @@ def ensure_identity(folder: Path) -> Signer:
     """
     seed = load_identity(folder)
     if seed is None:
-        with system_errors(
-            f"cannot write an identity to {folder}",
-            f"free space or make it writable, or set {HOME_VARIABLE} to another folder",
-            ExitCode.CONFIG,
+        with (
+            system_errors(
+                f"cannot write an identity to {folder}",
+                f"free space or make it writable, or set {HOME_VARIABLE} to another folder",
+                ExitCode.CONFIG,
+            ),
+            replacing(folder / KEY_FILE, only_new=True) as file,
         ):
-            _create(folder / KEY_FILE)
+            file.write(secrets.token_bytes(SEED_BYTES))
         seed = load_identity(folder)
     if seed is None:
         raise UserError(f"the identity in {folder} vanished", "find out what removes files there")
     return Signer(seed)
-
-
-def _create(path: Path) -> None:
-    """Write a new seed; ``link`` makes it appear complete and never replaces another."""
-    descriptor, name = tempfile.mkstemp(
-        prefix=f".{path.name}.", suffix=TEMPORARY_SUFFIX, dir=path.parent
-    )
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(SEED_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
-    flush_folder(path.parent)
 
 
 def _refuse_shared(path: Path, status: os.stat_result) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import (
@@ -40,20 +40,6 @@ PAGE: Final = 1024
 """Leaves whose tree is made when one of them is asked for; the tree above these is in memory:
 2.6 MB for 10 TB."""
 _TREES: Final = 16
-
-
-class LeavesOnDisk(Protocol):
-    """What gives leaves."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is no leaf at all."""
-
-    def load(self, index: int) -> bytes | None:
-        """Return a leaf with its path behind it; None: it is not here, or damaged."""
-
-    def note(self, index: int, loaded: bytes | None) -> bytes | None:
-        """Take what ``load`` has returned of a leaf, and return it."""
 
 
 class WrongFolder(Exception):
@@ -89,21 +75,12 @@ class DataFolder:
             raise WrongFolder(f"{folder} has the root {found_root[:12]}, not {data.digest[:12]}")
 
     @property
-    def empty(self) -> bool:
-        """See ``LeavesOnDisk``."""
-        return False
-
-    @property
     def tokenizer(self) -> Path:
         """The file of the tokenizer, if the data bring one."""
         return self.folder / TOKENIZER
 
-    def note(self, index: int, loaded: bytes | None) -> bytes | None:
-        """See ``LeavesOnDisk``."""
-        return loaded
-
     def load(self, index: int) -> bytes | None:
-        """See ``LeavesOnDisk``."""
+        """Return a leaf with its path behind it; None: it is not here, or damaged."""
         size = leaf_size(index, self._data.size_bytes)
         if not size or index < 0:
             return None
@@ -147,7 +124,7 @@ class LeafCache:
 
     @property
     def empty(self) -> bool:
-        """See ``LeavesOnDisk``."""
+        """Whether there is no leaf at all."""
         return not self._kept
 
     def path(self, index: int) -> Path:
@@ -166,7 +143,7 @@ class LeafCache:
         return True
 
     def load(self, index: int) -> bytes | None:
-        """See ``LeavesOnDisk``."""
+        """As that of a whole folder."""
         try:
             loaded = self.path(index).read_bytes()
         except OSError:
@@ -175,7 +152,7 @@ class LeafCache:
         return loaded if sound else None
 
     def note(self, index: int, loaded: bytes | None) -> bytes | None:
-        """See ``LeavesOnDisk``; a damaged leaf is removed."""
+        """Take what ``load`` has returned of a leaf, and return it; a damaged one is removed."""
         if index in self._kept:
             if loaded is None:
                 self._remove(index)

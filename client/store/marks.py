@@ -1,9 +1,8 @@
 """The file of the newest statements and votes that we have signed.
 
 It is written in place with one call before each new statement is sent, without waiting for the
-disk. So it survives the death of the process, but may be some seconds old after a power loss. It
-names the boot in which it was written: after another boot, where the system does not tell boots
-apart, or if it is damaged (its hash tells), it is known to be possibly old.
+disk: it survives the death of the process, and may be old after a power loss. Its hash shows
+damage, and the boot in which it was written whether it may be old (``notary.py``).
 """
 
 import hashlib
@@ -15,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from client.store.persisted import DamagedFile
 from protocol.decree.elector import Term
 from protocol.evidence.word import Mark
 
@@ -35,10 +35,6 @@ class Kept(Struct, frozen=True, array_like=True):
 _decoder = msgspec.msgpack.Decoder(Kept)
 
 
-class DamagedMarks(Exception):
-    """The file exists but its content is damaged."""
-
-
 class MarksFile:
     """One file, which is opened for each write and needs no closing."""
 
@@ -48,7 +44,7 @@ class MarksFile:
         self._path = path
 
     def read(self) -> Kept | None:
-        """Return the newest content, None without any; raises ``DamagedMarks`` and ``OSError``."""
+        """Return the newest content, None without any; raises ``DamagedFile`` and ``OSError``."""
         try:
             with self._path.open("rb") as file:
                 content = file.read(MAX_FILE_BYTES)
@@ -56,11 +52,11 @@ class MarksFile:
             return None
         body = content[HEAD_BYTES : HEAD_BYTES + int.from_bytes(content[:4], "big")]
         if _head(body) != content[:HEAD_BYTES]:
-            raise DamagedMarks(f"{self._path} is damaged")
+            raise DamagedFile(f"{self._path} is damaged")
         try:
             return _decoder.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise DamagedMarks(f"{self._path} is damaged: {error}") from error
+            raise DamagedFile(f"{self._path} is damaged: {error}") from error
 
     def write(self, kept: Kept) -> None:
         """Replace the content; raises ``OSError``."""

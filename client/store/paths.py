@@ -55,6 +55,27 @@ class Entry(StrEnum):
     VOUCHES = "vouches"
 
 
+class Kept(StrEnum):
+    """What is kept of one swarm in the data folder; the braces stand for the swarm's id."""
+
+    AMENDMENTS = f"{Entry.AMENDMENTS}/{{}}.msgpack"
+    CHECKPOINTS = f"{Entry.CHECKPOINTS}/{{}}"
+    CONTRIBUTIONS = f"{Entry.CONTRIBUTIONS}/{{}}.bin"
+    CURVE = f"{Entry.CURVES}/{{}}.bin"
+    HELD_OUT = f"{Entry.CURVES}/{{}}-held-out.bin"
+    """The losses on held-out text, by version."""
+    MARKS = f"{Entry.EVIDENCE}/{{}}.marks"
+    """What we have signed last."""
+    NUMBERS = f"{Entry.EVIDENCE}/{{}}.number"
+    """A number above those of all that we have signed."""
+    PROOFS = f"{Entry.EVIDENCE}/{{}}.msgpack"
+    """The expelled members, with the evidence."""
+    VOUCHES = f"{Entry.VOUCHES}/{{}}.bin"
+    """The signatures by which we belong to it, and the invites that we made."""
+    WAYPOINTS = f"{Entry.EVIDENCE}/{{}}.waypoints"
+    """The chain of certified versions."""
+
+
 @dataclass(frozen=True, slots=True)
 class Folders:
     """The folders of one user, or of one ``VOLUNTEER_HOME``; they need not exist yet."""
@@ -83,45 +104,9 @@ class Folders:
         """Log files."""
         return self.data / Entry.LOGS
 
-    def checkpoints(self, swarm: str) -> Path:
-        """Checkpoints of one swarm."""
-        return self.data / Entry.CHECKPOINTS / swarm
-
-    def contributions(self, swarm: str) -> Path:
-        """Who contributed to one swarm."""
-        return self.data / Entry.CONTRIBUTIONS / f"{swarm}.bin"
-
-    def curve(self, swarm: str) -> Path:
-        """The loss curve of one swarm."""
-        return self.data / Entry.CURVES / f"{swarm}.bin"
-
-    def held_out(self, swarm: str) -> Path:
-        """The losses on held-out text of one swarm, by version."""
-        return self.data / Entry.CURVES / f"{swarm}-held-out.bin"
-
-    def vouches(self, swarm: str) -> Path:
-        """The signatures by which we belong to one swarm, and the invites that we made."""
-        return self.data / Entry.VOUCHES / f"{swarm}.bin"
-
-    def amendments(self, swarm: str) -> Path:
-        """The founder's amendments of one swarm."""
-        return self.data / Entry.AMENDMENTS / f"{swarm}.msgpack"
-
-    def proofs(self, swarm: str) -> Path:
-        """The expelled members of one swarm, with the evidence."""
-        return self.data / Entry.EVIDENCE / f"{swarm}.msgpack"
-
-    def numbers(self, swarm: str) -> Path:
-        """A number above those of all that we have signed in one swarm."""
-        return self.data / Entry.EVIDENCE / f"{swarm}.number"
-
-    def marks(self, swarm: str) -> Path:
-        """What we have signed last in one swarm."""
-        return self.data / Entry.EVIDENCE / f"{swarm}.marks"
-
-    def waypoints(self, swarm: str) -> Path:
-        """The chain of certified versions of one swarm."""
-        return self.data / Entry.EVIDENCE / f"{swarm}.waypoints"
+    def of(self, swarm: str, kept: Kept) -> Path:
+        """Return the place of what is kept of one swarm."""
+        return self.data / kept.format(swarm)
 
 
 def find_folders(environ: Mapping[str, str] = os.environ, data: Path | None = None) -> Folders:
@@ -187,42 +172,21 @@ def create_folders(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
 
 
-def make_private(folder: Path) -> Path:
-    """Create a folder with mode 0700, or check that it is ours and no other user may enter it.
+def make_private(folder: Path, *, readable: bool = False) -> Path:
+    """Create a folder with mode 0700, or check that it is ours and no other user may enter it, or
+    write to it if it is ``readable`` because nothing in it is secret.
 
     Raises:
         UserError: it cannot be made, or cannot be trusted.
     """
-    status = _own_folder(folder)
-    if status.st_mode & 0o077:
-        raise UserError(
-            f"other users can enter {folder}", f"run: chmod 700 {folder}", ExitCode.REFUSED
-        )
-    return folder
-
-
-def make_own(folder: Path) -> Path:
-    """Create a folder with mode 0700, or check that it is ours and no other user may write to it;
-    for data that is not secret.
-
-    Raises:
-        UserError: it cannot be made, or cannot be trusted.
-    """
-    status = _own_folder(folder)
-    if status.st_mode & 0o022:
-        raise UserError(
-            f"other users can write to {folder}",
-            f"run: chmod go-w {folder}",
-            ExitCode.REFUSED,
-        )
-    return folder
-
-
-def _own_folder(folder: Path) -> os.stat_result:
     next_step = f"make it writable, or set {HOME_VARIABLE} to another folder"
     with system_errors(f"cannot use the folder {folder}", next_step, ExitCode.CONFIG):
         create_folders(folder)
         status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise UserError(f"{folder} is not a folder that you own", "remove it", ExitCode.REFUSED)
-    return status
+    bits, what, mend = (0o022, "write to", "go-w") if readable else (0o077, "enter", "700")
+    if status.st_mode & bits:
+        words = f"other users can {what} {folder}"
+        raise UserError(words, f"run: chmod {mend} {folder}", ExitCode.REFUSED)
+    return folder

@@ -1,7 +1,7 @@
 """One typed record in one file of this home.
 
-A file whose name ends in ``.json`` holds JSON, any other one MessagePack. It is replaced as a
-whole, so that it has the old record or the new one after a crash.
+A file whose name ends in ``.json`` or ``.number`` holds JSON, any other one MessagePack. It is
+replaced as a whole, so that it has the old record or the new one after a crash.
 """
 
 import os
@@ -21,32 +21,26 @@ MAX_FILE_BYTES: Final = 16 << 20
 SET_ASIDE: Final = ".unusable"
 
 Record = TypeVar("Record")
-Warn = Callable[[str], object]
 
 
 class DamagedFile(Exception):
     """The file exists but does not contain what it should."""
 
 
-def _is_sound(_record: object) -> str:
-    return ""
-
-
-def _say_nothing(_words: str) -> None:
-    """For files that nobody misses."""
-
-
 class Persisted(Generic[Record]):
     """See the module's docstring.
 
     Args:
-        path: the file.
+        path: the file; None: nothing is kept.
         kind: the type of its record.
+        warn: takes what is wrong with the file, in words; by default nobody misses it.
     """
 
-    def __init__(self, path: Path, kind: type[Record]) -> None:
-        self.path, self._kind = path, kind
-        self._is_json = path.suffix == ".json"
+    def __init__(
+        self, path: Path | None, kind: type[Record], warn: Callable[[str], object] = str
+    ) -> None:
+        self.path, self._kind, self._warn = path, kind, warn
+        self._is_json = path is not None and path.suffix in (".json", ".number")
 
     def read(self) -> Record | None:
         """Return the record; None if there is no file.
@@ -55,6 +49,8 @@ class Persisted(Generic[Record]):
             DamagedFile: it is too long or malformed.
             OSError: it cannot be read.
         """
+        if self.path is None:
+            return None
         try:
             with self.path.open("rb") as file:
                 encoded = file.read(MAX_FILE_BYTES + 1)
@@ -75,28 +71,27 @@ class Persisted(Generic[Record]):
         except (DamagedFile, OSError):
             return None
 
-    def load(self, warn: Warn, why_unusable: Callable[[Record], str] = _is_sound) -> Record | None:
+    def load(self, why_unusable: Callable[[Record], str] = lambda _: "") -> Record | None:
         """Return the record of a file that this process writes; None if there is none to use.
 
         One that cannot be used is set aside under another name.
 
         Args:
-            warn: takes what is wrong with the file, in words.
             why_unusable: says what is wrong with a record; empty: nothing.
         """
         try:
             found = self.read()
             problem = "" if found is None else why_unusable(found)
         except OSError as error:
-            warn(f"{self.path} cannot be read: {error.strerror}")
+            self._warn(f"{self.path} cannot be read: {error.strerror}")
             return None
         except DamagedFile as error:
             found, problem = None, str(error)
-        if not problem:
+        if not problem or self.path is None:
             return found
         with suppress(OSError):
             os.replace(self.path, self.path.with_name(self.path.name + SET_ASIDE))
-        warn(f"{self.path} cannot be used and was set aside: {problem}")
+        self._warn(f"{self.path} cannot be used and was set aside: {problem}")
         return None
 
     def save(self, record: Record) -> None:
@@ -105,21 +100,24 @@ class Persisted(Generic[Record]):
         Raises:
             OSError: the disk is full or the folder cannot be written; the old file stays.
         """
+        if self.path is None:
+            return
         create_folders(self.path.parent)
         encode = msgspec.json.encode if self._is_json else msgspec.msgpack.encode
         write_atomic(self.path, encode(record))
 
-    def keep(self, record: Record, warn: Warn = _say_nothing) -> bool:
+    def keep(self, record: Record) -> bool:
         """Save the record, and return whether that worked. A full disk must not stop training, so
         it is only told."""
         try:
             self.save(record)
         except OSError as error:
             words = f"{self.path} cannot be written: {error.strerror or error}"
-            warn(f"{words}; make room: volunteer cache --prune")
+            self._warn(f"{words}; make room: volunteer cache --prune")
             return False
         return True
 
     def remove(self) -> None:
         """Remove the file, if there is one; raises ``OSError``."""
-        self.path.unlink(missing_ok=True)
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)

@@ -14,15 +14,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
 
 import trio
 
 from client.clock import SET_CLOCK
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.network import Inbound, NetEvent, PeerDown, PeerUp
+from client.store.checkpoints import CheckpointFolder
 from client.store.numbers import Numbers
-from client.store.paths import Folders
+from client.store.paths import Folders, Kept
 from client.train.messaging.deadline_timer import DeadlineTimer
 from client.train.messaging.handshake import Handshake
 from client.train.messaging.kept_links import KeptLinks
@@ -53,6 +53,7 @@ from protocol.matching.effects import Assign, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.advert import Advert
 from protocol.membership.losses import HELD_OUT, PROGRESS
+from protocol.membership.measured import MEASURED
 from protocol.membership.membership import Membership
 from protocol.membership.roster import guests_for
 from protocol.membership.swarm_clock import SwarmClock, off_words
@@ -97,7 +98,13 @@ thousands of them, or link hundreds with us."""
 
 
 class Engine:
-    """See the module's docstring. Implements ``Ports``."""
+    """See the module's docstring. Implements ``Ports``.
+
+    Args:
+        home: where it keeps who is expelled, what we have signed, the founder's amendments, the
+            chain of waypoints, and who has contributed; None: nothing is kept.
+        checkpoints: of the swarm; None: we only look on.
+    """
 
     def __init__(
         self,
@@ -106,11 +113,17 @@ class Engine:
         file: SwarmFile,
         event_sink: EventSink,
         nursery: trio.Nursery,
+        home: Folders | None = None,
+        checkpoints: CheckpointFolder | None = None,
     ) -> None:
         self.network, self.signer, self.event_sink = network, signer, event_sink
         self.me = signer.peer
         self.manifest, self.swarm = manifest, swarm = file.manifest, file.swarm
         stages = manifest.stage_count
+
+        def place(kept: Kept) -> Path | None:
+            return None if home is None else home.of(file.swarm, kept)
+
         self.membership = Membership(self.me, swarm, stages, self._may_speak)
         self.membership.is_new = self._is_new
         self.own_clock: Callable[[], float] = time.time
@@ -118,21 +131,19 @@ class Engine:
             lambda peer: peer in self.handshake.admitted and not self._is_new(peer)
         )
         self.measuring = Measuring(signer.peer, manifest, self.membership)
-        self.contributions = Contributions(signer.peer, self.membership)
-        self.own_advert = OwnAdvert(self.membership, self.measuring, self, self._members)
+        contributed = place(Kept.CONTRIBUTIONS)
+        self.contributions = Contributions(signer.peer, self.membership, contributed)
+        self.own_advert = OwnAdvert(self.membership, self.measuring, self)
         self.matching: Matching | None = None
         self.shelf, self.downloads = Shelf(self), Downloads(self)
-        self.expulsions = Expulsions(self, network, self.membership)
-        self.membership.number = Numbers().next
-        self.notary = Notary(self, self._sight())
+        self.expulsions = Expulsions(self, network, self.membership, place(Kept.PROOFS))
+        self.membership.number = Numbers(place(Kept.NUMBERS)).next
+        self.notary = Notary(self, self._sight(), place(Kept.MARKS))
         self.elector = self.notary.elector
-        self.waypoints = WaypointDriver(self, lambda: self.history)
-        self.amending = Amending(self, self._amended)
+        self.amending = Amending(self, place(Kept.AMENDMENTS), self._amended)
         self.reach = Reach(self, network, nursery)
         verdicts = self.membership.verdicts
         self.handshake = Handshake(file, self, verdicts, sees=self.reach.sees)
-        self.history: History | None = None
-        """None: we only look on."""
         self.held_stages: StageHolder = StageHolder(stages)
         self.kept_links = KeptLinks()
         self.started = False
@@ -152,6 +163,14 @@ class Engine:
         """Peers whose latest news our view does not have yet."""
         self._unable: dict[Stage, str] = {}
         self._seat_numbers: dict[int, int] = {}  # by stage: the number last announced
+        self.history: History | None = None
+        """None: we only look on."""
+        if checkpoints is not None:
+            contacts = self.membership.contacts
+            self.history = History(self, contacts, checkpoints, self.shelf, self.downloads)
+            self.notary.resume(self.history.lineage.era)
+        self.waypoints = WaypointDriver(self, lambda: self.history, place(Kept.WAYPOINTS))
+        self.expulsions.restore()
 
     def _sight(self) -> Sight:
         """Return what our elector goes by."""
@@ -212,38 +231,39 @@ class Engine:
         """Sign a body of a kind for this swarm."""
         return self.signer.sign(kind, body, self.swarm)
 
-    def perform(self, effect: Effect) -> None:
-        """Perform an effect of any machine."""
-        match effect:
-            case Send(peer, message):
-                self.send(peer, message)
-            case Publish():
-                now, wall = self.now(), self.wall()
-                self._members(self.membership.publish(effect, self.signer, now, wall))
-            case Penalise(peer, "not-from-a-neighbour", _) if peer in self._unseen:
-                pass  # it has said which stage it holds, and our seats do not know yet
-            case Penalise(peer, reason, points):
-                self.penalties[reason] += 1
-                if peer != self.me:
-                    self.network.penalise(peer, points, reason)
-            case Explain():
-                self.event_sink.explain(effect)
+    def perform(self, *effects: MembershipEffect) -> None:
+        """Perform effects of any machine."""
+        for effect in effects:
+            match effect:
+                case Send(peer, message):
+                    self.send(peer, message)
+                case Publish():
+                    now, wall = self.now(), self.wall()
+                    self.perform(*self.membership.publish(effect, self.signer, now, wall))
+                case Penalise(peer, "not-from-a-neighbour", _) if peer in self._unseen:
+                    pass  # it has said which stage it holds, and our seats do not know yet
+                case Penalise(peer, reason, points):
+                    self.penalties[reason] += 1
+                    if peer != self.me:
+                        self.network.penalise(peer, points, reason)
+                case Explain():
+                    self.event_sink.explain(effect)
+                case MemberUp(peer, reason) if peer != self.me:
+                    self.event_sink.peer(peer, "up", reason)
+                case MemberDown(peer, reason):
+                    self._member_down(peer, reason)
+                case ViewChanged(about=peer):
+                    self._view_of(peer)
+                case Contradicted(held, other):
+                    self.expulsions.contradicted(held, other)
+                case RecordChanged() | RecordGone():
+                    self._record(effect)
+
+    def warn(self, words: str) -> None:
+        """Tell the owner what is wrong with what is kept on the disk."""
+        self.perform(Explain("swarm", words, "warning"))
 
     # --- running ---------------------------------------------------------------------------
-
-    def keep_amendments(self, path: Path) -> None:
-        """Keep the founder's amendments in a file; call it before there is a history."""
-        self.amending.keep_in(path)
-        self._amended()
-
-    def keep_evidence(self, home: Folders) -> None:
-        """Keep in files who is expelled, what we have signed, the chain of waypoints, and who has
-        contributed; call it once there is a history, and before anything else."""
-        self.membership.number = Numbers(home.numbers(self.swarm)).next
-        self.notary.keep_in(home.marks(self.swarm))
-        self.waypoints.keep_in(home.waypoints(self.swarm))
-        self.contributions.keep_in(home.contributions(self.swarm))
-        self._members(self.expulsions.keep_in(home.proofs(self.swarm)))
 
     def describe(self, advert: Advert) -> None:
         """Enter the swarm with this advert; matching begins."""
@@ -286,13 +306,13 @@ class Engine:
         deadline = self.membership.next_deadline()
         if deadline is not None and deadline <= now:
             self.seats_changed()  # the heartbeat needs the present state of our seats
-            self._members(self.membership.tick(now, self.wall()))
+            self.perform(*self.membership.tick(now, self.wall()))
         if self.matching is not None and self.matching.next_deadline(now) <= now:
             self.matched(self.matching.tick(now))
         self._view_dirty |= now >= self._view_at
         self.held_stages.tick(now)
         seats = self.held_stages.seats()
-        self._members(self.measuring.tick(seats, now))
+        self.perform(*self.measuring.tick(seats, now))
         self.contributions.tick(now)
         if self.history is not None and (self.history.next_deadline() or math.inf) <= now:
             self.history.tick(now)
@@ -314,7 +334,7 @@ class Engine:
                 with self._against(peer, type(message).__name__):
                     if (take := self._taker(peer, message, len(payload))) is not None:
                         if isinstance(message, Decisive) and peer != self.me:
-                            self._members(self.expulsions.stated(peer, message))
+                            self.expulsions.stated(peer, message)
                         take(peer, message, payload)
 
     def _taker(self, peer: PeerId, message: Message, size_bytes: int) -> Take | None:
@@ -325,8 +345,8 @@ class Engine:
         elif route.sender != "anyone" and (peer != self.me or route.sender == "peer"):
             return None  # before its Hello, or after it was refused
         if route.taker == "node":
-            handler = attrgetter(route.handler)(self)
-            return handler if route.payload_limit else _without_payload(handler)
+            handler: Callable[..., None] = attrgetter(route.handler)(self)
+            return handler if route.payload_limit else lambda who, what, _: handler(who, what)
         if route.taker == "elector":
             return self._elect
         taker = self.held_stages.taker(message)
@@ -393,7 +413,7 @@ class Engine:
         self.downloads.lost(peer)
         if was_admitted:
             down = self.membership.link_down(peer, reason, self.now(), by_peer=by_peer)
-            self._members(down)
+            self.perform(*down)
             self.waypoints.machine.link_down(peer)
 
     # --- messages to the node itself ---------------------------------------------------------
@@ -404,7 +424,7 @@ class Engine:
         if self.handshake.hello(peer, message):
             self._compare_with(peer)
             self.network.admit(peer)
-            self._members(self.membership.link_up(peer, self.now()))
+            self.perform(*self.membership.link_up(peer, self.now()))
             self.expulsions.link_up(peer)
             self.amending.link_up(peer)
             self.waypoints.link_up(peer)
@@ -441,9 +461,9 @@ class Engine:
             case "amendments":
                 self.amending.receive(peer, envelopes)
             case "proof":
-                self._members(self.expulsions.receive(peer, Proof(*envelopes)))
+                self.expulsions.receive(peer, Proof(*envelopes))
             case "decision":
-                self._members(self.expulsions.passed_on(peer, envelopes[0]))
+                self.expulsions.passed_on(peer, envelopes[0])
 
     def _amended(self) -> None:
         """There is a new amendment: the run may be longer, and plans that name it be followed."""
@@ -470,7 +490,7 @@ class Engine:
 
     def on_membership(self, peer: PeerId, message: Records | RecordDigest | Heartbeat) -> None:
         """Pass the members' records about themselves and others to membership."""
-        self._members(self.membership.receive(peer, message, self.now(), self.wall()))
+        self.perform(*self.membership.receive(peer, message, self.now(), self.wall()))
 
     def on_letter(self, peer: PeerId, message: Letter) -> None:
         """Pass a letter of the matching on."""
@@ -482,31 +502,6 @@ class Engine:
             await self.shelf.request(peer, request)
 
     # --- membership ------------------------------------------------------------------------
-
-    def _members(self, effects: list[MembershipEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case MemberUp(peer, reason):
-                    if peer != self.me:
-                        self.event_sink.peer(peer, "up", reason)
-                case MemberDown(peer, reason):
-                    self._member_down(peer, reason)
-                case ViewChanged(about=peer):
-                    self._view_of(peer)
-                case Contradicted(held, other):
-                    self._members(self.expulsions.contradicted(held, other))
-                case RecordChanged() | RecordGone() if effect.kind == STORED:
-                    if self.history is not None:
-                        self.history.record(effect)
-                case RecordChanged() | RecordGone() if effect.kind == WAYPOINT:
-                    with self._against(effect.signer, WAYPOINT):
-                        self.waypoints.record(effect)
-                case RecordChanged(kind="measured") | RecordGone():
-                    self.measuring.record(effect)
-                case RecordChanged():
-                    self._record(effect)
-                case _:
-                    self.perform(effect)
 
     def _view_of(self, peer: PeerId | None) -> None:
         """A peer has changed; None: several. News of one that has done no work can wait."""
@@ -527,11 +522,22 @@ class Engine:
             self.event_sink.peer(peer, "down", reason)
         self.downloads.lost(peer)
 
-    def _record(self, record: RecordChanged) -> None:
-        if record.kind in (PROGRESS, HELD_OUT):
-            self._loss_reports.heard(record.kind)
-        elif self.matching is not None and record.signer != self.me:
-            self.matched(self.matching.receive_posting(record.signer, record.said, self.now()))
+    def _record(self, record: RecordChanged | RecordGone) -> None:
+        """Pass a member's record, or its end, to the part that reads it."""
+        match record:
+            case _ if record.kind == STORED:
+                if self.history is not None:
+                    self.history.record(record)
+            case _ if record.kind == WAYPOINT:
+                with self._against(record.signer, WAYPOINT):
+                    self.waypoints.record(record)
+            case _ if record.kind == MEASURED:
+                self.measuring.record(record)
+            case RecordChanged(kind=kind) if kind in (PROGRESS, HELD_OUT):
+                self._loss_reports.heard(kind)
+            case RecordChanged() if self.matching is not None and record.signer != self.me:
+                said = record.signer, record.said, self.now()
+                self.matched(self.matching.receive_posting(*said))
 
     def _refresh(self, *, soon: bool = True) -> None:
         """Pass a changed view on, once per event and not once per effect; ``soon``: tick, too. What
@@ -587,7 +593,7 @@ class Engine:
         roster.trust(proven, guests)
         wanted = {**self._electors_to_reach(), **self.kept_links.wanted(roster)}
         if (vouching := self.handshake.vouching) is not None:
-            wanted = {p: w for p, w in wanted.items() if not vouching.bars(p)}
+            wanted = {p: w for p, w in wanted.items() if vouching.register.standing(p)}
         self.network.want(wanted)
         if self.matching is not None:
             newest = self.waypoints.machine.newest
@@ -623,13 +629,13 @@ class Engine:
         self._unable = unable
         if self.matching is not None:
             self.matched(self.matching.set_unable(unable, self.now()))
-            self.own_advert.set_unable(unable)
+            self.own_advert.change(unable=tuple(sorted(unable)))
 
     def seats_changed(self) -> None:
         """Tell the neighbours the state of our seats."""
         seats = self.held_stages.seats()
         self._seat_numbers = {seat.stage: seat.seat for seat in seats}
-        self._members(self.membership.set_seats(seats, self.now()))
+        self.perform(*self.membership.set_seats(seats, self.now()))
         self.measuring.seated(seats, self.now())
         self._view_dirty = True
         self._timer.wake()
@@ -685,10 +691,10 @@ class Engine:
             case HeldOutLoss():
                 self._loss_reports.found(news)
             case Verdict():
-                self._members(self.expulsions.voted_out(news))
+                self.expulsions.voted_out(news)
             case Contradicted(held, other):
                 with suppress(RemoteProtocolError):  # a false signature: it is refused all the same
-                    self._members(self.expulsions.contradicted(held, other))
+                    self.expulsions.contradicted(held, other)
 
     def drain(self) -> None:
         """Leave the matching; every stage of ours is drained."""
@@ -698,9 +704,4 @@ class Engine:
     def offer_no_seats(self) -> None:
         """Stay a member without seats until ``describe``; call ``drain`` first."""
         self.matching = None
-        self.own_advert.offer_no_seats()
-
-
-def _without_payload(handler: Callable[[PeerId, Any], None]) -> Take:
-    """Return who takes a message that has no payload."""
-    return lambda peer, message, _payload: handler(peer, message)
+        self.own_advert.change(seats=0, unable=())

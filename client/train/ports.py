@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection
 from typing import Any, Protocol
 
 from protocol.amendments.book import Amendments
-from protocol.effects import Effect
 from protocol.ids import PeerId, Stage, SwarmId
 from protocol.manifest import Manifest
+from protocol.membership.view import MembershipEffect
 from protocol.recovery.effects import GivenUp
 from protocol.recovery.stored import Lineage
 from protocol.view import SwarmView
@@ -46,8 +46,11 @@ class Ports(Protocol):
     def sign(self, kind: str, body: bytes) -> Envelope:
         """Sign a body of a kind for this swarm."""
 
-    def perform(self, effect: Effect) -> None:
-        """Perform an effect that every machine may return."""
+    def perform(self, *effects: MembershipEffect) -> None:
+        """Perform effects that a machine has returned."""
+
+    def warn(self, words: str) -> None:
+        """Tell the owner what is wrong with what is kept on the disk."""
 
     def ability_changed(self) -> None:
         """Tell the matching and the swarm which stages this volunteer cannot take."""

@@ -6,6 +6,7 @@ stay. Resuming enters the swarm again with the same identity.
 """
 
 import dataclasses
+from contextlib import suppress
 
 import trio
 from msgspec.structs import replace
@@ -18,7 +19,6 @@ from client.train.engine import Engine
 from client.train.machine.capacity import Capacity, advert, kept_line, measured_capacity
 from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
-from client.train.recovery.history import History
 from client.train.stage.held_stages import HeldStages
 from client.train.stage.stage_acquisition import sweep_copies
 from client.train.stage.stage_context import Site
@@ -41,30 +41,30 @@ class Training:
     def __init__(
         self,
         engine: Engine,
-        history: History,
         site: Site,
         pauses: Pauses,
         new_worker: NewWorker = Worker,
     ) -> None:
-        self._engine, self._history, self._site = engine, history, site
-        self._pauses = pauses
-        self._offered = trio.Event()
+        self._engine, self._site, self._pauses = engine, site, pauses
         self._leaving = trio.Lock()
         self._over = False
         self.entered = False
         """Whether the machine is measured, the data looked for, and the swarm entered with both."""
         self.phase = "measuring this machine"
         """What has to be done before that, in words."""
-        self.held_stages = engine.held_stages = HeldStages(engine, history, site, new_worker)
+        self.held_stages = engine.held_stages = HeldStages(engine, site, new_worker)
         self.held_stages.pause = self._pause
 
     # --- running -----------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Train whenever the node may, until cancelled."""
-        sweep_copies(self.held_stages.snapshots, self._history.lineage.version)
+        checkpoints = self.held_stages.checkpoints
+        sweep_copies(self.held_stages.snapshots, self.held_stages.history.lineage.version)
+        with suppress(OSError):
+            checkpoints.sweep()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._offer)
+            nursery.start_soon(offer_stored, checkpoints, self._engine.shelf, self._engine)
             while True:
                 await self._pauses.wait_clear()
                 if self._over:
@@ -87,22 +87,13 @@ class Training:
             self.held_stages.audits.share(engine.membership.verdicts, engine.now())
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.held_stages.run)
-            nursery.start_soon(self._keep_copies)
+            nursery.start_soon(self.held_stages.buddies.run)
             nursery.start_soon(self._enter)
             await self._pauses.wait_paused()
             await self.drain()
             nursery.cancel_scope.cancel()
         self.held_stages.close()
         engine.offer_no_seats()
-
-    async def _offer(self) -> None:
-        """Offer the checkpoints on our disk."""
-        await offer_stored(self._site.checkpoints, self._engine.shelf, self._engine)
-        self._offered.set()
-
-    async def _keep_copies(self) -> None:
-        await self._offered.wait()
-        await self.held_stages.buddies.run()
 
     async def _enter(self) -> None:
         """Measure this machine and enter the swarm with the result."""

@@ -127,7 +127,8 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results"))
     parser.add_argument("--method", nargs="+", choices=METHODS, default=METHODS)
-    for name, usual in {"shape": "S", "optimizer": "muon", "lr": 0.0, **LOCAL}.items():
+    parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["S"])
+    for name, usual in {"optimizer": "muon", "lr": 0.0, **LOCAL}.items():
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, type=type(usual), nargs="+", default=[usual], dest=name)
     return parser.parse_args(words)

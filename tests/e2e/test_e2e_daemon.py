@@ -14,7 +14,7 @@ import pytest
 from client.cli.founding.options import RunChoices
 from client.control.snapshot import Snapshot
 from client.errors import ExitCode
-from client.store.paths import home_folders
+from client.store.paths import Kept, home_folders
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
 from tests.support.e2e_local import (
@@ -73,7 +73,7 @@ def test_detach_returns_when_it_answers_and_commands_reach_it(folder: Path) -> N
     wait_for(lambda: None if psutil.pid_exists(started["pid"]) else True, "it is gone")
     assert volunteer(home, "status").returncode == ExitCode.NOT_RUNNING
     folders = home_folders(home)
-    kept = Persisted(folders.contributions(started["swarm"]), KeptContributions).read()
+    kept = Persisted(folders.of(started["swarm"], Kept.CONTRIBUTIONS), KeptContributions).read()
     assert kept is not None
     assert kept.counts
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from client.store.identity import load_identity
-from client.store.paths import home_folders
+from client.store.paths import Kept, home_folders
 from client.store.swarms import SwarmStore
 from tests.support import e2e_local
 from tests.support.e2e_local import HOST, parsed, volunteer
@@ -45,6 +45,6 @@ def test_a_volunteer_starts_from_it_and_keeps_what_it_had(home: Path) -> None:
     done = volunteer(home, *join, "--dial-timeout-s", "1", timeout_s=300)
     assert done.returncode == 0, done.stderr
     assert "the run is complete after 12 steps" in done.stderr
-    names = {path.name for path in folders.checkpoints(swarm.swarm).iterdir()}
+    names = {path.name for path in folders.of(swarm.swarm, Kept.CHECKPOINTS).iterdir()}
     assert "stage-0-v12.safetensors" in names
     assert not [name for name in names if "damaged" in name or "set-aside" in name]

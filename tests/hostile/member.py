@@ -83,15 +83,14 @@ def main() -> None:
 
 def _sit(stage: Stage, manifest: Manifest) -> None:
     """Let the node say that it can serve this stage only."""
-    others = {
-        Stage(other): "this attack has its place"
-        for other in range(manifest.stage_count)
-        if other != stage
-    }
-    tell = OwnAdvert.set_unable
-    OwnAdvert.set_unable = (  # type: ignore[method-assign]
-        lambda self, unable: tell(self, {**unable, **others})
-    )
+    others, change = {*range(manifest.stage_count)} - {stage}, OwnAdvert.change
+
+    def say(self: OwnAdvert, **changes: Any) -> None:
+        if "unable" in changes:
+            changes["unable"] = tuple(sorted(others.union(changes["unable"])))
+        change(self, **changes)
+
+    OwnAdvert.change = say  # type: ignore[method-assign]
 
 
 def _work(lie: str, file: str) -> None:

@@ -19,7 +19,7 @@ from client.control.snapshot import Snapshot
 from client.lab.founding import HOST, write_lab
 from client.lab.local_swarm import DATA, LocalSwarm, Member
 from client.store.identity import ensure_identity
-from client.store.paths import home_folders, runtime_folder
+from client.store.paths import Kept, home_folders, runtime_folder
 from client.store.texts import TextStore, keep_folder
 from protocol.invite import SwarmFile
 from tests.support.cli_process import Volunteer
@@ -49,7 +49,7 @@ def found(
     keep_folder(folder / DATA, swarm.manifest.data, TextStore(home_folders(home).texts))
     if swarm.manifest.policy.private:
         signer = ensure_identity(home_folders(home).data)
-        swarm = with_ticket(swarm, signer, home_folders(home).vouches(swarm.swarm))
+        swarm = with_ticket(swarm, signer, home_folders(home).of(swarm.swarm, Kept.VOUCHES))
         write_swarm_file(path, swarm)
     return swarm
 

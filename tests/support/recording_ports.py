@@ -7,7 +7,7 @@ import trio
 
 from client.train.ports import StageHolder
 from protocol.amendments.book import Amendments
-from protocol.effects import Effect, Explain, Penalise
+from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.ids import PeerId
 from protocol.manifest import Manifest
 from protocol.wire.fields import Envelope
@@ -43,8 +43,15 @@ class RecordingPorts:
     def sign(self, kind: str, body: bytes) -> Envelope:
         return signer(1).sign(kind, body, SWARM)
 
-    def perform(self, effect: Effect) -> None:
-        self.done.append(effect)
+    def perform(self, *effects: Effect) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.send(effect.peer, effect.message)
+            else:
+                self.done.append(effect)
+
+    def warn(self, words: str) -> None:
+        self.perform(Explain("swarm", words, "warning"))
 
     def ability_changed(self) -> None:
         pass

@@ -29,11 +29,11 @@ from client.net.network import Inbound, NetEvent
 from client.node.status import take_snapshot
 from client.store.checkpoints import CheckpointFolder
 from client.store.paths import Entry as HomeEntry
+from client.store.paths import home_folders
 from client.store.texts import TextStore
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
 from client.train.machine.pausing import Pauses
-from client.train.recovery.history import History
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.held_stage import HeldStageDriver
 from client.train.stage.held_stages import HeldStages
@@ -201,50 +201,52 @@ class TestSwarm:
         starts: bool = False,
         device: str = "cpu",
         ahead_s: float | None = None,
+        home: Path | None = None,
     ) -> Volunteer:
         """Start a volunteer, link it to the others, assign it a stage; ``copies``: checkpoints that
         lie on its disk; ``text``: it has the training text; ``founder``: it has made the manifest;
         ``starts``: it has what every stage of an imported model begins with; ``device``: where it
         computes; ``ahead_s``: its clock goes with the virtual time,
-        and is ahead by so much.
+        and is ahead by so much; ``home``: of another one, whose records it goes on with.
         """
         number = len(self.volunteers) + len(self.dead)
         signer = FOUNDER if founder else Signer(bytes([number + 1]) * 32)
         losses: dict[int, float] = {}
+        home = (self.folder / str(number)) if home is None else home
+        disk = self.folder / str(number) / "checkpoints"
+        if copies is not None:
+            shutil.copytree(copies, disk)
         engine = RecordingEngine(
             self.hub.join(signer.peer),
             signer,
             self.file,
             EventSink(EventLog(), _note_losses(losses)),
             self._nursery,
+            home_folders(home),
+            CheckpointFolder(disk),
         )
         engine.commits, engine.given_up, engine.served = [], {}, []
         if ahead_s is not None:
             engine.own_clock = engine.handshake.clock = partial(_virtual_clock, ahead_s)
         workers: list[LocalWorker] = []
-        disk = self.folder / str(number) / "checkpoints"
-        if copies is not None:
-            shutil.copytree(copies, disk)
         if starts:
             shutil.copytree(self.starts.folder, disk.parent / HomeEntry.TEXTS)
-        folder = CheckpointFolder(disk)
-        contacts, shelf = engine.membership.contacts, engine.shelf
-        history = engine.history = History(engine, contacts, folder, shelf, engine.downloads)
         own = Settings(
             threads=1,
             device=device,
             memory_limit_bytes=memory_bytes,
             data_cache_bytes=self.cache_bytes,
         )
-        home = self.folder / str(number)
-        site = Site(own, self.data if text else None, home, folder)
-        held_stages = engine.held_stages = HeldStages(engine, history, site, _local(workers))
+        site = Site(own, self.data if text else None, disk.parent)
+        held_stages = engine.held_stages = HeldStages(engine, site, _local(workers))
         # who leaves waits for no copy of its state, unless a test has one kept
         held_stages.buddies.hand_over = AsyncMock(return_value=False)  # type: ignore[method-assign]
         held_stages.capacity = Capacity("cpu", 1, {"fp32": 1e9}, PLENTY_BYTES)
         life = trio.CancelScope()
-        self._nursery.start_soon(_within, life, engine.run, history.run, held_stages.run)
-        engine._members(engine.membership.describe(ADVERT, engine.now()))
+        self._nursery.start_soon(
+            _within, life, engine.run, held_stages.history.run, held_stages.run
+        )
+        engine.perform(*engine.membership.describe(ADVERT, engine.now()))
         for other in self.volunteers:
             await engine.network.connect(other.engine.network.addresses[0])
         volunteer = Volunteer(engine, held_stages, losses, workers, life, disk)
@@ -417,10 +419,9 @@ def training_of(
     """What trains for a volunteer, as a node makes it with some settings; its workers are those of
     a test."""
     engine, own = volunteer.engine, Settings(**{"threads": 1, "device": "cpu", **choices})
-    site = Site(own, data, home, CheckpointFolder(volunteer.disk))
+    site = Site(own, data, home)
     pauses = pauses or Pauses(home, lambda said: None)
-    history = volunteer.held_stages.history
-    return kind(engine, history, site, pauses, _local([] if workers is None else workers))
+    return kind(engine, site, pauses, _local([] if workers is None else workers))
 
 
 def _note_losses(losses: dict[int, float]) -> Callable[[Event], None]:

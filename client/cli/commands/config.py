@@ -27,7 +27,7 @@ from client.config import LIVE, SETTINGS, Setting, check_setting, resolve
 from client.errors import ConfigError, ExitCode, UsageError, system_errors
 from client.limits.cores import check_threads
 from client.store.atomic import write_atomic
-from client.store.paths import find_folders, make_own
+from client.store.paths import find_folders, make_private
 
 app = nested_app("config")
 _KEY = re.compile(r"^\s*(?P<key>[A-Za-z0-9_-]+)\s*=")
@@ -111,7 +111,7 @@ def _write(path: Path, key: str, line: str) -> None:
             "change it with an editor; volunteer config show checks it",
         )
     with system_errors(f"cannot write {path}", "make it writable", ExitCode.CONFIG):
-        make_own(path.parent)
+        make_private(path.parent, readable=True)
         write_atomic(path, ("\n".join(kept) + "\n").encode())
 
 

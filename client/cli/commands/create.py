@@ -33,6 +33,7 @@ from client.cli.terminal.swarm_text import introduction
 from client.errors import ExitCode, UsageError, system_errors
 from client.inviting import ticket_note
 from client.store.atomic import write_atomic
+from client.store.paths import Kept
 from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore, keep_folder
@@ -89,7 +90,7 @@ def create(
     swarm = sign(founding.manifest, signer, addresses)
     keep_swarm(swarm, SwarmStore(home.folders.swarms))
     if swarm.manifest.policy.private:
-        swarm = with_ticket(swarm, signer, home.folders.vouches(swarm.swarm))
+        swarm = with_ticket(swarm, signer, home.folders.of(swarm.swarm, Kept.VOUCHES))
     write_swarm_file(path, swarm)
     notes = list(_notes(swarm, path, text, founding))
     return Answer(_created(swarm, path, text, founding), str(swarm.invite), notes)

@@ -23,6 +23,7 @@ from client.cli.terminal.output import one_line
 from client.cli.terminal.parameters import KnownSwarm
 from client.errors import ExitCode, UsageError, system_errors
 from client.quantities import plural
+from client.store.paths import Kept
 from client.store.persisted import DamagedFile, Persisted
 from client.store.records import KeptEvidence
 from protocol.errors import RemoteProtocolError
@@ -59,7 +60,7 @@ def evidence(file: Path | None = None, /, *, swarm: KnownSwarm = None) -> Answer
     """
     home = find_home()
     of = with_manifest(find_swarm(home, swarm)).swarm
-    path = file or home.folders.proofs(of)
+    path = file or home.folders.of(of, Kept.PROOFS)
     kept = _read(path)
     if kept is None and file is not None:
         raise UsageError(f"there is no {file}", "check the name")

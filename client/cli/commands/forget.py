@@ -19,7 +19,7 @@ from client.errors import ExitCode, UsageError, UserError
 from client.quantities import plural
 from client.store.checkpoints import CheckpointFolder
 from client.store.last_run import RunRecord
-from client.store.paths import Entry
+from client.store.paths import Entry, Kept
 from client.store.swarms import SwarmStore
 from protocol.address import Address
 from protocol.invite import SwarmFile
@@ -61,10 +61,10 @@ def _refuse_running(home: Home, swarm: SwarmFile) -> None:
 
 def _lost(home: Home, swarm: SwarmFile) -> str:
     """Say what nobody may be able to bring back; empty: nothing."""
-    folder = CheckpointFolder(home.folders.checkpoints(swarm.swarm))
+    folder = CheckpointFolder(home.folders.of(swarm.swarm, Kept.CHECKPOINTS))
     checkpoints = len(folder.entries()) + len(folder.aside())
     lost = [plural(checkpoints, "checkpoint")] if checkpoints else []
-    if home.folders.vouches(swarm.swarm).exists():
+    if home.folders.of(swarm.swarm, Kept.VOUCHES).exists():
         lost.append("the invitation by which you belong to it")
     return " and ".join(lost)
 

@@ -19,6 +19,7 @@ from client.control.sockets import live_sockets
 from client.net.errors import DialError
 from client.net.tcp import TCP
 from client.store.last_run import RunRecord
+from client.store.paths import Kept
 from client.store.swarms import SwarmStore
 from client.views.status import other_line
 from protocol.address import Address, by_peer
@@ -100,7 +101,7 @@ def check_node(home: Home) -> Iterator[Check]:
             step = "if it lasts for an hour, read volunteer logs on both sides"
             yield Check("two lines", "warn", other_line(other), step)
         if now.given_up is not None:
-            step = f"what is kept of them: {home.folders.checkpoints(now.swarm)}"
+            step = f"what is kept of them: {home.folders.of(now.swarm, Kept.CHECKPOINTS)}"
             yield Check("given up", "warn", now.given_up.words, step)
         words = f"{now.swarm_name}: {now.state}: {now.reason}"
         alone = not now.peers and not now.network.links and now.uptime_s > 60

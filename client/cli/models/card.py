@@ -18,6 +18,7 @@ from client.cli.terminal.swarm_text import introduction
 from client.control.contributors import contributors_view
 from client.control.snapshot import ContributorView
 from client.control.updates import StepPoint
+from client.store.paths import Kept
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
 from client.train.reporting.event_sink import bits_per_byte
@@ -55,7 +56,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 def facts(home: Home, trained: Trained, library: Library) -> Facts:
     """Return what this home knows."""
-    points = Persisted(home.folders.held_out(trained.swarm), list[StepPoint]).peek() or []
+    points = Persisted(home.folders.of(trained.swarm, Kept.HELD_OUT), list[StepPoint]).peek() or []
     told = [point for point in points if point.step <= trained.version]
     return Facts(
         trained=trained,
@@ -67,7 +68,7 @@ def facts(home: Home, trained: Trained, library: Library) -> Facts:
 
 def contributors_of(home: Home, swarm: SwarmId, manifest: Manifest) -> list[ContributorView]:
     """Return the leaderboard over all sessions of this volunteer."""
-    kept = Persisted(home.folders.contributions(swarm), KeptContributions).peek()
+    kept = Persisted(home.folders.of(swarm, Kept.CONTRIBUTIONS), KeptContributions).peek()
     if kept is None:
         return []
     return contributors_view(kept.counts, lambda peer: kept.names.get(peer, ""), manifest)

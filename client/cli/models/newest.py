@@ -19,7 +19,7 @@ from client.control.amended import amendment_views
 from client.errors import ExitCode, UserError, system_errors
 from client.node.gather import TOKENIZER_FILE, gather
 from client.store.last_run import RunRecord
-from client.store.paths import HOME_VARIABLE, Entry, create_folders
+from client.store.paths import HOME_VARIABLE, Entry, Kept, create_folders
 from client.store.persisted import Persisted
 from client.store.texts import TextStore
 from model_zoo.tokenizers.bpe import Bpe, byte_tokenizer
@@ -37,7 +37,7 @@ def newest_model(home: Home, target: Target, folders: Sequence[Path]) -> Trained
         UserError: no version is complete anywhere, or nobody answers.
     """
     trained = _newest(home, target, folders)
-    known = Persisted(home.folders.amendments(trained.swarm), KeptAmendments).peek()
+    known = Persisted(home.folders.of(trained.swarm, Kept.AMENDMENTS), KeptAmendments).peek()
     amendments = Amendments(trained.manifest, trained.swarm, known)
     trained = replace(trained, amendments=amendment_views(amendments))
     kept = kept_tokenizer(trained.manifest, TextStore(home.folders.texts))
@@ -75,7 +75,7 @@ def _newest(home: Home, target: Target, folders: Sequence[Path]) -> Trained:
         return load_newest(with_manifest(target), folders, store)
     if isinstance(target, SwarmFile):
         try:
-            return load_newest(target, [home.folders.checkpoints(target.swarm)], store)
+            return load_newest(target, [home.folders.of(target.swarm, Kept.CHECKPOINTS)], store)
         except UserError as error:
             if _nobody_to_ask(home, target):
                 next_step = "start it: volunteer join; a version is saved after its first steps"
@@ -130,7 +130,8 @@ def lent(home: Home, swarm: SwarmFile, key: PeerId) -> KeptRegister:
     Raises:
         UserError: the volunteer does not belong to the swarm.
     """
-    kept = Persisted(home.folders.vouches(swarm.swarm), KeptRegister).peek() or KeptRegister()
+    path = home.folders.of(swarm.swarm, Kept.VOUCHES)
+    kept = Persisted(path, KeptRegister).peek() or KeptRegister()
     register = Register(home.signer(), swarm.manifest.founder, swarm.swarm, kept)
     try:
         chain = register.lend(key, time.time())

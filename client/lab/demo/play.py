@@ -18,7 +18,7 @@ from client.lab.demo.screen import Screen
 from client.lab.founding import HOST, write_lab
 from client.lab.local_swarm import DATA, LocalSwarm, terminate_as_interrupt
 from client.lab.reference import evaluate
-from client.store.paths import home_folders
+from client.store.paths import Kept, home_folders
 from model_zoo.datasets.corpus import Corpus
 from model_zoo.datasets.folder import open_folder
 from model_zoo.export import export_hf
@@ -81,7 +81,8 @@ class Play:
             return run.run()
 
     def _judge(self, swarm: SwarmFile, homes: Path, seen: Observed, begin: float) -> DemoReport:
-        folders = [home_folders(homes / name).checkpoints(swarm.swarm) for name in self._volunteers]
+        here = [home_folders(homes / name) for name in self._volunteers]
+        folders = [home.of(swarm.swarm, Kept.CHECKPOINTS) for home in here]
         trained = load_newest(swarm, folders)
         invariants = check_invariants(seen, find_places(folders))
         model = needed_model(trained)

@@ -36,7 +36,7 @@ class Pauses:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._explain, self._wall = explain, wall
-        self._file = Persisted(folder / Entry.PAUSED, PauseView)
+        self._folder, self._file = folder, Persisted(folder / Entry.PAUSED, PauseView)
         self._own = self._file.peek()
         self._holds: dict[str, tuple[PauseView, Callable[[], bool]]] = {}
         """By cause; whether it is over by itself."""
@@ -127,7 +127,7 @@ class Pauses:
         except OSError as error:
             words = (
                 f"the pause cannot be saved and ends with this run: {error.strerror}; "
-                f"make room, or make {self._file.path.parent} writable"
+                f"make room, or make {self._folder} writable"
             )
             self._explain(Explain("swarm", words, "error"))
         self._tell()

@@ -29,7 +29,7 @@ class Vouching:
         register: Register,
         ticket: bytes | None,
         ports: Ports,
-        keep: Callable[[KeptRegister], None],
+        keep: Callable[[KeptRegister], object],
         greet: Callable[[], None],
         cut: Callable[[PeerId, str], None],
         out: Callable[[str], None],
@@ -64,10 +64,6 @@ class Vouching:
     def link_up(self, peer: PeerId) -> None:
         """Tell a new link who was expelled."""
         self._tell(peer, self.register.expulsions)
-
-    def bars(self, peer: PeerId) -> bool:
-        """Whether a peer was expelled, so that dialling it is useless."""
-        return not self.register.standing(peer)
 
     def vouched(self, chain: Sequence[Envelope]) -> None:
         """A member has vouched for us: send the chain to all peers.

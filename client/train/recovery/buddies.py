@@ -9,7 +9,6 @@ buddy's record names the same state. Who names a state and does not give it is n
 while, and no copy replaces the newest one that was due or that the run may be rolled back to.
 """
 
-import shutil
 from collections import Counter
 from collections.abc import Sequence
 
@@ -17,10 +16,9 @@ import trio
 
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.ports import Ports
-from client.train.recovery.copies import ANSWER_S
 from client.train.recovery.history import History
 from client.train.swarm.views import hosts
-from client.train.transfer.blobs import DiskFailed, DownloadFailed, Downloads, Shelf
+from client.train.transfer.blobs import ANSWER_S, DiskFailed, DownloadFailed, Downloads, Shelf
 from client.train.transfer.state_size import data_bytes
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
@@ -143,7 +141,9 @@ class Buddies:
     async def _fetch(self, copy: Copy, donors: Sequence[PeerId]) -> None:
         stage, version = copy.stage, copy.version
         self._folder.folder.mkdir(parents=True, exist_ok=True)
-        self._check_room(stage)
+        needed_bytes = data_bytes(self._ports.manifest, stage) + SPARE_BYTES
+        if problem := self._folder.problem(needed_bytes):
+            raise OSError(problem)
         path = self._folder.folder / f".stage-{stage}-v{version}.buddy.tmp"
         era = self._history.lineage.era
         state = self._downloads.state(stage, version, copy.hash)
@@ -154,8 +154,7 @@ class Buddies:
             raise DownloadFailed("the run has been rolled back meanwhile")
         self._shelf.put(filed, target, temporary=False)
         self._history.stored(stage, version)
-        for removed in self._folder.retain(self._protected(stage), stage=stage, keep=FOREIGN_KEPT):
-            self._shelf.withdraw(removed.stage, removed.version)
+        self._folder.retain(self._protected(stage), stage=stage, keep=FOREIGN_KEPT)
         words = f"kept a copy of stage {stage} at version {version}"
         self._ports.perform(Explain("transfer", words, "debug"))
 
@@ -164,11 +163,6 @@ class Buddies:
         due."""
         here = [kept.version for kept in self._folder.entries() if kept.stage == stage]
         return {*self._history.protected(), (stage, max(filter(self._is_due, here), default=0))}
-
-    def _check_room(self, stage: int) -> None:
-        needed = data_bytes(self._ports.manifest, stage) + SPARE_BYTES
-        if shutil.disk_usage(self._folder.folder).free < needed:
-            raise OSError(f"less than {needed >> 20} MiB are free in {self._folder.folder}")
 
     def _complain(self, problem: str) -> None:
         """Report once that there is no room, until there is again."""

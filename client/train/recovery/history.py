@@ -7,9 +7,10 @@ restarts. Before our line of the run is given up for another one, it fetches tha
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import trio
@@ -19,9 +20,15 @@ from client.store import records
 from client.store.checkpoints import CheckpointFolder
 from client.store.persisted import Persisted
 from client.train.ports import Ports, StageHolder
-from client.train.recovery.copies import FetchedCopy, discard, fetch_line
 from client.train.swarm.views import eras_served, live_members
-from client.train.transfer.blobs import Downloads, Shelf
+from client.train.transfer.blobs import (
+    ANSWER_S,
+    DownloadFailed,
+    Downloads,
+    Filed,
+    Shelf,
+    unlink,
+)
 from client.train.transfer.inventory import stored_states
 from protocol.effects import Explain
 from protocol.ids import PeerId
@@ -65,12 +72,12 @@ class History:
     ) -> None:
         self._ports, self.touch, manifest = ports, touch, ports.manifest
         self._stages = manifest.stage_count
-        self._folder, self._shelf, self._downloads = folder, shelf, downloads
-        self._lineage_file = Persisted(folder.folder / records.LINEAGE, Lineage)
-        self._evidence_file = Persisted(folder.folder / records.EVIDENCE, Kept)
+        self.folder, self._shelf, self._downloads = folder, shelf, downloads
+        self._lineage_file = Persisted(folder.folder / records.LINEAGE, Lineage, ports.warn)
+        self._evidence_file = Persisted(folder.folder / records.EVIDENCE, Kept, ports.warn)
         longest = ports.amendments.longest
         of_no_use = partial(why_unusable, stages=manifest.stage_count, steps=longest)
-        lineage = self._lineage_file.load(self._warn, of_no_use) or Lineage()
+        lineage = self._lineage_file.load(of_no_use) or Lineage()
         self._saved = lineage
         """The lineage that the disk names as that of its checkpoints."""
         known = Knowledge(
@@ -79,12 +86,12 @@ class History:
             manifest.policy.checkpoint_every,
             lineage,
             ports.amendments.steps,
-            Evidence(self._evidence_file.load(self._warn), ports.me),
+            Evidence(self._evidence_file.load(), ports.me),
             manifest.founder,
         )
         self.machine = Recovery(known, int(time.time() * 1000))
         self._wanted, self._to_fetch = trio.open_memory_channel[FetchLine](math.inf)
-        self._fetched: dict[Copy, FetchedCopy] = {}
+        self._fetched: dict[Copy, Filed] = {}
         """The state of another line, verified; it is used once ours is given up."""
         self._stale = trio.Event()
         self._made: set[tuple[int, int]] = set()
@@ -221,9 +228,6 @@ class History:
         evidence = self.machine.evidence.kept()
         self._evidence_file.keep(evidence)  # otherwise the earlier file stays valid
 
-    def _warn(self, words: str) -> None:
-        self._ports.perform(Explain("transfer", words, "warning"))
-
     async def run(self) -> None:
         """Publish the checkpoints on our disk, now and on every change; fetch what the machine
         wants."""
@@ -233,8 +237,8 @@ class History:
 
     async def _keep_fetching(self) -> None:
         async for wanted in self._to_fetch:
-            discard(self._fetched.values())  # of a line for which ours was not given up
-            self._fetched = await fetch_line(self._downloads, self._folder.folder, wanted)
+            _discard(self._fetched, self.folder.folder)  # ours was not given up for that line
+            self._fetched = await fetch_line(self._downloads, self.folder.folder, wanted)
             if self._fetched:
                 self._perform(self.machine.fetched(self._ports.now()))
             else:
@@ -260,9 +264,9 @@ class History:
         if lineage != self._saved and await trio.to_thread.run_sync(keep, lineage):
             self._saved = lineage  # otherwise it is tried again
         found = await trio.to_thread.run_sync(
-            stored_states, self._folder, self._ports.swarm, self._stages
+            stored_states, self.folder, self._ports.swarm, self._stages
         )
-        entries = await trio.to_thread.run_sync(self._folder.entries)
+        entries = await trio.to_thread.run_sync(self.folder.entries)
         if entries and not found:
             return False  # "none" would be false
         ours = filter(self._is_ours, found)
@@ -290,26 +294,56 @@ class History:
         self._made, self._made_all = set(), False
         self._shelf.withdraw_above(kept)
         try:
-            for checkpoint in self._folder.entries():
+            for checkpoint in self.folder.entries():
                 if checkpoint.version > kept:
-                    self._folder.set_aside(checkpoint)
+                    self.folder.set_aside(checkpoint)
             self._lineage_file.save(lineage)
             self._saved = lineage
             for copy in fetched:  # under the old lineage they would be another state
                 self._place(copy)
             self._evidence_file.save(self.machine.evidence.kept())
         except OSError as error:
-            words = f"the new lineage cannot be written to {self._folder.folder}: {error}"
+            words = f"the new lineage cannot be written to {self.folder.folder}: {error}"
             self._ports.perform(Explain("transfer", words, "error"))
         self._stale.set()
         self._seats.begin_anew(lineage, given_up)
 
     def _place(self, copy: Copy) -> None:
         """Put a copy of the line that we go over to in its place, and offer it."""
-        found = self._fetched.pop(copy)
-        path = self._folder.adopt(found.path, copy.stage, copy.version)
-        self._shelf.put(found.filed, path, temporary=False)
+        fetched = self._fetched.pop(copy)
+        path = self.folder.adopt(_apart(self.folder.folder, copy), copy.stage, copy.version)
+        self._shelf.put(fetched, path, temporary=False)
         self._made.add((copy.stage, copy.version))
+
+
+async def fetch_line(downloads: Downloads, folder: Path, wanted: FetchLine) -> dict[Copy, Filed]:
+    """Fetch the state of another line into a folder while our seats go on, under temporary names;
+    empty: one of its copies cannot be had, or not in time."""
+    fetched = dict[Copy, Filed]()
+    try:
+        with trio.move_on_after(wanted.within_s) as limit:
+            for copy in wanted.copies:
+                state = downloads.state(copy.stage, copy.version, copy.hash)
+                fetched[copy] = await downloads.fetch(
+                    state, wanted.donors, _apart(folder, copy), begins_s=ANSWER_S
+                )
+        if limit.cancelled_caught:
+            raise DownloadFailed(f"it did not come within {wanted.within_s:.0f} s")
+    except DownloadFailed as error:
+        _discard(fetched, folder)
+        words = f"the state of the other line of the run cannot be had: {error}"
+        downloads.ports.perform(Explain("transfer", words, "warning"))
+        return {}
+    return fetched
+
+
+def _apart(folder: Path, copy: Copy) -> Path:
+    return folder / f".stage-{copy.stage}-v{copy.version}.line.tmp"
+
+
+def _discard(copies: Iterable[Copy], folder: Path) -> None:
+    for copy in copies:
+        unlink(_apart(folder, copy))
 
 
 def why_unusable(found: Lineage, *, stages: int, steps: int) -> str:

@@ -10,7 +10,6 @@ from client.store.persisted import Persisted
 from client.store.records import KeptChain
 from client.train.ports import Ports
 from client.train.recovery.history import History
-from protocol.effects import Explain
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.membership.view import RecordChanged, RecordGone
@@ -23,34 +22,35 @@ from protocol.wire.messages import ChainLink
 
 
 class WaypointDriver:
-    """See the module's docstring; ``history``: that of the run; None while we only look on."""
+    """See the module's docstring.
 
-    def __init__(self, ports: Ports, history: Callable[[], History | None]) -> None:
+    Args:
+        history: that of the run; None while we only look on. It begins with the chain of the file
+            where it has seen nothing itself.
+        path: of the file; None: nothing is kept.
+    """
+
+    def __init__(
+        self, ports: Ports, history: Callable[[], History | None], path: Path | None
+    ) -> None:
         self._ports, self._history = ports, history
-        self._file: Persisted[KeptChain] | None = None
+        self._file = Persisted(path, KeptChain, ports.warn)
         manifest = ports.manifest
         self.machine = Waypoints(
             ports.me,
             PeerId(manifest.founder),
             manifest.stage_count,
             manifest.policy.checkpoint_every,
-            manifest.steps,
+            ports.amendments.longest,
             ports.swarm,
             lambda part: ports.sign(PART, encode_part(part)).signature,
             self._proves,
         )
-
-    def keep_in(self, path: Path) -> None:
-        """Take the chain of a file, and save ours to it from now on; call it once there is the
-        history, which begins with it where it has seen nothing itself."""
-        self._file = Persisted(path, KeptChain)
-        found = self._file.load(self._warn) or KeptChain()
+        found = self._file.load() or KeptChain()
         try:
-            effects = self.machine.restore(found.links)
+            self._perform(self.machine.restore(found.links))
         except RemoteProtocolError as error:
-            self._warn(f"the chain of waypoints cannot be used, going on without it: {error}")
-            return
-        self._perform(effects)
+            self._ports.warn(f"the chain of waypoints cannot be used, going on without it: {error}")
 
     # --- inputs ------------------------------------------------------------------------------
 
@@ -98,15 +98,8 @@ class WaypointDriver:
         for effect in effects:
             match effect:
                 case Waypoint():
-                    self._save()
+                    self._file.keep(KeptChain(tuple(self.machine.chain)))
                     if (history := self._history()) is not None:
                         history.certified(effect)
                 case _:
                     self._ports.perform(effect)
-
-    def _save(self) -> None:
-        if self._file is not None:
-            self._file.keep(KeptChain(tuple(self.machine.chain)), self._warn)
-
-    def _warn(self, words: str) -> None:
-        self._ports.perform(Explain("membership", words, "warning"))

@@ -6,7 +6,7 @@ hash in a stage is the one that most of the claims with the highest weight name.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,45 +34,40 @@ class Candidate:
     donors: tuple[tuple[PeerId, ...], ...]
 
 
-class Witnesses:
-    """See the module's docstring.
+def candidates(stored: Mapping[PeerId, Stored], view: SwarmView) -> list[Candidate]:
+    """Return the best complete versions, the best first: those that a replica of every stage has on
+    its disk, then the newest. Stages advance together, so a version too far ahead of another
+    stage's is a false claim.
 
-    ``stored``: the newest stored record of each author, its signature verified.
+    Args:
+        stored: the newest stored record of each author, its signature verified.
+        view: the live replicas.
     """
+    serving = view.replicas()
 
-    def __init__(self, stored: Mapping[PeerId, Stored], view: SwarmView) -> None:
-        self._stored = stored
-        self._serving = view.replicas()
-        self._claims = Claims(self._stored, self._lineage, self._weigh)
-        committed = (view.committed(s) for s, there in enumerate(self._serving) if there)
-        self._reached = min(committed, default=MAX_STEP)
-
-    def candidates(self) -> list[Candidate]:
-        """Return the best complete versions, the best first: those that a replica of every stage
-        has on its disk, then the newest. Stages advance together, so a version too far ahead of
-        another stage's is a false claim."""
-        stages = len(self._serving)
-        whole = [v for v in self._claims.whole(stages) if 0 < v <= self._reached]
-        whole.sort(key=lambda v: (self._claims.weight(v) >= REPLICA, v), reverse=True)
-        return [self._candidate(version) for version in whole[:MAX_VERSIONS]]
-
-    def _weigh(self, author: PeerId, copy: Copy) -> int:
-        there = self._serving[copy.stage] if copy.stage < len(self._serving) else ()
+    def weigh(author: PeerId, copy: Copy) -> int:
+        there = serving[copy.stage] if copy.stage < len(serving) else ()
         return REPLICA if author in there else 1
 
-    def _candidate(self, version: int) -> Candidate:
-        hashes = self._claims.hashes(version)
+    def donors(copy: Copy) -> tuple[PeerId, ...]:
+        having = [peer for peer, said in stored.items() if copy in said.copies]
+        return tuple(sorted(having, key=lambda p: (-weigh(p, copy), p))[:MAX_DONORS])
+
+    def candidate(version: int) -> Candidate:
+        hashes = claims.hashes(version)
         copies = (Copy(stage, version, digest) for stage, digest in enumerate(hashes))
-        return Candidate(version, hashes, tuple(map(self._donors, copies)))
+        return Candidate(version, hashes, tuple(map(donors, copies)))
 
-    def _donors(self, copy: Copy) -> tuple[PeerId, ...]:
-        having = [peer for peer, said in self._stored.items() if copy in said.copies]
-        return tuple(sorted(having, key=lambda p: (-self._weigh(p, copy), p))[:MAX_DONORS])
+    claims = Claims(stored, _followed(stored, serving), weigh)
+    reached = min((view.committed(s) for s, there in enumerate(serving) if there), default=MAX_STEP)
+    whole = [v for v in claims.whole(len(serving)) if 0 < v <= reached]
+    whole.sort(key=lambda v: (claims.weight(v) >= REPLICA, v), reverse=True)
+    return list(map(candidate, whole[:MAX_VERSIONS]))
 
-    @property
-    def _lineage(self) -> Lineage:
-        """The lineage that most replicas follow; without any, that of most peers with copies."""
-        replicas = frozenset[PeerId]().union(*self._serving)
-        heard = [one.lineage for peer, one in self._stored.items() if peer in replicas]
-        count = Counter(heard or [one.lineage for one in self._stored.values()])
-        return max(count, key=lambda lineage: (count[lineage], lineage), default=Lineage())
+
+def _followed(stored: Mapping[PeerId, Stored], serving: Sequence[frozenset[PeerId]]) -> Lineage:
+    """Return the lineage that most replicas follow; without any, that of most peers with copies."""
+    replicas = frozenset[PeerId]().union(*serving)
+    heard = [one.lineage for peer, one in stored.items() if peer in replicas]
+    count = Counter(heard or [one.lineage for one in stored.values()])
+    return max(count, key=lambda lineage: (count[lineage], lineage), default=Lineage())

@@ -19,7 +19,6 @@ from client.train.engine import Engine
 from client.train.machine.disk_room import NoRoom
 from client.train.ports import Take
 from client.train.recovery.buddies import Buddies
-from client.train.recovery.history import History
 from client.train.stage.held_stage import Diverged, HeldStageDriver
 from client.train.stage.seat_driver import SeatDriver
 from client.train.stage.stage_acquisition import DataMissing, offer_data, offer_start
@@ -44,10 +43,8 @@ COPY_S = 60.0
 class HeldStages(StageContext):
     """See the module's docstring; it is what its stages share."""
 
-    def __init__(
-        self, engine: Engine, history: History, site: Site, new_worker: NewWorker = Worker
-    ) -> None:
-        super().__init__(engine, history, site, new_worker)
+    def __init__(self, engine: Engine, site: Site, new_worker: NewWorker = Worker) -> None:
+        super().__init__(engine, site, new_worker)
         self.newest = [0] * engine.manifest.stage_count
         """Newest version ever seen served, by stage."""
         self.failure: UserError | None = None
@@ -59,7 +56,7 @@ class HeldStages(StageContext):
         """What went with stages that were given up and nobody has."""
         self.closed = True
         """Nothing can be held now: it does not run."""
-        given = engine.shelf, engine.downloads, history, engine.membership.roster
+        given = engine.shelf, engine.downloads, self.history, engine.membership.roster
         self.buddies = Buddies(engine, self.checkpoints, *given)
         """Keeps copies of other stages' checkpoints."""
         self._opened, self._to_open = trio.open_memory_channel[HeldStageDriver](math.inf)

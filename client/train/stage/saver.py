@@ -121,13 +121,10 @@ class StateSaver:
         self.saved_version = max(self.saved_version, version)
         self._history.stored(self._stage, version)
         try:
-            forgotten = self._checkpoints.retain(self._history.protected(), stage=self._stage)
+            self._checkpoints.retain(self._history.protected(), stage=self._stage)
         except OSError as error:
             words = f"old checkpoints cannot be removed: {error}"
             self._ports.perform(Explain("transfer", words, "warning"))
-            return
-        for removed in forgotten:
-            self._shelf.withdraw(removed.stage, removed.version)
 
     def _explain_failure(self, version: int, failure: RequestFailed, *, durable: bool) -> None:
         if failure.kind == "stale":

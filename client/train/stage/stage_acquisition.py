@@ -337,7 +337,6 @@ class StageAcquisition:
         """Take a checkpoint of ours out of use; its bytes stay, for it may be the only copy. One
         that cannot be read now keeps its name."""
         context = self._context
-        self._engine.shelf.withdraw(own.stage, own.version)
         try:
             differs = read_info(own.path).hash != lineage.hashes[own.stage].hex()
         except CheckpointError:

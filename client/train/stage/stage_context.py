@@ -8,7 +8,6 @@ import trio
 
 from client.compute.process import Worker
 from client.config import Settings
-from client.store.checkpoints import CheckpointFolder
 from client.store.paths import Entry
 from client.store.texts import TextStore
 from client.train.engine import Engine
@@ -16,7 +15,6 @@ from client.train.machine.capacity import Capacity, usable_memory_bytes
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.machine.time_spent import TimeSpent
 from client.train.ports import StageHolder
-from client.train.recovery.history import History
 from client.train.reporting.counters import Counters
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.opening import Devices, devices_now
@@ -39,27 +37,25 @@ class Site:
     """The folder of training data that the user gave."""
     data: Path
     """The folder of the files beside the identity."""
-    checkpoints: CheckpointFolder
 
 
 class StageContext(StageHolder):
     """The context shared by the stages of one volunteer.
 
     Args:
-        history: the run's, which the engine has.
+        engine: with the run's history.
         site: where they keep what they need, and the owner's settings.
     """
 
-    def __init__(
-        self, engine: Engine, history: History, site: Site, new_worker: NewWorker = Worker
-    ) -> None:
+    def __init__(self, engine: Engine, site: Site, new_worker: NewWorker = Worker) -> None:
         manifest, settings = engine.manifest, site.settings
         super().__init__(manifest.stage_count)
         self.sees = False
         """Whether the view is one of our lineage."""
-        self.engine, self.history, self.settings = engine, history, settings
+        assert engine.history is not None, "who only looks on holds no stage"
+        self.engine, self.history, self.settings = engine, engine.history, settings
         texts = TextStore(site.data / Entry.TEXTS)
-        self.checkpoints, self.snapshots = site.checkpoints, site.data / Entry.SNAPSHOTS
+        self.checkpoints, self.snapshots = self.history.folder, site.data / Entry.SNAPSHOTS
         self.starts = tuple(texts.path(start.digest) for start in manifest.start)
         """What the stages of an imported model begin with, by stage."""
         self.compiled = str(site.data / Entry.COMPILED)

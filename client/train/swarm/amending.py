@@ -22,19 +22,14 @@ class Amending:
     """See the module's docstring.
 
     Args:
+        path: of the file; None: nothing is kept.
         changed: called when there is something new.
     """
 
-    def __init__(self, ports: Ports, changed: Callable[[], None]) -> None:
+    def __init__(self, ports: Ports, path: Path | None, changed: Callable[[], None]) -> None:
         self._ports, self._changed = ports, changed
-        self.book = Amendments(ports.manifest, ports.swarm)
-        self._file: Persisted[KeptAmendments] | None = None
-
-    def keep_in(self, path: Path) -> None:
-        """Take the amendments of a file, and save ours to it from now on."""
-        self._file = Persisted(path, KeptAmendments)
-        kept = self._file.load(self._warn)
-        self.book = Amendments(self._ports.manifest, self._ports.swarm, kept)
+        self._file = Persisted(path, KeptAmendments, ports.warn)
+        self.book = Amendments(ports.manifest, ports.swarm, self._file.load())
 
     # --- links -------------------------------------------------------------------------------
 
@@ -58,8 +53,7 @@ class Amending:
     def _take(self, envelope: Envelope, besides: PeerId | None) -> None:
         if (known := self.book.take(envelope)) is None:
             return
-        if self._file is not None:
-            self._file.keep(self.book.kept, self._warn)
+        self._file.keep(self.book.kept)
         self._tell([peer for peer in self._ports.linked() if peer != besides], [envelope])
         if known in self.book.counting:
             words = describe(known.amendment, *self.book.before(known.amendment.number))
@@ -72,6 +66,3 @@ class Amending:
             for peer in peers:
                 part = tuple(envelopes[first : first + most])
                 self._ports.send(peer, Statements("amendments", part))
-
-    def _warn(self, words: str) -> None:
-        self._ports.perform(Explain("swarm", words, "warning"))

@@ -23,22 +23,15 @@ LOOK_EVERY_S: Final = 5.0
 
 
 class Contributions:
-    """See the module's docstring."""
+    """See the module's docstring; it goes on with what the file of ``path`` holds, if any."""
 
-    def __init__(self, me: PeerId, membership: Membership) -> None:
+    def __init__(self, me: PeerId, membership: Membership, path: Path | None) -> None:
         self._me, self._membership = me, membership
-        self._file: Persisted[KeptContributions] | None = None
-        self._versions: dict[int, int] = {}
-        self._counts: dict[PeerId, int] = {}
-        self._names: dict[PeerId, str] = {}
-        self._looked_at = -math.inf
-
-    def keep_in(self, path: Path) -> None:
-        """Go on with what a file holds, and keep it there."""
         self._file = Persisted(path, KeptContributions)
         kept = self._file.peek() or KeptContributions()
         self._versions, self._counts = dict(kept.versions), dict(kept.counts)
         self._names = dict(kept.names)
+        self._looked_at = -math.inf
 
     def closed(self, committed: Committed) -> None:
         """A stage of ours has committed a step."""
@@ -84,5 +77,4 @@ class Contributions:
 
     def save(self) -> None:
         """Write the file."""
-        if self._file is not None:
-            self._file.keep(KeptContributions(self._versions, self._counts, self._names))
+        self._file.keep(KeptContributions(self._versions, self._counts, self._names))

@@ -19,7 +19,6 @@ from protocol.evidence.proofs import Proofs
 from protocol.evidence.statement import Decisive
 from protocol.ids import PeerId, sample
 from protocol.membership.membership import Membership
-from protocol.membership.view import MembershipEffect
 from protocol.verdicts import Certificate, Verdict
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import Statements
@@ -27,20 +26,21 @@ from protocol.wire.parts import Proof
 
 
 class Expulsions:
-    """See the module's docstring."""
+    """See the module's docstring; ``path``: of the file; None: nothing is kept."""
 
-    def __init__(self, ports: Ports, network: Libp2pNetwork, membership: Membership) -> None:
+    def __init__(
+        self, ports: Ports, network: Libp2pNetwork, membership: Membership, path: Path | None
+    ) -> None:
         self._ports, self._network, self._membership = ports, network, membership
         self.verdicts = membership.verdicts
         self._proofs = Proofs(ports.me, ports.swarm, self.verdicts, ports.linked)
         self._heard = Heard(ports.swarm)
-        self._file: Persisted[KeptEvidence] | None = None
+        self._file = Persisted(path, KeptEvidence, ports.warn)
         self._unsaved = False
 
-    def keep_in(self, path: Path) -> list[MembershipEffect]:
-        """Expel the members convicted by the certificates of a file, and save to it from now on."""
-        self._file = Persisted(path, KeptEvidence)
-        kept = self._file.load(self._warn) or KeptEvidence()
+    def restore(self) -> None:
+        """Expel the members convicted by the certificates of the file."""
+        kept = self._file.load() or KeptEvidence()
         found, bad, me = list[Verdict](), 0, self._ports.me
         certificates: tuple[Certificate, ...] = *kept.proofs, *kept.voted_out
         for one in certificates:
@@ -49,22 +49,20 @@ class Expulsions:
             except RemoteProtocolError:
                 bad += 1
         if bad:
-            self._warn(f"{bad} proofs of {path} prove nothing and are dropped")
-        return self._act([one for one in found if one.culprit != me and self.verdicts.add(one)])
+            self._ports.warn(f"{bad} proofs of {self._file.path} prove nothing and are dropped")
+        self._act([one for one in found if one.culprit != me and self.verdicts.add(one)])
 
-    def voted_out(self, verdict: Verdict) -> list[MembershipEffect]:
+    def voted_out(self, verdict: Verdict) -> None:
         """A majority of a stage that we know has charged one of its members: cut it off."""
-        if verdict.culprit == self._ports.me:
-            return []
-        self.verdicts.add(verdict)
-        return self._perform([verdict])
+        if verdict.culprit != self._ports.me:
+            self.verdicts.add(verdict)
+            self._perform([verdict])
 
     def link_up(self, peer: PeerId) -> None:
         """Send a new link the proofs."""
-        for effect in self._proofs.link_up(peer):
-            self._ports.perform(effect)
+        self._ports.perform(*self._proofs.link_up(peer))
 
-    def stated(self, author: PeerId, message: Decisive) -> list[MembershipEffect]:
+    def stated(self, author: PeerId, message: Decisive) -> None:
         """Handle a statement in a round from its author, and pass its statement on to our siblings.
 
         Raises:
@@ -72,16 +70,16 @@ class Expulsions:
         """
         there = self._siblings(message.stage)
         if author not in there:
-            return []  # the seat ignores it, too
+            return  # the seat ignores it, too
         envelope, proof = self._heard.take(author, message)
         if envelope is not None:
             others = [peer for peer in there if peer != author]
             at = message.stage, message.step, message.attempt
             for peer in sample(others, self._ports.me, *at):
                 self._ports.send(peer, Statements("decision", (envelope,)))
-        return self._proven(proof)
+        self._proven(proof)
 
-    def passed_on(self, sender: PeerId, envelope: Envelope) -> list[MembershipEffect]:
+    def passed_on(self, sender: PeerId, envelope: Envelope) -> None:
         """Handle a statement of a sibling that another one passes on; those of other peers are not
         kept, so that they displace nothing.
 
@@ -89,9 +87,8 @@ class Expulsions:
             RemoteProtocolError: it is no statement, or not signed by its author.
         """
         there, author = self._siblings(stage_of(envelope)), PeerId(envelope.signer)
-        if author in self.verdicts or not {sender, author}.issubset(there):
-            return []
-        return self._proven(self._heard.passed_on(sender, envelope))
+        if author not in self.verdicts and {sender, author}.issubset(there):
+            self._proven(self._heard.passed_on(sender, envelope))
 
     def _siblings(self, stage: int) -> list[PeerId]:
         """Return the other holders of a stage that we are linked with."""
@@ -99,27 +96,26 @@ class Expulsions:
         there = held[stage] if stage < len(held) else ()
         return [replica.peer for replica in there if replica.peer != self._ports.me]
 
-    def _proven(self, proof: Proof | None) -> list[MembershipEffect]:
-        if proof is None:
-            return []
-        return self._perform(self._proofs.found(proof, member=self._is_member(proof)))
+    def _proven(self, proof: Proof | None) -> None:
+        if proof is not None:
+            self._perform(self._proofs.found(proof, member=self._is_member(proof)))
 
-    def contradicted(self, held: Envelope, other: Envelope) -> list[MembershipEffect]:
+    def contradicted(self, held: Envelope, other: Envelope) -> None:
         """Two signed bodies of one author that may contradict each other have arrived.
 
         Raises:
             RemoteProtocolError: one is not signed by its author.
         """
-        return self._proven(contradiction(held, other))
+        self._proven(contradiction(held, other))
 
-    def receive(self, sender: PeerId, proof: Proof) -> list[MembershipEffect]:
+    def receive(self, sender: PeerId, proof: Proof) -> None:
         """Handle a proof from a peer.
 
         Raises:
             RemoteProtocolError: it proves nothing.
         """
         now, member = self._ports.now(), self._is_member(proof)
-        return self._perform(self._proofs.receive(sender, proof, now, member=member))
+        self._perform(self._proofs.receive(sender, proof, now, member=member))
 
     def _is_member(self, proof: Proof) -> bool:
         """Whether the culprit works beside us: identities that were linked to convict themselves
@@ -128,31 +124,24 @@ class Expulsions:
         member = self._membership.roster.member(author)
         return member is not None and member.linked and not self._membership.is_new(author)
 
-    def _perform(self, effects: Sequence[Effect | Verdict]) -> list[MembershipEffect]:
+    def _perform(self, effects: Sequence[Effect | Verdict]) -> None:
         out = [effect for effect in effects if isinstance(effect, Verdict)]
-        for effect in effects:
-            if not isinstance(effect, Verdict):
-                self._ports.perform(effect)
+        self._ports.perform(*(one for one in effects if not isinstance(one, Verdict)))
         self._unsaved |= bool(out)
         if any(verdict.member for verdict in out):
             self.save()
-        return self._act(out)
+        self._act(out)
 
-    def _act(self, out: Sequence[Verdict]) -> list[MembershipEffect]:
-        effects: list[MembershipEffect] = []
+    def _act(self, out: Sequence[Verdict]) -> None:
         for verdict in out:
             words = f"{verdict.words}: it is expelled for the rest of the run"
             self._network.expel(verdict.culprit, words)
-            effects += [Explain("membership", words, "warning", (verdict.culprit,))]
-            effects += self._membership.expel(verdict.culprit)
-        return effects
+            told = Explain("membership", words, "warning", (verdict.culprit,))
+            self._ports.perform(told, *self._membership.expel(verdict.culprit))
 
     def save(self) -> None:
         """Save what is new. A verdict on who has worked is saved at once; the others wait for the
         next minute: a write waits for the disk, and convicted identities are free."""
-        if self._unsaved and self._file is not None:
+        if self._unsaved:
             self._unsaved = False
-            self._file.keep(KeptEvidence(self.verdicts.proofs, self.verdicts.votes), self._warn)
-
-    def _warn(self, words: str) -> None:
-        self._ports.perform(Explain("membership", words, "warning"))
+            self._file.keep(KeptEvidence(self.verdicts.proofs, self.verdicts.votes))

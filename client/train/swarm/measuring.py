@@ -128,8 +128,6 @@ class Measuring:
 
     def record(self, record: RecordChanged | RecordGone) -> None:
         """Handle a member's measurements (our own count alike), or their expiry."""
-        if record.kind != MEASURED:
-            return
         if isinstance(record, RecordGone):
             self._beliefs.forget(record.signer)
         else:

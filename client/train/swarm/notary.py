@@ -14,7 +14,8 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from client.store.boot import this_boot
-from client.store.marks import DamagedMarks, Kept, MarksFile
+from client.store.marks import Kept, MarksFile
+from client.store.persisted import DamagedFile
 from client.train.ports import Ports
 from protocol.decree.decree import READY
 from protocol.decree.elector import Elector, Sight
@@ -38,9 +39,10 @@ class Notary:
 
     Args:
         sees: what this volunteer sees, by which its elector votes.
+        path: of the file, which holds the statements of the previous process; None: none is kept.
     """
 
-    def __init__(self, ports: Ports, sees: Sight) -> None:
+    def __init__(self, ports: Ports, sees: Sight, path: Path | None) -> None:
         self._ports = ports
         self._word = OwnWord()
         self.elector = Elector(self._sign, self._verify, sees, self._write)
@@ -49,16 +51,17 @@ class Notary:
         """Whether the file that we found may lack what was signed last."""
         self._taken: set[int] = set()
         """Stages in which a seat of this process has begun."""
+        if path is not None:
+            self._load(path)
 
-    def keep_in(self, path: Path) -> None:
-        """Load the statements of the previous process, and save ours to its file from now on."""
+    def _load(self, path: Path) -> None:
         try:
             self._file = MarksFile(path)
             if (kept := self._file.read()) is not None:
                 self._word = OwnWord(kept.marks)
                 self._old = not self._boot or kept.boot != self._boot
                 self.elector.load(kept.terms)
-        except (OSError, DamagedMarks) as error:
+        except (OSError, DamagedFile) as error:
             self._old = True
             words = f"what this volunteer signed before cannot be read, going on without: {error}"
             self._ports.perform(Explain("membership", words, "warning"))

@@ -20,7 +20,6 @@ from protocol.ids import Stage
 from protocol.limits import MAX_ADDRESSES
 from protocol.membership.advert import Advert
 from protocol.membership.membership import Membership
-from protocol.membership.view import MembershipEffect
 
 UPDATE_S = 60.0
 AT_LIMIT = 0.7
@@ -38,11 +37,9 @@ class OwnAdvert:
         self,
         membership: Membership,
         measuring: Measuring,
-        clock: Ports,
-        perform: Callable[[list[MembershipEffect]], None],
+        ports: Ports,
     ) -> None:
-        self._membership, self._measuring = membership, measuring
-        self._clock, self._perform = clock, perform
+        self._membership, self._measuring, self._ports = membership, measuring, ports
         self._advert: Advert | None = None
         self.addresses: Callable[[], Sequence[str]] = tuple
         """Returns the addresses at which others reach us."""
@@ -56,22 +53,6 @@ class OwnAdvert:
         """Enter the swarm."""
         self._advert = msgspec.structs.replace(advert, unable=tuple(sorted(unable)))
         self._tell(self._advert)
-
-    def set_unable(self, unable: Mapping[Stage, str]) -> None:
-        """Set the stages that we cannot serve."""
-        self._change(unable=tuple(sorted(unable)))
-
-    def offer_no_seats(self) -> None:
-        """Advertise that we offer no seat for now."""
-        self._change(seats=0, unable=())
-
-    def leave(self) -> None:
-        """Say goodbye. So does every later advert: our addresses still change as we leave."""
-        self._change(leaving=True)
-
-    def lend(self, relay_bytes_per_s: float) -> None:
-        """Advertise that we relay, or no longer (0)."""
-        self._change(relay_bytes_per_s=relay_bytes_per_s)
 
     async def keep_current(self, settings: Callable[[], Settings], folder: Path) -> None:
         """Update the advert periodically until cancelled.
@@ -88,19 +69,16 @@ class OwnAdvert:
         line = _newer(kept_line(folder), self._measuring, settings)
         save_line(folder, line)
         upload, download = line_rates(line, settings)
-        self._change(upload_bytes_per_s=upload, download_bytes_per_s=download)
+        self.change(upload_bytes_per_s=upload, download_bytes_per_s=download)
 
     @property
     def upload_bytes_per_s(self) -> float:
         """The upload that we advertise; 0 before we are a member."""
         return 0.0 if self._advert is None else self._advert.upload_bytes_per_s
 
-    def move(self) -> None:
-        """Publish our addresses if they have changed."""
-        self._change()
-
-    def _change(self, **changes: Any) -> None:
-        """Publish changes, if there are any; the order of addresses is none."""
+    def change(self, **changes: Any) -> None:
+        """Publish changes of the advert's fields, and our addresses if they are others; the order
+        of addresses is no change."""
         if (before := self._advert) is None:
             return
         here = tuple(self.addresses())[:MAX_ADDRESSES]
@@ -112,7 +90,7 @@ class OwnAdvert:
             self._tell(changed)
 
     def _tell(self, advert: Advert) -> None:
-        self._perform(self._membership.describe(advert, self._clock.now()))
+        self._ports.perform(*self._membership.describe(advert, self._ports.now()))
 
 
 def _newer(line: Line, measuring: Measuring, settings: Settings) -> Line:

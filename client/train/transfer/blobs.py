@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import trio
 
@@ -27,7 +26,6 @@ from client.train.workers.tasks import payload_digest
 from model_zoo.specs.slices import slices
 from model_zoo.specs.state import stage_layout
 from model_zoo.specs.state_hash import LeafHasher, root
-from protocol.effects import Penalise, Send
 from protocol.ids import PeerId
 from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
 from protocol.transfer.blob import Blob
@@ -36,9 +34,12 @@ from protocol.transfer.leaves import LeafEffect, StoreChunk
 from protocol.wire.messages import Chunk, ChunkRequest
 
 TICK_S = 0.25
+KEPT_SNAPSHOTS = 4
 FULL = (errno.ENOSPC, errno.EDQUOT)
 BLOCK_BYTES = 512
 """Unit in which a file system says how much disk a file takes."""
+ANSWER_S = 20.0
+"""Seconds within which a donor begins to give a state that it names."""
 IDLE_S = 120.0
 """Seconds without a chunk after which a download is given up; it may be tried again, perhaps with
 other donors."""
@@ -80,14 +81,12 @@ class _Item:
 class Shelf:
     """The blobs that this volunteer serves; files are opened per chunk and may vanish any time."""
 
-    def __init__(self, ports: Ports, keep_snapshots: int = 4) -> None:
+    def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._items: dict[bytes, _Item] = {}
-        """By root."""
-        self._snapshots: list[bytes] = []
+        """By root, those put there last at the end."""
         self._skipped: dict[int, int] = {}
         """By stage: the newest version that was asked for here and is not written."""
-        self._keep_snapshots = keep_snapshots
         self.leaves: LeafSupply | None = None
         self.served_bytes = 0
         self.is_closed: Callable[[], bool] = bool
@@ -95,6 +94,7 @@ class Shelf:
 
     def put(self, filed: Filed, path: Path, *, temporary: bool) -> None:
         """Serve a file; a permanent one replaces a temporary one, or what its place had before.
+        Files that are gone are forgotten.
 
         Args:
             filed: the blob in it.
@@ -102,8 +102,9 @@ class Shelf:
             temporary: the shelf now owns the file and removes it when it is superseded.
         """
         key = filed.blob.root
-        for other in [k for k, item in self._items.items() if item.path == path and k != key]:
-            self._remove(other, but=path)
+        for other, item in list(self._items.items()):
+            if other != key and (item.path == path or _is_gone(item.path)):
+                self._remove(other, but=path)
         known = self._items.get(key)
         if known is not None and known.filed == filed and known.temporary <= temporary:
             if temporary and path != known.path:
@@ -112,20 +113,12 @@ class Shelf:
         if known is not None:
             self._remove(key, but=path)
         self._items[key] = _Item(path, filed, temporary)
-        if temporary:
-            self._snapshots.append(key)
-            while len(self._snapshots) > self._keep_snapshots:
-                self._remove(self._snapshots[0])
+        for old in self._snapshots()[:-KEPT_SNAPSHOTS]:
+            self._remove(old)
 
     def skip(self, stage: int, version: int) -> None:
         """A state that others wait for is not written here: they are told when they ask."""
         self._skipped[stage] = version
-
-    def withdraw(self, stage: int, version: int) -> None:
-        """Stop serving a state whose file is gone."""
-        for key, item in self._states(stage):
-            if item.version == version:
-                self._remove(key)
 
     def withdraw_above(self, version: int) -> None:
         """Stop serving the states of later versions: they belong to a lineage that has ended."""
@@ -164,8 +157,6 @@ class Shelf:
         item = self._items.get(key)
         if item is None or (index or 0) >= item.filed.blob.count:
             return None
-        if index is None:
-            return item.filed.listed
         try:
             return await trio.to_thread.run_sync(_chunk, item, index)
         except FileNotFoundError:
@@ -178,16 +169,17 @@ class Shelf:
 
     def close(self) -> None:
         """Remove temporary files."""
-        for key in list(self._snapshots):
+        for key in self._snapshots():
             self._remove(key)
+
+    def _snapshots(self) -> list[bytes]:
+        return [key for key, item in self._items.items() if item.temporary]
 
     def _remove(self, key: bytes, but: Path | None = None) -> None:
         """Withdraw it; a temporary file is removed, unless it is ``but``."""
         item = self._items.pop(key, None)
-        if item is not None and item.temporary:
-            self._snapshots.remove(key)
-            if item.path != but:
-                unlink(item.path)
+        if item is not None and item.temporary and item.path != but:
+            unlink(item.path)
 
 
 def filed(path: Path) -> Filed:
@@ -282,7 +274,7 @@ class Download:
         return Filed(self._blob, self._fetch.listed, len(self._header))
 
     async def _fetch_all(self, idle_s: float, begins_s: float) -> None:
-        fetch = self._fetch
+        fetch, heard = self._fetch, trio.current_time()
         with trio.move_on_after(begins_s) as idle:
             self._perform(fetch.start(self._ports.now()), b"")
             while not (fetch.done or fetch.hopeless or self._failure):
@@ -292,12 +284,14 @@ class Download:
                 self._changed = trio.Event()
                 self._perform(fetch.tick(self._ports.now()), b"")
                 if fetch.progress != before:
-                    idle.deadline = max(idle.deadline, trio.current_time() + idle_s)
+                    heard = trio.current_time()
+                    idle.deadline = max(idle.deadline, heard + idle_s)
         if self._failure is not None:
             raise self._failure
         if not fetch.done:
-            have, _ = fetch.progress
-            raise DownloadFailed(f"{have} of {self._blob.count} chunks came; no donor is left")
+            silent = f"nothing came for {trio.current_time() - heard:.0f} s"
+            why = "no donor is left" if fetch.hopeless else silent
+            raise DownloadFailed(f"{fetch.progress[0]} of {self._blob.count} chunks came; {why}")
 
     def receive(self, sender: PeerId, message: Chunk, payload: bytes) -> None:
         """Take a chunk.
@@ -319,13 +313,10 @@ class Download:
 
     def _perform(self, effects: Sequence[LeafEffect], payload: bytes) -> None:
         for effect in effects:
-            match effect:
-                case Send(peer, message):
-                    self._ports.send(peer, message)
-                case Penalise():
-                    self._ports.perform(effect)
-                case StoreChunk(index):
-                    self._write(index, payload)
+            if isinstance(effect, StoreChunk):
+                self._write(effect.index, payload)
+            else:
+                self._ports.perform(effect)
 
     def _write(self, index: int, data: bytes) -> None:
         if self._file is None:
@@ -372,29 +363,15 @@ class Download:
             unlink(self._partial)
 
 
-class Taker(Protocol):
-    """Waits for what members send of a blob."""
-
-    @property
-    def root(self) -> bytes:
-        """The blob's."""
-
-    def receive(self, sender: PeerId, message: Chunk, payload: bytes) -> None:
-        """Take a chunk."""
-
-    def lost(self, peer: PeerId) -> None:
-        """A member is gone."""
-
-
 class Downloads:
     """What is fetched from members now: each message goes to whom it concerns."""
 
     def __init__(self, ports: Ports) -> None:
         self.ports = ports
-        self._takers: list[Taker] = []
+        self._takers: list[Download | LeafSupply] = []
 
-    def add(self, taker: Taker) -> None:
-        """Hand somebody what concerns it from now on."""
+    def add(self, taker: LeafSupply) -> None:
+        """Hand it what concerns it from now on."""
         self._takers.append(taker)
 
     def receive(self, sender: PeerId, message: Chunk, payload: bytes = b"") -> None:
@@ -459,13 +436,16 @@ def _digests(file: int, start: int) -> dict[int, bytes]:
     return found
 
 
-def _chunk(item: _Item, index: int) -> bytes:
-    """Return a chunk of a file.
+def _chunk(item: _Item, index: int | None) -> bytes:
+    """Return a chunk of a file; None: the digests of all.
 
     Raises:
         FileNotFoundError: the file is gone, or shorter than it was.
         OSError: it cannot be read now.
     """
+    if index is None:
+        item.path.stat()
+        return item.filed.listed
     place = index * CHUNK_BYTES
     expected = min(CHUNK_BYTES, item.filed.blob.size_bytes - place)
     with item.path.open("rb") as file:
@@ -474,6 +454,15 @@ def _chunk(item: _Item, index: int) -> bytes:
     if len(data) < expected:
         raise FileNotFoundError(f"{item.path} has become shorter")
     return data
+
+
+def _is_gone(path: Path) -> bool:
+    """Whether a file is there no more; one that cannot be read now may be."""
+    try:
+        path.stat()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError)
+    return False
 
 
 def unlink(path: Path) -> None:

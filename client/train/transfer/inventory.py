@@ -50,33 +50,25 @@ def checked(info: CheckpointInfo, swarm: str, stages: int) -> CheckpointInfo:
 
 
 async def offer_stored(folder: CheckpointFolder, shelf: Shelf, ports: Ports) -> None:
-    """Offer the checkpoints on disk, the newest first; call it before anything is written.
+    """Offer the checkpoints on disk, the newest first.
 
     Damaged files are reported and renamed; from an unreadable disk nothing is offered."""
     try:
-        folder.sweep()
         found = stored_states(folder, ports.swarm, ports.manifest.stage_count)
     except OSError as error:
         words = f"the checkpoints in {folder.folder} cannot be read: {error.strerror}"
         ports.perform(Explain("transfer", words, "warning"))
         return
     for stored in sorted(found, key=lambda stored: -stored.version):
-        await _offer(folder, stored, shelf, ports)
-
-
-async def _offer(
-    folder: CheckpointFolder, stored: CheckpointInfo, shelf: Shelf, ports: Ports
-) -> None:
-    path = folder.path(stored.stage, stored.version)
-    try:
-        info, digests = await trio.to_thread.run_sync(examine, path)
-    except CheckpointUnreadable as error:
-        ports.perform(Explain("transfer", f"{error}; it is not offered", "warning"))
-        return
-    except CheckpointError as error:
-        if path.exists():  # it may have been forgotten meanwhile
-            words = f"{error}; it is not used any more"
-            ports.perform(Explain("transfer", words, "warning"))
-            folder.condemn(Checkpoint(stored.stage, stored.version, path))
-        return
-    shelf.put(filed_state(info, digests), path, temporary=False)
+        path = folder.path(stored.stage, stored.version)
+        try:
+            info, digests = await trio.to_thread.run_sync(examine, path)
+        except CheckpointUnreadable as error:
+            ports.perform(Explain("transfer", f"{error}; it is not offered", "warning"))
+        except CheckpointError as error:
+            if path.exists():  # it may have been forgotten meanwhile
+                words = f"{error}; it is not used any more"
+                ports.perform(Explain("transfer", words, "warning"))
+                folder.condemn(Checkpoint(stored.stage, stored.version, path))
+        else:
+            shelf.put(filed_state(info, digests), path, temporary=False)

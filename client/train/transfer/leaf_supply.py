@@ -22,14 +22,14 @@ from pathlib import Path
 
 import trio
 
-from client.store.leaves import DataFolder, LeafCache, LeavesOnDisk, WrongFolder
+from client.store.leaves import DataFolder, LeafCache, WrongFolder
 from client.store.texts import TextStore
 from client.train.ports import Ports
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import LEAF_BYTES, is_proven
 from model_zoo.specs.state_hash import file_hash
 from model_zoo.specs.windows import leaves_of
-from protocol.effects import Explain, Penalise, Send
+from protocol.effects import Explain
 from protocol.ids import PeerId, Stage, short
 from protocol.pipeline.effects import held_out
 from protocol.transfer.leaves import LeafEffect, LeafFetch, StoreChunk, Verdict
@@ -131,7 +131,7 @@ class LeafSupply:
     @property
     def empty(self) -> bool:
         """Whether no leaf is here."""
-        return self._disk is None or self._disk.empty
+        return self._whole is None and (self._cache is None or self._cache.empty)
 
     @property
     def folder(self) -> Path:
@@ -161,14 +161,11 @@ class LeafSupply:
         the root, if any leaf is here."""
         if index is None:
             return b"" if self.empty else self.root
-        if (disk := self._disk) is None:
+        if (whole := self._whole) is not None:
+            return await trio.to_thread.run_sync(whole.load, index) or b""
+        if (cache := self._cache) is None:
             return b""
-        loaded = await trio.to_thread.run_sync(disk.load, index)
-        return disk.note(index, loaded) or b""
-
-    @property
-    def _disk(self) -> LeavesOnDisk | None:
-        return self._whole if self._whole is not None else self._cache
+        return cache.note(index, await trio.to_thread.run_sync(cache.load, index)) or b""
 
     def _find(self) -> str:
         problem = "this machine does not have the swarm's training data"
@@ -415,13 +412,10 @@ class LeafSupply:
 
     def _perform(self, effects: Sequence[LeafEffect], payload: bytes = b"") -> None:
         for effect in effects:
-            match effect:
-                case Send(peer, message):
-                    self._ports.send(peer, message)
-                case Penalise():
-                    self._ports.perform(effect)
-                case StoreChunk(index):
-                    self._keep(index, payload)
+            if isinstance(effect, StoreChunk):
+                self._keep(effect.index, payload)
+            else:
+                self._ports.perform(effect)
 
     def _keep(self, index: int, proven: bytes) -> None:
         if self._cache is None:

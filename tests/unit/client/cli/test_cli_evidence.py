@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from client.errors import ExitCode
-from client.store.paths import home_folders
+from client.store.paths import Kept, home_folders
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
 from client.store.swarms import SwarmStore
@@ -28,7 +28,7 @@ def swarm(within: Within, tmp_path: Path) -> SwarmId:
     folders, known = home_folders(tmp_path / "home"), parse_swarm_file(path.read_text())
     SwarmStore(folders.swarms).remember(known)
     kept = KeptEvidence((proof_of(swarm=known.swarm),))
-    Persisted(folders.proofs(known.swarm), KeptEvidence).save(kept)
+    Persisted(folders.of(known.swarm, Kept.PROOFS), KeptEvidence).save(kept)
     return known.swarm
 
 
@@ -70,7 +70,7 @@ def test_members_that_their_stage_has_voted_out_are_listed_with_the_charges(
 ) -> None:
     said = Charge(1, peer(1), 12, 0, "lies")
     charges = tuple(signer(n).sign(KIND, CHARGE.encode(said), swarm) for n in (2, 3))
-    file = Persisted(home_folders(tmp_path / "home").proofs(swarm), KeptEvidence)
+    file = Persisted(home_folders(tmp_path / "home").of(swarm, Kept.PROOFS), KeptEvidence)
     file.save(KeptEvidence((proof_of(swarm=swarm),), (VotedOut(1, peer(1), charges),)))
     told = json.loads(within("evidence", "--json").stdout)["proofs"]
     assert [(one["kind"], one["problem"], one["peer"]) for one in told] == [

@@ -14,7 +14,7 @@ from client.errors import ExitCode, UserError
 from client.store.identity import KEY_FILE
 from client.store.last_run import RunRecord
 from client.store.lock import identity_lock
-from client.store.paths import Folders, home_folders
+from client.store.paths import Folders, Kept, home_folders
 from client.store.swarms import SwarmStore
 from client.store.texts import TextStore
 from protocol.invite import SwarmFile
@@ -93,10 +93,10 @@ def kept_of(folders: Folders, swarm: SwarmFile) -> list[Path]:
     of = swarm.swarm
     return [
         folders.swarms / f"{of}.swarm",
-        folders.contributions(of),
-        folders.held_out(of),
-        folders.amendments(of),
-        folders.waypoints(of),
+        folders.of(of, Kept.CONTRIBUTIONS),
+        folders.of(of, Kept.HELD_OUT),
+        folders.of(of, Kept.AMENDMENTS),
+        folders.of(of, Kept.WAYPOINTS),
     ]
 
 
@@ -124,7 +124,7 @@ def test_an_abandoned_swarm_is_forgotten_with_all_that_is_kept_of_it(
 def test_what_would_be_lost_is_asked_for(
     home: Path, folders: Folders, founded: list[SwarmFile], within: Within
 ) -> None:
-    checkpoint = folders.checkpoints(founded[1].swarm) / "stage-0-v5.safetensors"
+    checkpoint = folders.of(founded[1].swarm, Kept.CHECKPOINTS) / "stage-0-v5.safetensors"
     checkpoint.parent.mkdir(parents=True)
     checkpoint.touch()
     done = within("forget", "vain")

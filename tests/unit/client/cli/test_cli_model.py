@@ -15,7 +15,7 @@ from client.cli.terminal.output import printable
 from client.control.updates import StepPoint
 from client.errors import ExitCode, UserError
 from client.store.identity import ensure_identity
-from client.store.paths import home_folders, make_private
+from client.store.paths import Kept, home_folders, make_private
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
 from client.store.swarms import SwarmStore
@@ -104,7 +104,9 @@ def test_the_commands_sample_and_export(
     assert (answer["swarm"], answer["version"]) == (swarm.swarm, 5)
 
     out = tmp_path / "model"
-    told = Persisted(home_folders(tmp_path / "home").held_out(swarm.swarm), list[StepPoint])
+    told = Persisted(
+        home_folders(tmp_path / "home").of(swarm.swarm, Kept.HELD_OUT), list[StepPoint]
+    )
     told.save([StepPoint(4, 0.0, 5.5, 0.0), StepPoint(6, 0.0, 1.0, 0.0)])
     done = within.ends(0, "export", "--out", str(out), *source, "--json")
     answer = json.loads(done.stdout)
@@ -169,9 +171,9 @@ def test_the_card_of_an_own_run_names_who_worked(
     make_private(home.data)
     SwarmStore(home.swarms).remember(swarm)
     me = ensure_identity(home.data).peer
-    kept = Persisted(home.contributions(swarm.swarm), KeptContributions)
+    kept = Persisted(home.of(swarm.swarm, Kept.CONTRIBUTIONS), KeptContributions)
     kept.save(KeptContributions({0: 5}, {me: 7}))
-    write_checkpoints(swarm, home.checkpoints(swarm.swarm), 5, [0, 1])
+    write_checkpoints(swarm, home.of(swarm.swarm, Kept.CHECKPOINTS), 5, [0, 1])
     within.ends(0, "export", "--out", str(tmp_path / "model"))
     card = (tmp_path / "model" / "README.md").read_text()
     assert f"- `{me}`: 7, {7 * swarm.manifest.tokens_per_microbatch:,} tokens, 100.0%" in card

@@ -12,7 +12,7 @@ from client.cli.reach.home import find_home
 from client.cli.terminal.swarm_text import summary
 from client.config import Settings
 from client.errors import ExitCode
-from client.store.paths import home_folders
+from client.store.paths import Kept, home_folders
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
 from protocol.ids import PeerId
@@ -33,11 +33,11 @@ def test_who_contributed_is_kept_where_the_volunteer_does_not_run(
     swarm, folders = for_what(), home_folders(home)
     anna = PeerId(ANNA)
     kept = KeptContributions({0: 9}, {anna: 420}, {anna: "Anna"})
-    Persisted(folders.contributions(swarm.swarm), KeptContributions).save(kept)
+    Persisted(folders.of(swarm.swarm, Kept.CONTRIBUTIONS), KeptContributions).save(kept)
     (one,) = contributors_of(find_home(), swarm.swarm, swarm.manifest)
     assert (one.peer, one.name, one.microbatches) == (ANNA, "Anna", 420)
     assert one.tokens == 420 * swarm.manifest.tokens_per_microbatch
-    folders.contributions(swarm.swarm).write_bytes(b"\xc1" * 99)
+    folders.of(swarm.swarm, Kept.CONTRIBUTIONS).write_bytes(b"\xc1" * 99)
     assert contributors_of(find_home(), swarm.swarm, swarm.manifest) == []
 
 

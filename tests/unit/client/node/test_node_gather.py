@@ -15,14 +15,14 @@ from client.compute.checkpoint import examine
 from client.errors import UserError
 from client.node import gather
 from client.train.ports import StageHolder
-from client.train.recovery.witnesses import MAX_VERSIONS, Witnesses
+from client.train.recovery.witnesses import MAX_VERSIONS, candidates
 from client.train.transfer.blobs import Downloads, Shelf, filed, filed_state
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.slices import slices, stage_parameters
 from model_zoo.specs.state import stage_layout
 from model_zoo.specs.state_hash import file_hash
 from model_zoo.specs.tokens import TokenizerSpec
-from protocol.effects import Effect
+from protocol.effects import Effect, Send
 from protocol.ids import PeerId, SwarmId
 from protocol.recovery.stored import STORED, Copy, Lineage, Stored
 from protocol.view import Replica, SwarmView
@@ -73,7 +73,10 @@ class Swarm:
         return trio.current_time()
 
     def perform(self, effect: Effect) -> None:
-        self.penalties.append(effect)
+        if isinstance(effect, Send):
+            self.send(effect.peer, effect.message)
+        else:
+            self.penalties.append(effect)
 
     def send(self, peer: PeerId, message: Message, payload: bytes = b"") -> None:
         self.asked.add(peer)
@@ -217,13 +220,13 @@ def test_replicas_outweigh_others_and_versions_are_bounded() -> None:
         HOLDER: copies((0, 20), (1, 20), fill=7),
         STRANGER: copies((0, 20), (1, 20), (0, 99), (1, 99), fill=7),
     }
-    found = Witnesses(stored, view(20, 20)).candidates()
+    found = candidates(stored, view(20, 20))
     assert [one.version for one in found] == list(range(20, 20 - MAX_VERSIONS, -1))
     assert found[0].hashes == (digest(0, 20), digest(1, 20))
     assert found[0].donors == ((FIRST,), (SECOND,))
-    alone = Witnesses({HOLDER: stored[HOLDER]}, view(20, 20)).candidates()
+    alone = candidates({HOLDER: stored[HOLDER]}, view(20, 20))
     assert [one.hashes for one in alone] == [(digest(0, 20, 7), digest(1, 20, 7))]
-    assert Witnesses({}, view(20, 20)).candidates() == []
+    assert candidates({}, view(20, 20)) == []
 
 
 def test_copies_of_a_lineage_that_has_ended_do_not_count() -> None:
@@ -233,5 +236,5 @@ def test_copies_of_a_lineage_that_has_ended_do_not_count() -> None:
         SECOND: copies((1, 10), lineage=now),
         STRANGER: copies((0, 10), (1, 10), (1, 15), fill=7),
     }
-    found = Witnesses(stored, view(20, 20)).candidates()
+    found = candidates(stored, view(20, 20))
     assert [one.version for one in found] == [10]

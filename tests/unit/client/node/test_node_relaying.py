@@ -43,7 +43,7 @@ class World:
         self.reaching = SimpleNamespace(
             update=self._update, machine=SimpleNamespace(relays=()), addresses=[]
         )
-        advert = SimpleNamespace(entered=True, upload_bytes_per_s=8e6, lend=self.lent.append)
+        advert = SimpleNamespace(entered=True, upload_bytes_per_s=8e6, change=self._change)
         members = [
             SimpleNamespace(peer=peer, advert=SimpleNamespace(addresses=(AT,), relay_bytes_per_s=r))
             for peer, r in ((RELAY, 1e6), (PRIVATE, 0.0), *((g, 1e6) for g in self.guests))
@@ -60,6 +60,9 @@ class World:
         network, may = cast(Libp2pNetwork, self), lambda: self.quota
         setting, always = self.setting, self.always
         return Relaying(cast(Engine, engine), network, setting, may, always=always)
+
+    def _change(self, relay_bytes_per_s: float) -> None:
+        self.lent.append(relay_bytes_per_s)
 
     def _is_guest(self, peer: PeerId) -> bool:
         return peer in self.guests

@@ -1,10 +1,11 @@
 """Atomic files, folders, checkpoints and remembered swarms."""
 
+import errno
 import os
 import resource
 import signal
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -17,10 +18,10 @@ from client.store.checkpoints import CheckpointFolder
 from client.store.paths import (
     SOCKET_NAME_BYTES,
     find_folders,
-    make_own,
     make_private,
     runtime_below,
 )
+from client.store.positioned import read_at, write_at
 from client.store.swarms import MAX_OF_ONE, SwarmStore
 from protocol.address import Address
 from protocol.ids import SwarmId
@@ -116,20 +117,20 @@ def test_private_folders_are_so_up_to_what_was_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "good", "bad", "words", "mend"),
+    ("readable", "good", "bad", "words", "mend"),
     [
-        (make_private, 0o700, 0o750, "other users can enter", "chmod 700"),
-        (make_own, 0o755, 0o775, "other users can write", "chmod go-w"),
+        (False, 0o700, 0o750, "other users can enter", "chmod 700"),
+        (True, 0o755, 0o775, "other users can write", "chmod go-w"),
     ],
 )
 def test_a_folder_that_others_may_use_is_refused_with_the_mend(
-    tmp_path: Path, make: Callable[[Path], Path], good: int, bad: int, words: str, mend: str
+    tmp_path: Path, readable: bool, good: int, bad: int, words: str, mend: str
 ) -> None:
     tmp_path.chmod(good)
-    assert make(tmp_path) == tmp_path
+    assert make_private(tmp_path, readable=readable) == tmp_path
     tmp_path.chmod(bad)
     with pytest.raises(UserError, match=words) as caught:
-        make(tmp_path)
+        make_private(tmp_path, readable=readable)
     assert f"{mend} {tmp_path}" in caught.value.next_step
 
 
@@ -171,19 +172,27 @@ def test_checkpoints_are_found_by_number_not_by_text(tmp_path: Path) -> None:
     assert CheckpointFolder(tmp_path / "missing").entries() == []
 
 
-def test_retention_keeps_the_newest_of_every_stage(tmp_path: Path) -> None:
+def versions(folder: CheckpointFolder) -> list[tuple[int, int]]:
+    return [(one.stage, one.version) for one in folder.entries()]
+
+
+def test_retention_keeps_the_newest_of_a_stage_and_what_every_stage_has(tmp_path: Path) -> None:
     names = [f"stage-{s}-v{v}.safetensors" for s in (0, 1) for v in (5, 50, 500)]
     found = checkpoints(tmp_path, [*names, "notes.txt"])
-    assert [(c.stage, c.version) for c in sorted(found.retain())] == [(0, 5), (1, 5)]
-    assert found.retain() == []
+    found.retain()
+    assert versions(found) == [(s, v) for s in (0, 1) for v in (50, 500)]
     assert (tmp_path / "notes.txt").exists()
+    CheckpointFolder(tmp_path, keep=1).retain({(0, 50)})
+    assert versions(found) == [(0, 50), (0, 500), (1, 500)]
+    checkpoints(tmp_path, names).retain({(1, 5)}, stage=0, keep=1)
+    assert versions(found) == [(0, 500), *((1, v) for v in (5, 50, 500))]
     with pytest.raises(ValueError, match="at least one"):
         CheckpointFolder(tmp_path, keep=0)
 
 
 def test_leftovers_are_swept(tmp_path: Path) -> None:
     found = checkpoints(tmp_path, ["stage-0-v1.safetensors", ".stage-0-v2.safetensors.q1.tmp"])
-    assert found.sweep() == 1
+    found.sweep()
     assert not any(is_temporary(path) for path in tmp_path.iterdir())
     assert [(one.stage, one.version) for one in found.entries()] == [(0, 1)]
 
@@ -256,23 +265,49 @@ def test_what_was_put_away_before_stays(tmp_path: Path) -> None:
     assert folder.entries() == []
 
 
-def test_what_every_stage_has_stays(tmp_path: Path) -> None:
-    names = [f"stage-{s}-v{v}.safetensors" for s in (0, 1) for v in (100, 150, 200, 250, 300)]
-    checkpoints(tmp_path, names)
-    found = CheckpointFolder(tmp_path, keep=1)
-    gone = found.retain({(0, 150)})
-    assert sorted((c.stage, c.version) for c in gone) == [
-        *((0, 100), (0, 200), (0, 250)),
-        *((1, 100), (1, 150), (1, 200), (1, 250)),
-    ]
-    found = checkpoints(tmp_path, names)
-    gone = found.retain({(1, 100)}, stage=0, keep=1)
-    assert sorted((c.stage, c.version) for c in gone) == [(0, v) for v in (100, 150, 200, 250)]
-    assert [c.version for c in found.entries() if c.stage == 1] == [100, 150, 200, 250, 300]
-
-
 def test_what_is_set_aside_is_not_looked_at(tmp_path: Path) -> None:
     found = checkpoints(tmp_path, ["stage-0-v1.safetensors", "stage-0-v2.safetensors"])
     newest = found.entries()[-1]
     assert found.set_aside(newest).read_bytes() == b"c"
     assert [c.version for c in found.entries()] == [1]
+
+
+# --- reads and writes at a place --------------------------------------------------------------
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[int]:
+    made = os.open(tmp_path / "part", os.O_RDWR | os.O_CREAT)
+    yield made
+    os.close(made)
+
+
+def test_parts_are_written_in_any_order(file: int) -> None:
+    write_at(file, b"behind", 6)
+    assert os.fstat(file).st_size == 12
+    write_at(file, b"before", 0)
+    assert read_at(file, 100, 0) == b"beforebehind"
+
+
+def test_a_hole_reads_as_zeros_and_the_end_as_less(file: int) -> None:
+    write_at(file, b"word", 4)
+    assert read_at(file, 4, 2) == b"\0\0wo"
+    assert read_at(file, 9, 6) == b"rd"
+    assert read_at(file, 9, 50) == b""
+
+
+def test_a_disk_that_takes_and_gives_three_bytes_at_a_time(
+    file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pwrite, pread = os.pwrite, os.pread
+    monkeypatch.setattr(os, "pwrite", lambda f, data, at: pwrite(f, bytes(data)[:3], at))
+    monkeypatch.setattr(os, "pread", lambda f, count, at: pread(f, min(count, 3), at))
+    write_at(file, b"0123456789", 2)
+    assert read_at(file, 8, 2) == b"01234567"
+
+
+def test_a_disk_that_takes_nothing_is_full(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "pwrite", lambda *_: 0)
+    with pytest.raises(OSError, match="space") as failed:
+        write_at(file, b"x", 0)
+    assert failed.value.errno == errno.ENOSPC

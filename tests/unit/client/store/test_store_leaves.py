@@ -59,7 +59,6 @@ def test_every_leaf_of_a_folder_is_given_with_its_proof(folder: Path, data: Data
     whole = DataFolder(folder, data)
     assert whole.load(COUNT) is None
     assert whole.load(-1) is None
-    assert not whole.empty
 
 
 def test_a_damaged_leaf_is_not_given(folder: Path, data: DataSpec, tmp_path: Path) -> None:

@@ -1,11 +1,18 @@
-"""Records on disk: damage is told apart from nothing, and is neither overwritten nor told twice."""
+"""Records, numbers and marks on disk: damage is told apart from nothing, no number comes twice."""
 
 from pathlib import Path
 
 import pytest
 from msgspec import Struct
 
+from client.store.marks import Kept, MarksFile
+from client.store.numbers import AHEAD, Numbers
 from client.store.persisted import MAX_FILE_BYTES, SET_ASIDE, DamagedFile, Persisted
+from protocol.decree.elector import MAX_TERMS, Term
+from protocol.evidence.word import Mark
+from protocol.limits import MAX_ELECTORS, MAX_REPLICAS_IN_ROUND
+from protocol.wire.parts import Decree
+from protocol.wire.statement import Statement
 
 
 class Note(Struct, frozen=True):
@@ -13,17 +20,23 @@ class Note(Struct, frozen=True):
     words: str = ""
 
 
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
 @pytest.fixture(params=["x.json", "x.bin"])
-def file(request: pytest.FixtureRequest, tmp_path: Path) -> Persisted[Note]:
-    return Persisted(tmp_path / "folder" / request.param, Note)
+def file(request: pytest.FixtureRequest, tmp_path: Path, told: list[str]) -> Persisted[Note]:
+    return Persisted(tmp_path / "folder" / request.param, Note, told.append)
 
 
-def test_a_record_survives_and_its_owner_alone_can_read_it(file: Persisted[Note]) -> None:
-    told: list[str] = []
+def test_a_record_survives_and_its_owner_alone_can_read_it(
+    file: Persisted[Note], told: list[str]
+) -> None:
     assert file.read() is None
-    assert file.load(told.append) is None
+    assert file.load() is None
     file.save(Note(7, "words"))
-    assert file.load(told.append) == file.read() == file.peek() == Note(7, "words")
+    assert file.load() == file.read() == file.peek() == Note(7, "words")
     assert file.path.stat().st_mode & 0o777 == 0o600
     assert told == []
     file.remove()
@@ -44,28 +57,87 @@ def test_every_truncation_is_damage(file: Persisted[Note]) -> None:
         file.read()
 
 
-def test_damage_is_set_aside_and_told_once(file: Persisted[Note]) -> None:
+def test_damage_is_set_aside_and_told_once(file: Persisted[Note], told: list[str]) -> None:
     file.save(Note(7))
     file.path.write_bytes(b"nonsense")
-    told: list[str] = []
-    assert [file.load(told.append) for _ in range(2)] == [None, None]
+    assert [file.load() for _ in range(2)] == [None, None]
     assert ["set aside" in words for words in told] == [True]
     aside = file.path.with_name(file.path.name + SET_ASIDE)
     assert aside.read_bytes() == b"nonsense"
 
 
-def test_a_record_of_no_use_is_set_aside_with_the_reason(file: Persisted[Note]) -> None:
+def test_a_record_of_no_use_is_set_aside_with_the_reason(
+    file: Persisted[Note], told: list[str]
+) -> None:
     file.save(Note(7))
-    told: list[str] = []
-    assert file.load(told.append, lambda note: f"{note.number} is odd") is None
+    assert file.load(lambda note: f"{note.number} is odd") is None
     assert "7 is odd" in told[0]
     assert not file.path.exists()
 
 
 def test_a_folder_that_cannot_be_written_is_told_and_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    blocked, told = Persisted(tmp_path / "file" / "x.bin", Note), list[str]()
-    assert not blocked.keep(Note(7), told.append)
+    blocked = Persisted(tmp_path / "file" / "x.bin", Note, (told := list[str]()).append)
+    assert not blocked.keep(Note(7))
     assert "make room" in told[0]
     with pytest.raises(FileExistsError):
         blocked.save(Note(7))
+
+
+# --- numbers and marks ------------------------------------------------------------------------
+
+
+def test_numbers_rise_over_a_restart_with_the_clock_set_back(tmp_path: Path) -> None:
+    path = tmp_path / "evidence" / "x.number"
+    numbers = Numbers(path)
+    used = [numbers.next(5_000_000), numbers.next(1), numbers.next(5_000_000 + 2 * AHEAD)]
+    assert used == sorted(set(used))
+    again = Numbers(path)  # after a crash: nothing is said at the end
+    assert again.next(1_000) > max(used)
+
+
+def test_numbers_are_written_before_they_are_given_out(tmp_path: Path) -> None:
+    path = tmp_path / "x.number"
+    numbers = Numbers(path)
+    for at_least in range(1, 5 * AHEAD, AHEAD // 3):
+        assert numbers.next(at_least) < int(path.read_bytes())
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"-5", b"9" * 31, b"\xff\x00"])
+def test_a_damaged_number_is_none(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.number"
+    path.write_bytes(content)
+    assert Numbers(path).next(7) == 7
+
+
+def test_a_full_disk_stops_nothing(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_bytes(b"")
+    numbers = Numbers(blocked / "x.number")
+    assert [numbers.next(7), numbers.next(7)] == [7, 8]
+
+
+def test_marks_survive_the_process_and_damage_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "evidence" / "x.marks"
+    file = MarksFile(path)
+    assert file.read() is None
+    many = [Mark("plan", Statement(1, era, 7, 2, b"d" * 32)) for era in range(9)]
+    terms = [Term(1, era, 7, 2, "leader", 2, None) for era in range(9)]
+    file.write(Kept(many, "one boot", terms))
+    file.write(Kept(many[:2], "another", terms[:2]))  # shorter than what was there
+    assert MarksFile(path).read() == Kept(many[:2], "another", terms[:2])
+    whole = path.read_bytes()
+    for wrong in (whole[:10], whole[:30], whole[:40] + b"\xff" + whole[41:]):
+        path.write_bytes(wrong)
+        with pytest.raises(DamagedFile):
+            file.read()
+
+
+def test_the_largest_terms_fit_into_the_file(tmp_path: Path) -> None:
+    peers = tuple(f"{number:064d}" for number in range(MAX_REPLICAS_IN_ROUND))
+    ready, electors = (bytes(64),) * len(peers), peers[:MAX_ELECTORS]
+    decree = Decree(2**31 - 1, b"d" * 32, peers, electors, 0.0, ready)
+    terms = [Term(1, era, 7, 2, peers[0], 2, decree, peers, electors) for era in range(MAX_TERMS)]
+    file = MarksFile(tmp_path / "x.marks")
+    file.write(Kept([], "one boot", terms))
+    assert file.read() == Kept([], "one boot", terms)

@@ -19,15 +19,27 @@ from protocol.matching.bodies import KIND as POSTING
 from protocol.matching.bodies import Posting
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.machine import Matching
+from protocol.membership.losses import PROGRESS
 from protocol.membership.view import RecordChanged, RecordGone
 from protocol.recovery.stored import STORED, begun
 from protocol.waypoints.part import WAYPOINT
 from protocol.wire.letters import Mandate, Withdraw
-from protocol.wire.messages import Commit, Goodbye, JoinStage, Letter, Message, Propose, Vote
+from protocol.wire.messages import (
+    Commit,
+    Goodbye,
+    Heartbeat,
+    JoinStage,
+    LeaseRequest,
+    Letter,
+    Message,
+    Propose,
+    Records,
+    Vote,
+)
 from protocol.wire.parts import Decree
 from tests.support.decrees import show
 from tests.support.protocol_examples import posting
-from tests.support.train_swarm import ADVERT, TestSwarm, open_swarm
+from tests.support.train_swarm import ADVERT, TestSwarm, Volunteer, open_swarm
 
 
 async def test_who_enters_late_hears_what_stewards_said_before(
@@ -61,7 +73,7 @@ async def test_who_has_a_slow_line_reduces_nothing_and_every_step_is_exact(tmp_p
         slow = await swarm.add(0)
         engine, own = slow.engine, dict[str, int]()
         limited = msgspec.structs.replace(ADVERT, upload_bytes_per_s=1e5)
-        engine._members(engine.membership.describe(limited, engine.now()))
+        engine.perform(*engine.membership.describe(limited, engine.now()))
         for stage in (0, 0, 1):
             await swarm.add(stage)
 
@@ -207,11 +219,11 @@ async def test_each_record_goes_to_the_part_that_reads_it(
     for kind, part in READERS.items():
         told.reset_mock()
         records = [RecordChanged(kind, by, None), RecordGone(kind, by)]
-        engine._members(list(records))
+        engine.perform(*records)
         assert calls(told) == {part: [(record,) for record in records]}, kind
     told.reset_mock()
     for kind in ("progress", "held-out"):
-        engine._members([RecordChanged(kind, by, None)])
+        engine.perform(RecordChanged(kind, by, None))
     assert calls(told) == {"losses": [("progress",), ("held-out",)]}
 
 
@@ -361,12 +373,84 @@ async def test_that_we_cannot_take_the_first_stage_is_told_once(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.describe(ADVERT)
-    told = watched(engine, "matching.set_unable", "own_advert.set_unable")
+    told = watched(engine, "matching.set_unable", "own_advert.change")
     unable = {Stage(0): "asking members for the training data"}
     engine.ability_changed()
     assert calls(told) == {}, "we can, as before"
     monkeypatch.setattr(engine.held_stages, "unable", lambda: unable)
     engine.ability_changed()
     engine.ability_changed()
-    assert calls(told)["own_advert_set_unable"] == [(unable,)]
+    told.own_advert_change.assert_called_once_with(unable=(0,))
     assert len(calls(told)["matching_set_unable"]) == 1
+
+
+# --- links have places for those that work has proven -----------------------------------------
+
+
+def trusted(volunteer: Volunteer) -> frozenset[PeerId] | None:
+    network = volunteer.engine.network
+    return None if network.trusted is None else frozenset(network.trusted)
+
+
+async def two_and_one_idle(swarm: TestSwarm) -> list[Volunteer]:
+    return [await swarm.add(0, founder=True), await swarm.add(1), await swarm.add()]
+
+
+async def test_whom_work_has_proven_is_no_guest_and_everybody_else_is(tmp_path: Path) -> None:
+    async with open_swarm(tmp_path, steps=5000) as swarm:
+        first, last, idle = await two_and_one_idle(swarm)
+        await swarm.until(lambda: first.serves(0) and last.serves(1))
+        assert trusted(first) is trusted(last) is None, "nobody has proved anything yet"
+        await swarm.until(lambda: trusted(first) == {last.peer})
+        await swarm.until(lambda: trusted(last) == {first.peer})
+        assert trusted(idle) is None, "it has worked with nobody"
+        newcomer = await swarm.add(1)
+        await swarm.until(lambda: trusted(first) == {last.peer, newcomer.peer})
+        await swarm.until(lambda: trusted(newcomer) == {first.peer, last.peer})
+        swarm.vanish(last)
+        await swarm.until(lambda: trusted(first) == {newcomer.peer})
+        swarm.vanish(newcomer)
+        await swarm.until(lambda: trusted(first) is None)
+
+
+async def test_a_crowd_brings_no_tick_forward_and_hears_of_steps_along_with_heartbeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick looks at every machine, and a newcomer's word changes nothing that cannot wait. A
+    message for every step to each of a crowd would be most of what the crowd costs."""
+    async with open_swarm(tmp_path, steps=5000) as swarm:
+        first, last, idle = await two_and_one_idle(swarm)
+        await swarm.until(lambda: trusted(first) == {last.peer})
+        await swarm.until(lambda: trusted(last) == {first.peer})
+        waited, refresh = list[bool](), Engine._refresh
+
+        def refresh_and_note(engine: Engine, *, soon: bool = True) -> None:
+            if engine is first.engine and not soon:
+                waited.append(True)
+            refresh(engine, soon=soon)
+
+        with monkeypatch.context() as patch, trio.fail_after(1.0):
+            patch.setattr(Engine, "_refresh", refresh_and_note)
+            for _ in range(20):
+                idle.engine.send(first.peer, LeaseRequest(0, 1, 0))
+            await swarm.until(lambda: len(waited) >= 20)  # heartbeats alone take many seconds
+        sent, post = list[tuple[PeerId, Message]](), last.engine.network.post
+
+        def note(to: PeerId, message: Message, payload: bytes = b"") -> bool:
+            sent.append((to, message))
+            return post(to, message, payload)
+
+        monkeypatch.setattr(last.engine.network, "post", note)
+        begun = last.step(1)
+        await swarm.until(lambda: last.step(1) >= begun + 60)
+        beats = sum(isinstance(message, Heartbeat) for to, message in sent if to == idle.peer)
+        assert 0 < progress_to(sent, idle) <= beats + 1
+        assert progress_to(sent, first) >= last.step(1) - begun - 2
+
+
+def progress_to(sent: list[tuple[PeerId, Message]], to: Volunteer) -> int:
+    return sum(
+        isinstance(message, Records) and all(r.kind == PROGRESS for r in message.records)
+        for peer_id, message in sent
+        if peer_id == to.peer
+    )

@@ -125,11 +125,13 @@ async def test_who_leaves_for_good_does_not_come_back(swarm: TestSwarm) -> None:
 
 
 async def test_who_starts_removes_the_copies_of_a_process_that_was_killed(swarm: TestSwarm) -> None:
-    left = swarm.folder / "pausable" / "snapshots" / "snapshot-0-v7.safetensors"
-    left.parent.mkdir(parents=True)
-    left.write_bytes(b"weights")
+    snapshot = swarm.folder / "pausable" / "snapshots" / "snapshot-0-v7.safetensors"
+    begun = swarm.folder / "0" / "checkpoints" / ".stage-0-v9.safetensors.tmp"
+    for left in (snapshot, begun):
+        left.parent.mkdir(parents=True)
+        left.write_bytes(b"weights")
     await _pausable(swarm, swarm.folder, Pauses(swarm.folder, lambda said: None))
-    await swarm.until(lambda: not left.exists())
+    await swarm.until(lambda: not (snapshot.exists() or begun.exists()))
 
 
 async def _measuring(

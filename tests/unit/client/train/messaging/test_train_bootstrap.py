@@ -1,4 +1,4 @@
-"""Finding the swarm: a former member may come back first, a stranger needs a member."""
+"""What a volunteer learns of a swarm before it is a member, and whom it dials."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,23 +21,30 @@ from client.train.messaging.bootstrap import (
     remember_swarm,
 )
 from client.train.messaging.handshake import CLIENT, PROTOCOL
+from client.train.messaging.kept_links import MAX_MET, KeptLinks
 from protocol.address import Address
 from protocol.ids import PeerId, SwarmId, peer_id_from_key
 from protocol.invite import MAX_PEERS, Invite, SwarmFile, Target
 from protocol.manifest import swarm_id
+from protocol.membership.roster import Roster
 from protocol.wire.messages import Goodbye, Hello, Message, RecordDigest
 from tests.support.memory_network import open_memory_hub
-from tests.support.protocol_examples import manifest, signer
-from tests.support.train_swarm import open_swarm
+from tests.support.protocol_examples import advert, manifest, peer, signer
 
 GONE = Address("ip4", "192.0.2.1", 9, peer_id_from_key(bytes(range(32))))
 ME = peer_id_from_key(b"m" * 32)
 
 
-async def file_of(folder: Path) -> SwarmFile:
-    async with open_swarm(folder, steps=1) as swarm:
-        known = swarm.file
-        return SwarmFile(known.manifest, known.encoded, known.signature, (GONE,))
+MEMBER = peer_id_from_key(b"n" * 32)
+RUN = manifest(signer(1).peer)
+ENCODED, SIGNATURE = signer(1).sign_manifest(RUN)
+KNOWN = SwarmFile(RUN, ENCODED, SIGNATURE, (GONE,))
+SWARM = swarm_id(ENCODED)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SwarmStore:
+    return SwarmStore(tmp_path / "swarms")
 
 
 async def find(target: Target, store: SwarmStore) -> SwarmFile | UserError:
@@ -49,26 +56,20 @@ async def find(target: Target, store: SwarmStore) -> SwarmFile | UserError:
             return error
 
 
-async def test_a_stranger_is_told_that_nobody_answers(tmp_path: Path) -> None:
-    target = await file_of(tmp_path)
-    found = await find(target, SwarmStore(tmp_path / "swarms"))
-    assert found.exit_code == ExitCode.UNREACHABLE
+async def test_where_nobody_answers_a_member_comes_back_and_a_stranger_is_told(
+    store: SwarmStore,
+) -> None:
+    assert (await find(KNOWN, store)).exit_code == ExitCode.UNREACHABLE
+    store.remember(KNOWN)
+    assert (await find(KNOWN, store)).swarm == SWARM
 
 
-async def test_a_member_comes_back_though_nobody_answers(tmp_path: Path) -> None:
-    target, store = await file_of(tmp_path), SwarmStore(tmp_path / "swarms")
-    store.remember(target)
-    found = await find(target, store)
-    assert found.swarm == target.swarm
-
-
-async def test_a_newer_invite_adds_its_members_though_none_answered_yet(tmp_path: Path) -> None:
+async def test_a_newer_invite_adds_its_members_though_none_answered_yet(store: SwarmStore) -> None:
     """The node goes on dialling those it was told of; the newest word comes first."""
-    old, store = await file_of(tmp_path), SwarmStore(tmp_path / "swarms")
-    store.remember(old)
+    store.remember(KNOWN)
     named = tuple(replace(GONE, port=port) for port in range(10, 10 + MAX_PEERS))
     for count in (1, MAX_PEERS):
-        found = await find(Invite(old.swarm, named[:count], None), store)
+        found = await find(Invite(SWARM, named[:count], None), store)
         assert found.peers == (*named[:count], GONE)[:MAX_PEERS]
 
 
@@ -106,19 +107,14 @@ async def test_a_member_of_another_protocol_is_named_with_whose_program_is_older
 ) -> None:
     """Its refusal comes later, and says only what it speaks itself."""
     async with open_memory_hub() as hub:
-        network, member = hub.join(ME), hub.join(peer_id_from_key(b"n" * 32))
-        peer = await network.connect(f"/memory/{peer_id_from_key(b'n' * 32)}")
+        network, member = hub.join(ME), hub.join(MEMBER)
+        peer = await network.connect(f"/memory/{MEMBER}")
         member.post(ME, Hello(theirs, None, "volunteer/9"))
         member.post(ME, Goodbye(f"this swarm speaks protocol {theirs}"))
         with pytest.raises(UserError, match=f"speaks protocol {theirs}, and") as raised:
             await fetch_manifest(network, peer, None, [])
     assert raised.value.exit_code == ExitCode.REFUSED
     assert next_step in raised.value.next_step
-
-
-MEMBER = peer_id_from_key(b"n" * 32)
-ENCODED, SIGNATURE = signer(1).sign_manifest(manifest(signer(1).peer))
-SWARM = swarm_id(ENCODED)
 
 
 def told(manifest: bytes, signature: bytes) -> Hello:
@@ -181,40 +177,89 @@ async def test_a_member_that_sends_nothing_is_waited_for_a_while() -> None:
     assert trio.current_time() - began == pytest.approx(REPLY_S)
 
 
-async def test_an_invite_that_names_only_us_names_nobody(tmp_path: Path) -> None:
-    store, ours = SwarmStore(tmp_path / "swarms"), replace(GONE, peer=ME)
+async def test_an_invite_that_names_only_us_names_nobody(store: SwarmStore) -> None:
+    ours = replace(GONE, peer=ME)
     error = await find(Invite(SWARM, (ours,), None), store)
     assert "names no member except this volunteer" in error.message
-    known = SwarmFile(manifest(signer(1).peer), ENCODED, SIGNATURE, (ours,))
-    assert isinstance(await find(known, store), SwarmFile), "with the file nobody is asked"
+    known = await find(replace(KNOWN, peers=(ours,)), store)
+    assert isinstance(known, SwarmFile), "with the file nobody is asked"
 
 
-async def test_a_ticket_is_kept_until_a_newer_one_comes(tmp_path: Path) -> None:
-    store = SwarmStore(tmp_path / "swarms")
+async def test_a_ticket_is_kept_until_a_newer_one_comes(store: SwarmStore) -> None:
     old, new = b"o" * 32, b"n" * 32
-    store.remember(SwarmFile(manifest(signer(1).peer), ENCODED, SIGNATURE, (GONE,), ticket=old))
+    store.remember(replace(KNOWN, ticket=old))
     for given, kept in ((None, old), (new, new)):
         found = await find(Invite(SWARM, (GONE,), given), store)
         assert found.ticket == kept
 
 
 def test_a_disk_that_refuses_a_new_swarm_ends_the_start_and_a_known_one_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: SwarmStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, said = SwarmStore(tmp_path / "swarms"), list[Event]()
-    swarm = SwarmFile(manifest(signer(1).peer), ENCODED, SIGNATURE, (GONE,))
-    remember = store.remember
+    remember, said = store.remember, list[Event]()
 
     def full(_: SwarmFile) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store, "remember", full)
     with pytest.raises(UserError, match=r"cannot write the swarm to .*: No space left"):
-        remember_swarm(swarm, store, said.append)
-    remember(swarm)
-    remember_swarm(swarm, store, said.append)
+        remember_swarm(KNOWN, store, said.append)
+    remember(KNOWN)
+    remember_swarm(KNOWN, store, said.append)
     (told,) = said
     assert told.level == "error"
     monkeypatch.setattr(store, "remember", remember)
-    remember_swarm(swarm, store, said.append)
+    remember_swarm(KNOWN, store, said.append)
     assert len(said) == 1
+
+
+# --- neighbours, recently lost ones, and those it met before ----------------------------------
+
+
+def at(number: int, host: str = "192.0.2.1") -> Address:
+    return Address("ip4", host, 1000 + number, peer(number))
+
+
+def test_who_was_met_before_is_called_until_it_is_heard_of() -> None:
+    roster = Roster(peer(0))
+    kept = KeptLinks([at(1), at(2), Address("ip4", "192.0.2.9", 9)])
+    assert kept.wanted(roster) == {peer(n): (str(at(n)),) for n in (1, 2)}
+    roster.advertise(peer(1), advert(), 1)
+    assert kept.wanted(roster) == {
+        peer(1): advert().addresses,
+        peer(2): (str(at(2)),),
+    }
+
+
+def test_who_died_is_called_and_who_left_is_not_until_its_goodbye_is_old() -> None:
+    roster, kept = Roster(peer(0)), KeptLinks([at(1), at(2)])
+    for number in (1, 2):
+        roster.advertise(peer(number), advert(leaving=number == 2), 1)
+        roster.link_up(peer(number))
+        roster.link_down(peer(number), "reset")
+    assert list(kept.wanted(roster)) == [peer(1)]
+    for number in (1, 2):
+        roster.withdraw(peer(number), "its advert expired")
+    assert kept.wanted(roster) == {peer(n): (str(at(n)),) for n in (1, 2)}
+
+
+def test_of_those_met_since_the_start_whom_it_met_long_ago_is_forgotten_first() -> None:
+    kept = KeptLinks()
+    kept.meet(at(number) for number in range(1, MAX_MET + 1))
+    kept.meet([at(1), at(MAX_MET + 1)])
+    wanted = kept.wanted(Roster(peer(0)))
+    assert len(wanted) == MAX_MET
+    assert peer(1) in wanted
+    assert peer(MAX_MET) not in wanted
+    kept.meet(at(number) for number in range(100, 100 + 2 * MAX_MET))
+    assert [*kept.wanted(Roster(peer(0)))] == [peer(100 + n) for n in range(MAX_MET)]
+
+
+def test_an_address_of_the_invite_is_never_forgotten() -> None:
+    kept = KeptLinks([at(1)])
+    kept.meet([at(1, "192.0.2.2")])
+    kept.meet(at(number) for number in range(2, MAX_MET + 2))
+    assert kept.wanted(Roster(peer(0)))[peer(1)] == (str(at(1)),)
+    kept.meet([at(1, "192.0.2.2")])
+    both = (str(at(1, "192.0.2.2")), str(at(1)))
+    assert kept.wanted(Roster(peer(0)))[peer(1)] == both

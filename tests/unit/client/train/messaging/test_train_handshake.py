@@ -1,4 +1,4 @@
-"""A peer of another protocol is refused at once; both sides learn which program is older."""
+"""The first exchange on a link: who is admitted, whose program is older, who has a newer one."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -7,12 +7,13 @@ import pytest
 
 from client.train.messaging.admission import Vouching
 from client.train.messaging.handshake import PROTOCOL, Handshake
+from client.train.messaging.newer import MAX_MEMBERS, NewerPrograms
 from protocol.answer import no
 from protocol.invite import SwarmFile
 from protocol.verdicts import Verdict, Verdicts
 from protocol.wire.envelope import Signer
 from protocol.wire.messages import Goodbye, Hello, decode_message, encode_message
-from tests.support.protocol_examples import manifest
+from tests.support.protocol_examples import manifest, peer
 from tests.support.recording_ports import RecordingPorts
 
 FILE = SwarmFile(manifest(), b"manifest", bytes(64), ())
@@ -40,6 +41,8 @@ def test_another_protocol_is_refused_and_said_with_which_side_is_older(
     warned = [effect for effect in told if effect.level == "warning"]
     assert [words in effect.words for effect in warned] == [True]
     assert ("git pull" in told[-1].words) == (protocol > PROTOCOL)
+    assert not me.hello(OTHER, Hello(protocol, None, "volunteer/9"))
+    assert type(ports.messages()[-1]) is Goodbye, "nor does it get the manifest"
 
 
 def test_who_is_expelled_is_refused_although_its_ban_is_forgotten() -> None:
@@ -71,12 +74,6 @@ def test_who_names_no_swarm_gets_the_manifest_and_is_not_admitted(greets: bool) 
     assert not made.early
 
 
-def test_who_speaks_another_protocol_gets_the_reason_and_no_manifest() -> None:
-    made, ports = handshake()
-    assert not made.hello(OTHER, Hello(PROTOCOL - 1, None, "v"))
-    assert [type(message) for message in ports.messages()] == [Goodbye]
-
-
 def test_the_manifest_shows_a_credential_only_to_whom_we_greet() -> None:
     """An inviter's ticket is for the inviter alone, which is the only one that we greet."""
     vouching = SimpleNamespace(proof=lambda peer: b"ticket")
@@ -94,23 +91,16 @@ def test_a_hello_says_where_we_see_the_peer() -> None:
     assert hello.seen == ("11.0.0.1", 7)
 
 
-def test_the_manifest_is_told_once_on_a_link() -> None:
-    """A question of sixty bytes would else bring kilobytes as often as it is asked."""
+def test_on_a_link_the_manifest_is_told_once_and_one_goodbye_heard() -> None:
+    """A question of sixty bytes would else bring kilobytes as often as it is asked, and each
+    goodbye is a line in the log, whose files are few."""
     made, ports = handshake()
-    for _ in range(3):
-        made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/0"))
-    assert len(ports.sent) == 1
-    made.gone(OTHER)
-    made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/0"))
-    assert len(ports.sent) == 2
-
-
-def test_only_the_first_goodbye_of_a_link_is_heard() -> None:
-    """Each is a line in the log, whose files are few."""
-    made, _ = handshake()
-    assert [made.parts(OTHER) for _ in range(3)] == [True, False, False]
-    made.gone(OTHER)
-    assert made.parts(OTHER)
+    for links in (1, 2):
+        for _ in range(3):
+            made.hello(OTHER, Hello(PROTOCOL, None, "volunteer/0"))
+        assert [made.parts(OTHER) for _ in range(3)] == [True, False, False]
+        assert len(ports.sent) == links
+        made.gone(OTHER)
 
 
 # --- an inviter that is reached through a relay --------------------------------------------------
@@ -124,6 +114,9 @@ def test_a_relay_is_neither_greeted_nor_admitted_before_somebody_has_vouched_for
     made.greet(OTHER)
     assert not made.hello(OTHER, hello)
     assert (ports.sent, made.admitted) == ([], set())
+    made.gone(OTHER)
+    assert made.early == {}
+    assert not made.hello(OTHER, hello)
     vouched = True
     made.greet(OTHER)
     assert made.hello(OTHER, made.early.pop(OTHER))
@@ -131,8 +124,39 @@ def test_a_relay_is_neither_greeted_nor_admitted_before_somebody_has_vouched_for
     assert made.admitted == {OTHER}
 
 
-def test_what_a_relay_said_is_forgotten_with_its_link() -> None:
-    made, _ = handshake(greets=lambda peer: False)
-    made.hello(OTHER, Hello(PROTOCOL, SWARM, "test"))
-    made.gone(OTHER)
-    assert made.early == {}
+# --- newer programs are told, and nothing follows from it -------------------------------------
+
+
+def hello_of(client: str, protocol: int = 3) -> Hello:
+    return Hello(protocol, SWARM, client)
+
+
+def test_it_is_said_once_and_counted_after_that() -> None:
+    newer = NewerPrograms("volunteer/0.9.0", 3)
+    heard = [newer.heard(peer(n), hello_of("volunteer/0.10.2")) for n in range(3)]
+    assert heard == [True, False, False]
+    assert not newer.heard(peer(0), hello_of("volunteer/0.10.2")), "it has come back"
+    assert newer.words == "3 members report a newer program than this one, such as version 0.10.2"
+
+
+def test_a_newer_protocol_counts_whatever_the_version_is() -> None:
+    newer = NewerPrograms("volunteer/0.9.0", 3)
+    assert newer.heard(peer(1), hello_of("something else", 4))
+    assert newer.words == "1 member reports a newer program than this one, such as protocol 4"
+
+
+@pytest.mark.parametrize(
+    "client",
+    ["volunteer/0.9.0", "volunteer/0.8.9", "other/1.0.0", "volunteer/1.0.0\x1b[2J", "volunteer/1"],
+)
+def test_older_ones_and_words_of_another_form_are_no_news(client: str) -> None:
+    newer = NewerPrograms("volunteer/0.9.0", 3)
+    assert not newer.heard(peer(1), hello_of(client, 2))
+    assert newer.words == ""
+
+
+def test_many_identities_take_a_bounded_room() -> None:
+    newer = NewerPrograms("volunteer/0.9.0", 3)
+    for number in range(2 * MAX_MEMBERS):
+        newer.heard(peer(number), hello_of("volunteer/1.0.0"))
+    assert newer.words.startswith(f"{MAX_MEMBERS} members report")

@@ -303,7 +303,6 @@ async def test_what_lies_on_disk_is_offered_when_we_start(world: World) -> None:
     member.folder.path(1, 5).write_bytes(damaged)
     member.folder.path(2, 5).write_bytes(b"no header")
     member.folder.path(0, 7).write_bytes(checkpoint(0, 7, swarm="cd" * 32))
-    (member.folder.folder / ".stage-0-v9.safetensors.tmp").write_bytes(b"interrupted")
     await member.store((0, 5))
     assert member.serves(0, 5)
     assert not member.serves(1, 5)

@@ -39,8 +39,9 @@ async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
 
 def stages_of(folder: Path) -> HeldStages:
     """Without anything around them."""
-    site = Site(Settings(), None, folder, CheckpointFolder(folder))
-    return HeldStages(Mock(manifest=manifest(), swarm=SWARM), Mock(), site)
+    history = Mock(folder=CheckpointFolder(folder))
+    engine = Mock(manifest=manifest(), swarm=SWARM, history=history)
+    return HeldStages(engine, Site(Settings(), None, folder))
 
 
 def test_what_concerns_all_seats_reaches_those_that_are_open(tmp_path: Path) -> None:

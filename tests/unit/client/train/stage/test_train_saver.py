@@ -38,6 +38,7 @@ class Writer:
         if self.full:
             raise RequestFailed(Failed(kind="disk", message="No space left on device"))
         of = self.asked[-1]
+        Path(of.path).touch()
         saved = Saved(
             version=of.version, path=of.path, hash=ROOT.hex(), data_start=0, digests=[b"d" * 32]
         )

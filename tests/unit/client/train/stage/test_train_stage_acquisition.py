@@ -74,7 +74,7 @@ async def keep(swarm: TestSwarm, copies: Path) -> Volunteer:
     """Somebody without a stage who has sound copies and offers them."""
     keeper = await swarm.add(copies=copies)
     engine = keeper.engine
-    folder = engine.history._folder  # type: ignore[union-attr]
+    folder = engine.history.folder  # type: ignore[union-attr]
     await offer_stored(folder, engine.shelf, engine)
     return keeper
 

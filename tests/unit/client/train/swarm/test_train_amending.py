@@ -35,8 +35,7 @@ class Desk(RecordingPorts):
     def __init__(self, path: Path) -> None:
         super().__init__(run=RUN)
         self.links, self.changes = [ONE, TWO], 0
-        self.amending = Amending(self, self._changed)
-        self.amending.keep_in(path)
+        self.amending = Amending(self, path, self._changed)
 
     def _changed(self) -> None:
         self.changes += 1

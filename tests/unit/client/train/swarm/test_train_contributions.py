@@ -3,6 +3,7 @@ version once, over restarts."""
 
 from pathlib import Path
 
+from client.store.paths import Kept, home_folders
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
 from client.train.swarm.contributions import Contributions
@@ -33,16 +34,12 @@ async def test_all_replicas_of_a_stage_count_alike_and_truly(tmp_path: Path) -> 
 async def test_a_restart_goes_on_where_it_was_and_who_is_expelled_is_left_out(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "kept"
     async with open_swarm(tmp_path, steps=STEPS) as swarm:
         one, other, _ = await swarm.staffed(0, 0, 1)
         await swarm.until_done()
-        one.engine.contributions.keep_in(path)
-        for committed in one.engine.commits:
-            one.engine.contributions.closed(committed)
+        path = home_folders(one.disk.parent).of(swarm.file.swarm, Kept.CONTRIBUTIONS)
         one.engine.contributions.save()
-        again = Contributions(one.peer, one.engine.membership)
-        again.keep_in(path)
+        again = Contributions(one.peer, one.engine.membership, path)
         assert again.counts() == counts(other)
         for committed in one.engine.commits:  # a roll-back after the restart
             again.closed(committed)

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from client.net.errors import DialError
-from client.store.paths import home_folders
+from client.store.paths import Kept, home_folders
 from client.store.persisted import Persisted
 from client.store.records import KeptEvidence
 from client.train.swarm.expulsions import Expulsions
 from protocol.audit.charges import CHARGE, Charge, verdict_of
 from protocol.audit.charges import KIND as CHARGED
-from protocol.effects import Explain, Publish, Send
+from protocol.effects import Explain, Publish
 from protocol.errors import RemoteProtocolError
 from protocol.evidence.proof import contradiction
 from protocol.evidence.statement import body_of
@@ -51,9 +51,8 @@ def two_faced(swarm: TestSwarm, liar: Volunteer, where: str | None = None) -> Pr
 async def test_the_author_of_two_adverts_is_out_everywhere(swarm: TestSwarm) -> None:
     honest = [await swarm.add() for _ in range(3)]
     liar = await swarm.add()
-    me, home = liar.peer, home_folders(swarm.folder)
-    file = home.proofs(swarm.file.swarm)
-    honest[0].engine.keep_evidence(home)
+    me, home = liar.peer, home_folders(honest[0].disk.parent)
+    file = home.of(swarm.file.swarm, Kept.PROOFS)
     await swarm.until(
         lambda: all(h.engine.membership.roster.member(me) is not None for h in honest)
     )
@@ -92,8 +91,7 @@ async def test_our_own_adverts_rise_although_the_clock_is_set_back(tmp_path: Pat
     numbers = []
     async with open_swarm(tmp_path) as swarm:
         for ahead_s in (3_600, 0):
-            one = await swarm.add()
-            one.engine.keep_evidence(home_folders(tmp_path))
+            one = await swarm.add(home=tmp_path)
             membership, wall = one.engine.membership, one.engine.wall() + ahead_s
             membership.publish(Publish(KIND, ADVERT), one.engine.signer, one.engine.now(), wall)
             numbers.append(membership.records.seq((KIND, one.peer)))
@@ -107,7 +105,7 @@ STAGE = 1
 class Expelling(RecordingPorts):
     """A volunteer's expulsions; what they do to its network and its membership is written down."""
 
-    def __init__(self, siblings: int = 0) -> None:
+    def __init__(self, siblings: int = 0, file: Path | None = None) -> None:
         super().__init__(ME)
         stage = [Replica(peer(n), 7, True) for n in range(1, siblings + 1)]
         self.held_stages.view = SwarmView.of([[], stage])
@@ -119,7 +117,7 @@ class Expelling(RecordingPorts):
         self.membership.expel = lambda of: [("forgotten", of)]
         network.expel = lambda culprit, words: self.cut_off.append((culprit, words))
         self.links = [LEADER]
-        self.of = Expulsions(self, network, self.membership)
+        self.of = Expulsions(self, network, self.membership, file)
 
     def _member(self, of: PeerId) -> Any:
         return Mock(linked=self.members[of]) if of in self.members else None
@@ -144,23 +142,24 @@ def plan(attempt: int = 1, by: int = 1, members: int = 2) -> Plan:
 
 def test_two_bodies_of_one_author_cut_it_off_and_are_told_to_all() -> None:
     volunteer, proof = Expelling(), proof_of(9)
-    effects = volunteer.of.contradicted(proof.first, proof.second)
+    volunteer.of.contradicted(proof.first, proof.second)
     [(culprit, words)] = volunteer.cut_off
     assert culprit == LIAR
     assert words.endswith(": it is expelled for the rest of the run")
-    warned, forgotten = effects
-    assert warned == Explain("membership", words, "warning", (LIAR,))
-    assert forgotten == ("forgotten", LIAR)
-    assert volunteer.done == [Send(LEADER, Statements("proof", proof.envelopes))]
+    told = Explain("membership", words, "warning", (LIAR,))
+    assert volunteer.done == [told, ("forgotten", LIAR)]
+    assert volunteer.sent == [(LEADER, Statements("proof", proof.envelopes))]
     assert LIAR in volunteer.of.verdicts
-    assert volunteer.of.contradicted(proof.first, proof.second) == [], "that is known"
-    assert volunteer.of.contradicted(proof.first, proof.first) == [], "that proves nothing"
+    volunteer.forget()
+    volunteer.of.contradicted(proof.first, proof.second)  # that is known
+    volunteer.of.contradicted(proof.first, proof.first)  # that proves nothing
+    assert volunteer.sent == volunteer.done == []
     volunteer.of.link_up(peer(2))
-    assert volunteer.done[1:] == [Send(peer(2), Statements("proof", proof.envelopes))]
+    assert volunteer.sent == [(peer(2), Statements("proof", proof.envelopes))]
     volunteer.links = [LEADER, peer(2)]
     volunteer.of.receive(peer(2), proof_of(8))
     assert [who for who, _ in volunteer.cut_off] == [LIAR, peer(8)]
-    assert volunteer.done[-1] == Send(LEADER, Statements("proof", proof_of(8).envelopes))
+    assert volunteer.sent[1:] == [(LEADER, Statements("proof", proof_of(8).envelopes))]
 
 
 def test_who_has_not_worked_makes_room_for_the_proofs_against_members() -> None:
@@ -175,9 +174,8 @@ def test_who_has_not_worked_makes_room_for_the_proofs_against_members() -> None:
 
 
 def test_a_majority_of_a_stage_expels_others_and_never_ourselves(tmp_path: Path) -> None:
-    volunteer, file = Expelling(), tmp_path / "evidence"
-    volunteer.of.keep_in(file)
-    assert volunteer.of.voted_out(verdict_of(voted_out(ME))) == []
+    volunteer = Expelling(file=(file := tmp_path / "evidence"))
+    volunteer.of.voted_out(verdict_of(voted_out(ME)))
     assert volunteer.cut_off == []
     volunteer.of.voted_out(verdict_of(voted_out()))
     assert [who for who, _ in volunteer.cut_off] == [LIAR]
@@ -193,24 +191,23 @@ def test_what_the_disk_proves_is_expelled_and_the_rest_is_dropped_with_a_word(
         (proof_of(6), proof_of(5, OTHER_SWARM)), (voted_out(), false, voted_out(), voted_out(ME))
     )
     Persisted(file, KeptEvidence).save(kept)
-    volunteer = Expelling()
-    volunteer.of.keep_in(file)
+    volunteer = Expelling(file=file)
+    volunteer.of.restore()
     assert [who for who, _ in volunteer.cut_off] == [peer(6), LIAR]
-    [warned] = volunteer.done
+    warned = volunteer.done[0]
     assert warned.words == f"2 proofs of {file} prove nothing and are dropped"
     assert warned.level == "warning"
-    sound = Expelling()
-    sound.of.keep_in(tmp_path / "another")
+    sound = Expelling(file=tmp_path / "another")
+    sound.of.restore()
     assert (sound.done, sound.cut_off) == ([], [])
 
 
 def test_a_member_is_written_down_at_once_and_strangers_with_the_next_save(tmp_path: Path) -> None:
-    volunteer, file = Expelling(), tmp_path / "evidence"
-    proofs = [proof_of(number) for number in (9, 8, 7)]
-    volunteer.members = {peer(9): True, peer(8): False, peer(7): True}
-    volunteer.of.contradicted(proofs[0].first, proofs[0].second)
-    volunteer.of.keep_in(file)
-    volunteer.of.contradicted(proofs[1].first, proofs[1].second)
+    volunteer = Expelling(file=(file := tmp_path / "evidence"))
+    proofs = [proof_of(number) for number in (8, 9, 7)]
+    volunteer.members = {peer(8): False, peer(9): False, peer(7): True}
+    for proof in proofs[:2]:
+        volunteer.of.contradicted(proof.first, proof.second)
     assert not file.exists()
     volunteer.of.save()
     assert saved(file) == KeptEvidence(tuple(proofs[:2]))
@@ -226,7 +223,7 @@ def test_a_member_is_written_down_at_once_and_strangers_with_the_next_save(tmp_p
 )
 def test_what_a_leader_states_is_passed_on_to_siblings(count: int, told: int) -> None:
     volunteer = Expelling(siblings=count)
-    assert volunteer.of.stated(LEADER, plan()) == []
+    volunteer.of.stated(LEADER, plan())
     to = [who for who, message in volunteer.sent if isinstance(message, Statements)]
     assert len(set(to)) == len(volunteer.sent) == told
     assert set(to) <= {peer(n) for n in range(2, count + 1)}
@@ -241,14 +238,15 @@ def test_a_leader_that_tells_two_plans_is_found_out_by_a_sibling_that_passes_one
     volunteer = Expelling(siblings=3)
     other = plan(members=3)
     passed = signer(1).sign("plan", body_of(other), SWARM)
-    assert volunteer.of.stated(peer(5), plan(by=5)) == [], "it does not lead"
+    volunteer.of.stated(peer(5), plan(by=5))  # it does not lead
     assert volunteer.sent == []
     volunteer.of.stated(LEADER, plan())
-    assert volunteer.of.passed_on(peer(7), passed) == [], "it is no sibling"
+    volunteer.of.passed_on(peer(7), passed)  # it is no sibling
     assert volunteer.cut_off == []
     volunteer.of.passed_on(peer(2), passed)
     assert [who for who, _ in volunteer.cut_off] == [LEADER]
-    assert volunteer.of.passed_on(peer(3), passed) == []
+    volunteer.of.passed_on(peer(3), passed)
+    assert len(volunteer.cut_off) == 1
 
 
 def test_who_passes_on_what_nobody_signed_is_penalised() -> None:

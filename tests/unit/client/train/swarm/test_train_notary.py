@@ -30,10 +30,7 @@ def notary(path: Path | None = None) -> tuple[Notary, Callable[[], list[str]]]:
     """One that keeps its marks in a file, and the warnings that its owner is told."""
     ports = RecordingPorts()
     sees = sight(first=lambda era, step: (peer(1),) if era in (5, 6) and step == 7 else ())
-    made = Notary(ports, sees)
-    if path is not None:
-        made.keep_in(path)
-    return made, ports.warnings
+    return Notary(ports, sees, path), ports.warnings
 
 
 def test_what_is_signed_holds_for_others(tmp_path: Path) -> None:
@@ -214,7 +211,7 @@ async def test_a_leader_that_tells_its_members_two_things_is_out(swarm: TestSwar
     liar, *honest = replicas
     me, other = liar.peer, honest[1].peer
     truth = liar.engine.notary.signed
-    lies = Notary(liar.engine, sight())
+    lies = Notary(liar.engine, sight(), None)
     send = liar.engine.send
 
     def two_faced(to: PeerId, message: Message, payload: bytes = b"") -> None:

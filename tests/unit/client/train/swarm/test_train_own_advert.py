@@ -1,7 +1,7 @@
 """What we say of ourselves: each change once."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -22,8 +22,7 @@ from client.train.swarm.own_advert import OwnAdvert
 from model_zoo.specs.precision import Compute, Precision
 from protocol.ids import Stage
 from protocol.limits import MAX_ADDRESSES
-from protocol.membership.advert import Advert
-from protocol.membership.membership import Membership
+from tests.support.recording_ports import RecordingPorts
 from tests.support.train_swarm import ADVERT
 
 
@@ -31,13 +30,11 @@ class Said:
     """An advert's holder, and what it says through the membership."""
 
     def __init__(self, *, entered: bool = True) -> None:
-        self.membership, self.performed = Mock(), list[Any]()
+        self.membership, ports = Mock(), RecordingPorts()
+        self.performed = ports.done
         self.membership.describe.side_effect = lambda advert, *_: [advert]
-        clock, self.measuring = Mock(), Mock(incoming=LineMeter(), outgoing=LineMeter())
-        clock.now.return_value, clock.wall.return_value = 5.0, 1000.0
-        self.of = OwnAdvert(
-            cast(Membership, self.membership), self.measuring, clock, self.performed.extend
-        )
+        self.measuring = Mock(incoming=LineMeter(), outgoing=LineMeter())
+        self.of = OwnAdvert(self.membership, self.measuring, ports)
         if entered:
             self.of.enter(ADVERT, {})
             self.forget()
@@ -46,33 +43,33 @@ class Said:
         self.performed.clear()
         self.membership.reset_mock()
 
-    def at_once(self) -> list[Advert]:
+    def at_once(self) -> list[Any]:
         return self.performed
 
 
 def test_before_we_are_a_member_nothing_is_said(tmp_path: Path) -> None:
     said = Said(entered=False)
-    said.of.set_unable({Stage(0): "no text"})
-    said.of.offer_no_seats()
+    said.of.change(unable=(0,))
+    said.of.change(seats=0, unable=())
     said.of.update(Settings(), tmp_path)
-    said.of.lend(5.0)
+    said.of.change(relay_bytes_per_s=5.0)
     said.of.addresses = lambda: ["/ip4/1.2.3.4/tcp/1"]
-    said.of.move()
+    said.of.change()
     assert not said.of.entered
     assert said.at_once() == []
     assert said.of.upload_bytes_per_s == 0.0
     said.of.enter(ADVERT, {Stage(1): "too small", Stage(0): "no text"})
     assert said.of.entered
     assert said.at_once() == [replace(ADVERT, unable=(0, 1))]
-    assert said.membership.describe.call_args.args[1:] == (5.0,)
+    assert said.membership.describe.call_args.args[1:] == (100.0,)
 
 
 def test_stages_that_we_cannot_serve_and_seats_are_told_at_once() -> None:
     said = Said()
-    said.of.set_unable({Stage(0): "no text"})
+    said.of.change(unable=(0,))
     assert said.at_once() == [replace(ADVERT, unable=(0,))]
     said.forget()
-    said.of.offer_no_seats()
+    said.of.change(seats=0, unable=())
     assert said.at_once() == [replace(ADVERT, seats=0, unable=())]
 
 
@@ -129,7 +126,7 @@ def test_what_only_reached_the_owners_limit_says_nothing_of_the_line(
 def test_that_we_relay_is_told_at_once() -> None:
     said = Said()
     for rate in (0.0, 1e6, 1e6, 2e6, 0.0):
-        said.of.lend(rate)
+        said.of.change(relay_bytes_per_s=rate)
     assert [advert.relay_bytes_per_s for advert in said.at_once()] == [1e6, 2e6, 0.0]
 
 
@@ -140,17 +137,17 @@ def test_addresses_are_told_when_they_are_others(tmp_path: Path) -> None:
     for here in (many, list(reversed(many[:MAX_ADDRESSES]))):
         said.of.addresses = lambda: here  # noqa: B023
         said.of.update(Settings(), tmp_path)
-        said.of.move()
+        said.of.change()
     assert [advert.addresses for advert in said.at_once()] == [tuple(many[:MAX_ADDRESSES])]
 
 
 def test_whose_addresses_change_as_it_leaves_does_not_come_back() -> None:
     """Who leaves gives up its places at relays, so it has fewer addresses."""
     said = Said()
-    said.of.leave()
+    said.of.change(leaving=True)
     said.of.addresses = lambda: ["/ip4/1.2.3.4/tcp/1"]
-    said.of.move()
-    said.of.lend(0.0)
+    said.of.change()
+    said.of.change(relay_bytes_per_s=0.0)
     assert len(said.at_once()) == 2
     assert all(advert.leaving for advert in said.at_once())
 

@@ -1,22 +1,27 @@
-"""What replicas of the last stage tell of losses, and what everybody else shows of it."""
+"""What replicas of the last stage tell of losses; one liar changes nothing of what is shown."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from msgspec.structs import replace
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
 
 from client.train.reporting.event_sink import EventSink
-from client.train.swarm.loss_reports import VOUCH_S, LossReports
+from client.train.swarm.loss_reports import VOUCH_S, LossReports, believed
 from protocol.effects import Publish
-from protocol.ids import PeerId
+from protocol.ids import PeerId, peer_id_from_key
 from protocol.manifest import Evaluation
-from protocol.membership.losses import HELD_OUT, PROGRESS, Believed, LossSaid
+from protocol.membership.losses import HELD_OUT, PROGRESS, Believed, LossSaid, vouched
 from protocol.membership.membership import Membership
 from protocol.pipeline.effects import Committed
+from protocol.rounds.reports import vouched_sum
 from protocol.seat.effects import HeldOutLoss
 from protocol.view import Replica, SwarmView, leader
 from tests.support.protocol_examples import manifest, peer
@@ -31,7 +36,7 @@ class World(RecordingPorts):
     """A clock, what is published and shown, and what the members say."""
 
     def __init__(self, terms: Evaluation | None = TERMS) -> None:
-        super().__init__(ME, replace(manifest(peer(1)), evaluation=terms))
+        super().__init__(ME, structs.replace(manifest(peer(1)), evaluation=terms))
         self.time, self.shown = 0.0, list[tuple[Any, ...]]()
         self.said: dict[PeerId, Any] = {}
         self.versions: dict[PeerId, int] = {}
@@ -172,3 +177,82 @@ class TestEvaluation:
         world.said = {OTHERS[0]: LossSaid(5, 2.0)}
         world.report().heard(HELD_OUT)
         assert world.shown == []
+
+
+LIAR, *HONEST = [peer_id_from_key(bytes([n]) * 32) for n in range(4)]
+LIES = [0.0, 900.0, 5.4]
+
+
+def says(version: int, loss: float) -> LossSaid:
+    return LossSaid(version, loss)
+
+
+def honest(number: int, version: int = 100) -> dict[PeerId, LossSaid]:
+    return {peer: says(version - n, 2.0 + n / 10) for n, peer in enumerate(HONEST[:number])}
+
+
+class TestObservers:
+    @pytest.mark.parametrize("lie", LIES)
+    @pytest.mark.parametrize("version", [99, 100, 111])
+    def test_one_of_three_who_lies_is_not_shown(self, lie: float, version: int) -> None:
+        said = honest(2) | {LIAR: says(version, lie)}
+        found = vouched(said, [100, 99, 100], shown=None)
+        assert found == Believed(100, 2.0, 2, 3)
+        two = honest(1) | {LIAR: says(101, lie)}
+        assert vouched(two, [100, 100], shown=2.1) == Believed(100, 2.0, 1, 2), (
+            "after an honest one"
+        )
+
+    def test_alone_it_is_that_ones_word(self) -> None:
+        shown = vouched({LIAR: says(100, 900.0)}, [100], shown=2.0)
+        assert shown == Believed(100, 900.0, 1, 1)
+
+    @pytest.mark.parametrize("version", [10**9, 118, 31])
+    def test_a_step_out_of_reach_is_not_shown(self, version: int) -> None:
+        assert vouched({LIAR: says(version, 2.0)}, [100, 100, 10**9], shown=2.0) is None
+        found = vouched(honest(2) | {LIAR: says(version, 2.0)}, [100, 100, 10**9], shown=2.0)
+        assert found == Believed(100, 2.0, 2, 2)
+
+    def test_the_newest_of_the_honest_is_shown_as_it_is(self) -> None:
+        assert vouched(honest(3), [100, 99, 98], shown=None) == Believed(100, 2.0, 3, 3)
+        assert vouched({}, [], shown=None) is None, "nobody serves the last stage"
+
+
+class TestRound:
+    @pytest.mark.parametrize("lie", [0.0, 5e26, 9e29, -7.0])
+    def test_one_of_three_who_lies_changes_nothing(self, lie: float) -> None:
+        found = vouched_sum([(64.0, 2), (66.0, 2), (lie, 4)], own=0)
+        assert found == pytest.approx(64 + 66 + 4 * 32, rel=0.05)
+
+    @pytest.mark.parametrize("lie", [0.0, 5e26])
+    def test_of_two_the_leader_goes_by_its_own(self, lie: float) -> None:
+        assert vouched_sum([(lie, 2), (64.0, 2)], own=1) == 128.0
+
+    @given(st.lists(st.tuples(st.floats(1.0, 3.9), st.integers(1, 9)), min_size=1, max_size=8))
+    def test_the_sum_of_the_honest_is_exact(self, means: list[tuple[float, int]]) -> None:
+        shares = [(mean * count, count) for mean, count in means]
+        assert vouched_sum(shares, own=0) == sum(total for total, _ in shares)
+
+    def test_where_no_loss_is_computed_there_is_none(self) -> None:
+        assert vouched_sum([(0.0, 3), (0.0, 0), (5e26, 4)], own=0) == 0.0
+
+
+class TestReplicasOfTheLastStage:
+    said = Committed(1, 8, "", loss=2.0, grad_norm=1.0, counted=2, attempt=1, own_loss=2.2)
+
+    def test_the_leaders_word_counts_where_it_agrees_with_our_own(self) -> None:
+        assert believed(self.said, 2.1) == 2.0
+        assert believed(replace(self.said, loss=None), 2.1) is None, "the sum went with its leader"
+
+    @pytest.mark.parametrize("lie", [0.0, 5e26, math.nan, math.inf, -2.0])
+    def test_else_our_own_counts(self, lie: float) -> None:
+        assert believed(replace(self.said, loss=lie), 2.1) == 2.2
+
+    @pytest.mark.parametrize("lie", [0.0, 5e26, math.nan])
+    def test_without_our_own_a_leader_far_from_the_last_step_says_nothing(self, lie: float) -> None:
+        """A liar that led a step in which we had no microbatch had its loss of 0 shown."""
+        said = replace(self.said, own_loss=None)
+        assert believed(replace(said, loss=lie), 2.1) is None
+        assert believed(said, 2.1) == 2.0
+        assert believed(said, None) is None, "of the first step we know nothing else"
+        assert believed(replace(said, loss=lie), None) is None

@@ -4,17 +4,20 @@ import errno
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from client.compute.errors import CheckpointError, CheckpointUnreadable
+from client.store.checkpoints import CheckpointFolder
 from client.train.stage.stage_acquisition import sweep_copies
-from client.train.transfer import blobs
+from client.train.transfer import blobs, inventory
 from client.train.transfer.blobs import Filed, Shelf, filed
 from model_zoo.specs.state_hash import file_hash, leaf_digest
 from model_zoo.specs.state_hash import root as root_of
-from protocol.limits import CHUNK_BYTES, MAX_CHUNKS
+from protocol.limits import CHUNK_BYTES, MAX_CHUNKS, MAX_STEP
 from protocol.transfer.blob import Blob
 from protocol.wire.messages import Chunk, ChunkRequest
 from tests.support.protocol_examples import peer
@@ -104,7 +107,9 @@ async def test_a_file_that_cannot_be_read_now_is_served_later(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", fails)
+        patch.setattr(Path, "stat", fails)
         assert await shelf.answer(blob, 0) is None
+        shelf.put(Filed(Blob(b"o" * 32, 7, 0, 6), b""), path.with_name("other"), temporary=False)
     assert await shelf.answer(blob, 0) == b"weights"
 
 
@@ -257,7 +262,7 @@ async def test_of_several_versions_that_one_is_given_that_is_asked_for(
     shelf.withdraw_above(5)
     assert await shelf.answers(here[9]) == [], "it may be on its way again"
     assert await shelf.answer(here[5]) == listed
-    shelf.withdraw(0, 5)
+    (tmp_path / "0-5").unlink()
     assert await shelf.answers(here[5]) == []
     assert await shelf.answer(here[3]) == listed
     assert await shelf.answers(other) == []
@@ -318,3 +323,38 @@ async def test_a_state_is_served_without_the_header_of_its_file(
     blob = Blob(b"r" * 32, len(data), 0, 5)
     shelf.put(Filed(blob, digests, len(b"header")), path, temporary=False)
     assert [await shelf.answer(blob, index) for index in (0, 1)] == chunks_of(data)
+
+
+# --- what lies on the disk --------------------------------------------------------------------
+
+SWARM, STAGES = "ab" * 32, 2
+
+
+def test_an_inventory_passes_over_what_is_damaged_misnamed_or_not_to_be_read_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, never = CheckpointFolder(tmp_path), MAX_STEP + 1
+    texts = {(0, 5): "0 5", (0, 6): "x", (0, 7): "0 7", (1, 5): "1 4", (1, 6): "1 6"}
+    texts[1, never] = f"1 {never}"
+    for (stage, version), text in texts.items():
+        folder.path(stage, version).write_text(text)
+
+    def read(path: Path) -> SimpleNamespace:
+        if path == folder.path(0, 7):
+            raise CheckpointUnreadable("too many open files")
+        if path == folder.path(0, 6):
+            raise CheckpointError("no header")
+        stage, version = map(int, path.read_text().split())
+        return SimpleNamespace(swarm=SWARM, stages=STAGES, stage=stage, version=version)
+
+    monkeypatch.setattr(inventory, "read_info", read)
+    for _ in range(2):
+        found = inventory.stored_states(folder, SWARM, STAGES)
+        assert [(one.stage, one.version) for one in found] == [(0, 5), (1, 6)]
+        assert sorted(path.name for path in tmp_path.glob("*.damaged")) == [
+            "stage-0-v6.safetensors.damaged",
+            f"stage-1-v{never}.safetensors.damaged",
+            "stage-1-v5.safetensors.damaged",
+        ]
+    assert [(entry.stage, entry.version) for entry in folder.entries()] == [(0, 5), (0, 7), (1, 6)]
+    assert inventory.stored_states(CheckpointFolder(tmp_path / "missing"), SWARM, STAGES) == []
