@@ -41,7 +41,6 @@ from client.train.machine.capacity import Capacity
 from client.train.reporting.event_sink import bits_per_byte
 from client.train.stage.held_stages import HeldStages
 from protocol.ids import PeerId
-from protocol.seat.drain_cost import drain_costs
 from protocol.view import SwarmView
 
 GONE_NAMED = 64
@@ -204,9 +203,11 @@ def limits_view(settings: Settings, used_bytes: int, capacity: Capacity) -> Limi
 
 def drain_costs_of(view: SwarmView, me: PeerId) -> list[DrainCostView]:
     """Return the consequences for the stages of ``me`` if it left."""
+    served = (n for n, replicas in enumerate(view.replicas()) if me in replicas)
+    staying = {stage: len(view.staying(stage, me)) for stage in served}
     return [
         DrainCostView(stage=stage, remaining=remaining, last=not remaining)
-        for stage, remaining in drain_costs(view, me).items()
+        for stage, remaining in staying.items()
     ]
 
 

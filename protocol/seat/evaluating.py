@@ -36,7 +36,7 @@ from protocol.wire.messages import HeldOut
 
 def on_path(view: SwarmView, stage: int, version: int, path: int) -> PeerId | None:
     """Return the replica of a stage that is on a path; None: there are not so many."""
-    peers = [r.peer for r in view.serving(stage) if not r.leaving]
+    peers = [r.peer for r in view.staying(stage)]
     if path >= len(peers):
         return None
     return sorted(peers, key=lambda peer: rank("evaluates", stage, version, peer))[path]

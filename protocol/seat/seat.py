@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace as replaced
 from operator import attrgetter
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec.structs import replace
 
@@ -53,7 +53,7 @@ from protocol.rounds.agreeing import Agreeing
 from protocol.rounds.commitments import Commitments
 from protocol.rounds.effects import CommitTo, Unsigned
 from protocol.rounds.leader import RoundLeader
-from protocol.rounds.member import RoundMember
+from protocol.rounds.member import Progress, RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.plans import reduced_key
 from protocol.rounds.quorum import Quorum
@@ -61,7 +61,6 @@ from protocol.rounds.shards import longest_s, most_segments
 from protocol.seat.auditing import Auditing
 from protocol.seat.catching_up import CatchingUp
 from protocol.seat.charging import Charging
-from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import MAX_STEPS_AHEAD, SERVING_STEPS_AHEAD, EarlyMessages
 from protocol.seat.effects import (
     Distrusted,
@@ -74,7 +73,6 @@ from protocol.seat.givers import Givers
 from protocol.seat.leases import Leases
 from protocol.seat.leasing import Leasing
 from protocol.seat.reporting import Reporting
-from protocol.seat.returned import ReturnedSteps
 from protocol.seat.routing import may_send, stamped, turned_away
 from protocol.seat.showing import Showing
 from protocol.seat.standing import Proves, Standing
@@ -98,6 +96,9 @@ from protocol.wire.messages import (
 )
 from protocol.wire.parts import Ballot, SeatStatus
 from protocol.wire.statement import Statement, encode_statement
+
+WITNESSES: Final = 2
+"""One of two that say so is honest."""
 
 
 class Seat:
@@ -169,9 +170,9 @@ class Seat:
         self._compose_audits(audits)
         self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
         self._compose_round(promise, longest_s(size, number_bytes))
-        self._returned = ReturnedSteps(place.stage, self.standing.is_proven)
         self._early = EarlyMessages(most_segments(size))
         self._reporting = Reporting()
+        self._drain_began = step
         self._told = self._news()
         """What our neighbours were told of us at once."""
         self._catching_up = CatchingUp(place.stage)
@@ -215,7 +216,6 @@ class Seat:
             passed=self._leads_those_behind,
             obstruction=self._obstruction,
         )
-        self.draining = Draining(self.pipeline, self.member)
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Seat:
             queue,
             rate,
             era=self.era,
-            leaving=self.draining.begun,
+            leaving=self.draining,
             moved=(len(self.pipeline.done()) + self.member.received) % 2**16,
             missing=self.standing.missing(self.step),
             audited=tuple(self.auditing.agreed_with(self.standing.seen)),
@@ -322,7 +322,6 @@ class Seat:
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
-        self._returned.observe(self.standing.seen, self.step)
         self.quorum.observe(self.standing.whole, now)
         effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
         effects += self.auditing.update_view(view, now)
@@ -336,8 +335,9 @@ class Seat:
             self.leases.take_over()
         for peer in sorted(lost):
             self.member.forget(peer)
-        if not others_stay(view, self.place):
-            self.draining.go_on()
+        if self.draining and not view.staying(stage, self.place.me):
+            # those we left the work to drain as well: take the step whole in which we began to
+            self.pipeline.refused_from = self._drain_began + 1
         return effects
 
     def _admit(self, peers: Iterable[str], now: float) -> list[SeatEffect]:
@@ -388,10 +388,28 @@ class Seat:
         self.quorum.settle(decree.members, decree.electors, admit.version, now)
         self.standing.admit(map(PeerId, admit.donors), now)
 
+    @property
+    def draining(self) -> bool:
+        """Whether we leave: we finish what is begun, and bring it into the round of its step."""
+        return self.pipeline.refused_from is not None
+
+    @property
+    def drained(self) -> bool:
+        """Whether we drain, and no peer can ask for anything any more: our stage and both
+        neighbours have closed every step that we worked on. The driver limits the time."""
+        waiting = self.member.progress is Progress.WAITING and not self.member.hashing
+        return self.draining and waiting and self.pipeline.empty
+
     def drain(self, now: float) -> list[SeatEffect]:
-        """Take no new work and finish what is begun; ``draining`` says when that is done."""
-        alone = not others_stay(self._view, self.place)
-        return self._settle([*self.draining.begin(alone=alone)], now)
+        """Take no new work, and return what is not begun. Where no sibling stays to take it, we
+        compute the whole current step all the same."""
+        alone = not self._view.staying(self.place.stage, self.place.me)
+        self._drain_began = self.step
+        return self._settle([*self.pipeline.refuse_from(self.step + alone)], now)
+
+    def stay(self) -> None:
+        """Drain no more."""
+        self.pipeline.refused_from = None
 
     def receive(
         self, sender: PeerId, message: Message, now: float, digest: bytes = b""
@@ -861,8 +879,19 @@ class Seat:
         return next((peer for peer in line if peer in here), None) == self.place.me
 
     def _is_returned(self) -> Answer:
-        """Whether the stage before has all gradients of our step."""
-        return self._returned.has(self._view, self.step)
+        """Whether the stage before has all gradients of our step, as it says or has closed it.
+
+        The parameters that make a gradient are replaced once our step is closed: a replica that
+        counts a microbatch and withholds its gradient would stop the stage before for good. So
+        would one alone that says so, and a friend here: where more are proven, two have to.
+        """
+        step, before = self.step, self.standing.seen.serving(self.place.stage - 1)
+        said = {r.peer for r in before if r.version > step or (r.returned and r.version == step)}
+        proven = {r.peer for r in before if self.standing.is_proven(r.peer)}
+        enough = len(said & proven) >= WITNESSES if len(proven) > WITNESSES else bool(said)
+        if enough or not before:  # nobody is before the first stage
+            return YES
+        return no("the stage before has not got all gradients of the step yet")
 
     def _lease(self, now: float) -> list[SeatEffect]:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""
@@ -871,7 +900,7 @@ class Seat:
         if self.leader.leading and self.may_train():
             live = {replica.peer for replica in serving}
             effects += self.leases.grant(self.leader.reports, live, now)
-        wants = not self._is_over and self.draining.wants_work
+        wants = not self._is_over and not self.pipeline.refuses(self.step)
         if wants and (led_by := self.current_leader()) is not None:
             effects += self.leasing.ask(led_by, self._view, now)
         return effects

@@ -200,7 +200,7 @@ class HeldStageDriver:
     def _keep(self) -> None:
         self._context.memory_budget.set_draining(self.stage, False)
         if self.driver is not None:
-            self.driver.seat.draining.cancel()
+            self.driver.seat.stay()
         self._context.engine.seats_changed()
 
     def _release(self) -> None:
@@ -411,7 +411,7 @@ class HeldStageDriver:
     def look(self) -> None:
         """Continue draining and saving, if it is time."""
         now, touch = self._context.engine.now(), self._context.history.touch
-        complete = self.driver is not None and self.driver.seat.draining.complete
+        complete = self.driver is not None and self.driver.seat.drained
         drained = complete and touch.all_know(self.machine.since, now)
         self._perform(self.machine.look(now, drained=drained))
 
