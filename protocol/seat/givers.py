@@ -31,7 +31,7 @@ from protocol.ids import PeerId, rank
 from protocol.pipeline.effects import PayloadName
 from protocol.pipeline.place import Place
 from protocol.seat.effects import Distrusted
-from protocol.view import SwarmView
+from protocol.seat.standing import Standing
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Statements
@@ -64,13 +64,13 @@ class Givers:
 
     Args:
         place: where this replica stands.
+        standing: knows the replicas that count.
         era: of the seat.
         terms: what audits go by.
     """
 
-    def __init__(self, place: Place, era: int, terms: AuditTerms) -> None:
-        self._place, self._era, self._terms = place, era, terms
-        self._view = SwarmView(((),) * place.stages)
+    def __init__(self, place: Place, standing: Standing, era: int, terms: AuditTerms) -> None:
+        self._place, self._standing, self._era, self._terms = place, standing, era, terms
         self._open: _Comparison | None = None
         self._results: dict[Giver, deque[bool]] = {}
         """Of the newest comparisons of each, in which it listed less than half."""
@@ -85,13 +85,14 @@ class Givers:
             giver = min(drawn, key=lambda of: uniform(secret, b"giver", of[0], step, of[1]))
             self._open = _Comparison(giver, step, given[giver])
 
-    def update_view(self, view: SwarmView, now: float) -> list[Send]:
-        """Ask as soon as the giver has closed the step; forget it if it has gone."""
-        self._view, of = view, self._open
+    def look(self, now: float) -> list[Send]:
+        """The view is another one: ask as soon as the giver has closed the step; forget it if it
+        has gone."""
+        of = self._open
         if of is None or of.until is not None:
             return []
         stage, peer = of.giver
-        there = next((r for r in view.stages[stage] if r.peer == peer), None)
+        there = next((r for r in self._standing.view.stages[stage] if r.peer == peer), None)
         if there is None or not self._siblings(of.giver):
             self._open = None
         elif there.version > of.step:
@@ -135,7 +136,7 @@ class Givers:
 
     def _siblings(self, giver: Giver) -> list[PeerId]:
         """Return who serves a giver's stage beside it, ourselves left out."""
-        others = (r.peer for r in self._view.serving(giver[0]))
+        others = (r.peer for r in self._standing.view.serving(giver[0]))
         return [peer for peer in others if peer not in (giver[1], self._place.me)]
 
     def _commitment(self, of: _Comparison, said: Envelope) -> Commitment | None:

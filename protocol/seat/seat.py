@@ -168,7 +168,7 @@ class Seat:
         self.standing = Standing(place, self.quorum, *judged, audited=audited)
         self.leases, self.leasing = Leases(step, place.per_step), Leasing(place, self.pipeline)
         self._compose_audits(audits)
-        self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
+        self.evaluating = Evaluating(place, self.standing, self.agreeing, evaluation, step)
         self._compose_round(promise, longest_s(size, number_bytes))
         self._early = EarlyMessages(most_segments(size))
         self._reporting = Reporting()
@@ -183,7 +183,7 @@ class Seat:
         self.showing = Showing(self.place, self.era, commitments, terms.sign)
         self.charging = Charging(self.place, terms, self._judges_of)
         self.auditing = Auditing(self.place, terms, commitments, self.showing, self.charging)
-        self.givers = Givers(self.place, self.era, terms)
+        self.givers = Givers(self.place, self.standing, self.era, terms)
 
     def _compose_round(self, promise: tuple[int, int], round_s: float) -> None:
         """Make what closes a step; the bytes of a round take ``round_s`` at most."""
@@ -326,8 +326,7 @@ class Seat:
         effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
         effects += self.auditing.update_view(view, now)
         effects += self.charging.update_view(self.standing.seen, self.standing.whole, now)
-        effects += self.givers.update_view(view, now)
-        self.evaluating.update_view(view)
+        effects += self.givers.look(now)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
         self.leases.bound = bound(stage)

@@ -1,5 +1,7 @@
 """What replicas beside us gave us is compared with what they have committed to."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S
@@ -40,8 +42,8 @@ class Line:
 
     def __init__(self, giver: tuple[int, PeerId] = (0, GIVER)) -> None:
         terms = AuditTerms(0.1, bytes(32), charges=Charges(SWARM))
-        self.givers = Givers(Place(ME, STAGE, STAGES, 4), 0, terms)
-        self.givers.update_view(view(), 0.0)
+        self.standing = SimpleNamespace(view=view())
+        self.givers = Givers(Place(ME, STAGE, STAGES, 4), self.standing, 0, terms)
         self.giver, self.step, self.now = giver, STEP, 0.0
 
     def given(self, ids: tuple[int, ...] = IDS) -> dict[int, bytes]:
@@ -52,7 +54,11 @@ class Line:
     def close(self, ids: tuple[int, ...] = IDS) -> list[Send]:
         """A step is closed with what the giver gave, and the giver has closed it."""
         self.givers.closed(self.step, {self.giver: self.given(ids)})
-        return self.givers.update_view(view(step=self.step + 1), self.now)
+        return self.see(view(step=self.step + 1), self.now)
+
+    def see(self, seen: SwarmView, now: float) -> list[Send]:
+        self.standing.view = seen
+        return self.givers.look(now)
 
     def listed(self, ids: tuple[int, ...] = IDS, changed: str = "") -> bytes:
         names = ("grad_in", "tokens", "output")
@@ -149,9 +155,9 @@ def test_a_silent_giver_is_asked_again_and_then_counts_as_one_that_lists_nothing
 def test_nobody_is_asked_before_it_has_closed_the_step_nor_once_it_has_gone() -> None:
     line = Line()
     line.givers.closed(STEP, {line.giver: line.given()})
-    assert not line.givers.update_view(view(step=STEP), 0.0)
-    assert line.givers.update_view(view(step=STEP + 1), 0.1)
+    assert not line.see(view(step=STEP), 0.0)
+    assert line.see(view(step=STEP + 1), 0.1)
     line.reply(line.listed())
     line.givers.closed(STEP + 1, {line.giver: line.given()})
-    assert not line.givers.update_view(view(alone=True), 0.2), "one alone commits to nothing"
+    assert not line.see(view(alone=True), 0.2), "one alone commits to nothing"
     assert line.givers.next_deadline() is None
