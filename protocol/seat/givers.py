@@ -25,12 +25,11 @@ from protocol.audit.commitment import (
 )
 from protocol.audit.draw import uniform
 from protocol.audit.terms import AuditTerms
-from protocol.effects import Send
+from protocol.effects import Explain, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
 from protocol.pipeline.effects import PayloadName
 from protocol.pipeline.place import Place
-from protocol.seat.effects import Distrusted
 from protocol.seat.standing import Standing
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
@@ -102,7 +101,7 @@ class Givers:
 
     def on_list(
         self, sender: PeerId, message: AuditReply, encoded: bytes, now: float
-    ) -> list[Send | Distrusted]:
+    ) -> list[Send | Explain]:
         """Take the list of a giver, with its signed commitment."""
         of, said = self._open, message.said
         if of is None or said is None or (of.giver[1], of.step) != (sender, message.step):
@@ -111,16 +110,16 @@ class Givers:
         if commitment is None:
             return []
         listed = _listed(encoded) if root_of(encoded) == commitment.root else None
-        found = self._judge(of, {} if listed is None else self._rows(of.giver[0], listed))
+        found = self._judge(of, {} if listed is None else self._rows(of.giver[0], listed), now)
         siblings = sorted(self._siblings(of.giver), key=lambda p: rank(sender, message.step, p))
         return [*found, *(Send(peer, Statements("decision", (said,))) for peer in siblings[:1])]
 
-    def tick(self, now: float) -> list[Send | Distrusted]:
+    def tick(self, now: float) -> list[Send | Explain]:
         """Ask again, and lose patience in the end."""
         of = self._open
         if of is None or of.until is None or now < of.ask_at:
             return []
-        return [*self._ask(of, now)] if now < of.until else self._judge(of, {})
+        return [*self._ask(of, now)] if now < of.until else self._judge(of, {}, now)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
@@ -160,18 +159,21 @@ class Givers:
         whole = [row for row in listed.microbatches if len(row.digests) == len(names)]
         return {row.microbatch: b"".join(row.digests[i] for i in at) for row in whole}
 
-    def _judge(self, of: _Comparison, rows: Mapping[int, bytes]) -> list[Send | Distrusted]:
-        """The comparison is over: draw the conclusions."""
+    def _judge(
+        self, of: _Comparison, rows: Mapping[int, bytes], now: float
+    ) -> list[Send | Explain]:
+        """The comparison is over: set the giver aside if it has not committed to what it gave."""
         self._open = None
         listed = [m for m in of.given if m in rows]
         wrong = [m for m in listed if rows[m] != of.given[m]]
         newest = self._results.pop(of.giver, None) or deque(maxlen=NEWEST)
         newest.append(2 * len(listed) < len(of.given))
-        if wrong:
-            words = f"it gave us another tensor of microbatch {wrong[0]} than it has committed to"
-            return [Distrusted(*of.giver, words)]
-        if sum(newest) > MOST_UNLISTED:
-            return [Distrusted(*of.giver, "it counts little of what it gave us")]
+        if wrong or sum(newest) > MOST_UNLISTED:
+            words = "it counts little of what it gave us"
+            if wrong:
+                words = f"it gave us another tensor of microbatch {wrong[0]} than it committed to"
+            stage, peer = of.giver
+            return [*self._standing.set_aside(peer, stage, words, now)]
         self._results[of.giver] = newest
         while len(self._results) > MAX_GIVERS:
             del self._results[next(iter(self._results))]

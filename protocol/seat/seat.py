@@ -63,7 +63,6 @@ from protocol.seat.catching_up import CatchingUp
 from protocol.seat.charging import Charging
 from protocol.seat.early_messages import MAX_STEPS_AHEAD, SERVING_STEPS_AHEAD, EarlyMessages
 from protocol.seat.effects import (
-    Distrusted,
     SeatEffect,
     Snapshot,
     StatusChanged,
@@ -149,8 +148,6 @@ class Seat:
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
         self._tokens_per_step = tokens_per_step
-        self._admitted: tuple[int, bytes] = (step, b"")
-        """The version that we fetch, and what stands for its state."""
         self._view = SwarmView(((),) * place.stages)
         """Of those that count, as our parts know it."""
         self._unhashed: Committed | None = None
@@ -339,10 +336,6 @@ class Seat:
             self.pipeline.refused_from = self._drain_began + 1
         return effects
 
-    def _admit(self, peers: Iterable[str], now: float) -> list[SeatEffect]:
-        """These count from now on: a leader or a plan names them."""
-        return self._take_view(now) if self.standing.admit(map(PeerId, peers), now) else []
-
     def _lost(self, view: SwarmView, stage: int) -> set[PeerId]:
         """Return the replicas that served a stage until now, and do not in a new view."""
         after = {r.peer for r in view.serving(stage)}
@@ -379,9 +372,9 @@ class Seat:
         return [*self.standing.observe(claims, now, self.agreeing.steps)]
 
     def admitted_by(self, admit: Admit, now: float) -> None:
-        """Begin with what a leader told us when it admitted us: the commit of its version, and who
-        has the state that we fetch."""
-        self._admitted = admit.version, admit.state
+        """Begin with what a leader told us when it admitted us: the hash and the commit of its
+        version, which is ours, and who has the state that we fetch."""
+        self.member.state = admit.state
         decree = admit.commit.decree
         self.elector.take(admit.commit, checked=True)
         self.quorum.settle(decree.members, decree.electors, admit.version, now)
@@ -434,9 +427,6 @@ class Seat:
 
     def state_loaded(self, now: float) -> list[SeatEffect]:
         """Our version's state is in the worker: catch up with the rounds since."""
-        version, state = self._admitted
-        if version == self.step and not self.member.state:
-            self.member.state = state
         return self._settle(self.member.state_loaded(), now)
 
     def tick(self, now: float) -> list[SeatEffect]:
@@ -444,8 +434,6 @@ class Seat:
         effects: list[SeatEffect] = [*self.pipeline.tick(now), *self.leader.tick(now)]
         if now >= min(self._obstruction.look_at, self.standing.next_deadline() or math.inf):
             effects += self._watch(now)
-        if self.standing.view != self._view:
-            effects += self._take_view(now)
         effects += [*self.auditing.tick(now), *self.charging.tick(now), *self.givers.tick(now)]
         effects += self.showing.tick(self.auditing.step, now)
         effects += self._follow_siblings(now)
@@ -493,9 +481,10 @@ class Seat:
             return [Explain("round", words, "debug")]
         observers = map(PeerId, message.observers)
         let_in = [peer for peer in observers if self.standing.lets_in(peer, now)]
-        admitted = self._admit([*(member.peer for member in message.members), *let_in], now)
+        members = (PeerId(member.peer) for member in message.members)
+        self.standing.admit([*members, *let_in], now)
         failed = self.member.plan_followed if self.member.ready else None
-        effects: list[SeatEffect] = [*admitted, *self.member.plan(sender, message)]
+        effects: list[SeatEffect] = [*self.member.plan(sender, message)]
         if self.member.plan_followed is not message:
             return effects
         if failed is not None:
@@ -628,10 +617,9 @@ class Seat:
             return []
         if not self.leader.admitted(joiner, now):
             return []
-        effects = self._admit([joiner], now)
-        if self.place.me in message.donors and message.version == self.step and self.serving:
-            effects.append(Snapshot(self.step))
-        return effects
+        self.standing.admit([joiner], now)
+        gives = self.place.me in message.donors and message.version == self.step and self.serving
+        return [Snapshot(self.step)] if gives else []
 
     # --- outcomes --------------------------------------------------------------------------
 
@@ -687,7 +675,7 @@ class Seat:
         if self.standing.is_out(out.culprit) and self.member.expelled(out.culprit):
             words = f"step {self.step}: what {short(out.culprit)} contributed is taken out"
             said.append(Explain("round", words, "warning", (out.culprit,)))
-        return [*said, *self._take_view(now)]
+        return said
 
     def _applied(self, outcome: Outcome, now: float) -> list[SeatEffect]:
         """Version t has become t + 1: everything starts over for the next step."""
@@ -816,9 +804,6 @@ class Seat:
                     pending += self._take(peer, message, now)
                 case Unsigned(plan, member):
                     pending += self.auditing.unsigned(plan, member, now)
-                case Distrusted(stage, peer, words):
-                    pending += self.standing.set_aside(peer, stage, words, now)
-                    pending += self._take_view(now)
                 case Verdict():
                     outward.append(effect)
                     pending += self._expel(effect, now)
@@ -830,7 +815,8 @@ class Seat:
         return stamped(outward, self.era)
 
     def _follow_up(self, now: float) -> list[SeatEffect]:
-        effects = self._now_confirmed(now)
+        effects = self._take_view(now) if self.standing.view != self._view else []
+        effects += self._now_confirmed(now)
         if not self.serving:
             return [*effects, *self._try_serve()]
         effects += self.member.advance()
