@@ -78,6 +78,16 @@ class SwarmView:
         """Return the serving replicas of a stage (none for a stage that does not exist)."""
         return self._serving[stage] if 0 <= stage < len(self._serving) else ()
 
+    def staying(self, stage: int, apart: PeerId | None = None) -> list[Replica]:
+        """Return the replicas that serve a stage and do not leave, without one ``apart``."""
+        return [r for r in self.serving(stage) if r.peer != apart and not r.leaving]
+
+    @property
+    def ending(self) -> bool:
+        """Whether a stage is about to lose its last replica: then the others save where they stand,
+        so that the run can be taken up there."""
+        return any(there and all(r.leaving for r in there) for there in self._serving)
+
     def replicas(self) -> tuple[frozenset[PeerId], ...]:
         """Return the serving replicas by stage."""
         return tuple(frozenset(r.peer for r in serving) for serving in self._serving)

@@ -16,7 +16,6 @@ from msgspec import Meta, Struct
 from client.control import rpc
 from client.control.snapshot import (
     Amended,
-    DrainCostView,
     InvitedMember,
     InviteView,
     PauseView,
@@ -55,8 +54,8 @@ class ControlApi:
         points."""
         raise NotImplementedError
 
-    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
-        """Begin an orderly end; return the consequences for the stages that the node serves.
+    def finish(self, *, discard: bool = False) -> None:
+        """Begin an orderly end.
 
         Args:
             discard: leave also if a state is lost by it.

@@ -71,7 +71,7 @@ class StageView(Struct, frozen=True, kw_only=True):
 
 
 class SeatView(Struct, frozen=True, kw_only=True):
-    """A stage that this node holds."""
+    """A stage that this node holds or is about to hold."""
 
     stage: int
     version: int
@@ -82,28 +82,13 @@ class SeatView(Struct, frozen=True, kw_only=True):
     """The replicas that made its version together."""
     electors: list[str] = field(default_factory=list)
     """The peers of which a majority decides who may close its next step."""
-
-
-class HeldView(Struct, frozen=True, kw_only=True):
-    """The state of a stage that this node holds, from its assignment until it is given back."""
-
-    stage: int
-    state: str
-    """``acquiring``, ``observing``, ``serving``, ``draining``, ``saving`` or ``gone``."""
-    waits_for: str
+    waits_for: str = ""
     """The reason why it waits, in words; empty: it serves."""
-    for_s: float
+    for_s: float = 0.0
     """Seconds for which it has waited."""
-
-
-class DrainCostView(Struct, frozen=True, kw_only=True):
-    """The consequence of leaving now for a stage that this node serves."""
-
-    stage: int
-    remaining: int
-    """Replicas that would still serve it."""
-    last: bool
-    """Whether none would: the swarm would wait."""
+    staying: int | None = None
+    """Replicas that would still serve it if this node left, at 0 the swarm would wait; None: this
+    node does not serve it."""
 
 
 class PeerView(Struct, frozen=True, kw_only=True):
@@ -508,10 +493,6 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     """Multiaddresses others can reach this node at, peer id included."""
     workers: list[WorkerView] = field(default_factory=list)
     """One per held stage, and one that stands by."""
-    leaving: list[DrainCostView] = field(default_factory=list)
-    """One per stage that this node serves."""
-    held: list[HeldView] = field(default_factory=list)
-    """One per stage that this node holds or is about to hold."""
     paused: PauseView | None = None
     limits: LimitsView = field(default_factory=LimitsView)
     credit: CreditView = field(default_factory=CreditView)

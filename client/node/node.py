@@ -24,7 +24,6 @@ from client.control.server import serve_control
 from client.control.snapshot import (
     WHEN_DONE,
     Amended,
-    DrainCostView,
     EventView,
     InvitedMember,
     InviteView,
@@ -47,7 +46,7 @@ from client.net.port_mapper import PortMapper
 from client.node.leaving import Leaving
 from client.node.matches import describe_matching
 from client.node.relaying import Relaying
-from client.node.status import drain_costs_of, limits_view, take_snapshot
+from client.node.status import limits_view, take_snapshot
 from client.node.trust import member_of
 from client.quantities import plural
 from client.store.checkpoints import CheckpointFolder
@@ -306,11 +305,10 @@ class Node(ControlApi):
         events = [EventView.of(entry) for entry in page.entries]
         return Update(time=time.time(), snapshot=self.status(), events=events, missed=page.missed)
 
-    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
-        """Begin to drain; return the consequences for our stages."""
+    def finish(self, *, discard: bool = False) -> None:
+        """Begin to drain."""
         self._leaving.ask(discard=discard)
         self._stop_asked.set()
-        return drain_costs_of(self._training.held_stages.view, self._signer.peer)
 
     def history(self, points: int = MAX_POINTS) -> RunCurve:
         """Return the loss curves of the run, as far as we have seen and heard of them."""

@@ -16,10 +16,8 @@ from client.control.snapshot import (
     ChargeView,
     Counters,
     CreditView,
-    DrainCostView,
     EventView,
     HeldOutView,
-    HeldView,
     LimitsView,
     LineView,
     NetworkView,
@@ -40,9 +38,6 @@ from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
 from client.train.reporting.event_sink import bits_per_byte
 from client.train.stage.held_stages import HeldStages
-from protocol.ids import PeerId
-from protocol.seat.drain_cost import drain_costs
-from protocol.view import SwarmView
 
 GONE_NAMED = 64
 """Members that have gone and whose names are told: events still speak of them."""
@@ -89,7 +84,7 @@ def take_snapshot(
         held_out=_held_out(engine),
         own_tokens_per_s=pace * _own_share(engine, held_stages),
         time_spent=_time_spent(engine, held_stages) if state == "training" else None,
-        seats=_seats(held_stages),
+        seats=_seats(engine, held_stages),
         stages=stages,
         peers=_peers(engine),
         network=_network(engine),
@@ -99,8 +94,6 @@ def take_snapshot(
         uptime_s=time.monotonic() - started,
         addresses=engine.reach.advertised(engine.network.addresses),
         reach=engine.reach.summary(),
-        leaving=drain_costs_of(held_stages.view, engine.signer.peer),
-        held=_held(held_stages, engine.now()),
         paused=paused,
         last_error=error[0] if error else "",
         last_error_at=error[1] if error else None,
@@ -202,14 +195,6 @@ def limits_view(settings: Settings, used_bytes: int, capacity: Capacity) -> Limi
     )
 
 
-def drain_costs_of(view: SwarmView, me: PeerId) -> list[DrainCostView]:
-    """Return the consequences for the stages of ``me`` if it left."""
-    return [
-        DrainCostView(stage=stage, remaining=remaining, last=not remaining)
-        for stage, remaining in drain_costs(view, me).items()
-    ]
-
-
 def _step(engine: Engine, stages: list[StageView]) -> int:
     """Return the run's step: the newest of what every stage serves, our disk holds and the last
     stage told of."""
@@ -229,20 +214,6 @@ def _network(engine: Engine) -> NetworkView:
         received_bytes=statistics.bytes_in,
         links=len(statistics.peers),
     )
-
-
-def _held(held_stages: HeldStages, now: float) -> list[HeldView]:
-    """Return the state of every stage of ours and what it waits for."""
-    machines = (held.machine for held in held_stages.held.values())
-    return [
-        HeldView(
-            stage=machine.stage,
-            state=machine.state.value,
-            waits_for=machine.waits_for,
-            for_s=max(0.0, now - machine.since),
-        )
-        for machine in machines
-    ]
 
 
 def _state(
@@ -279,19 +250,27 @@ def _waits_for(engine: Engine) -> str:
     return engine.matching.waits_for if engine.matching else ""
 
 
-def _seats(held_stages: HeldStages) -> list[SeatView]:
-    quorums = {driver.seat.place.stage: driver.seat.quorum for driver in held_stages.drivers()}
-    return [
-        SeatView(
-            stage=seat.stage,
-            version=seat.version,
-            state=seat.state,
-            seat=seat.seat,
-            members=sorted(quorums[seat.stage].roll) if seat.stage in quorums else [],
-            electors=sorted(quorums[seat.stage].electors) if seat.stage in quorums else [],
+def _seats(engine: Engine, held_stages: HeldStages) -> list[SeatView]:
+    """Return every stage of ours."""
+    me, view, now = engine.signer.peer, held_stages.view, engine.now()
+    seats = []
+    for stage, held in held_stages.held.items():
+        said, quorum = held.status(), None if held.driver is None else held.driver.seat.quorum
+        serves = me in view.replicas()[stage]
+        seats.append(
+            SeatView(
+                stage=stage,
+                version=said.version if said else 0,
+                state=said.state if said else "fetching",
+                seat=said.seat if said else engine.seat_of(stage),
+                members=sorted(quorum.roll) if quorum else [],
+                electors=sorted(quorum.electors) if quorum else [],
+                waits_for=held.machine.waits_for,
+                for_s=max(0.0, now - held.machine.since),
+                staying=len(view.staying(stage, me)) if serves else None,
+            )
         )
-        for seat in held_stages.seats()
-    ]
+    return seats
 
 
 def _stages(engine: Engine) -> list[StageView]:

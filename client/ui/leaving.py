@@ -30,7 +30,7 @@ def finishing(record: Record, link: Link) -> Cost:
         return Cost(_sentence(farewell(record, link, leaving=False)), "plain", possible=False)
     kept, tone = drain_words(now)
     how = "It leaves the swarm."
-    if now.leaving:
+    if any(seat.staying is not None for seat in now.seats):
         how = "It drains its stages: finishes the step, saves, leaves; you can watch it."
     return Cost(f"{how} {_sentence(kept)}", tone)
 

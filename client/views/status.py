@@ -187,9 +187,9 @@ def place(now: Snapshot) -> Iterator[Fact]:
         ends = "volunteer resume" if now.paused.by_owner else "that is over"
         until = words.clock(now.paused.until, False) if now.paused.until else ends
         yield _fact("paused", f"since {words.clock(now.paused.since, False)}, until {until}")
-    for held in now.held:
-        if held.waits_for:
-            yield _fact("waits", f"{held.waits_for}, for {words.duration(held.for_s)}")
+    for seat in now.seats:
+        if seat.waits_for:
+            yield _fact("waits", f"{seat.waits_for}, for {words.duration(seat.for_s)}")
     yield _fact("leaving", drain_words(now))
 
 
@@ -217,16 +217,17 @@ def reason(now: Snapshot) -> str:
 
 def drain_words(now: Snapshot) -> tuple[str, Tone]:
     """Say who replaces us if we leave; of a run that is complete nobody has to."""
-    leaving, done = now.leaving, now.state == "done"
-    if not leaving:
+    staying = {seat.stage: seat.staying for seat in now.seats if seat.staying is not None}
+    done = now.state == "done"
+    if not staying:
         return "nothing changes: you serve no stage", "plain"
-    last = [str(view.stage) for view in leaving if view.last]
+    last = [str(stage) for stage, others in staying.items() if not others]
     if last:
         rest = "its last version stays on this disk" if done else "the swarm would wait"
         noun = "stage" if len(last) == 1 else "stages"
         return f"{noun} {words.listed(last)} would have nobody: {rest}", "warn"
-    kept = ", ".join(f"stage {view.stage} keeps {view.remaining}" for view in leaving)
-    noun = "volunteer" if leaving[-1].remaining == 1 else "volunteers"
+    kept = ", ".join(f"stage {stage} keeps {others}" for stage, others in staying.items())
+    noun = "volunteer" if list(staying.values())[-1] == 1 else "volunteers"
     rest = "others serve the model" if done else "training goes on"
     return f"{kept} {noun}: {rest}", "plain"
 

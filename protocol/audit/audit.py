@@ -1,4 +1,4 @@
-"""One audit, once the worker has a copy of the version; an auditor's and a judge's are the same.
+"""One audit, once the worker has a copy of the version.
 
 An audit begins with the member's list, and then has *moves*: a task of the worker, and what the
 member has to show for it. Each microbatch is computed again, their sum is compared with the
@@ -26,6 +26,8 @@ from itertools import islice
 
 from protocol.audit.commitment import CONTENTS, root_of
 from protocol.audit.record import Grade, grade, judge
+from protocol.audit.terms import AuditTerms
+from protocol.effects import Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.pipeline.effects import (
@@ -38,7 +40,7 @@ from protocol.pipeline.effects import (
     ReduceTask,
 )
 from protocol.pipeline.ledger import count_of
-from protocol.wire.messages import Commitment, Plan
+from protocol.wire.messages import AuditRequest, Commitment, Plan
 
 AHEAD = 2
 """Moves that payloads are asked for at a time; a step may have thousands."""
@@ -50,14 +52,6 @@ whoever is slow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """Ask the member for a payload; its bytes have to have the digest."""
-
-    key: PayloadKey
-    digest: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Judged:
     """The audit is over; ``grade`` is None if it was void."""
 
@@ -65,36 +59,7 @@ class Judged:
     words: str
 
 
-AuditEffect = Ask | AuditTask | Judged
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What is audited, by the plan that was committed.
-
-    Fields:
-        counted: microbatches that the plan counts for the member; none: only its sum is checked.
-        segment: of those that it owns, the one whose sum is made again; None: it owns none.
-        said: what all members have committed to.
-        held: those of its segments that were sent to us before the commit.
-        tensors: what is shown of a microbatch (``tensors_of``).
-        coarse: whether the averaging codec loses anything.
-        mixed: whether passes compute in few bits.
-    """
-
-    plan: Plan
-    member: PeerId
-    counted: Collection[int]
-    segment: int | None
-    said: Mapping[PeerId, Commitment]
-    held: Collection[int]
-    tensors: Sequence[PayloadName]
-    coarse: bool
-    mixed: bool = False
-
-    def key(self, name: PayloadName, item: int, peer: PeerId | None = None) -> PayloadKey:
-        """Name a payload that the member shows: its own, or what a ``peer`` has sent it."""
-        return PayloadKey(self.plan.step, name, item, self.plan.attempt, peer or self.member)
+AuditEffect = Send | AuditTask | Judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +74,34 @@ class Audit:
     """See the module's docstring. Methods return effects.
 
     Args:
-        of: what is audited.
+        plan: that was committed.
+        member: whose contribution to it is audited.
+        counted: microbatches that the plan counts for it; none: only its sum is checked.
+        segment: of those that it owns, the one whose sum is made again; None: it owns none.
         me: our own id; our part of a sum is here.
+        tensors: what is shown of a microbatch (``tensors_of``).
+        said: what all members have committed to.
+        here: those of its segments that were sent to us before the commit.
+        terms: what audits go by.
     """
 
-    def __init__(self, of: Subject, me: PeerId) -> None:
-        self.of, self._me = of, me
-        self._list = of.key("list", 0)
+    def __init__(
+        self,
+        plan: Plan,
+        member: PeerId,
+        counted: Collection[int],
+        segment: int | None,
+        *,
+        me: PeerId,
+        tensors: Sequence[PayloadName],
+        said: Mapping[PeerId, Commitment],
+        here: Collection[int],
+        terms: AuditTerms,
+    ) -> None:
+        self.plan, self.member, self.counted, self._segment = plan, member, counted, segment
+        self._me, self._tensors, self._terms = me, tensors, terms
+        self._said, self._here = said, here
+        self._list = self._key("list", 0)
         self._found = ""
         """What the contribution came to, in words."""
         self._moves: deque[_Move] = deque()
@@ -134,15 +120,15 @@ class Audit:
     def begin(self, now: float) -> list[AuditEffect]:
         """The worker has a copy of the version: ask for the list, if the member has contributed
         anything."""
-        if not self.of.counted:
+        if not self.counted:
             return self._add_up(now)
-        return self._ask({self._list: self.of.said[self.of.member].root}, now)
+        return self._ask({self._list: self._said[self.member].root}, now)
 
     # --- what comes ---------------------------------------------------------------------------
 
     def listed(self, encoded: bytes, now: float) -> list[AuditEffect]:
         """Take the list."""
-        of, root = self.of, self._waits.pop(self._list, None)
+        root = self._waits.pop(self._list, None)
         if root is None:
             return []
         if root_of(encoded) != root:
@@ -151,12 +137,12 @@ class Audit:
             rows = CONTENTS.parse(encoded).microbatches
         except RemoteProtocolError:
             return _refused("its list is malformed")
-        whole = all(len(row.digests) == len(of.tensors) for row in rows)
-        if not whole or [row.microbatch for row in rows] != sorted(of.counted):
+        whole = all(len(row.digests) == len(self._tensors) for row in rows)
+        if not whole or [row.microbatch for row in rows] != sorted(self.counted):
             return _refused("its list is not of what the plan counts for it")
         for row in rows:
-            keys = tuple(of.key(name, row.microbatch) for name in of.tensors)
-            task = PassTask(of.plan.step, row.microbatch, "audit", keys)
+            keys = tuple(self._key(name, row.microbatch) for name in self._tensors)
+            task = PassTask(self.plan.step, row.microbatch, "audit", keys)
             self._moves.append(_Move(task, dict(zip(keys, row.digests, strict=True))))
         self._moves.append(self._comparison())
         return self._go_on(now)
@@ -201,14 +187,24 @@ class Audit:
         if now >= self._until:
             return _refused(f"nothing came for {PATIENCE_S:.0f} s")
         self._ask_at = now + ASK_AGAIN_S
-        return [Ask(key, digest) for key, digest in self._waits.items()]
+        return [self._request(key) for key in self._waits]
 
     # --- within ---------------------------------------------------------------------------------
 
+    def _key(self, name: PayloadName, item: int, peer: PeerId | None = None) -> PayloadKey:
+        """Name a payload that the member shows: its own, or what a ``peer`` has sent it."""
+        return PayloadKey(self.plan.step, name, item, self.plan.attempt, peer or self.member)
+
     def _ask(self, wanted: Mapping[PayloadKey, bytes], now: float) -> list[AuditEffect]:
+        """Ask for payloads, whose bytes have to have these digests."""
         self._until, self._ask_at = now + PATIENCE_S, now + ASK_AGAIN_S
         self._waits |= wanted
-        return [Ask(key, digest) for key, digest in wanted.items()]
+        return [self._request(key) for key in wanted]
+
+    def _request(self, key: PayloadKey) -> Send:
+        at = self.plan.stage, self.plan.step, self.plan.attempt
+        whose = None if key.peer == self.member else key.peer
+        return Send(self.member, AuditRequest(*at, key.name, key.item, whose))  # type: ignore[arg-type]
 
     def _go_on(self, now: float) -> list[AuditEffect]:
         """Begin the next move if all of it is here, and ask for what the ones after it need."""
@@ -222,33 +218,33 @@ class Audit:
 
     def _comparison(self) -> _Move:
         """Compare the contribution; segments that were sent to us before need not be shown."""
-        of, said = self.of, self.of.said[self.of.member].segments
-        keys = tuple(of.key("segment", i) if digest else None for i, digest in enumerate(said))
-        rest = {key: said[key.item] for key in keys if key and key.item not in of.held}
-        return _Move(CompareTask(of.plan.step, tuple(of.plan.bounds), keys), rest)
+        said = self._said[self.member].segments
+        keys = tuple(self._key("segment", i) if digest else None for i, digest in enumerate(said))
+        rest = {key: said[key.item] for key in keys if key and key.item not in self._here}
+        return _Move(CompareTask(self.plan.step, tuple(self.plan.bounds), keys), rest)
 
     def _compared(self, deviation: float, along: float, now: float) -> list[AuditEffect]:
-        coarse, mixed = self.of.coarse, self.of.mixed
-        found = judge(self._boundary, deviation, along, coarse=coarse, mixed=mixed)
+        terms = self._terms
+        found = judge(self._boundary, deviation, along, coarse=terms.coarse, mixed=terms.mixed)
         numbers = f"contribution {deviation:.1e}, {along:+.1e} along; tensors {self._boundary:.1e}"
         self._found = f"{found.value}: {numbers}"
-        if found is Grade.AGREES and self.of.segment is not None:
+        if found is Grade.AGREES and self._segment is not None:
             return self._add_up(now)
         return [Judged(found, self._found)]
 
     def _add_up(self, now: float) -> list[AuditEffect]:
         """Make the member's sum again."""
-        of, plan, i = self.of, self.of.plan, self.of.segment
+        plan, i = self.plan, self._segment
         if i is None:
             return [Judged(None, "it has contributed nothing, and owns no sum")]
-        parts = {of.key("segment", i, peer): said.segments[i] for peer, said in of.said.items()}
+        parts = {self._key("segment", i, p): said.segments[i] for p, said in self._said.items()}
         task = ReduceTask(
             plan.step,
             plan.attempt,
             i,
             tuple(parts),
             tuple(count_of(member.counted) for member in plan.members),
-            compare_to=of.key("reduced", i),
+            compare_to=self._key("reduced", i),
         )
         self._moves.append(_Move(task, {k: d for k, d in parts.items() if k.peer != self._me}))
         return self._go_on(now)

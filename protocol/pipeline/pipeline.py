@@ -172,6 +172,10 @@ class Pipeline:
         self._oldest_kept = max(self._oldest_kept, safe)
         return effects
 
+    def refuses(self, step: int) -> bool:
+        """Whether nothing new is taken of a step."""
+        return self.refused_from is not None and step >= self.refused_from
+
     def refuse_from(self, step: int) -> list[PipelineEffect]:
         """Take nothing new of ``step`` and later ones; give back what has not been begun."""
         self.refused_from = step
@@ -230,8 +234,7 @@ class Pipeline:
             return [self._receipt(sender, message, "stale")]
         if message.microbatch // self._place.per_step != message.step:
             return [Penalise(sender, "microbatch-of-another-step")]
-        leaving = self.refused_from is not None and message.step >= self.refused_from
-        if leaving or self._queued_until(message.step) >= self._place.max_queue:
+        if self.refuses(message.step) or self._queued_until(message.step) >= self._place.max_queue:
             return [self._receipt(sender, message, "busy")]
         arrived = MicrobatchState(
             message.step,

@@ -18,12 +18,12 @@ says nothing about its processor; who claims a better line than it has is taken 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
-from typing import Final, NamedTuple
+from typing import Final
 
 from protocol.ids import Stage
 from protocol.manifest import StageCost
 from protocol.matching.timing import MEASURED_S
-from protocol.membership.measured import Partner
+from protocol.membership.measured import Partner, StageRate
 
 MICRO: Final = 1_000_000
 MIN_REPORTERS: Final = 2
@@ -52,24 +52,18 @@ class Belief:
     """Claimed over measured FLOP/s where the claim was lowered, else 1."""
 
 
-class Sample(NamedTuple):
-    """A measured value, and the seconds behind it."""
-
-    value: int
-    seconds: int
-
-
-def weigh(samples: Iterable[Sample]) -> Sample | None:
-    """Return the value that most partners agree on, and the seconds measured by each of at least
-    ``MIN_REPORTERS`` of them; None: they are too few, or disagree."""
-    known = [sample for sample in samples if sample.seconds > 0]
+def weigh(stage: Stage, rates: Iterable[StageRate]) -> StageRate | None:
+    """Return the rate in a stage that most partners agree on, and the seconds measured by each of
+    at least ``MIN_REPORTERS`` of them; None: they are too few, or disagree."""
+    known = [one for one in rates if one.stage == stage and one.seconds > 0]
     if len(known) < MIN_REPORTERS:
         return None
-    middle = median_low(sample.value for sample in known)
-    near = [s for s in known if 100 * abs(s.value - middle) <= NEAR_PERCENT * middle]
+    middle = median_low(one.rate for one in known)
+    near = [one for one in known if 100 * abs(one.rate - middle) <= NEAR_PERCENT * middle]
     if 2 * len(near) <= len(known) or len(near) < MIN_REPORTERS:
         return None
-    return Sample(middle, sorted((s.seconds for s in near), reverse=True)[MIN_REPORTERS - 1])
+    seconds = sorted((one.seconds for one in near), reverse=True)[MIN_REPORTERS - 1]
+    return StageRate(stage, middle, seconds)
 
 
 def two_digits(value: int) -> int:
@@ -91,37 +85,30 @@ def believe(
     """
     rates = _rates(serving, reports)
     seconds = min((rate.seconds for rate in rates.values()), default=0)
-    flops = sum(rate.value * costs[stage].flops for stage, rate in rates.items()) / MICRO
+    flops = sum(one.rate * costs[stage].flops for stage, one in rates.items()) / MICRO
     line_bound = all(
-        rate.value >= LINE_BOUND * MICRO * _line_rate(costs[stage], claim)
-        for stage, rate in rates.items()
+        one.rate >= LINE_BOUND * MICRO * _line_rate(costs[stage], claim)
+        for stage, one in rates.items()
     )
-    measured = Sample(two_digits(int(flops)), seconds)
-    believed = _believed_flops(claim.flops, measured, line_bound=line_bound)
+    claimed, value = claim.flops, float(two_digits(int(flops)))
+    lowered = claimed > BAND * value and seconds >= CORRECT_AFTER_S and not line_bound
+    raised = value > BAND * claimed and seconds >= MEASURED_S
+    believed = value if value > 0 and (lowered or raised) else claimed
     return replace(
         claim,
         flops=believed,
         measured_s=float(min(seconds // SECONDS_STEP * SECONDS_STEP, MEASURED_S)),
-        overstated=max(1.0, claim.flops / believed) if believed > 0 else 1.0,
+        overstated=max(1.0, claimed / believed) if believed > 0 else 1.0,
     )
 
 
-def _believed_flops(claimed: float, measured: Sample, *, line_bound: bool) -> float:
-    value = float(measured.value)
-    lowered = claimed > BAND * value and measured.seconds >= CORRECT_AFTER_S and not line_bound
-    raised = value > BAND * claimed and measured.seconds >= MEASURED_S
-    return value if value > 0 and (lowered or raised) else claimed
-
-
-def _rates(serving: frozenset[Stage], reports: Sequence[Partner]) -> Mapping[Stage, Sample]:
+def _rates(serving: frozenset[Stage], reports: Sequence[Partner]) -> Mapping[Stage, StageRate]:
     """Return the peer's rates by stage, in millionths of a microbatch per second: of all stages
     that it serves, or none. Of one that has moved, its old stage counts until the new one is
     measured."""
-    samples: dict[Stage, list[Sample]] = {}
-    for report in reports:
-        for rate in report.rates:
-            samples.setdefault(Stage(rate.stage), []).append(Sample(rate.rate, rate.seconds))
-    known = {stage: one for stage, found in samples.items() if (one := weigh(found))}
+    rates = [rate for report in reports for rate in report.rates]
+    stages = dict.fromkeys(Stage(rate.stage) for rate in rates)
+    known = {stage: one for stage in stages if (one := weigh(stage, rates))}
     here = {stage: one for stage, one in known.items() if stage in serving}
     if here or not known:
         return here if here.keys() == serving else {}

@@ -10,7 +10,7 @@ State: reports by subject, and the last beliefs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -39,7 +39,7 @@ class Beliefs:
         self._costs = tuple(costs)
         self._about: dict[PeerId, dict[PeerId, Partner]] = {}
         """Subject -> reporter -> report."""
-        self._known: dict[PeerId, tuple[Subject, Belief]] = {}
+        self._known: dict[PeerId, Belief] = {}
 
     def report(self, reporter: PeerId, measurements: Measurements) -> None:
         """Take a reporter's newest record in place of its previous one."""
@@ -59,22 +59,16 @@ class Beliefs:
     def revise(self, subjects: Iterable[Subject]) -> dict[PeerId, Belief]:
         """Recompute the beliefs about live members; return the changed ones."""
         live, before = {subject.peer: subject for subject in subjects}, self._known
-        self._known = {peer: (one, self._believe(one, live)) for peer, one in live.items()}
+        self._known = {peer: self._believe(one, live) for peer, one in live.items()}
         return {
             peer: belief
-            for peer, (one, belief) in self._known.items()
-            if belief != (before[peer][1] if peer in before else one.claim)
+            for peer, belief in self._known.items()
+            if belief != before.get(peer, live[peer].claim)
         }
 
     def of(self, subject: Subject) -> Belief:
-        """Return the belief about a member. A new claim is believed until the next ``revise``,
-        unless the old one was corrected: a new claim does not undo a correction."""
-        known = self._known.get(subject.peer)
-        if known is None:
-            return subject.claim
-        if known[0].claim == subject.claim or known[1].overstated > 1.0:
-            return known[1]
-        return replace(subject.claim, measured_s=known[1].measured_s)
+        """Return the belief about a member by the last ``revise``; what it claims before."""
+        return self._known.get(subject.peer, subject.claim)
 
     def _believe(self, subject: Subject, live: Mapping[PeerId, Subject]) -> Belief:
         about = self._about.get(subject.peer, {})

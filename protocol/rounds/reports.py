@@ -23,6 +23,8 @@ class Report:
     per_step: int
     bits: int
     """The ledger as one number; bit i is the i-th microbatch of the step."""
+    held: int
+    """The same of all that it has, those too that it has not counted yet."""
     ever: int = 0
     """The same of all its reports of the step: what it had once and has not any more, too."""
 
@@ -31,10 +33,10 @@ class Report:
         """Microbatches counted."""
         return from_bitmap(self.said.done, self.said.step, self.per_step)
 
-    @cached_property
-    def in_flight(self) -> frozenset[int]:
-        """Microbatches held and not counted."""
-        return from_bitmap(self.said.in_flight, self.said.step, self.per_step)
+    @property
+    def in_flight(self) -> bool:
+        """Whether it has any that it has not counted."""
+        return self.held != self.bits
 
     @classmethod
     def of(cls, message: LedgerReport, per_step: int, before: Report | None = None) -> Report:
@@ -49,8 +51,9 @@ class Report:
             RemoteProtocolError: a bitmap is not one of so many microbatches.
         """
         bits = bits_of(message.done, message.step, per_step)
-        bits_of(message.in_flight, message.step, per_step)
-        return cls(message, per_step, bits, bits | (0 if before is None else before.ever))
+        held = bits | bits_of(message.in_flight, message.step, per_step)
+        ever = bits | (0 if before is None else before.ever)
+        return cls(message, per_step, bits, held, ever)
 
 
 USUAL_RATIO: Final = 4.0

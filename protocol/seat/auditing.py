@@ -15,7 +15,7 @@ State: one audit, of a version that the worker keeps a copy of.
 from typing import Literal
 
 from protocol import limits
-from protocol.audit.audit import Ask, Audit, AuditEffect, Judged, Subject
+from protocol.audit.audit import Audit, AuditEffect, Judged
 from protocol.audit.charges import Charge
 from protocol.audit.commitment import envelope_of, envelope_of_piece
 from protocol.audit.draw import drawn, segment_drawn
@@ -37,7 +37,6 @@ from protocol.seat.showing import Showing
 from protocol.view import SwarmView
 from protocol.wire.messages import (
     AuditReply,
-    AuditRequest,
     Commitment,
     Plan,
     Segment,
@@ -73,7 +72,7 @@ class Auditing:
     @property
     def step(self) -> int | None:
         """The step of our audit, whose payloads we need."""
-        return None if self._audit is None else self._audit.of.plan.step
+        return None if self._audit is None else self._audit.plan.step
 
     def agreed_with(self, view: SwarmView) -> list[PeerId]:
         """Return the other replicas of our stage in a view whose work our newest audit of each
@@ -157,20 +156,18 @@ class Auditing:
         if member is None:
             return []
         segment = segment_drawn(terms.secret, digest, *of, owned[member])
-        at = plan.step, plan.attempt
-        said = {peer: self.commitments.of(peer, *at) for peer in counts}
-        subject = Subject(
+        at, of_peer = (plan.step, plan.attempt), self.commitments.of
+        self._audit = Audit(
             plan,
             member,
             others[member],
             segment,
-            {peer: commitment for peer, commitment in said.items() if commitment is not None},
-            frozenset(self.commitments.digests(member, *at)),
-            self._showing.tensors,
-            terms.coarse,
-            terms.mixed,
+            me=me,
+            tensors=self._showing.tensors,
+            said={peer: said for peer in counts if (said := of_peer(peer, *at)) is not None},
+            here=frozenset(self.commitments.digests(member, *at)),
+            terms=terms,
         )
-        self._audit = Audit(subject, me)
         return [Compute(KeepVersionTask(plan.step, tuple(plan.bounds), segment))]
 
     # --- the audit ------------------------------------------------------------------------------
@@ -180,9 +177,9 @@ class Auditing:
     ) -> list[SeatEffect]:
         """Take what a member shows; ``digest`` of the list is the list itself."""
         audit, at = self._audit, (message.step, message.attempt)
-        if audit is None or sender != audit.of.member:
+        if audit is None or sender != audit.member:
             return []
-        if at != (audit.of.plan.step, audit.of.plan.attempt):
+        if at != (audit.plan.step, audit.plan.attempt):
             return []
         if message.name == "list":
             return self._perform(audit, audit.listed(digest, now), now)
@@ -225,19 +222,16 @@ class Auditing:
         aside."""
         if (audit := self._audit) is None:
             return []
-        if any(r.peer == audit.of.member for r in view.stages[self._place.stage]):
+        if any(r.peer == audit.member for r in view.stages[self._place.stage]):
             return []
         return self._over(audit, Judged(None, "it has left the stage"), now)
 
     def _perform(self, audit: Audit, effects: list[AuditEffect], now: float) -> list[SeatEffect]:
-        said, of, plan = list[SeatEffect](), audit.of, audit.of.plan
+        said = list[SeatEffect]()
         for effect in effects:
             match effect:
-                case Ask(key):
-                    whose = None if key.peer == of.member else key.peer
-                    at = plan.stage, plan.step, plan.attempt
-                    request = AuditRequest(*at, key.name, key.item, whose)  # type: ignore[arg-type]
-                    said.append(Send(of.member, request))
+                case Send():
+                    said.append(effect)
                 case Judged():
                     said += self._over(audit, effect, now)
                 case _:
@@ -247,10 +241,10 @@ class Auditing:
     def _over(self, audit: Audit, judged: Judged, now: float) -> list[SeatEffect]:
         """The audit is over: draw the conclusions."""
         self._audit = self._task = None
-        member, plan, grade = audit.of.member, audit.of.plan, judged.grade
+        member, plan, grade = audit.member, audit.plan, judged.grade
         record = self._terms.record(plan.stage, member)
         where = f"stage {plan.stage}, step {plan.step}"
-        record.note(grade, f"{where}: {judged.words}", contributed=bool(audit.of.counted))
+        record.note(grade, f"{where}: {judged.words}", contributed=bool(audit.counted))
         level: Literal["debug", "warning"] = "debug" if grade in (None, Grade.AGREES) else "warning"
         words = f"audit of {short(member)} in {where}: {judged.words}"
         said = Explain("round", words, level)

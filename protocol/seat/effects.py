@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from protocol.ids import PeerId
 from protocol.membership.view import Contradicted
 from protocol.pipeline.effects import Committed, PipelineEffect
 from protocol.rounds.effects import RoundEffect
@@ -30,17 +29,8 @@ class HeldOutLoss:
     """Mean of the tokens that are learned, nats."""
 
 
-@dataclass(frozen=True, slots=True)
-class Distrusted:
-    """A replica beside us has not committed to what it gave us: the seat sets it aside."""
-
-    stage: int
-    peer: PeerId
-    words: str
-
-
 SeatNews = Committed | HeldOutLoss | Verdict | Contradicted
 """What concerns more than the stage: a step that it has closed, a loss on held-out text, and who is
 expelled or contradicts itself."""
 
-SeatEffect = PipelineEffect | RoundEffect | SeatNews | Snapshot | StatusChanged | Distrusted
+SeatEffect = PipelineEffect | RoundEffect | SeatNews | Snapshot | StatusChanged

@@ -13,7 +13,6 @@ State: the held-out microbatches of our version, and those that have come early 
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.ids import PeerId, rank
@@ -29,14 +28,16 @@ from protocol.pipeline.effects import (
     held_out,
 )
 from protocol.pipeline.place import Place
+from protocol.rounds.agreeing import Agreeing
 from protocol.seat.effects import HeldOutLoss, SeatEffect
+from protocol.seat.standing import Standing
 from protocol.view import SwarmView
 from protocol.wire.messages import HeldOut
 
 
 def on_path(view: SwarmView, stage: int, version: int, path: int) -> PeerId | None:
     """Return the replica of a stage that is on a path; None: there are not so many."""
-    peers = [r.peer for r in view.serving(stage) if not r.leaving]
+    peers = [r.peer for r in view.staying(stage)]
     if path >= len(peers):
         return None
     return sorted(peers, key=lambda peer: rank("evaluates", stage, version, peer))[path]
@@ -59,23 +60,25 @@ class Evaluating:
 
     Args:
         place: where this replica stands.
+        standing: knows the replicas that count.
+        agreeing: knows the run's last version, which is due as well.
         terms: None: the run has no evaluation, and this does nothing.
         step: version the seat begins with.
-        steps: returns the run's last version, as far as we know; it is due as well.
     """
 
     def __init__(
-        self, place: Place, terms: Evaluation | None, step: int, steps: Callable[[], int]
+        self,
+        place: Place,
+        standing: Standing,
+        agreeing: Agreeing,
+        terms: Evaluation | None,
+        step: int,
     ) -> None:
-        self._place, self._terms, self._step, self._steps = place, terms, step, steps
+        self._place, self._standing, self._agreeing = place, standing, agreeing
+        self._terms, self._step = terms, step
         self._versions: dict[int, _Version] = {}
         """Ours and the next one."""
-        self._view = SwarmView(((),) * place.stages)
         self._busy = self._begun = False
-
-    def update_view(self, view: SwarmView) -> None:
-        """Take a new view: of the replicas that count."""
-        self._view = view
 
     def start_step(self, step: int) -> None:
         """The version is another one: what was not finished of the one before is given up."""
@@ -89,7 +92,8 @@ class Evaluating:
         if not self._is_due(version) or version not in (self._step, self._step + 1):
             return []
         stages = place.stage - 1, place.stage
-        ways = [[on_path(self._view, s, version, path) for s in stages] for path in range(PATHS)]
+        view = self._standing.view
+        ways = [[on_path(view, s, version, path) for s in stages] for path in range(PATHS)]
         if [sender, place.me] not in ways:
             return []  # or it sees other replicas than we do
         path = ways.index([sender, place.me])
@@ -134,7 +138,7 @@ class Evaluating:
 
     def _is_due(self, version: int) -> bool:
         terms = self._terms
-        return terms is not None and (version % terms.every == 0 or version == self._steps())
+        return terms is not None and (version % terms.every == 0 or version == self._agreeing.steps)
 
     def _begin(self, terms: Evaluation) -> None:
         """Begin the path that we are first on, if the version is due and we are on any."""
@@ -143,13 +147,13 @@ class Evaluating:
             return
         for path in range(PATHS):
             stages = range(self._place.stages)
-            peers = [on_path(self._view, stage, self._step, path) for stage in stages]
+            peers = [on_path(self._standing.view, stage, self._step, path) for stage in stages]
             if None not in peers and peers[0] == self._place.me:
                 items = list(range(terms.microbatches))
                 self._versions[self._step] = _Version(path, items, set(items))
 
     def _pass_on(self, of: _Version, task: PassTask) -> list[SeatEffect]:
-        peer = on_path(self._view, self._place.stage + 1, task.step, of.path)
+        peer = on_path(self._standing.view, self._place.stage + 1, task.step, of.path)
         if peer is None:
             of.waiting.clear()
             return []

@@ -25,13 +25,12 @@ from protocol.audit.commitment import (
 )
 from protocol.audit.draw import uniform
 from protocol.audit.terms import AuditTerms
-from protocol.effects import Send
+from protocol.effects import Explain, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank
 from protocol.pipeline.effects import PayloadName
 from protocol.pipeline.place import Place
-from protocol.seat.effects import Distrusted
-from protocol.view import SwarmView
+from protocol.seat.standing import Standing
 from protocol.wire.envelope import verify
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import AuditReply, AuditRequest, Commitment, Statements
@@ -64,13 +63,13 @@ class Givers:
 
     Args:
         place: where this replica stands.
+        standing: knows the replicas that count.
         era: of the seat.
         terms: what audits go by.
     """
 
-    def __init__(self, place: Place, era: int, terms: AuditTerms) -> None:
-        self._place, self._era, self._terms = place, era, terms
-        self._view = SwarmView(((),) * place.stages)
+    def __init__(self, place: Place, standing: Standing, era: int, terms: AuditTerms) -> None:
+        self._place, self._standing, self._era, self._terms = place, standing, era, terms
         self._open: _Comparison | None = None
         self._results: dict[Giver, deque[bool]] = {}
         """Of the newest comparisons of each, in which it listed less than half."""
@@ -85,13 +84,14 @@ class Givers:
             giver = min(drawn, key=lambda of: uniform(secret, b"giver", of[0], step, of[1]))
             self._open = _Comparison(giver, step, given[giver])
 
-    def update_view(self, view: SwarmView, now: float) -> list[Send]:
-        """Ask as soon as the giver has closed the step; forget it if it has gone."""
-        self._view, of = view, self._open
+    def look(self, now: float) -> list[Send]:
+        """The view is another one: ask as soon as the giver has closed the step; forget it if it
+        has gone."""
+        of = self._open
         if of is None or of.until is not None:
             return []
         stage, peer = of.giver
-        there = next((r for r in view.stages[stage] if r.peer == peer), None)
+        there = next((r for r in self._standing.view.stages[stage] if r.peer == peer), None)
         if there is None or not self._siblings(of.giver):
             self._open = None
         elif there.version > of.step:
@@ -101,7 +101,7 @@ class Givers:
 
     def on_list(
         self, sender: PeerId, message: AuditReply, encoded: bytes, now: float
-    ) -> list[Send | Distrusted]:
+    ) -> list[Send | Explain]:
         """Take the list of a giver, with its signed commitment."""
         of, said = self._open, message.said
         if of is None or said is None or (of.giver[1], of.step) != (sender, message.step):
@@ -110,16 +110,16 @@ class Givers:
         if commitment is None:
             return []
         listed = _listed(encoded) if root_of(encoded) == commitment.root else None
-        found = self._judge(of, {} if listed is None else self._rows(of.giver[0], listed))
+        found = self._judge(of, {} if listed is None else self._rows(of.giver[0], listed), now)
         siblings = sorted(self._siblings(of.giver), key=lambda p: rank(sender, message.step, p))
         return [*found, *(Send(peer, Statements("decision", (said,))) for peer in siblings[:1])]
 
-    def tick(self, now: float) -> list[Send | Distrusted]:
+    def tick(self, now: float) -> list[Send | Explain]:
         """Ask again, and lose patience in the end."""
         of = self._open
         if of is None or of.until is None or now < of.ask_at:
             return []
-        return [*self._ask(of, now)] if now < of.until else self._judge(of, {})
+        return [*self._ask(of, now)] if now < of.until else self._judge(of, {}, now)
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""
@@ -135,7 +135,7 @@ class Givers:
 
     def _siblings(self, giver: Giver) -> list[PeerId]:
         """Return who serves a giver's stage beside it, ourselves left out."""
-        others = (r.peer for r in self._view.serving(giver[0]))
+        others = (r.peer for r in self._standing.view.serving(giver[0]))
         return [peer for peer in others if peer not in (giver[1], self._place.me)]
 
     def _commitment(self, of: _Comparison, said: Envelope) -> Commitment | None:
@@ -159,18 +159,21 @@ class Givers:
         whole = [row for row in listed.microbatches if len(row.digests) == len(names)]
         return {row.microbatch: b"".join(row.digests[i] for i in at) for row in whole}
 
-    def _judge(self, of: _Comparison, rows: Mapping[int, bytes]) -> list[Send | Distrusted]:
-        """The comparison is over: draw the conclusions."""
+    def _judge(
+        self, of: _Comparison, rows: Mapping[int, bytes], now: float
+    ) -> list[Send | Explain]:
+        """The comparison is over: set the giver aside if it has not committed to what it gave."""
         self._open = None
         listed = [m for m in of.given if m in rows]
         wrong = [m for m in listed if rows[m] != of.given[m]]
         newest = self._results.pop(of.giver, None) or deque(maxlen=NEWEST)
         newest.append(2 * len(listed) < len(of.given))
-        if wrong:
-            words = f"it gave us another tensor of microbatch {wrong[0]} than it has committed to"
-            return [Distrusted(*of.giver, words)]
-        if sum(newest) > MOST_UNLISTED:
-            return [Distrusted(*of.giver, "it counts little of what it gave us")]
+        if wrong or sum(newest) > MOST_UNLISTED:
+            words = "it counts little of what it gave us"
+            if wrong:
+                words = f"it gave us another tensor of microbatch {wrong[0]} than it committed to"
+            stage, peer = of.giver
+            return [*self._standing.set_aside(peer, stage, words, now)]
         self._results[of.giver] = newest
         while len(self._results) > MAX_GIVERS:
             del self._results[next(iter(self._results))]

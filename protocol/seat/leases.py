@@ -7,10 +7,9 @@ second time is subtracted like any double.
 """
 
 import math
-from bisect import insort
-from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from protocol.effects import Send
 from protocol.ids import PeerId
@@ -21,15 +20,8 @@ from protocol.rounds.reports import Report
 from protocol.wire.messages import Lease, LeaseRequest
 
 Reports = Mapping[PeerId, Report]
-
-
-@dataclass(slots=True)
-class _Held:
-    """A microbatch that a replica has, since when, and whether it says so."""
-
-    peer: PeerId
-    at: float
-    reported: bool = False
+Bits = dict[PeerId, int]
+"""Microbatches of the step by replica; bit i is the i-th one."""
 
 
 class Leases:
@@ -41,7 +33,7 @@ class Leases:
     """
 
     def __init__(self, step: int, per_step: int) -> None:
-        self._per_step = per_step
+        self._per_step, self._all = per_step, (1 << per_step) - 1
         self._early: dict[PeerId, int] = {}
         self.bound = NOBODY
         """What newcomers of the stage may have."""
@@ -51,28 +43,24 @@ class Leases:
         """Begin a step of which nothing is leased yet."""
         self.step = step
         self._wants, self._early = self._early, {}
-        self._clear()
+        self._sent: Bits = {}
+        """What was leased, and is not reported yet."""
+        self._older: Bits = {}
+        """The same that was leased before the last look for lost leases."""
+        self._look_at: float | None = None
+        """For those."""
+        self._free, self._once = self._all, 0
+        """What may be leased, and what somebody has had."""
+        self._has: dict[PeerId, int] = {}
+        """How many each has, with those on their way to it."""
+        self._counted: Bits = {}
+        """The ledger that each has reported last."""
         self._active_at: float | None = None
         """When one that is no newcomer took or did something last; None: nobody has asked yet."""
 
     def take_over(self) -> None:
         """We lead the step from now on: rely on what is reported."""
-        self._clear()
-        self._again.update(self._free)
-
-    def _clear(self) -> None:
-        first = self.step * self._per_step
-        self._free = list(range(first + self._per_step - 1, first - 1, -1))
-        """Taken from the end: the oldest first."""
-        self._again = set[int]()
-        self._held: dict[int, _Held] = {}
-        self._has = Counter[PeerId]()
-        """How many of them each has."""
-        self._heard: dict[PeerId, Report] = {}
-        self._look_at: float | None = None
-        """For strays."""
-
-    # --- requests and grants ---------------------------------------------------------------
+        self._sent, self._older, self._has, self._once = {}, {}, {}, self._all
 
     def ask(self, peer: PeerId, message: LeaseRequest, now: float) -> list[Send]:
         """Note a request for work; it replaces an earlier one. Leases beyond what the peer holds
@@ -81,7 +69,7 @@ class Leases:
             self._early[peer] = message.want
         elif message.step == self.step:
             self._wants.pop(peer, None)
-            if (left := message.want - max(0, self._has[peer] - message.held)) > 0:
+            if (left := message.want - max(0, self._has.get(peer, 0) - message.held)) > 0:
                 self._wants[peer] = left
         return []
 
@@ -93,12 +81,26 @@ class Leases:
             live: replicas of the stage.
             now: monotonic seconds.
         """
-        self._hear({peer: report for peer, report in reports.items() if peer in live}, live, now)
+        self._wants = {peer: want for peer, want in self._wants.items() if peer in live}
         if self._look_at is None or now >= self._look_at:
             self._look_at = now + LOST_S
-            for m, held in list(self._held.items()):
-                if not held.reported and now >= held.at + LOST_S:
-                    self._lose(m)  # the lease was lost
+            self._sent, self._older = {}, self._sent  # what is older was lost
+        held = {peer: report.held for peer, report in reports.items() if peer in live}
+        self._sent, self._older = (
+            {p: left for p, bits in way.items() if p in live and (left := bits & ~held.get(p, 0))}
+            for way in (self._sent, self._older)
+        )
+        for peer in held:
+            counted = reports[peer].bits
+            if peer not in self.bound.named and counted != self._counted.get(peer):
+                self._active_at = now
+            self._counted[peer] = counted
+        for way in (self._sent, self._older):
+            held |= {peer: held.get(peer, 0) | bits for peer, bits in way.items()}
+        self._has = {peer: bits.bit_count() for peer, bits in held.items()}
+        taken = reduce(or_, held.values(), 0)
+        self._once |= taken
+        self._free = self._all & ~taken
         return self._hand_out(now)
 
     def next_deadline(self) -> float | None:
@@ -125,57 +127,13 @@ class Leases:
                 break
             if peer not in bound.named:
                 self._active_at = now
-            microbatch = self._free.pop()
             if (want := self._wants.pop(peer)) > 1:
                 self._wants[peer] = want - 1  # for the next one it waits behind the others
-            self._hold(microbatch, peer, now)
-            granted.setdefault((peer, microbatch in self._again), []).append(microbatch)
+            oldest = self._free & -self._free
+            self._free ^= oldest
+            self._sent[peer] = self._sent.get(peer, 0) | oldest
+            self._has[peer] = self._has.get(peer, 0) + 1
+            microbatch = self.step * self._per_step + oldest.bit_length() - 1
+            granted.setdefault((peer, bool(self._once & oldest)), []).append(microbatch)
+            self._once |= oldest
         return [Send(to, Lease(self.step, ids, again)) for (to, again), ids in granted.items()]
-
-    def _hold(self, microbatch: int, peer: PeerId, now: float, *, reported: bool = False) -> None:
-        self._held[microbatch] = _Held(peer, now, reported)
-        self._has[peer] += 1
-
-    # --- reports ---------------------------------------------------------------------------
-
-    def _hear(self, reports: Reports, live: Collection[PeerId], now: float) -> None:
-        """Take what replicas have reported since the last time, and who is gone."""
-        for peer, report in reports.items():
-            if (before := self._heard.get(peer)) is not report:
-                self._heard[peer] = report
-                self._compare(peer, before, report, now)
-        gone = (self._heard.keys() | self._wants.keys() | self._has.keys()).difference(live)
-        for peer in gone:
-            self._heard.pop(peer, None)
-            self._wants.pop(peer, None)
-        if gone:
-            for m in [m for m, held in self._held.items() if held.peer in gone]:
-                self._lose(m)
-            for peer in gone:
-                del self._has[peer]
-
-    def _compare(self, peer: PeerId, before: Report | None, report: Report, now: float) -> None:
-        has = report.done | report.in_flight
-        if taken := has - self._held.keys():
-            self._free = [m for m in self._free if m not in taken]
-            for m in sorted(taken):
-                self._hold(m, peer, now)
-        for m in has & self._held.keys():
-            self._held[m].reported |= self._held[m].peer == peer
-        had = before.done | before.in_flight if before else frozenset[int]()
-        for m in had - has:
-            if (held := self._held.get(m)) is not None and held.peer == peer:
-                self._lose(m)
-        if peer not in self.bound.named and (before is None or before.done != report.done):
-            self._active_at = now
-
-    def _lose(self, microbatch: int) -> None:
-        """Its holder has it no more: it is with another one that reports it, else it is free."""
-        held = self._held.pop(microbatch)
-        self._has[held.peer] -= 1
-        for peer, report in self._heard.items():
-            if peer != held.peer and (microbatch in report.done or microbatch in report.in_flight):
-                self._hold(microbatch, peer, held.at, reported=True)
-                return
-        self._again.add(microbatch)
-        insort(self._free, microbatch, key=lambda m: -m)

@@ -19,7 +19,7 @@ AGAIN_S: Final = 0.75
 
 TOLD_WHOLE: Final = 3
 """A ledger is told to so many once nothing is in flight: two of them are honest, and tell the stage
-after when the step is whole (``returned.py``)."""
+after when the step is whole."""
 
 
 class Reporting:

@@ -8,7 +8,8 @@ After a roll-back, messages of the time before do not count: they are answered o
 would otherwise wait.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -18,25 +19,26 @@ from protocol.pipeline.effects import SendPayload
 from protocol.seat.effects import SeatEffect
 from protocol.view import SwarmView
 from protocol.wire.messages import Forward, Message, Receipt, SeatMessage, Verdict
-from protocol.wire.route import Route
+from protocol.wire.route import Route, Sender
+
+FROM: Final[Mapping[Sender, Sequence[int]]] = {
+    "stage before": (-1,),
+    "stage": (0,),
+    "stage after": (1,),
+    "near": (-1, 0, 1),
+}
+"""The stages, from the receiver's, in one of which a sender has to hold a seat."""
 
 
 def may_send(route: Route, view: SwarmView, stage: int, sender: PeerId) -> bool:
     """Return whether ``sender`` holds, in ``view``, a seat from which a message of ``route`` to
     ``stage`` counts."""
-    match route.sender:
-        case "stage before":
-            return _holds(view, stage - 1, sender)
-        case "stage after":
-            return _holds(view, stage + 1, sender)
-        case "stage":
-            return _holds(view, stage, sender)
-        case "near":
-            return any(_holds(view, near, sender) for near in (stage - 1, stage, stage + 1))
-        case "serves stage":  # who leads serves, and has said so before it was taken for leader
-            return any(replica.peer == sender for replica in view.serving(stage))
-        case _:
-            return True
+    if route.sender == "serves stage":  # who leads has said so before it was taken for leader
+        return any(replica.peer == sender for replica in view.serving(stage))
+    if (away := FROM.get(route.sender)) is None:
+        return True
+    near = [stage + number for number in away if 0 <= stage + number < len(view.stages)]
+    return any(replica.peer == sender for there in near for replica in view.stages[there])
 
 
 def turned_away(stage: int, sender: PeerId, message: Message, verdict: Verdict) -> list[SeatEffect]:
@@ -46,12 +48,6 @@ def turned_away(stage: int, sender: PeerId, message: Message, verdict: Verdict) 
         return []
     of = stage, message.step, message.microbatch, message.attempt
     return [Send(sender, Receipt(*of, verdict, era=message.era))]
-
-
-def _holds(view: SwarmView, stage: int, peer: PeerId) -> bool:
-    if not 0 <= stage < len(view.stages):
-        return False
-    return any(replica.peer == peer for replica in view.stages[stage])
 
 
 def stamped(effects: Iterable[SeatEffect], era: int) -> list[SeatEffect]:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace as replaced
 from operator import attrgetter
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec.structs import replace
 
@@ -53,7 +53,7 @@ from protocol.rounds.agreeing import Agreeing
 from protocol.rounds.commitments import Commitments
 from protocol.rounds.effects import CommitTo, Unsigned
 from protocol.rounds.leader import RoundLeader
-from protocol.rounds.member import RoundMember
+from protocol.rounds.member import Progress, RoundMember
 from protocol.rounds.obstruction import Obstruction, Wait
 from protocol.rounds.plans import reduced_key
 from protocol.rounds.quorum import Quorum
@@ -61,10 +61,8 @@ from protocol.rounds.shards import longest_s, most_segments
 from protocol.seat.auditing import Auditing
 from protocol.seat.catching_up import CatchingUp
 from protocol.seat.charging import Charging
-from protocol.seat.draining import Draining, others_stay
 from protocol.seat.early_messages import MAX_STEPS_AHEAD, SERVING_STEPS_AHEAD, EarlyMessages
 from protocol.seat.effects import (
-    Distrusted,
     SeatEffect,
     Snapshot,
     StatusChanged,
@@ -74,7 +72,6 @@ from protocol.seat.givers import Givers
 from protocol.seat.leases import Leases
 from protocol.seat.leasing import Leasing
 from protocol.seat.reporting import Reporting
-from protocol.seat.returned import ReturnedSteps
 from protocol.seat.routing import may_send, stamped, turned_away
 from protocol.seat.showing import Showing
 from protocol.seat.standing import Proves, Standing
@@ -98,6 +95,9 @@ from protocol.wire.messages import (
 )
 from protocol.wire.parts import Ballot, SeatStatus
 from protocol.wire.statement import Statement, encode_statement
+
+WITNESSES: Final = 2
+"""One of two that say so is honest."""
 
 
 class Seat:
@@ -148,8 +148,6 @@ class Seat:
     ) -> None:
         self.place, self.size, self.step, self.serving, self.era = place, size, step, serving, era
         self._tokens_per_step = tokens_per_step
-        self._admitted: tuple[int, bytes] = (step, b"")
-        """The version that we fetch, and what stands for its state."""
         self._view = SwarmView(((),) * place.stages)
         """Of those that count, as our parts know it."""
         self._unhashed: Committed | None = None
@@ -167,11 +165,11 @@ class Seat:
         self.standing = Standing(place, self.quorum, *judged, audited=audited)
         self.leases, self.leasing = Leases(step, place.per_step), Leasing(place, self.pipeline)
         self._compose_audits(audits)
-        self.evaluating = Evaluating(place, evaluation, step, lambda: self.agreeing.steps)
+        self.evaluating = Evaluating(place, self.standing, self.agreeing, evaluation, step)
         self._compose_round(promise, longest_s(size, number_bytes))
-        self._returned = ReturnedSteps(place.stage, self.standing.is_proven)
         self._early = EarlyMessages(most_segments(size))
         self._reporting = Reporting()
+        self._drain_began = step
         self._told = self._news()
         """What our neighbours were told of us at once."""
         self._catching_up = CatchingUp(place.stage)
@@ -182,7 +180,7 @@ class Seat:
         self.showing = Showing(self.place, self.era, commitments, terms.sign)
         self.charging = Charging(self.place, terms, self._judges_of)
         self.auditing = Auditing(self.place, terms, commitments, self.showing, self.charging)
-        self.givers = Givers(self.place, self.era, terms)
+        self.givers = Givers(self.place, self.standing, self.era, terms)
 
     def _compose_round(self, promise: tuple[int, int], round_s: float) -> None:
         """Make what closes a step; the bytes of a round take ``round_s`` at most."""
@@ -215,7 +213,6 @@ class Seat:
             passed=self._leads_those_behind,
             obstruction=self._obstruction,
         )
-        self.draining = Draining(self.pipeline, self.member)
 
     # --- queries ---------------------------------------------------------------------------
 
@@ -239,7 +236,7 @@ class Seat:
             queue,
             rate,
             era=self.era,
-            leaving=self.draining.begun,
+            leaving=self.draining,
             moved=(len(self.pipeline.done()) + self.member.received) % 2**16,
             missing=self.standing.missing(self.step),
             audited=tuple(self.auditing.agreed_with(self.standing.seen)),
@@ -322,13 +319,11 @@ class Seat:
         if lost or self._lost(view, self.place.stage + 1):
             self._obstruction.lost_one(now)
         self._view = view
-        self._returned.observe(self.standing.seen, self.step)
         self.quorum.observe(self.standing.whole, now)
         effects = self._freed(self.pipeline.update_view(view, now, bound(stage + 1)), now)
         effects += self.auditing.update_view(view, now)
         effects += self.charging.update_view(self.standing.seen, self.standing.whole, now)
-        effects += self.givers.update_view(view, now)
-        self.evaluating.update_view(view)
+        effects += self.givers.look(now)
         was_leading = self.leader.leading
         effects += [*self._follow_siblings(now), *self._lead(now)]
         self.leases.bound = bound(stage)
@@ -336,13 +331,10 @@ class Seat:
             self.leases.take_over()
         for peer in sorted(lost):
             self.member.forget(peer)
-        if not others_stay(view, self.place):
-            self.draining.go_on()
+        if self.draining and not view.staying(stage, self.place.me):
+            # those we left the work to drain as well: take the step whole in which we began to
+            self.pipeline.refused_from = self._drain_began + 1
         return effects
-
-    def _admit(self, peers: Iterable[str], now: float) -> list[SeatEffect]:
-        """These count from now on: a leader or a plan names them."""
-        return self._take_view(now) if self.standing.admit(map(PeerId, peers), now) else []
 
     def _lost(self, view: SwarmView, stage: int) -> set[PeerId]:
         """Return the replicas that served a stage until now, and do not in a new view."""
@@ -380,18 +372,36 @@ class Seat:
         return [*self.standing.observe(claims, now, self.agreeing.steps)]
 
     def admitted_by(self, admit: Admit, now: float) -> None:
-        """Begin with what a leader told us when it admitted us: the commit of its version, and who
-        has the state that we fetch."""
-        self._admitted = admit.version, admit.state
+        """Begin with what a leader told us when it admitted us: the hash and the commit of its
+        version, which is ours, and who has the state that we fetch."""
+        self.member.state = admit.state
         decree = admit.commit.decree
         self.elector.take(admit.commit, checked=True)
         self.quorum.settle(decree.members, decree.electors, admit.version, now)
         self.standing.admit(map(PeerId, admit.donors), now)
 
+    @property
+    def draining(self) -> bool:
+        """Whether we leave: we finish what is begun, and bring it into the round of its step."""
+        return self.pipeline.refused_from is not None
+
+    @property
+    def drained(self) -> bool:
+        """Whether we drain, and no peer can ask for anything any more: our stage and both
+        neighbours have closed every step that we worked on. The driver limits the time."""
+        waiting = self.member.progress is Progress.WAITING and not self.member.hashing
+        return self.draining and waiting and self.pipeline.empty
+
     def drain(self, now: float) -> list[SeatEffect]:
-        """Take no new work and finish what is begun; ``draining`` says when that is done."""
-        alone = not others_stay(self._view, self.place)
-        return self._settle([*self.draining.begin(alone=alone)], now)
+        """Take no new work, and return what is not begun. Where no sibling stays to take it, we
+        compute the whole current step all the same."""
+        alone = not self._view.staying(self.place.stage, self.place.me)
+        self._drain_began = self.step
+        return self._settle([*self.pipeline.refuse_from(self.step + alone)], now)
+
+    def stay(self) -> None:
+        """Drain no more."""
+        self.pipeline.refused_from = None
 
     def receive(
         self, sender: PeerId, message: Message, now: float, digest: bytes = b""
@@ -417,9 +427,6 @@ class Seat:
 
     def state_loaded(self, now: float) -> list[SeatEffect]:
         """Our version's state is in the worker: catch up with the rounds since."""
-        version, state = self._admitted
-        if version == self.step and not self.member.state:
-            self.member.state = state
         return self._settle(self.member.state_loaded(), now)
 
     def tick(self, now: float) -> list[SeatEffect]:
@@ -427,8 +434,6 @@ class Seat:
         effects: list[SeatEffect] = [*self.pipeline.deliveries.tick(now), *self.leader.tick(now)]
         if now >= min(self._obstruction.look_at, self.standing.next_deadline() or math.inf):
             effects += self._watch(now)
-        if self.standing.view != self._view:
-            effects += self._take_view(now)
         effects += [*self.auditing.tick(now), *self.charging.tick(now), *self.givers.tick(now)]
         effects += self.showing.tick(self.auditing.step, now)
         effects += self._follow_siblings(now)
@@ -476,9 +481,10 @@ class Seat:
             return [Explain("round", words, "debug")]
         observers = map(PeerId, message.observers)
         let_in = [peer for peer in observers if self.standing.lets_in(peer, now)]
-        admitted = self._admit([*(member.peer for member in message.members), *let_in], now)
+        members = (PeerId(member.peer) for member in message.members)
+        self.standing.admit([*members, *let_in], now)
         failed = self.member.plan_followed if self.member.ready else None
-        effects: list[SeatEffect] = [*admitted, *self.member.plan(sender, message)]
+        effects: list[SeatEffect] = [*self.member.plan(sender, message)]
         if self.member.plan_followed is not message:
             return effects
         if failed is not None:
@@ -611,10 +617,9 @@ class Seat:
             return []
         if not self.leader.admitted(joiner, now):
             return []
-        effects = self._admit([joiner], now)
-        if self.place.me in message.donors and message.version == self.step and self.serving:
-            effects.append(Snapshot(self.step))
-        return effects
+        self.standing.admit([joiner], now)
+        gives = self.place.me in message.donors and message.version == self.step and self.serving
+        return [Snapshot(self.step)] if gives else []
 
     # --- outcomes --------------------------------------------------------------------------
 
@@ -670,7 +675,7 @@ class Seat:
         if self.standing.is_out(out.culprit) and self.member.expelled(out.culprit):
             words = f"step {self.step}: what {short(out.culprit)} contributed is taken out"
             said.append(Explain("round", words, "warning", (out.culprit,)))
-        return [*said, *self._take_view(now)]
+        return said
 
     def _applied(self, outcome: Outcome, now: float) -> list[SeatEffect]:
         """Version t has become t + 1: everything starts over for the next step."""
@@ -800,9 +805,6 @@ class Seat:
                     pending += self._take(peer, message, now)
                 case Unsigned(plan, member):
                     pending += self.auditing.unsigned(plan, member, now)
-                case Distrusted(stage, peer, words):
-                    pending += self.standing.set_aside(peer, stage, words, now)
-                    pending += self._take_view(now)
                 case Verdict():
                     outward.append(effect)
                     pending += self._expel(effect, now)
@@ -814,7 +816,8 @@ class Seat:
         return stamped(outward, self.era)
 
     def _follow_up(self, now: float) -> list[SeatEffect]:
-        effects = self._now_confirmed(now)
+        effects = self._take_view(now) if self.standing.view != self._view else []
+        effects += self._now_confirmed(now)
         if not self.serving:
             return [*effects, *self._try_serve()]
         effects += self.member.advance()
@@ -862,8 +865,19 @@ class Seat:
         return next((peer for peer in line if peer in here), None) == self.place.me
 
     def _is_returned(self) -> Answer:
-        """Whether the stage before has all gradients of our step."""
-        return self._returned.has(self._view, self.step)
+        """Whether the stage before has all gradients of our step, as it says or has closed it.
+
+        The parameters that make a gradient are replaced once our step is closed: a replica that
+        counts a microbatch and withholds its gradient would stop the stage before for good. So
+        would one alone that says so, and a friend here: where more are proven, two have to.
+        """
+        step, before = self.step, self.standing.seen.serving(self.place.stage - 1)
+        said = {r.peer for r in before if r.version > step or (r.returned and r.version == step)}
+        proven = {r.peer for r in before if self.standing.is_proven(r.peer)}
+        enough = len(said & proven) >= WITNESSES if len(proven) > WITNESSES else bool(said)
+        if enough or not before:  # nobody is before the first stage
+            return YES
+        return no("the stage before has not got all gradients of the step yet")
 
     def _lease(self, now: float) -> list[SeatEffect]:
         """Stage 0: hand out work if we lead, ask for some if we can take it."""
@@ -872,7 +886,7 @@ class Seat:
         if self.leader.leading and self.may_train():
             live = {replica.peer for replica in serving}
             effects += self.leases.grant(self.leader.reports, live, now)
-        wants = not self._is_over and self.draining.wants_work
+        wants = not self._is_over and not self.pipeline.refuses(self.step)
         if wants and (led_by := self.current_leader()) is not None:
             effects += self.leasing.ask(led_by, self._view, now)
         return effects

@@ -258,16 +258,14 @@ class Standing:
             if any(r.peer in new for r in self.seen.serving(number)):
                 stage.closed_until, stage.closed = -math.inf, 0
 
-    def admit(self, peers: Iterable[PeerId], now: float) -> bool:
+    def admit(self, peers: Iterable[PeerId], now: float) -> None:
         """A leader has admitted these, or a plan that we follow names them: they count from now on,
-        unless they are set aside. Return whether one of them does only now."""
+        unless they are set aside."""
         named = [peer for peer in peers if peer not in self._aside]
         for peer in named:
             self._record(peer).admitted = True
-        if not any(map(self.waits, named)):
-            return False
-        self._derive(now)
-        return True
+        if any(map(self.waits, named)):
+            self._derive(now)
 
     def lets_in(self, peer: PeerId, now: float) -> bool:
         """Whether a newcomer may be admitted, by us or by the leader that has done so: only a few
@@ -498,7 +496,7 @@ class Standing:
             said.append(Explain("membership", words, "warning", (peer,)))
         if new or back:
             self._failed(new, now)
-            self._quorum.set_aside(self.aside())
+            self._quorum.aside = self.aside()
             self._derive(now)
         return said
 

@@ -6,7 +6,6 @@ from client.control.methods import Impossible
 from client.control.snapshot import (
     Amended,
     Counters,
-    DrainCostView,
     EventView,
     InvitedMember,
     InviteView,
@@ -42,7 +41,7 @@ def example_snapshot(**changes: object) -> Snapshot:
         "loss": 2.5,
         "tokens_per_s": 100.0,
         "own_tokens_per_s": 50.0,
-        "seats": [SeatView(stage=0, version=3, state="serving")],
+        "seats": [SeatView(stage=0, version=3, state="serving", staying=2)],
         "stages": [
             StageView(
                 stage=0,
@@ -60,7 +59,6 @@ def example_snapshot(**changes: object) -> Snapshot:
         "counters": Counters(),
         "rss_bytes": 1000,
         "uptime_s": 12.5,
-        "leaving": [DrainCostView(stage=0, remaining=2, last=False)],
     }
     return Snapshot(**{**fields, **changes})  # type: ignore[arg-type]
 
@@ -129,9 +127,8 @@ class FakeProvider:
         events = [event for event in self._events if event.seq > since][:MAX_PAGE]
         return Update(time=1.0, snapshot=self.status(), events=events)
 
-    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
+    def finish(self, *, discard: bool = False) -> None:
         self.stops += 1
-        return example_snapshot().leaving
 
     def history(self, points: int) -> Curve:
         return Curve([StepPoint(n, float(n), 5.0 - n, 10.0) for n in range(4)][-points:])

@@ -5,7 +5,6 @@ from client.control.snapshot import (
     AuditsView,
     ContributorView,
     Counters,
-    DrainCostView,
     EventView,
     ExpelledView,
     MatchesView,
@@ -45,7 +44,7 @@ def snapshot(**changes: object) -> Snapshot:
         "step": 5,
         "tokens_per_s": 1000.0,
         "own_tokens_per_s": 250.0,
-        "seats": [SeatView(stage=0, version=5, state="serving")],
+        "seats": [SeatView(stage=0, version=5, state="serving", staying=1)],
         "stages": [stage(0, replica(ME), replica(ANNA)), stage(1, replica(BORIS))],
         "peers": [
             PeerView(peer=ANNA, state="connected", rtt_ms=20.0),
@@ -58,7 +57,6 @@ def snapshot(**changes: object) -> Snapshot:
         "rss_bytes": 10**8,
         "uptime_s": 75.0,
         "addresses": ["/ip4/192.0.2.7/tcp/4001/p2p/" + ME],
-        "leaving": [DrainCostView(stage=0, remaining=1, last=False)],
     }
     return example_snapshot(**{**fields, **changes})
 

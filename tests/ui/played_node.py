@@ -17,7 +17,7 @@ MODERN: dict[str, object] = {
     "update": update(0),
     "history": {"points": [{"step": 1, "time": 1.0, "loss": 3.0, "tokens_per_s": 1.0}]},
     "pause": {},
-    "finish": [],
+    "finish": None,
 }
 HANGS_UP = object()
 """In place of an answer."""

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from client.control.snapshot import DrainCostView, HeldOutView
+from client.control.snapshot import HeldOutView, SeatView
 from client.control.updates import StepPoint
 from client.ui.header import header
 from client.ui.leaving import finishing
@@ -129,13 +129,13 @@ def test_a_long_state_takes_a_second_line_where_no_error_needs_it() -> None:
 
 
 def test_last_replica_is_a_warning_everywhere() -> None:
-    last = [DrainCostView(stage=1, remaining=0, last=True)]
-    assert drain_words(snapshot(leaving=last)) == (
+    last = [SeatView(stage=1, version=5, state="serving", staying=0)]
+    assert drain_words(snapshot(seats=last)) == (
         "stage 1 would have nobody: the swarm would wait",
         "warn",
     )
-    assert drain_words(snapshot(leaving=[]))[0] == "nothing changes: you serve no stage"
-    found = finishing(recorded_from(update(1, leaving=last)), Link("live"))
+    assert drain_words(snapshot(seats=[]))[0] == "nothing changes: you serve no stage"
+    found = finishing(recorded_from(update(1, seats=last)), Link("live"))
     assert found.tone == "warn"
     assert "would have nobody" in found.words
 

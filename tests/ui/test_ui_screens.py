@@ -191,7 +191,7 @@ async def test_the_screen_of_a_dead_node_says_why_and_how_to_start_it(
     [
         (ENDED, {}, "", "no device"),
         (LOST, {}, "", "it does not answer"),
-        (Link("live"), {"leaving": []}, "It leaves the swarm. Nothing changes", "it continues"),
+        (Link("live"), {"seats": []}, "It leaves the swarm. Nothing changes", "it continues"),
         (Link("live"), {"state": "stopping"}, "It drains its stages, saves", "it drains"),
         (Link("live"), {"state": "paused"}, "f finish Esc stay", "it continues"),
         (Link("live"), {"state": "done"}, "others serve the model", "it continues"),

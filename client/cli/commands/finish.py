@@ -17,7 +17,7 @@ from client.cli.terminal.answer import of_node
 from client.cli.terminal.ask import confirm
 from client.cli.terminal.output import print_json, printable, say
 from client.control.client import ControlClient, NotRunning
-from client.control.snapshot import DrainCostView
+from client.control.snapshot import SeatView
 from client.errors import ExitCode, UserError
 from client.views.status import drain_words
 
@@ -51,14 +51,14 @@ def finish(
         now = node.status()
         words, _ = drain_words(now)
         if not yes:
-            _ask(now.leaving, words)
-        leaving = node.finish(discard=discard)
+            _ask(now.seats, words)
+        node.finish(discard=discard)
         if not json:
             print(printable(words), flush=True)
         left = _wait_until_gone(node, wait_s)
         ending = wait_for_ending(folders, greeting.pid) if left else None
     if json:
-        print_json(of_node(greeting, leaving=leaving, left=left))
+        print_json(of_node(greeting, leaving=now.seats, left=left))
     if ending is not None and ending.failed:
         code = ExitCode(ending.exit_code or ExitCode.RUNTIME)
         raise UserError(ending.words, ending.next_step, code)
@@ -73,9 +73,9 @@ def finish(
     return ExitCode.OK
 
 
-def _ask(leaving: list[DrainCostView], words: str) -> None:
+def _ask(seats: list[SeatView], words: str) -> None:
     """Ask whether to leave although the swarm will have to wait; only at a terminal."""
-    if any(stage.last for stage in leaving) and sys.stdin.isatty():
+    if any(seat.staying == 0 for seat in seats) and sys.stdin.isatty():
         say(words)
         confirm("Leave anyway?", yes=False)
 

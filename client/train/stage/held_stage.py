@@ -200,7 +200,7 @@ class HeldStageDriver:
     def _keep(self) -> None:
         self._context.memory_budget.set_draining(self.stage, False)
         if self.driver is not None:
-            self.driver.seat.draining.cancel()
+            self.driver.seat.stay()
         self._context.engine.seats_changed()
 
     def _release(self) -> None:
@@ -400,7 +400,6 @@ class HeldStageDriver:
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
         """Open the seat: from now on messages and the view reach it."""
         if self._retake.is_set() or self.machine.state is not State.ACQUIRING:
-            self._context.history.touch.vacated(self.stage)
             return  # to be acquired again, or given up
         owner = self._context.engine
         driver = self.driver = SeatDriver(self._context, self, seat, worker, nursery)
@@ -411,7 +410,7 @@ class HeldStageDriver:
     def look(self) -> None:
         """Continue draining and saving, if it is time."""
         now, touch = self._context.engine.now(), self._context.history.touch
-        complete = self.driver is not None and self.driver.seat.draining.complete
+        complete = self.driver is not None and self.driver.seat.drained
         drained = complete and touch.all_know(self.machine.since, now)
         self._perform(self.machine.look(now, drained=drained))
 
@@ -423,7 +422,6 @@ class HeldStageDriver:
         self._answers_by = self.driver.answers_by
         self.driver.close()
         self.driver = None
-        self._context.history.touch.vacated(self.stage)
         self._context.engine.seats_changed()
 
     # --- input of the seat --------------------------------------------------------------

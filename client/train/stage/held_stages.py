@@ -26,9 +26,9 @@ from client.train.stage.stage_context import Site, StageContext
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.pool import NewWorker
 from protocol.effects import Explain
+from protocol.ids import PeerId
 from protocol.recovery.effects import GivenUp
 from protocol.recovery.stored import Lineage
-from protocol.seat.drain_cost import drain_costs
 from protocol.view import SwarmView
 from protocol.wire.messages import Message
 from protocol.wire.parts import SeatStatus
@@ -86,10 +86,10 @@ class HeldStages(StageContext):
     def save_when_drained(self) -> None:
         """Have the state of every stage saved; then the matching may take the stages away. The last
         replica of a stage has a neighbour keep a copy."""
-        remaining = drain_costs(self.view, self.engine.me)
+        me = self.engine.me
         for stage, held in self.held.items():
-            copied = remaining.get(stage) == 0
-            held.save_when_drained(partial(self._leave_a_copy, stage) if copied else None)
+            alone = me in self.view.replicas()[stage] and not self.view.staying(stage, me)
+            held.save_when_drained(partial(self._leave_a_copy, stage) if alone else None)
 
     async def give_up_all(self) -> None:
         """Give up every stage, so that nobody has to recover anything; returns when none is held.
@@ -171,6 +171,10 @@ class HeldStages(StageContext):
     def electors_ended(self) -> int:
         """See ``StageHolder``."""
         return max((driver.seat.quorum.ended() for driver in self.drivers()), default=0)
+
+    def aside(self) -> frozenset[PeerId]:
+        """See ``StageHolder``."""
+        return frozenset().union(*(driver.seat.quorum.aside for driver in self.drivers()))
 
     def save_now(self) -> None:
         """See ``StageHolder``."""

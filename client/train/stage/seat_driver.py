@@ -50,7 +50,6 @@ from protocol.pipeline.effects import (
 )
 from protocol.rounds.effects import CommitTo
 from protocol.rounds.shards import largest_segment
-from protocol.seat.drain_cost import is_ending
 from protocol.seat.effects import HeldOutLoss, SeatEffect, Snapshot, StatusChanged
 from protocol.seat.seat import Seat
 from protocol.verdicts import Verdict
@@ -175,7 +174,7 @@ class SeatDriver:
 
     def update_view(self, view: SwarmView) -> None:
         """Hand a new view of the swarm to the seat; save where the swarm begins to end."""
-        ending = is_ending(view) and not is_ending(self._view)
+        ending = view.ending and not self._view.ending
         self._view = view
         self._perform(self.seat.update_view(view, self._ports.now()))
         if ending:
@@ -195,10 +194,9 @@ class SeatDriver:
         if not self.seat.serving:
             return None
         version, stage, me = self.seat.step, self._place.stage, self._place.me
-        replicas = [r for r in self._view.serving(stage) if r.peer != me and not r.leaving]
         safe = (
             version <= max(self.saver.saved_version, 0)
-            or any(replica.version >= version for replica in replicas)
+            or any(r.version >= version for r in self._view.staying(stage, me))
             or self.seat.member.is_left_out  # others have made the next one
             or self._around.history.is_kept(stage, version)
         )
@@ -229,7 +227,7 @@ class SeatDriver:
             self._perform_one(effect, parts)
         self._tell_refusal()
         self._note_time()
-        if self.seat.draining.complete and not self._closed:
+        if self.seat.drained and not self._closed:
             self._owner.look()
 
     def _note_time(self) -> None:
@@ -297,7 +295,7 @@ class SeatDriver:
         around.counters.note_committed(committed)
         around.engine.seat_tells(committed)
         policy, steps = around.engine.manifest.policy, around.engine.amendments.steps
-        due = policy.newest_saved(version) == version or is_ending(self._view)
+        due = policy.newest_saved(version) == version or self._view.ending
         if (due or version >= steps) and not self._closed:
             self.saver.checkpoint(version)
 

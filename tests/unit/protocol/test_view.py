@@ -38,3 +38,16 @@ def test_only_those_that_serve_bear_out_a_version() -> None:
     seen = SwarmView.of([[Replica(A, 7, True), Replica(B, 9, True)], [Replica(C, 9, False)]])
     assert seen.committed(0) == 7
     assert (seen.committed(1), seen.committed(2)) == (0, 0)
+
+
+def test_who_stays_and_whether_a_stage_ends() -> None:
+    stays, goes, fetches = (
+        Replica(A, 3, True),
+        Replica(B, 3, True, leaving=True),
+        Replica(C, 3, False),
+    )
+    assert SwarmView.of([[stays, goes, fetches]]).staying(0) == [stays]
+    assert SwarmView.of([[stays, goes, fetches]]).staying(0, A) == []
+    assert not SwarmView.of([[stays, goes], [stays]]).ending
+    assert SwarmView.of([[goes, fetches], [stays]]).ending
+    assert not SwarmView.of([[], [stays]]).ending, "it has ended already"

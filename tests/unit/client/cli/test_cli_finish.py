@@ -9,25 +9,19 @@ from subprocess import CompletedProcess
 import pytest
 
 from client.control.methods import Impossible
-from client.control.snapshot import DrainCostView
+from client.control.snapshot import SeatView
 from client.errors import ExitCode
 from client.store.last_run import RunRecord
 from tests.support.cli_process import Terminal, Within
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 
-LAST = DrainCostView(stage=0, remaining=0, last=True)
-
 
 class LastReplica(FakeProvider):
     """The only replica of its stage."""
 
     def __init__(self) -> None:
-        super().__init__(leaving=[LAST])
-
-    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
-        self.stops += 1
-        return [LAST]
+        super().__init__(seats=[SeatView(stage=0, version=3, state="serving", staying=0)])
 
 
 def run(
@@ -44,7 +38,7 @@ def test_it_leaves_and_says_what_becomes_of_the_stages(home: Path, within: Withi
     answer = json.loads(done.stdout)
     assert (done.returncode, provider.stops) == (0, 1)
     assert answer["left"] is True
-    assert answer["leaving"] == [{"stage": 0, "remaining": 2, "last": False}]
+    assert [(seat["stage"], seat["staying"]) for seat in answer["leaving"]] == [(0, 2)]
 
 
 def test_the_last_replica_asks_a_person(
@@ -89,13 +83,13 @@ class Loses(FakeProvider):
         self._record, self._late = RunRecord(home / "data"), late
         self.discarded: list[bool] = []
 
-    def finish(self, *, discard: bool = False) -> list[DrainCostView]:
+    def finish(self, *, discard: bool = False) -> None:
         self.discarded.append(discard)
         if not self._late and not discard:
             raise Impossible("cannot save version 65 of stage 0; --discard leaves anyway")
         if self._late:
             self._record.end("version 65 of stage 0 could not be saved", "free space", 1)
-        return super().finish()
+        super().finish()
 
 
 @pytest.mark.parametrize("late", [False, True])

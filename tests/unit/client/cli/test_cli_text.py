@@ -21,7 +21,6 @@ from client.control.snapshot import (
     ContributorView,
     EventView,
     ExpelledView,
-    HeldView,
     LimitsView,
     LineView,
     PayingMove,
@@ -93,9 +92,11 @@ FULL = example_snapshot(
         ContributorView(peer=ANNA, name="Anna", microbatches=420, tokens=8400, share=0.7),
         ContributorView(peer=ME, microbatches=60, tokens=1200, share=0.1),
     ],
-    held=[
-        HeldView(stage=0, state="serving", waits_for="", for_s=900.0),
-        HeldView(stage=1, state="draining", waits_for="draining stage 1: its step", for_s=12.0),
+    seats=[
+        SeatView(stage=0, version=3, state="serving", for_s=900.0, staying=2),
+        SeatView(
+            stage=1, version=3, state="serving", waits_for="draining stage 1: its step", for_s=12.0
+        ),
     ],
     time_spent=TimeView(computing=0.25, averaging=0.125, waiting=0.125, resting=0.5),
     workers=[WorkerView(state="running", stage=1)],

@@ -384,6 +384,13 @@ async def test_that_we_cannot_take_the_first_stage_is_told_once(
     assert len(calls(told)["matching_set_unable"]) == 1
 
 
+async def test_whom_a_seat_of_ours_sets_aside_our_elector_has_lost(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.held_stages, "aside", lambda: {"somebody"})
+    assert "somebody" in engine.notary.elector.sees.lost()
+
+
 # --- links have places for those that work has proven -----------------------------------------
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S, Ask, Audit, Subject
+from protocol.audit.audit import ASK_AGAIN_S, PATIENCE_S, Audit
 from protocol.audit.commitment import (
     CONTENTS,
     MAX_TENSORS,
@@ -19,6 +19,8 @@ from protocol.audit.commitment import (
     tensors_of,
 )
 from protocol.audit.record import Grade
+from protocol.audit.terms import AuditTerms
+from protocol.effects import Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
@@ -45,34 +47,29 @@ PLAN = Plan(
 PARTS = {MEMBER: SEGMENTS[2], ME: b"m" * 32, THIRD: b"t" * 32}
 
 
-def subject(encoded=LIST, **changes):
-    """What is audited, with the list that the member has signed."""
+def begun(encoded=LIST, *, counted=frozenset(IDS), segment=None, coarse=False):
+    """An audit of a member that has signed a list, and what it says first."""
     said = {
         peer: Commitment(1, 3, 2, root_of(encoded), (*SEGMENTS[:2], part))
         for peer, part in PARTS.items()
     }
-    fields = {
-        "plan": PLAN,
-        "member": MEMBER,
-        "counted": frozenset(IDS),
-        "segment": None,
-        "said": said,
-        "held": {0},
-        "tensors": TENSORS,
-        "coarse": False,
-    }
-    return Subject(**fields | changes)
-
-
-def begun(of):
-    audit = Audit(of, ME)
+    terms = AuditTerms(coarse=coarse)
+    of = {"me": ME, "tensors": TENSORS, "said": said, "here": {0}, "terms": terms}
+    audit = Audit(PLAN, MEMBER, counted, segment, **of)
     return audit, audit.begin(0.0)
 
 
 def listing(encoded=LIST, **changes):
-    audit, effects = begun(subject(encoded, **changes))
-    assert effects == [Ask(key("list", 0), root_of(encoded))]
+    audit, effects = begun(encoded, **changes)
+    assert wanted_by(audit, effects) == {key("list", 0): root_of(encoded)}
     return audit
+
+
+def wanted_by(audit, effects):
+    """What these ask the member for, with the digests."""
+    asked = [effect.message for effect in effects if isinstance(effect, Send)]
+    keys = [PayloadKey(3, of.name, of.item, 2, of.of or MEMBER) for of in asked]
+    return {key: audit._waits.get(key) for key in keys}
 
 
 def key(name, item):
@@ -81,12 +78,9 @@ def key(name, item):
 
 def show(audit, effects, now=1.0):
     """Show what is asked for; return what is wanted beside."""
-    wanted = []
-    for effect in effects:
-        if isinstance(effect, Ask):
-            wanted += show(audit, audit.shown(effect.key, effect.digest, now), now)
-        else:
-            wanted.append(effect)
+    wanted = [effect for effect in effects if not isinstance(effect, Send)]
+    for asked, digest in wanted_by(audit, effects).items():
+        wanted += show(audit, audit.shown(asked, digest, now), now)
     return wanted
 
 
@@ -116,7 +110,7 @@ def test_what_was_sent_to_us_before_is_not_asked_for():
     asked = []
     while wanted:
         effects = done(audit, wanted, 0.0)
-        asked += [e.key for e in effects if isinstance(e, Ask)]
+        asked += wanted_by(audit, effects)
         wanted = [e for e in show(audit, effects) if isinstance(e, PassTask)]
     assert [k.item for k in asked if k.name == "segment"] == [2]  # 0 is here, 1 is empty
 
@@ -153,16 +147,16 @@ def test_no_bytes_for_a_list_break_the_auditor(encoded):
 
 def test_what_is_shown_must_be_what_was_committed_to():
     audit = listing()
-    ask = audit.listed(LIST, 0.0)[0]
+    asked = next(iter(wanted_by(audit, audit.listed(LIST, 0.0))))
     assert audit.shown(key("input", 99), b"x" * 32, 0.0) == []  # nobody asked for it
-    assert graded(audit.shown(ask.key, b"x" * 32, 0.0), Grade.REFUSED)
+    assert graded(audit.shown(asked, b"x" * 32, 0.0), Grade.REFUSED)
 
 
 def test_a_tensor_counts_once():
     audit = listing()
-    ask = audit.listed(LIST, 0.0)[0]
-    audit.shown(ask.key, ask.digest, 0.0)
-    assert audit.shown(ask.key, b"x" * 32, 0.0) == []
+    asked, digest = next(iter(wanted_by(audit, audit.listed(LIST, 0.0)).items()))
+    audit.shown(asked, digest, 0.0)
+    assert audit.shown(asked, b"x" * 32, 0.0) == []
     assert audit.listed(LIST, 0.0) == []
 
 
@@ -245,18 +239,18 @@ def part(peer, segment=2):
 
 def collecting():
     """An audit of a member that has contributed nothing, and owns a segment."""
-    return begun(subject(counted=frozenset(), segment=2))
+    return begun(counted=frozenset(), segment=2)
 
 
 def summing():
     audit, asked = collecting()
-    [task] = [e for ask in asked for e in audit.shown(ask.key, ask.digest, 1.0)]
+    [task] = show(audit, asked)
     return audit, task
 
 
 def test_the_owner_is_asked_for_all_parts_but_ours_and_they_are_summed_in_order():
     audit, asked = collecting()
-    assert asked == [Ask(part(peer), PARTS[peer]) for peer in (MEMBER, THIRD)]
+    assert wanted_by(audit, asked) == {part(peer): PARTS[peer] for peer in (MEMBER, THIRD)}
     assert audit.shown(part(THIRD), PARTS[THIRD], 1.0) == []
     [task] = audit.shown(part(MEMBER), PARTS[MEMBER], 1.0)
     parts = (part(MEMBER), part(ME), part(THIRD))
@@ -271,7 +265,7 @@ def test_a_sum_is_made_again_once_the_contribution_agrees():
         while isinstance(wanted[0], PassTask):
             wanted = show(audit, done(audit, wanted, 0.0))
         effects = done(audit, wanted, deviation)
-        assert all(isinstance(effect, Ask) for effect in effects) == asked
+        assert all(isinstance(effect, Send) for effect in effects) == asked
         assert asked or graded(effects, Grade.LIES)
 
 

@@ -215,13 +215,6 @@ def test_two_commitments_to_two_members_meet_when_one_passes_its_own_on() -> Non
     assert heard.passed_on(peer(2), commitment()) is None
 
 
-def test_a_segment_is_no_statement_to_pass_on() -> None:
-    with pytest.raises(RemoteProtocolError, match="not-to-be-passed-on"):
-        stage_of(segment())
-    with pytest.raises(RemoteProtocolError):
-        Heard(SWARM).passed_on(peer(2), segment())
-
-
 def test_few_commitments_are_kept_of_each_author() -> None:
     heard = Heard(SWARM)
     for attempt in range(20):

@@ -9,12 +9,14 @@ import pytest
 
 from protocol.effects import Explain, Send
 from protocol.ids import PeerId, peer_id_from_key
+from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.newcomers import MAX_KNOWN, NOBODY, TOGETHER, Bound, Newcomers
 from protocol.pipeline.next_hop import NextHop
 from protocol.pipeline.timing import UNMEASURED_S
+from protocol.rounds.reports import Report
 from protocol.seat.leases import Leases
 from protocol.view import Replica
-from protocol.wire.messages import Lease, LeaseRequest
+from protocol.wire.messages import Lease, LeaseRequest, LedgerReport
 from tests.support.effects import sent
 
 PER_STEP = 64
@@ -85,12 +87,9 @@ class TestWhoIsOne:
         assert len(newcomers._known) <= MAX_KNOWN
 
 
-@dataclass(frozen=True)
-class Report:
-    """A replica's ledger."""
-
-    done: frozenset[int]
-    in_flight: frozenset[int] = frozenset()
+def report(done: Collection[int], per_step: int = PER_STEP) -> Report:
+    """A replica's ledger, as the leader decodes it."""
+    return Report.of(LedgerReport(0, 0, 1, to_bitmap(done, 0, per_step), b"", 0), per_step)
 
 
 def leased(effects: Sequence[Send | Explain]) -> list[tuple[PeerId, list[int]]]:
@@ -120,7 +119,7 @@ class Step:
         for peer in [*greedy, *(p for p in self.takes if p not in greedy)]:
             leases.ask(peer, LeaseRequest(0, self.per_step if peer in greedy else 2, 0), 0.0)
         while done < self.per_step:
-            reports = {peer: Report(frozenset(ids)) for peer, ids in self.got.items()}
+            reports = {peer: report(ids, self.per_step) for peer, ids in self.got.items()}
             for peer, ids in leased(leases.grant(reports, self.takes, now)):
                 self.got[peer] += ids
                 for _ in ids:
@@ -180,7 +179,7 @@ class TestLeases:
         leases.ask(NEW[0], LeaseRequest(0, PER_STEP, 0), 0.0)
         [(_, got)] = leased(leases.grant({}, here, 0.0))
         assert len(got) == PER_STEP // 4
-        reports = {NEW[0]: Report(frozenset(got))}
+        reports = {NEW[0]: report(got)}
         assert leases.grant(reports, here, UNMEASURED_S - 0.1) == []
         assert leases.next_deadline() <= UNMEASURED_S
         [(_, rest)] = leased(leases.grant(reports, here, UNMEASURED_S))

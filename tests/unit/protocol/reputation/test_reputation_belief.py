@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from protocol.ids import Stage, rank
 from protocol.membership.measured import Measurements, Partner, StageRate
-from protocol.reputation.belief import Belief, Sample, believe, two_digits, weigh
+from protocol.reputation.belief import Belief, believe, two_digits, weigh
 from protocol.reputation.beliefs import MAX_REPORTERS, Beliefs, Subject
 from tests.support.protocol_examples import manifest, peer
 
@@ -43,8 +43,8 @@ def belief_of(*reports: Partner, claim: Belief = CLAIM, serving: frozenset[Stage
     ],
 )
 def test_verdicts(samples: list[tuple[int, int]], value: int | None) -> None:
-    found = weigh(Sample(*sample) for sample in samples)
-    assert (None if found is None else found.value) == value
+    found = weigh(Stage(1), [StageRate(1, *sample) for sample in samples])
+    assert (None if found is None else found.rate) == value
 
 
 @given(st.integers(0, 10**13))
@@ -129,8 +129,6 @@ def test_the_newest_report_counts_and_nobodys_word_about_itself() -> None:
     beliefs.report(peer(3), slander)
     beliefs.report(peer(2), Measurements(()))
     assert beliefs.revise(subjects) == {}
-    bolder = Subject(peer(1), Belief(99 * F, 1e7, 1e7), HERE)
-    assert beliefs.of(bolder).flops == 99 * F, "its claim before was borne out"
 
 
 def test_an_expired_report_is_forgotten_and_a_claim_corrected_stays_so() -> None:

@@ -22,7 +22,6 @@ from protocol.pipeline.effects import (
     KeepVersionTask,
     Outcome,
     PayloadKey,
-    SendPayload,
 )
 from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
@@ -246,12 +245,14 @@ def auditing(parts: Parts) -> tuple[bytes, list[object]]:
     return shown, list(parts.auditing.computed(KEEP, Outcome(), 0.3))
 
 
-def committed(parts: Parts, shown: bytes) -> None:
-    """All have committed to the list that THIRD shows."""
+def committed(
+    parts: Parts, shown: bytes = b"", members: tuple[PeerId, ...] = (ME, SIBLING, THIRD)
+) -> None:
+    """These have committed to the list that THIRD shows."""
     said = Commitment(STAGE, STEP, ATTEMPT, root_of(shown), SEGMENTS)
     signed = signer(3).sign(COMMITMENT, SIGNED.encode(said), SWARM)
     said = replace(said, signature=signed.signature)
-    for member in (ME, SIBLING, THIRD):
+    for member in members:
         assert parts.auditing.on_commitment(member, said) == []
 
 
@@ -260,7 +261,7 @@ def asked(effects: list[object]) -> list[tuple[str, int]]:
 
 
 def test_one_contribution_is_audited_at_a_time_and_none_by_who_only_observes(parts: Parts) -> None:
-    committed(parts, contents({}))
+    committed(parts)
     assert close_with_third_drawn(parts, replace(PLAN, members=MEMBERS[1:])) == []
     assert close_with_third_drawn(parts, PLAN) == [Compute(KEEP)]
     assert close_with_third_drawn(parts, PLAN) == []
@@ -325,11 +326,6 @@ def test_few_steps_are_kept_because_they_were_asked_for_and_for_a_while(
     assert DropStep(0) in gone, "nobody has come back for it"
 
 
-def commit_all(parts: Parts) -> None:
-    for member in (ME, SIBLING, THIRD):
-        parts.auditing.on_commitment(member, Commitment(STAGE, STEP, ATTEMPT, b"r" * 32, SEGMENTS))
-
-
 OWNER_ONLY = Plan(
     STAGE,
     STEP,
@@ -342,7 +338,7 @@ OWNER_ONLY = Plan(
 
 def checking(parts: Parts) -> list[object]:
     """We make the sum of THIRD's segment again; it has contributed nothing."""
-    commit_all(parts)
+    committed(parts)
     assert close_with_third_drawn(parts, OWNER_ONLY) == [Compute(KEEP)]
     return list(parts.auditing.computed(KEEP, Outcome(), 0.2))
 
@@ -466,7 +462,7 @@ def test_the_step_of_an_audit_is_kept(parts: Parts) -> None:
 
 def test_without_audits_nobody_is_audited_or_charged() -> None:
     none = Parts(0.0)
-    commit_all(none)
+    committed(none)
     assert close_with_third_drawn(none, PLAN) == []
     for author in (1, 2):
         said = Charged(STAGE, charge_of_third(author))
@@ -474,28 +470,17 @@ def test_without_audits_nobody_is_audited_or_charged() -> None:
     assert none.terms.open_charges() == {}
 
 
-def shows(effects: list[object]) -> list[tuple[PayloadKey, ...]]:
-    return [effect.keys for effect in effects if isinstance(effect, SendPayload)]
-
-
 def test_what_an_auditor_is_shown_is_what_it_asks_for(parts: Parts) -> None:
     parts.showing.contributed(PLAN, frozenset({28}))
-    asked: list[tuple[AuditRequest, PayloadKey | None]] = [
-        (AuditRequest(STAGE, STEP, ATTEMPT, "list", 0), PayloadKey(STEP, "list", 0, ATTEMPT, ME)),
-        (
-            AuditRequest(STAGE, STEP, ATTEMPT, "segment", 0),
-            PayloadKey(STEP, "segment", 0, ATTEMPT, ME),
-        ),
-        (
-            AuditRequest(STAGE, STEP, ATTEMPT, "segment", 0, SIBLING),
-            PayloadKey(STEP, "segment", 0, ATTEMPT, SIBLING),
-        ),
-        (AuditRequest(STAGE, STEP, ATTEMPT, "input", 28), PayloadKey(STEP, "input", 28)),
-        (AuditRequest(STAGE, STEP, ATTEMPT, "input", 29), None),
-    ]
-    for request, key in asked:
-        found = shows(parts.showing.on_request(THIRD, request, 1.0))
-        assert found == ([] if key is None else [(key,)]), request
+    for asks, named in (
+        (("list", 0), (0, ATTEMPT, ME)),
+        (("segment", 0), (0, ATTEMPT, ME)),
+        (("segment", 0, SIBLING), (0, ATTEMPT, SIBLING)),
+        (("input", 28), (28,)),
+    ):
+        request = AuditRequest(STAGE, STEP, ATTEMPT, *asks)
+        [shown] = parts.showing.on_request(THIRD, request, 1.0)
+        assert shown.keys == (PayloadKey(STEP, asks[0], *named),)
 
 
 @pytest.mark.parametrize("makes_room", [True, False])
@@ -539,7 +524,7 @@ class TestTheStage:
 
     @pytest.fixture
     def auditor(self, parts: Parts) -> Parts:
-        commit_all(parts)
+        committed(parts)
         assert close_with_third_drawn(parts, PLAN) == [Compute(KEEP)]
         return parts
 
@@ -553,9 +538,6 @@ class TestTheStage:
         auditor.update_view(0.5, seen(*there))
         assert (auditor.auditing.step is not None) is kept
 
-    def test_it_begins_once_the_version_is_kept(self, auditor: Parts) -> None:
-        assert asked(auditor.auditing.computed(KEEP, Outcome(), 1.2)) == [("list", 0)]
-
     def test_a_version_that_cannot_be_kept_is_not_judged(self, auditor: Parts) -> None:
         auditor.auditing.computed(keeps(STEP + 1), Outcome(error="oom"), 0.2)
         auditor.auditing.computed(KEEP, Outcome(error="oom"), 0.2)
@@ -563,8 +545,7 @@ class TestTheStage:
 
 
 def test_without_all_commitments_nothing_is_audited(parts: Parts) -> None:
-    for member in (ME, THIRD):
-        parts.auditing.on_commitment(member, Commitment(STAGE, STEP, ATTEMPT, b"r" * 32, SEGMENTS))
+    committed(parts, members=(ME, THIRD))
     assert close_with_third_drawn(parts, PLAN) == []
 
 

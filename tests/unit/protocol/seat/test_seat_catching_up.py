@@ -80,17 +80,15 @@ class TestWhoIsAhead:
         effects = self.look(now, SIBLING, **how)
         return [e.kind for e in effects if isinstance(e, Fault)] == ["behind"]
 
-    def test_who_cannot_apply_what_is_committed_takes_its_stage_anew(self) -> None:
-        assert self.look(0.0, SIBLING, known=True) == []
-        assert self.following.next_deadline() == LOST_S
-        assert not self.is_lost(LOST_S - 0.1, known=True)
-        assert self.is_lost(LOST_S, known=True)
+    @pytest.mark.parametrize(("how", "patience_s"), [("known", LOST_S), ("alone", FORGET_S)])
+    def test_who_cannot_apply_the_commit_or_gets_it_from_nobody_takes_its_stage_anew(
+        self, how: str, patience_s: float
+    ) -> None:
+        assert not self.is_lost(0.0, **{how: True})
+        assert how == "alone" or self.following.next_deadline() == LOST_S
+        assert not self.is_lost(patience_s - 0.1, **{how: True})
+        assert self.is_lost(patience_s, **{how: True})
         assert self.following.next_deadline() is None, "once"
-
-    def test_who_slept_so_long_that_nobody_has_the_commit_takes_its_stage_anew(self) -> None:
-        assert not self.is_lost(0.0, alone=True)
-        assert not self.is_lost(FORGET_S - 0.1, alone=True)
-        assert self.is_lost(FORGET_S, alone=True)
 
     def test_who_is_in_touch_with_the_electors_never_does(self) -> None:
         """Anybody may say that it serves a later version."""

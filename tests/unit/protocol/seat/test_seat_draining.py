@@ -44,7 +44,7 @@ def test_nothing_new_is_taken_and_what_waits_is_given_back() -> None:
     assert offer(seat, 14) == "busy"
     assert offer(seat, 17) == "busy"
     assert offer(seat, 12) == "known"
-    assert not seat.draining.complete
+    assert not seat.drained
 
 
 def test_the_only_replica_takes_the_running_step_whole() -> None:
@@ -72,7 +72,7 @@ def test_a_leaving_seat_asks_for_no_work() -> None:
     assert asks(renewed(seat))
     seat.drain(1.0)
     assert not asks(renewed(seat))
-    seat.draining.cancel()
+    seat.stay()
     assert asks(renewed(seat))
 
 

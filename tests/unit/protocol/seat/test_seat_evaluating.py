@@ -1,5 +1,6 @@
 """Held-out evaluation: which replicas are on a path, what they take from whom, when they stop."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,9 +27,8 @@ def view(stages: tuple[tuple[str, ...], ...] = STAGES, **changes: Any) -> SwarmV
 
 def replica(peer: str, step: int = STEP, terms: Evaluation | None = TERMS) -> Evaluating:
     stage = next(s for s, peers in enumerate(STAGES) if peer in peers)
-    found = Evaluating(Place(PeerId(peer), stage, len(STAGES), 8), terms, step, lambda: STEPS)
-    found.update_view(view())
-    return found
+    place, standing = Place(PeerId(peer), stage, len(STAGES), 8), SimpleNamespace(view=view())
+    return Evaluating(place, standing, SimpleNamespace(steps=STEPS), terms, step)
 
 
 def path(number: int, version: int = STEP) -> list[PeerId | None]:
@@ -143,6 +143,6 @@ def test_an_item_that_cannot_be_computed_ends_its_path() -> None:
 def test_a_path_whose_next_replica_is_gone_ends() -> None:
     one = replica(str(path(0)[0]))
     task = first_task(one)
-    one.update_view(view((STAGES[0], (), STAGES[2])))
+    one._standing.view = view((STAGES[0], (), STAGES[2]))
     assert one.computed(task, Outcome()) == []
     assert first_task(one) is None

@@ -76,9 +76,9 @@ def test_who_drains_stays_until_it_is_known() -> None:
     seat, _ = made_version()
     seat.drain(2.0)
     seat.update_view(view(STEP + 1), 2.0)
-    assert not seat.draining.complete
+    assert not seat.drained
     seat.computed(HashTask(STEP + 1), Outcome(hash="ab"), 3.0)
-    assert seat.draining.complete
+    assert seat.drained
 
 
 @pytest.mark.parametrize("error", ["internal", "oom"])

@@ -4,7 +4,6 @@ import pytest
 
 from protocol.pipeline.place import Place
 from protocol.seat.effects import StatusChanged
-from protocol.seat.returned import STEPS, ReturnedSteps
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport, Plan
@@ -17,51 +16,34 @@ ME, SIBLING, BEFORE, OTHER, THIRD = (peer(n) for n in range(1, 6))
 PER_STEP, STEP = 4, 3
 
 
-def view(*before: int, stage: int = 1, returned: bool = False) -> SwarmView:
-    """The replicas of the stage before are at these versions; the first one has all gradients."""
-    peers = zip((BEFORE, OTHER, THIRD), before, strict=False)
-    there = [Replica(p, at, True, returned=returned and p == BEFORE) for p, at in peers]
-    return SwarmView.of([*[there] * stage, [Replica(ME, STEP, True)]])
+PEERS = BEFORE, OTHER, THIRD
 
 
-def steps(*told: int, stage: int = 1, proven: bool = True) -> ReturnedSteps:
-    made = ReturnedSteps(stage, lambda _peer: proven)
-    for step in told:
-        made.observe(view(step, returned=True), STEP)
-    return made
-
-
-class TestReturnedSteps:
-    def test_one_replica_of_the_stage_before_tells(self) -> None:
-        refused = steps(STEP - 1).has(view(STEP), STEP)
-        assert refused.reason == "the stage before has not got all gradients of the step yet"
-        assert steps(STEP).has(view(STEP), STEP)
-        assert steps(STEP, STEP - 1).has(view(STEP), STEP), "it was so"
-
-    def test_where_more_are_proven_two_tell(self) -> None:
-        """One of them alone may lie, and a friend behind it return no gradient."""
-        of_three = view(STEP, STEP, STEP)
-        assert not steps(STEP).has(of_three, STEP)
-        assert steps(STEP, proven=False).has(of_three, STEP), "or newcomers would stop it"
-        made = steps(STEP)
-        both = [Replica(p, STEP, True, returned=p != THIRD) for p in (BEFORE, OTHER, THIRD)]
-        made.observe(SwarmView.of([both, []]), STEP)
-        assert made.has(of_three, STEP)
-
-    def test_most_have_closed_the_step(self) -> None:
-        past = STEP + 1
-        assert not steps().has(view(past, STEP), STEP), "half are not most"
-        assert steps().has(view(past, past, STEP), STEP)
-
-    def test_nobody_to_wait_for(self) -> None:
-        assert steps().has(view(), STEP)
-        assert steps(stage=0).has(view(stage=0), STEP), "the first stage has none before it"
-
-    def test_what_came_early_counts_and_what_is_far_ahead_does_not(self) -> None:
-        early = steps(STEP + STEPS - 1, STEP)
-        assert early.has(view(STEP), STEP + STEPS - 1), "it implies the steps before"
-        assert not early.has(view(STEP), STEP + STEPS)
-        assert not steps(STEP + STEPS).has(view(STEP), STEP)
+@pytest.mark.parametrize(
+    ("before", "told", "proven", "enough"),
+    [
+        ((STEP,), 0, True, False),
+        ((STEP,), 1, True, True),
+        ((STEP - 1,), 1, True, False),  # it speaks of an earlier step
+        ((STEP + 1, STEP), 0, True, True),  # who has closed the step had all of them
+        ((STEP, STEP, STEP), 1, True, False),  # alone it may lie, and a friend of it be here
+        ((STEP, STEP, STEP), 2, True, True),
+        ((STEP + 1, STEP, STEP), 0, True, False),
+        ((STEP, STEP + 1, STEP), 1, True, True),
+        ((STEP, STEP, STEP), 1, False, True),  # or newcomers would stop a stage of theirs
+        ((), 0, True, True),
+    ],
+)
+def test_what_the_stage_before_has_to_say(
+    before: tuple[int, ...], told: int, proven: bool, enough: bool
+) -> None:
+    there = [
+        Replica(PEERS[n], version, True, returned=n < told) for n, version in enumerate(before)
+    ]
+    made = seat_of(Place(ME, 1, 2, PER_STEP), STEP, proves=None if proven else lambda _peer: False)
+    made.update_view(SwarmView.of([there, [Replica(ME, STEP, True)]]), 0.0)
+    reason = "" if enough else "the stage before has not got all gradients of the step yet"
+    assert made._is_returned().reason == reason
 
 
 @pytest.mark.parametrize("late", [2, 3])

@@ -69,11 +69,11 @@ async def test_the_status_says_what_a_stage_waits_for_on_its_way_out(
             while second.held_stages.held or not said:
                 await trio.sleep(0.005)
                 now = second.shown(stopping=True)
-                said |= {(held.state, now.reason) for held in now.held}
-        assert ("draining", "draining stage 0: its running step is brought to its end") in said
-        assert ("saving", "saving stage 0: writing a last checkpoint") in said
-        serving = first.shown().held
-        assert [(held.state, held.waits_for) for held in serving] == [("serving", "")]
+                said |= {(seat.waits_for, now.reason) for seat in now.seats}
+        assert ("draining stage 0: its running step is brought to its end",) * 2 in said
+        assert ("saving stage 0: writing a last checkpoint",) * 2 in said
+        serving = first.shown().seats
+        assert [(seat.state, seat.waits_for) for seat in serving] == [("serving", "")]
 
 
 async def test_all_leave_together_at_one_version(tmp_path: Path) -> None:

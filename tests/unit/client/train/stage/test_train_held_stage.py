@@ -98,7 +98,7 @@ class TestServing:
         held.around.reset_mock()
         held.of.assign()
         held.around.memory_budget.set_draining.assert_called_once_with(STAGE, False)
-        held.seat.seat.draining.cancel.assert_called_once_with()
+        held.seat.seat.stay.assert_called_once_with()
         assert held.around.engine.seats_changed.called
 
     @pytest.mark.parametrize("knows_where", [True, False])
@@ -129,7 +129,7 @@ class TestServing:
     def test_time_reaches_the_seat_when_it_is_due(self, deadline: float, ticked: bool) -> None:
         held = serving()
         held.seat.seat.next_deadline.return_value = deadline
-        held.seat.seat.draining.complete = False
+        held.seat.seat.drained = False
         held.of.tick(100.0)
         assert held.seat.tell.mock_calls == [call(held.seat.seat.tick)] * ticked
         assert held.of.next_deadline() == deadline
@@ -144,7 +144,6 @@ class TestItsEnd:
         assert held.around.counters.restarts == Counter(late=1)
         held.seat.close.assert_called_once_with()
         assert held.of.driver is None
-        held.around.history.touch.vacated.assert_called_once_with(STAGE)
         assert held.around.engine.seats_changed.called
         assert held.of._retake.is_set()
         held.around.reset_mock()
