@@ -56,17 +56,8 @@ from protocol.membership.losses import HELD_OUT, PROGRESS
 from protocol.membership.membership import Membership
 from protocol.membership.roster import guests_for
 from protocol.membership.swarm_clock import SwarmClock, off_words
-from protocol.membership.view import (
-    Contradicted,
-    MemberDown,
-    MembershipEffect,
-    MemberUp,
-    RecordChanged,
-    RecordGone,
-    ViewChanged,
-)
+from protocol.membership.view import Contradicted, MembershipEffect, RecordChanged, ViewChanged
 from protocol.pipeline.effects import Committed
-from protocol.recovery.stored import STORED
 from protocol.seat.effects import HeldOutLoss, SeatNews
 from protocol.verdicts import Verdict
 from protocol.view import SwarmView
@@ -486,30 +477,32 @@ class Engine:
     def _members(self, effects: list[MembershipEffect]) -> None:
         for effect in effects:
             match effect:
-                case MemberUp(peer, reason):
-                    if peer != self.me:
-                        self.event_sink.peer(peer, "up", reason)
-                case MemberDown(peer, reason):
-                    self._member_down(peer, reason)
-                case ViewChanged(about=peer):
-                    self._view_of(peer)
+                case ViewChanged():
+                    self._view_of(effect)
                 case Contradicted(held, other):
                     self._members(self.expulsions.contradicted(held, other))
-                case RecordChanged() | RecordGone() if effect.kind == STORED:
+                case RecordChanged(kind="stored"):
                     if self.history is not None:
                         self.history.record(effect)
-                case RecordChanged() | RecordGone() if effect.kind == WAYPOINT:
+                case RecordChanged(kind="waypoint"):
                     with self._against(effect.signer, WAYPOINT):
                         self.waypoints.record(effect)
-                case RecordChanged(kind="measured") | RecordGone():
+                case RecordChanged(kind="measured"):
                     self.measuring.record(effect)
+                case RecordChanged(said=None):
+                    pass
                 case RecordChanged():
                     self._record(effect)
                 case _:
                     self.perform(effect)
 
-    def _view_of(self, peer: PeerId | None) -> None:
-        """A peer has changed; None: several. News of one that has done no work can wait."""
+    def _view_of(self, change: ViewChanged) -> None:
+        """A peer has changed, or several. News of one that has done no work can wait."""
+        peer = change.about
+        if peer is not None and peer != self.me and change.turned:
+            self.event_sink.peer(peer, change.turned, change.reason)
+        if peer is not None and change.turned == "down":
+            self.downloads.lost(peer)
         if peer is None or not self._is_new(peer):
             self._view_dirty = True
         else:
@@ -520,12 +513,6 @@ class Engine:
         """Whether a peer has done no work, though work has proven others."""
         history, me = self.history, self.me
         return history is not None and peer != me and history.is_new(peer)
-
-    def _member_down(self, peer: PeerId, reason: str) -> None:
-        self._view_of(peer)
-        if peer != self.me:
-            self.event_sink.peer(peer, "down", reason)
-        self.downloads.lost(peer)
 
     def _record(self, record: RecordChanged) -> None:
         if record.kind in (PROGRESS, HELD_OUT):

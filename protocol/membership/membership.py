@@ -7,7 +7,7 @@ machine; ``leave`` at the end. All take ``now`` (monotonic seconds), and those t
 also ``wall`` (Unix seconds).
 
 Outputs are effects: ``Send`` and ``Penalise`` for the network, ``Publish`` to hand back to
-``publish``, ``RecordChanged`` for every record except adverts, and the roster's events. The view is
+``publish``, ``RecordChanged`` for every record except adverts, and ``ViewChanged``. The view is
 read from ``roster``: the live members, the holders of each stage and the peers to stay linked with.
 
 State: the four parts, our own advert and seats. It never signs by itself: the private key stays
@@ -33,7 +33,7 @@ from protocol.membership.record import Record, key_of, seal
 from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.roster import Roster
 from protocol.membership.rules import record_kinds, ttl_s
-from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
+from protocol.membership.view import MembershipEffect, RecordChanged
 from protocol.pace import RENEWALS, TICK_S
 from protocol.recovery.stored import STORED
 from protocol.token_bucket import Rate, TokenBucket
@@ -71,11 +71,10 @@ class Membership:
         self._is_candidate = is_candidate
         self.roster = Roster(own)
         self.contacts = Contacts()
-        kinds = record_kinds(stages, self._serves_last_stage)
         self.verdicts = Verdicts()
         """Who is out: their records and heartbeats are ignored."""
         self.records = RecordStore(
-            swarm, own, kinds, self._is_protected, self.verdicts.__contains__
+            swarm, own, record_kinds(stages), self._is_protected, self.verdicts.__contains__
         )
         self.gossip = Gossip(own, self.records, lambda peer: self.is_new(peer))
         self.is_new: Callable[[PeerId], bool] = lambda _peer: False
@@ -280,9 +279,6 @@ class Membership:
             return self._is_candidate(stage, PeerId(author))
         return kind in (ADVERT, MEASURED, STORED) and key in self._linked
 
-    def _serves_last_stage(self, peer: PeerId) -> bool:
-        return any(r.peer == peer for r in self.roster.serving(self._stages - 1))
-
     def _readvertise(self, now: float) -> list[MembershipEffect]:
         """Renew our advert."""
         if self._advert is None:
@@ -363,7 +359,7 @@ class Membership:
 
     def _forget(self, held: Held, reason: str) -> list[MembershipEffect]:
         if held.envelope.kind != ADVERT:
-            return [RecordGone(held.envelope.kind, held.signer)]
+            return [RecordChanged(held.envelope.kind, held.signer, None)]
         return list(self.roster.withdraw(held.signer, reason))
 
 

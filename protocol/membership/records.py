@@ -36,14 +36,10 @@ class Kind:
     check: Callable[[Any, PeerId], None] = lambda _said, _author: None
     """Checks a parsed body by its author; raises ``RemoteProtocolError``. Whoever brings the record
     is blamed, so a check asks only what all members know: the manifest."""
-    authors: Callable[[PeerId], bool] = lambda _author: True
-    """Who may say it, as far as we see; of others it is refused without blame."""
     subject: Callable[[Any], str] = lambda _said: ""
     """Returns what a parsed body is about."""
     binding: bool = False
     """An honest author never signs two of them with one number (``protocol/evidence``)."""
-    min_gap_ms: int = 0
-    """Least difference of the numbers of two records of one author."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +131,7 @@ class RecordStore:
 
     def next_seq(self, slot: Slot, wall: float) -> int:
         """Return the number of our next record: Unix milliseconds, or later if need be."""
-        return max(self.seq(slot) + max(1, self.kinds[slot[0]].min_gap_ms), int(wall * 1000))
+        return max(self.seq(slot) + 1, int(wall * 1000))
 
     def offer(self, envelope: Envelope, introducer: PeerId, wall: float) -> Offer:
         """Check a record, cheapest test first, and store it if it is newer than ours.
@@ -157,11 +153,8 @@ class RecordStore:
         if self._is_out(author):
             return Offer(None, "its author is out")
         key = key_of(record.subject, author)
-        newest = self.seq((envelope.kind, key))
-        if record.seq <= newest:
+        if record.seq <= self.seq((envelope.kind, key)):
             return self._known(envelope, record, kind)
-        if newest >= 0 and record.seq < newest + kind.min_gap_ms:
-            return Offer(None, "too soon after the one before")
         if (refusal := staleness(record, wall)) is not None:
             return Offer(None, refusal)
         verify(envelope, self._swarm)
@@ -169,8 +162,6 @@ class RecordStore:
         kind.check(said, author)
         if record.subject != kind.subject(said):
             raise RemoteProtocolError("record-subject", envelope.kind, penalty=20)
-        if not kind.authors(author):
-            return Offer(None, "not its author's to say")
         mark = mark_of(envelope.body) if kind.binding else b""
         place = crc32(f"{envelope.kind}/{key}".encode())
         return self._store(Held(envelope, record, said, introducer, mark, place), kind)

@@ -36,7 +36,7 @@ STAGES = 4
 
 
 def store(protected: Callable[[Slot], bool] = lambda _slot: False) -> RecordStore:
-    return RecordStore(SWARM, OWN, record_kinds(STAGES, peer(7).__eq__), protected)
+    return RecordStore(SWARM, OWN, record_kinds(STAGES), protected)
 
 
 def advert_record(
@@ -179,13 +179,6 @@ def test_a_crowd_displaces_no_candidates_posting_and_gives_way_to_it() -> None:
     assert offer.reason == "new"
     assert offer.displaced is not None
     assert offer.displaced.introducer == peer(9)
-
-
-def test_progress_is_taken_from_the_last_stage_only() -> None:
-    held = store()
-    body = LOSSES.encode(LossSaid(5, 2.0))
-    assert held.offer(record(1, "progress", body), peer(9), WALL).held is None
-    assert held.offer(record(7, "progress", body), peer(9), WALL).held is not None
 
 
 @pytest.mark.parametrize("loss", [-0.5, 5e26, float("inf"), float("nan")])
