@@ -12,6 +12,7 @@ I/O here; the driver keeps ``KeptRegister`` on disk.
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from hmac import compare_digest
 from typing import Annotated, Final, NamedTuple
 
@@ -24,9 +25,9 @@ from protocol.ids import PeerId, SwarmId, short
 from protocol.vouching.chain import Chain, may_vouch, members_of, vouch
 from protocol.vouching.ticket import (
     MAX_TICKETS,
+    TICKET_BYTES,
     TICKET_LIFE_S,
     Ticket,
-    name_of,
     ticket_proof,
     with_ticket,
 )
@@ -60,7 +61,6 @@ class ShownChain(Struct, frozen=True, tag="chain", array_like=True, forbid_unkno
 class ShownTicket(Struct, frozen=True, tag="ticket", array_like=True, forbid_unknown_fields=True):
     """The credential that the bearer of an invite shows to the member that made it."""
 
-    name: Annotated[bytes, Meta(min_length=16, max_length=16)]
     proof: Hash32
 
 
@@ -70,8 +70,8 @@ class KeptRegister(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     chain: _Links = ()
     expulsions: Annotated[tuple[Expulsion, ...], Meta(max_length=MAX_EXPULSIONS)] = ()
     tickets: Annotated[tuple[Ticket, ...], Meta(max_length=MAX_TICKETS)] = ()
-    redeemed: Annotated[bytes, Meta(max_length=16)] = b""
-    """Name of the ticket by which we came in."""
+    redeemed: Annotated[bytes, Meta(max_length=TICKET_BYTES)] = b""
+    """The ticket by which we came in."""
 
 
 class Entry(Struct, frozen=True):
@@ -166,7 +166,7 @@ class Register:
         """
         if ticket is None or self.belongs or self.is_used_up(ticket):
             return _shown.encode(ShownChain(self.chain))
-        return show_ticket(ticket, self._swarm, self.me, peer)
+        return _shown.encode(ShownTicket(ticket_proof(ticket, self._swarm, self.me, peer)))
 
     def admit(self, peer: PeerId, shown: bytes, now: float) -> tuple[Answer, Chain]:
         """Decide on a peer by what it shows.
@@ -193,10 +193,9 @@ class Register:
         return self._answer(path), ()
 
     def _redeem(self, peer: PeerId, shown: ShownTicket, now: float) -> tuple[Answer, Chain]:
-        ticket = next((one for one in self.tickets if one.name == shown.name), None)
-        if ticket is None or not compare_digest(
-            ticket_proof(ticket.secret, self._swarm, peer, self.me), shown.proof
-        ):
+        proof = partial(ticket_proof, swarm=self._swarm, bearer=peer, maker=self.me)
+        fits = (t for t in self.tickets if compare_digest(proof(t.secret), shown.proof))
+        if (ticket := next(fits, None)) is None:
             words = "we did not make this invite: it has to be shown to the member that made it"
             return no(words), ()
         if not (answer := ticket.lets_in(peer, now)):
@@ -261,13 +260,13 @@ class Register:
         if not path or path[-1] != self.me:
             raise RemoteProtocolError("vouch-forged", "of another member", FORGED_PENALTY)
         if ticket is not None:
-            self._redeemed = name_of(ticket)
+            self._redeemed = ticket
         self._meet(self.me, path, tuple(chain))
         return True
 
     def is_used_up(self, ticket: bytes | None) -> bool:
         """Whether an invite cannot bring us in: there is none, or it has done so before."""
-        return ticket is None or name_of(ticket) == self._redeemed
+        return ticket is None or ticket == self._redeemed
 
     def draw_ticket(
         self, secret: bytes, uses: int, now: float, life_s: float = TICKET_LIFE_S
@@ -392,8 +391,3 @@ class Register:
         self._met[peer] = _Member(path, chain)
         if len(self._met) > MAX_MET:
             del self._met[next(one for one in self._met if one != self.me)]
-
-
-def show_ticket(secret: bytes, swarm: SwarmId, bearer: PeerId, maker: PeerId) -> bytes:
-    """Return what the bearer of an invite shows in its Hello."""
-    return _shown.encode(ShownTicket(name_of(secret), ticket_proof(secret, swarm, bearer, maker)))

@@ -25,7 +25,6 @@ TICKET_LIFE_S: Final = 7 * 24 * 3600.0
 MAX_USES: Final = 64
 MAX_TICKETS: Final = 256
 """The most tickets that one member keeps at a time."""
-_NAME_BYTES: Final = 16
 _PERSON: Final = b"volunteer/1/tkt"
 
 
@@ -38,11 +37,6 @@ class Ticket(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """How many members it lets in."""
     used_by: Annotated[tuple[PeerText, ...], Meta(max_length=MAX_USES)] = ()
 
-    @property
-    def name(self) -> bytes:
-        """What the bearer calls it by; it says nothing of the secret."""
-        return name_of(self.secret)
-
     def lets_in(self, peer: PeerId, now: float) -> Answer:
         """Whether it lets a peer in now; one that it has let in may show it again."""
         if peer not in self.used_by and len(self.used_by) >= self.uses:
@@ -54,11 +48,6 @@ class Ticket(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         if peer in self.used_by:
             return self
         return replace(self, used_by=(*self.used_by, peer))
-
-
-def name_of(secret: bytes) -> bytes:
-    """Return the name of the ticket with this secret, 16 bytes."""
-    return hashlib.blake2b(secret, digest_size=_NAME_BYTES, person=_PERSON).digest()
 
 
 def ticket_proof(secret: bytes, swarm: SwarmId, bearer: PeerId, maker: PeerId) -> bytes:
