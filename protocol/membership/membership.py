@@ -29,7 +29,7 @@ from protocol.membership.contacts import DEAD_AFTER_S, Contacts
 from protocol.membership.gossip import Gossip
 from protocol.membership.losses import LossSaid
 from protocol.membership.measured import MEASURED
-from protocol.membership.record import Record, key_of, seal
+from protocol.membership.record import Record, seal
 from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.roster import Roster
 from protocol.membership.rules import record_kinds, ttl_s
@@ -144,16 +144,15 @@ class Membership:
             wall: Unix seconds, the record's issue time.
         """
         kind, rules = publish.kind, self.records.kinds[publish.kind]
-        subject = rules.subject(publish.said)
-        slot = kind, key_of(subject, self._own)
-        life_s = ttl_s(kind, len(self.roster))
+        slot, issued = (kind, rules.key(publish.said, self._own)), max(0, int(wall))
+        expires = issued + ttl_s(kind, len(self.roster))
         if (before := self.records.get(*slot)) is not None:  # it must not outlive this
-            life_s = max(life_s, min(before.record.expires - int(wall), int(MAX_ADVERT_TTL_S)))
+            expires = max(expires, min(before.record.expires, issued + int(MAX_ADVERT_TTL_S)))
         number = self.records.next_seq(slot, wall)
         number = self.number(number) if rules.binding else number
         try:
             body = rules.bodies.encode(publish.said)
-            record = Record(subject, number, max(0, int(wall)), life_s, body)
+            record = Record(number, expires, body)
             envelope = seal(signer, kind, record, self._swarm)
             offer = self.records.offer(envelope, self._own, wall)
         except ProtocolError as error:

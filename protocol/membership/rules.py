@@ -54,7 +54,7 @@ def record_kinds(stages: int) -> dict[str, Kind]:
         bodies.KIND: Kind(
             *(stages * bodies.MAX_AUTHORS, bodies.MAX_BODY_BYTES, bodies.POSTINGS),
             lambda said, _author: bodies.check_posting(said, stages),
-            subject=lambda said: str(said.stage),
+            key=lambda said, author: f"{said.stage}/{author}",
         ),
     }
 
