@@ -153,20 +153,6 @@ def test_postings_of_stages_that_do_not_exist() -> None:
     refuse(shared(1, STAGES), "posting-stage")
 
 
-def test_a_crowd_displaces_no_candidates_posting_and_gives_way_to_it() -> None:
-    held = store(lambda slot: slot[1].endswith(f"/{peer(3)}"))
-    assert held.offer(shared(3), peer(8), WALL).reason == "new"
-    crowd = [shared(number, number % STAGES) for number in range(100, 200)]
-    for envelope in crowd:
-        held.offer(envelope, peer(9), WALL)
-    assert len(held) == bodies.MAX_AUTHORS * STAGES
-    assert held.get("posting", f"3/{peer(3)}") is not None
-    offer = held.offer(shared(3, 2), peer(9), WALL)
-    assert offer.reason == "new"
-    assert offer.displaced is not None
-    assert offer.displaced.introducer == peer(9)
-
-
 @pytest.mark.parametrize("loss", [-0.5, 5e26, float("inf"), float("nan")])
 def test_a_loss_that_can_be_none_is_refused(loss: float) -> None:
     with pytest.raises(LocalProtocolError):
@@ -229,7 +215,10 @@ def test_a_linked_peer_always_finds_room() -> None:
     held = notes(4, protected=frozenset({peer(5)}))
     for number in range(1000, 1004):
         held.offer(note(number), peer(666), WALL)
-    assert held.offer(note(5), peer(666), WALL).held is not None
+    offer = held.offer(note(5), peer(666), WALL)
+    assert offer.held is not None
+    assert offer.displaced is not None
+    assert offer.displaced.introducer == peer(666)
     for number in range(1100, 1110):
         held.offer(note(number), peer(667), WALL)
     assert held.get("note", peer(5)) is not None

@@ -19,7 +19,6 @@ from protocol.recovery.knowledge import BRIEF_PATIENCE_S, PATIENCE_S, Knowledge
 from protocol.recovery.machine import SETTLE_S, Recovery
 from protocol.recovery.stored import (
     STORED,
-    STORED_BODIES,
     Copy,
     Lineage,
     Stored,
@@ -289,15 +288,6 @@ class TestBeginning:
                 follower = self.new(other)
                 assert adopted(follower.receive(decider, Stored(begun), 2.3)) == begun
                 assert follower.may_begin(1, 2.3)
-
-    def test_one_who_comes_and_goes_without_end_does_not_put_it_off_for_ever(self) -> None:
-        me = first(PEERS, SEED.era)
-        made, other = self.new(me), next(peer for peer in PEERS if peer != me)
-        for second in range(1, int(FORGET_S) + 2):
-            live = set(PEERS) - {other} if second % 2 else PEERS
-            effects = made.update(context(None, None, live=live), float(second))
-            assert second >= FORGET_S or adopted(effects) is None
-        assert made.open
 
     @pytest.mark.parametrize("steps", [0, 5])
     def test_of_two_that_began_apart_who_has_nothing_follows(self, steps: int) -> None:
@@ -601,12 +591,6 @@ class TestChoice:
 
 
 class TestRecord:
-    def test_it_survives_the_wire(self) -> None:
-        lineage = begun(1, 3, (digest(0, 3), digest(1, 3)), FIRST.electors, b"once")
-        whole = stored((0, 1), (1, 7), lineage=lineage)
-        assert STORED_BODIES.parse(STORED_BODIES.encode(whole)) == whole
-        check_stored(whole, 2)
-
     @pytest.mark.parametrize(
         ("record", "reason"),
         [
