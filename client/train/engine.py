@@ -151,7 +151,7 @@ class Engine:
             proves=self._is_proven,
             first=self._first_electors,
             serving=self._serving,
-            lost=lambda: self.membership.contacts.lost(self.now()),
+            lost=lambda: self.membership.contacts.lost(self.now()) | self.held_stages.aside(),
             is_near=self._is_near,
             now=self.now,
         )

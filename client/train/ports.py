@@ -98,6 +98,10 @@ class StageHolder:
         """The number of a seat's electors, if too many have ended for a majority; else 0."""
         return 0
 
+    def aside(self) -> frozenset[PeerId]:
+        """Return whom our seats have set aside."""
+        return frozenset()
+
     def save_now(self) -> None:
         """Write a checkpoint of the version that each seat serves."""
 

@@ -48,8 +48,6 @@ class Contacts:
     def __init__(self) -> None:
         self._contacts: dict[PeerId, _Contact] = {}
         self._said: dict[int, float] = {}
-        self._shunned: dict[int, frozenset[PeerId]] = {}
-        """Whom each of our seats sets aside, by its stage."""
         self._expelled: dict[PeerId, float] = {}
         """By peer: when we last spoke before it was convicted."""
         self._spoke_at = -math.inf
@@ -91,15 +89,6 @@ class Contacts:
         if len(self._expelled) > MAX_CONTACTS:  # that of the first is long ago
             del self._expelled[next(iter(self._expelled))]
         self._contacts.pop(peer, None)
-
-    def vacated(self, stage: int) -> None:
-        """Our seat in a stage has ended: it sets nobody aside."""
-        self._shunned.pop(stage, None)
-
-    def shun(self, stage: int, peers: Iterable[PeerId]) -> None:
-        """Our seat in a stage sets these peers aside: they are lost to us at once. It is the votes
-        of the electors that keep two sides from closing one step, and no time that has passed."""
-        self._shunned[stage] = frozenset(peers)
 
     def said(self, seq: int, now: float) -> None:
         """Note that we send heartbeat ``seq``; for a number sent again the first time counts."""
@@ -210,4 +199,4 @@ class Contacts:
             for peer, contact in self._contacts.items()
             if contact.ended or now >= contact.heard + DEAD_AFTER_S
         }
-        return frozenset(found.union(self._expelled, *self._shunned.values()))
+        return frozenset(found.union(self._expelled))

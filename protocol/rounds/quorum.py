@@ -53,7 +53,8 @@ class Quorum:
         self.settled = False
         """Whether a decree has named electors and roll."""
         self.aside: frozenset[PeerId] = frozenset()
-        """Whom our seat has set aside."""
+        """Whom our seat has set aside: we are not in touch with them, and they are lost to us at
+        once. It is the votes of the electors that keep two sides from closing one step."""
 
     def settle(
         self, members: Iterable[str], electors: Iterable[str], step: int, now: float
@@ -68,11 +69,6 @@ class Quorum:
 
     def _expect_all(self, now: float) -> None:
         self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
-
-    def set_aside(self, peers: frozenset[PeerId]) -> None:
-        """Our seat has set these aside: we are not in touch with them, and they are lost to us."""
-        self.aside = peers
-        self._touch.shun(self._stage, peers)
 
     def names(self, peer: PeerId) -> bool:
         """Whether that plan named a peer."""

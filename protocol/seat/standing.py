@@ -498,7 +498,7 @@ class Standing:
             said.append(Explain("membership", words, "warning", (peer,)))
         if new or back:
             self._failed(new, now)
-            self._quorum.set_aside(self.aside())
+            self._quorum.aside = self.aside()
             self._derive(now)
         return said
 

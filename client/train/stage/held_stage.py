@@ -400,7 +400,6 @@ class HeldStageDriver:
     def _sit(self, worker: Worker, seat: Seat, nursery: trio.Nursery) -> None:
         """Open the seat: from now on messages and the view reach it."""
         if self._retake.is_set() or self.machine.state is not State.ACQUIRING:
-            self._context.history.touch.vacated(self.stage)
             return  # to be acquired again, or given up
         owner = self._context.engine
         driver = self.driver = SeatDriver(self._context, self, seat, worker, nursery)
@@ -423,7 +422,6 @@ class HeldStageDriver:
         self._answers_by = self.driver.answers_by
         self.driver.close()
         self.driver = None
-        self._context.history.touch.vacated(self.stage)
         self._context.engine.seats_changed()
 
     # --- input of the seat --------------------------------------------------------------

@@ -27,6 +27,7 @@ from client.train.stage.stage_context import Site, StageContext
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.pool import NewWorker
 from protocol.effects import Explain
+from protocol.ids import PeerId
 from protocol.recovery.effects import GivenUp
 from protocol.recovery.stored import Lineage
 from protocol.seat.drain_cost import drain_costs
@@ -174,6 +175,10 @@ class HeldStages(StageContext):
     def electors_ended(self) -> int:
         """See ``StageHolder``."""
         return max((driver.seat.quorum.ended() for driver in self.drivers()), default=0)
+
+    def aside(self) -> frozenset[PeerId]:
+        """See ``StageHolder``."""
+        return frozenset[PeerId]().union(*(one.seat.quorum.aside for one in self.drivers()))
 
     def save_now(self) -> None:
         """See ``StageHolder``."""

@@ -141,7 +141,8 @@ class ChaosWorld(ChaosSwarm):
         return {replica.peer: replica.version for replica in view.serving(stage)}
 
     def _lost(self, volunteer: Volunteer) -> frozenset[PeerId]:
-        return volunteer.contacts.lost(self.now_of(volunteer))
+        aside = volunteer.seat.quorum.aside if volunteer.seat else frozenset[PeerId]()
+        return volunteer.contacts.lost(self.now_of(volunteer)) | aside
 
     def _may_be(self, volunteer: Volunteer, stage: int, era: int, step: int) -> bool:
         """Whether a stage may be at a step, as far as a volunteer sees."""
@@ -305,7 +306,6 @@ class ChaosWorld(ChaosSwarm):
         """See ``SeatWorld``."""
         if peer.seat is not None:
             peer.promise = peer.seat.member.promise
-        peer.contacts.vacated(peer.stage)
         peer.seat = peer.worker = None
         peer.epoch += 1
         self.beats.say(peer)

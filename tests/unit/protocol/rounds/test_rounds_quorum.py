@@ -258,7 +258,7 @@ class TestRollingBack:
             made = quorum(me, contacts, [me, other, dead])
             contacts.said(0, 100.0)
             if who_does != "it":
-                made.set_aside(frozenset([other]))
+                made.aside = frozenset([other])
             for second in range(1, 20):
                 contacts.said(second, 100.0 + second)
                 echo = second if who_does == "we" else 0

@@ -144,7 +144,6 @@ class TestItsEnd:
         assert held.around.counters.restarts == Counter(late=1)
         held.seat.close.assert_called_once_with()
         assert held.of.driver is None
-        held.around.history.touch.vacated.assert_called_once_with(STAGE)
         assert held.around.engine.seats_changed.called
         assert held.of._retake.is_set()
         held.around.reset_mock()
