@@ -218,17 +218,18 @@ def test_a_linked_peer_always_finds_room() -> None:
     offer = held.offer(note(5), peer(666), WALL)
     assert offer.held is not None
     assert offer.displaced is not None
-    assert offer.displaced.introducer == peer(666)
+    assert offer.displaced.signer == peer(1003), "the latest of the largest share"
     for number in range(1100, 1110):
         held.offer(note(number), peer(667), WALL)
     assert held.get("note", peer(5)) is not None
 
 
-def test_a_store_full_of_protected_records_refuses() -> None:
-    protected = frozenset(peer(number) for number in range(1, 5))
-    held = notes(4, protected)
-    for number in range(1, 5):
+def test_a_store_full_of_our_own_and_protected_records_refuses() -> None:
+    held = notes(4, frozenset(peer(number) for number in range(2, 6)))
+    held.offer(note(0), OWN, WALL)
+    for number in range(2, 5):
         held.offer(note(number), peer(number), WALL)
+    assert held.offer(note(5), peer(5), WALL).reason == "store-full"
     assert held.offer(note(9), peer(9), WALL).reason == "store-full"
 
 

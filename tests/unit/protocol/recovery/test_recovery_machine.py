@@ -438,6 +438,17 @@ class TestResume:
         assert adopted(made.tick(310.0 + ANSWER_S + PATIENCE_S)) is None
         assert made.known.newest_whole().version == 90
 
+    def test_who_holds_another_stage_follows_who_knows_so_in_five_minutes(self) -> None:
+        made, now = self.begun_at(90, (0, 20), (1, 20)), 200.0
+        begins, states = made.lineage, (digest(0, 20), digest(1, 20))
+        later = begun(begins.number + 1, 20, states, tuple(PEERS[:3]), b"")
+        made.receive(PEERS[2], stored((0, 20), (1, 20), lineage=later), now)
+        while made.lineage == begins and now < 200.0 + IN_VAIN_S:
+            now += 1.0
+            made.update(context(90, None, live=PEERS[:3], era=begins.era), now)
+        assert made.lineage == later
+        assert now > IN_VAIN_S
+
     def test_one_checkpoint_interval_is_waited_for_only_briefly(self) -> None:
         made = machine(PEERS[0], (0, 20), (0, 30))
         made.receive(PEERS[1], stored((1, 20)), 0.1)
