@@ -25,6 +25,7 @@ from protocol.ids import PeerId, SwarmId, short
 from protocol.vouching.chain import Chain, may_vouch, members_of, vouch
 from protocol.vouching.ticket import (
     MAX_TICKETS,
+    PROOF_BYTES,
     TICKET_BYTES,
     TICKET_LIFE_S,
     Ticket,
@@ -33,7 +34,7 @@ from protocol.vouching.ticket import (
 )
 from protocol.wire.canonical import FORGED_PENALTY, MALFORMED_PENALTY, Canonical, Format
 from protocol.wire.envelope import Signer, verify
-from protocol.wire.fields import Envelope, Hash32, PeerText, Reason, UnixSeconds
+from protocol.wire.fields import Envelope, PeerText, Reason, UnixSeconds
 from protocol.wire.parts import Expulsion
 
 EXPEL: Final = "expel"
@@ -50,18 +51,6 @@ class Expelled(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     member: PeerText
     reason: Reason
     issued: UnixSeconds
-
-
-class ShownChain(Struct, frozen=True, tag="chain", array_like=True, forbid_unknown_fields=True):
-    """The credential in a member's Hello."""
-
-    chain: _Links
-
-
-class ShownTicket(Struct, frozen=True, tag="ticket", array_like=True, forbid_unknown_fields=True):
-    """The credential that the bearer of an invite shows to the member that made it."""
-
-    proof: Hash32
 
 
 class KeptRegister(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -96,7 +85,7 @@ class _Member(NamedTuple):
 
 
 _bodies = Canonical(Expelled, "expulsion")
-_shown = Format[ShownChain | ShownTicket](ShownChain | ShownTicket, "admission")
+_chains = Format[Chain](_Links, "admission")
 
 
 class Register:
@@ -165,11 +154,11 @@ class Register:
                 already is not shown again: nobody but its maker knows it, and who expelled us does.
         """
         if ticket is None or self.belongs or self.is_used_up(ticket):
-            return _shown.encode(ShownChain(self.chain))
-        return _shown.encode(ShownTicket(ticket_proof(ticket, self._swarm, self.me, peer)))
+            return _chains.encode(self.chain)
+        return ticket_proof(ticket, self._swarm, self.me, peer)
 
     def admit(self, peer: PeerId, shown: bytes, now: float) -> tuple[Answer, Chain]:
-        """Decide on a peer by what it shows.
+        """Decide on a peer by what it shows: its chain, or the 32 bytes that prove our ticket.
 
         Args:
             peer: at the other end of the link.
@@ -183,18 +172,18 @@ class Register:
         Raises:
             RemoteProtocolError: what it shows is malformed or forged.
         """
-        proof = _shown.parse(shown)
-        if isinstance(proof, ShownTicket):
-            return self._redeem(peer, proof, now)
-        path = self._path_of(proof.chain)
+        if len(shown) == PROOF_BYTES:
+            return self._redeem(peer, shown, now)
+        chain = _chains.parse(shown)
+        path = self._path_of(chain)
         if (path or (self.founder,))[-1] != peer:
             raise RemoteProtocolError("vouch-forged", "of another member", FORGED_PENALTY)
-        self._meet(peer, path, proof.chain)
+        self._meet(peer, path, chain)
         return self._answer(path), ()
 
-    def _redeem(self, peer: PeerId, shown: ShownTicket, now: float) -> tuple[Answer, Chain]:
+    def _redeem(self, peer: PeerId, shown: bytes, now: float) -> tuple[Answer, Chain]:
         proof = partial(ticket_proof, swarm=self._swarm, bearer=peer, maker=self.me)
-        fits = (t for t in self.tickets if compare_digest(proof(t.secret), shown.proof))
+        fits = (t for t in self.tickets if compare_digest(proof(t.secret), shown))
         if (ticket := next(fits, None)) is None:
             words = "we did not make this invite: it has to be shown to the member that made it"
             return no(words), ()

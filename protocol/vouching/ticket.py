@@ -20,6 +20,7 @@ from protocol.ids import PeerId, SwarmId
 from protocol.wire.fields import Hash32, PeerText, UnixSeconds
 
 TICKET_BYTES: Final = 32
+PROOF_BYTES: Final = 32
 TICKET_LIFE_S: Final = 7 * 24 * 3600.0
 """Whoever is invited comes within a week, or asks again."""
 MAX_USES: Final = 64
@@ -53,7 +54,7 @@ class Ticket(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 def ticket_proof(secret: bytes, swarm: SwarmId, bearer: PeerId, maker: PeerId) -> bytes:
     """Return the 32 bytes by which ``bearer`` proves to ``maker`` that it has the ticket."""
     parts = "\x1f".join((swarm, bearer, maker)).encode()
-    return hashlib.blake2b(parts, key=secret, digest_size=32, person=_PERSON).digest()
+    return hashlib.blake2b(parts, key=secret, digest_size=PROOF_BYTES, person=_PERSON).digest()
 
 
 def with_ticket(tickets: Iterable[Ticket], ticket: Ticket, now: float) -> tuple[Ticket, ...]:
