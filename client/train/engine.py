@@ -57,15 +57,7 @@ from protocol.membership.measured import MEASURED
 from protocol.membership.membership import Membership
 from protocol.membership.roster import guests_for
 from protocol.membership.swarm_clock import SwarmClock, off_words
-from protocol.membership.view import (
-    Contradicted,
-    MemberDown,
-    MembershipEffect,
-    MemberUp,
-    RecordChanged,
-    RecordGone,
-    ViewChanged,
-)
+from protocol.membership.view import Contradicted, MembershipEffect, RecordChanged, ViewChanged
 from protocol.pipeline.effects import Committed
 from protocol.recovery.stored import STORED
 from protocol.seat.effects import HeldOutLoss, SeatNews
@@ -248,15 +240,11 @@ class Engine:
                         self.network.penalise(peer, points, reason)
                 case Explain():
                     self.event_sink.explain(effect)
-                case MemberUp(peer, reason) if peer != self.me:
-                    self.event_sink.peer(peer, "up", reason)
-                case MemberDown(peer, reason):
-                    self._member_down(peer, reason)
-                case ViewChanged(about=peer):
-                    self._view_of(peer)
+                case ViewChanged():
+                    self._view_of(effect)
                 case Contradicted(held, other):
                     self.expulsions.contradicted(held, other)
-                case RecordChanged() | RecordGone():
+                case RecordChanged():
                     self._record(effect)
 
     def warn(self, words: str) -> None:
@@ -503,8 +491,13 @@ class Engine:
 
     # --- membership ------------------------------------------------------------------------
 
-    def _view_of(self, peer: PeerId | None) -> None:
-        """A peer has changed; None: several. News of one that has done no work can wait."""
+    def _view_of(self, change: ViewChanged) -> None:
+        """A peer has changed, or several. News of one that has done no work can wait."""
+        peer = change.about
+        if peer is not None and peer != self.me and change.turned:
+            self.event_sink.peer(peer, change.turned, change.reason)
+        if peer is not None and change.turned == "down":
+            self.downloads.lost(peer)
         if peer is None or not self._is_new(peer):
             self._view_dirty = True
         else:
@@ -516,13 +509,7 @@ class Engine:
         history, me = self.history, self.me
         return history is not None and peer != me and history.is_new(peer)
 
-    def _member_down(self, peer: PeerId, reason: str) -> None:
-        self._view_of(peer)
-        if peer != self.me:
-            self.event_sink.peer(peer, "down", reason)
-        self.downloads.lost(peer)
-
-    def _record(self, record: RecordChanged | RecordGone) -> None:
+    def _record(self, record: RecordChanged) -> None:
         """Pass a member's record, or its end, to the part that reads it."""
         match record:
             case _ if record.kind == STORED:
@@ -533,9 +520,11 @@ class Engine:
                     self.waypoints.record(record)
             case _ if record.kind == MEASURED:
                 self.measuring.record(record)
-            case RecordChanged(kind=kind) if kind in (PROGRESS, HELD_OUT):
-                self._loss_reports.heard(kind)
-            case RecordChanged() if self.matching is not None and record.signer != self.me:
+            case RecordChanged(said=None):
+                pass
+            case _ if record.kind in (PROGRESS, HELD_OUT):
+                self._loss_reports.heard(record.kind)
+            case _ if self.matching is not None and record.signer != self.me:
                 said = record.signer, record.said, self.now()
                 self.matched(self.matching.receive_posting(*said))
 

@@ -26,7 +26,7 @@ from protocol.wire.parts import Proof, VotedOut
 from protocol.wire.statement import Statement, parse_statement
 
 Place = tuple[str | int, ...]
-"""The key under which an author may sign one body: a statement's subject and number."""
+"""The key under which an author may sign one body."""
 
 FALSE_PROOF_PENALTY: Final = 50
 """An honest peer verifies a proof before it relays it."""
@@ -34,11 +34,6 @@ FALSE_PROOF_PENALTY: Final = 50
 
 def _number(said: Statement | Commitment | Piece) -> Place:
     return said.stage, said.era, said.step, said.attempt
-
-
-def _place_of_record(body: bytes) -> Place:
-    record = parse_record(body)
-    return record.subject, record.seq
 
 
 def _place_of_segment(body: bytes) -> Place:
@@ -50,7 +45,7 @@ RECORDS: Final = frozenset((ADVERT, STORED))
 """The kinds of records whose numbers an honest author never uses twice."""
 PLACES: Final[Mapping[str, Callable[[bytes], Place]]] = MappingProxyType(
     {
-        **dict.fromkeys(RECORDS, _place_of_record),
+        **dict.fromkeys(RECORDS, lambda body: (parse_record(body).seq,)),
         **dict.fromkeys(STATEMENTS, lambda body: _number(parse_statement(body))),
         commitment.KIND: lambda body: _number(commitment.SIGNED.parse(body)),
         commitment.SEGMENT: _place_of_segment,

@@ -1,8 +1,7 @@
 """The advert: a volunteer's description of itself to the whole swarm.
 
-It is the body of the record "advert". The record's header has its sequence number,
-issue time and time to live. An advert proves nothing: partners measure a volunteer while they work
-with it, and the matching prefers their measurements.
+It is the body of the record "advert". An advert proves nothing: partners measure a volunteer while
+they work with it, and the matching prefers their measurements.
 """
 
 from typing import Annotated, Final

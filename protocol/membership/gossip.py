@@ -4,8 +4,8 @@ A record that is new to us is pushed at once: to all links if there are at most 
 drawn by hash. Every few seconds one neighbour, in rotation, gets a digest of our store. It sends
 the records we lack, and its own digest if it lacks some. An idle swarm sends periodic digests only.
 
-Progress is told with every step, and beside a crowd of invented members most of what that costs
-would go to these. So peers that have done no work hear of it by their digests, some seconds later.
+Peers that have done no work hear of progress by their digests alone: it is told with every step,
+and a crowd of invented members would have most of that.
 
 A store falls into parts by a hash of the slot, and a digest lists one of them. Of a large store one
 part after the other is compared with every neighbour.

@@ -1,8 +1,7 @@
 """The measured record: one volunteer's measurements of the peers it works with.
 
-It is the body of the record "measured". There is one record per author, not one per
-pair, so that periodic digests grow with the number of members only. Integers only.
-``protocol.reputation`` combines many such records.
+It is the body of the record "measured". Integers only. ``protocol.reputation`` combines many such
+records.
 """
 
 from typing import Annotated, Final

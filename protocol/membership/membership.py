@@ -7,7 +7,7 @@ machine; ``leave`` at the end. All take ``now`` (monotonic seconds), and those t
 also ``wall`` (Unix seconds).
 
 Outputs are effects: ``Send`` and ``Penalise`` for the network, ``Publish`` to hand back to
-``publish``, ``RecordChanged`` for every record except adverts, and the roster's events. The view is
+``publish``, ``RecordChanged`` for every record except adverts, and ``ViewChanged``. The view is
 read from ``roster``: the live members, the holders of each stage and the peers to stay linked with.
 
 State: the four parts, our own advert and seats. It never signs by itself: the private key stays
@@ -29,11 +29,11 @@ from protocol.membership.contacts import DEAD_AFTER_S, Contacts
 from protocol.membership.gossip import Gossip
 from protocol.membership.losses import LossSaid
 from protocol.membership.measured import MEASURED
-from protocol.membership.record import Record, key_of, seal
+from protocol.membership.record import Record, seal
 from protocol.membership.records import Held, RecordStore, Slot
 from protocol.membership.roster import Roster
 from protocol.membership.rules import record_kinds, ttl_s
-from protocol.membership.view import MembershipEffect, RecordChanged, RecordGone
+from protocol.membership.view import MembershipEffect, RecordChanged
 from protocol.pace import RENEWALS, TICK_S
 from protocol.recovery.stored import STORED
 from protocol.token_bucket import Rate, TokenBucket
@@ -71,11 +71,10 @@ class Membership:
         self._is_candidate = is_candidate
         self.roster = Roster(own)
         self.contacts = Contacts()
-        kinds = record_kinds(stages, self._serves_last_stage)
         self.verdicts = Verdicts()
         """Who is out: their records and heartbeats are ignored."""
         self.records = RecordStore(
-            swarm, own, kinds, self._is_protected, self.verdicts.__contains__
+            swarm, own, record_kinds(stages), self._is_protected, self.verdicts.__contains__
         )
         self.gossip = Gossip(own, self.records, lambda peer: self.is_new(peer))
         self.is_new: Callable[[PeerId], bool] = lambda _peer: False
@@ -145,16 +144,15 @@ class Membership:
             wall: Unix seconds, the record's issue time.
         """
         kind, rules = publish.kind, self.records.kinds[publish.kind]
-        subject = rules.subject(publish.said)
-        slot = kind, key_of(subject, self._own)
-        life_s = ttl_s(kind, len(self.roster))
+        slot, issued = (kind, rules.key(publish.said, self._own)), max(0, int(wall))
+        expires = issued + ttl_s(kind, len(self.roster))
         if (before := self.records.get(*slot)) is not None:  # it must not outlive this
-            life_s = max(life_s, min(before.record.expires - int(wall), int(MAX_ADVERT_TTL_S)))
+            expires = max(expires, min(before.record.expires, issued + int(MAX_ADVERT_TTL_S)))
         number = self.records.next_seq(slot, wall)
         number = self.number(number) if rules.binding else number
         try:
             body = rules.bodies.encode(publish.said)
-            record = Record(subject, number, max(0, int(wall)), life_s, body)
+            record = Record(number, expires, body)
             envelope = seal(signer, kind, record, self._swarm)
             offer = self.records.offer(envelope, self._own, wall)
         except ProtocolError as error:
@@ -280,9 +278,6 @@ class Membership:
             return self._is_candidate(stage, PeerId(author))
         return kind in (ADVERT, MEASURED, STORED) and key in self._linked
 
-    def _serves_last_stage(self, peer: PeerId) -> bool:
-        return any(r.peer == peer for r in self.roster.serving(self._stages - 1))
-
     def _readvertise(self, now: float) -> list[MembershipEffect]:
         """Renew our advert."""
         if self._advert is None:
@@ -363,7 +358,7 @@ class Membership:
 
     def _forget(self, held: Held, reason: str) -> list[MembershipEffect]:
         if held.envelope.kind != ADVERT:
-            return [RecordGone(held.envelope.kind, held.signer)]
+            return [RecordChanged(held.envelope.kind, held.signer, None)]
         return list(self.roster.withdraw(held.signer, reason))
 
 

@@ -1,8 +1,7 @@
 """A record: one author's statement of a kind, valid until it expires or is superseded.
 
 All kinds share one header, so the store and the anti-entropy do not need to know what a record
-means. Its key follows from its author, so nobody writes in another's name. Pure functions: clock
-readings are arguments.
+means. Pure functions.
 """
 
 from typing import Annotated, Final
@@ -19,22 +18,10 @@ from protocol.wire.fields import Count, Envelope, UnixSeconds
 class Record(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The signed body of a record; the highest seq of a (kind, key) wins."""
 
-    subject: Annotated[str, Meta(max_length=32)]
-    """What it is about; empty for kinds with one record per author."""
     seq: Count
-    issued: UnixSeconds
-    ttl_s: Annotated[int, Meta(ge=1, le=int(limits.MAX_ADVERT_TTL_S))]
+    expires: UnixSeconds
+    """Then it is void."""
     body: Annotated[bytes, Meta(max_length=limits.MAX_RECORD_BODY_BYTES)]
-
-    @property
-    def expires(self) -> int:
-        """Unix seconds after which the record is void."""
-        return self.issued + self.ttl_s
-
-
-def key_of(subject: str, author: str) -> str:
-    """Return the key in a store of what an author says about a subject."""
-    return f"{subject}/{author}" if subject else author
 
 
 _bodies = Canonical(Record, "record")
@@ -55,16 +42,3 @@ def seal(signer: Signer, kind: str, record: Record, swarm: SwarmId) -> Envelope:
         LocalProtocolError: a field out of its range.
     """
     return signer.sign(kind, _bodies.encode(record), swarm)
-
-
-def staleness(record: Record, wall: float) -> str | None:
-    """Return why a record's time is unacceptable at ``wall`` (Unix seconds), or None.
-
-    The issue time may lie up to 120 s in the future (clock skew). A record may be as old as its
-    time to live: it was relayed, so its age does not show that its author's clock is wrong.
-    """
-    if record.issued > wall + limits.MAX_CLOCK_SKEW_S:
-        return "from-the-future"
-    if record.expires <= wall:
-        return "expired"
-    return None

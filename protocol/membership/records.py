@@ -7,14 +7,16 @@ records and those that ``protected`` names (of linked peers, of candidates) are 
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from zlib import crc32
 
+from protocol import limits
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, SwarmId
-from protocol.membership.record import Record, key_of, parse_record, staleness
+from protocol.membership.record import Record, parse_record
 from protocol.membership.view import Contradicted
 from protocol.wire.canonical import Canonical
 from protocol.wire.envelope import verify
@@ -36,14 +38,10 @@ class Kind:
     check: Callable[[Any, PeerId], None] = lambda _said, _author: None
     """Checks a parsed body by its author; raises ``RemoteProtocolError``. Whoever brings the record
     is blamed, so a check asks only what all members know: the manifest."""
-    authors: Callable[[PeerId], bool] = lambda _author: True
-    """Who may say it, as far as we see; of others it is refused without blame."""
-    subject: Callable[[Any], str] = lambda _said: ""
-    """Returns what a parsed body is about."""
+    key: Callable[[Any, PeerId], str] = lambda _said, author: author
+    """Returns the key of a parsed body by its author: nobody writes in another's name."""
     binding: bool = False
     """An honest author never signs two of them with one number (``protocol/evidence``)."""
-    min_gap_ms: int = 0
-    """Least difference of the numbers of two records of one author."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +52,12 @@ class Held:
     record: Record
     said: Any
     """The parsed body."""
+    slot: Slot
     introducer: PeerId
     mark: bytes = b""
     """Of a binding kind: 8 bytes of the body's BLAKE2b, by which digests tell two bodies apart."""
     place: int = 0
     """A hash of the slot, by which stores are compared in parts."""
-
-    @property
-    def slot(self) -> Slot:
-        """(kind, key)."""
-        return self.envelope.kind, key_of(self.record.subject, self.envelope.signer)
 
     @property
     def signer(self) -> PeerId:
@@ -107,9 +101,8 @@ class RecordStore:
         self._protected = protected
         self._is_out = is_out
         self._held: dict[Slot, Held] = {}
-        # kind -> introducer -> keys in the order of introduction
-        self._shares: dict[str, dict[PeerId, dict[str, None]]] = {kind: {} for kind in kinds}
-        self._counts = dict.fromkeys(kinds, 0)
+        self._shares = {kind: Counter[PeerId]() for kind in kinds}
+        """By kind: how many each introducer has introduced."""
         self._next_expiry: int | None = None
         self.size_bytes = 0
         """Bytes of the stored bodies."""
@@ -135,7 +128,7 @@ class RecordStore:
 
     def next_seq(self, slot: Slot, wall: float) -> int:
         """Return the number of our next record: Unix milliseconds, or later if need be."""
-        return max(self.seq(slot) + max(1, self.kinds[slot[0]].min_gap_ms), int(wall * 1000))
+        return max(self.seq(slot) + 1, int(wall * 1000))
 
     def offer(self, envelope: Envelope, introducer: PeerId, wall: float) -> Offer:
         """Check a record, cheapest test first, and store it if it is newer than ours.
@@ -156,28 +149,22 @@ class RecordStore:
             raise RemoteProtocolError("record-too-long", envelope.kind, penalty=20)
         if self._is_out(author):
             return Offer(None, "its author is out")
-        key = key_of(record.subject, author)
-        newest = self.seq((envelope.kind, key))
-        if record.seq <= newest:
-            return self._known(envelope, record, kind)
-        if newest >= 0 and record.seq < newest + kind.min_gap_ms:
-            return Offer(None, "too soon after the one before")
-        if (refusal := staleness(record, wall)) is not None:
-            return Offer(None, refusal)
-        verify(envelope, self._swarm)
         said = kind.bodies.parse(record.body)
+        slot = envelope.kind, kind.key(said, author)
+        if record.seq <= self.seq(slot):
+            return self._known(self._held[slot], envelope, record, kind)
+        if record.expires <= wall:
+            return Offer(None, "expired")
+        if record.expires > wall + limits.MAX_ADVERT_TTL_S + limits.MAX_CLOCK_SKEW_S:
+            return Offer(None, "from-the-future")
+        verify(envelope, self._swarm)
         kind.check(said, author)
-        if record.subject != kind.subject(said):
-            raise RemoteProtocolError("record-subject", envelope.kind, penalty=20)
-        if not kind.authors(author):
-            return Offer(None, "not its author's to say")
         mark = mark_of(envelope.body) if kind.binding else b""
-        place = crc32(f"{envelope.kind}/{key}".encode())
-        return self._store(Held(envelope, record, said, introducer, mark, place), kind)
+        place = crc32("/".join(slot).encode())
+        return self._store(Held(envelope, record, said, slot, introducer, mark, place), kind)
 
-    def _known(self, envelope: Envelope, record: Record, kind: Kind) -> Offer:
+    def _known(self, held: Held, envelope: Envelope, record: Record, kind: Kind) -> Offer:
         """Look whether a record that is not newer contradicts the one that we hold."""
-        held = self._held[envelope.kind, key_of(record.subject, envelope.signer)]
         alike = held.record.seq == record.seq
         if not kind.binding or not alike or held.envelope.body == envelope.body:
             return Offer(None, "known")
@@ -212,7 +199,7 @@ class RecordStore:
             full, displaced = self._make_room(held, kind)
             if full:
                 return Offer(None, "store-full")
-            self._join_share(held)
+            self._shares[held.envelope.kind][held.introducer] += 1
         self._held[held.slot] = held
         self.size_bytes += len(held.envelope.body)
         expires = held.record.expires
@@ -223,48 +210,33 @@ class RecordStore:
 
     def _make_room(self, held: Held, kind: Kind) -> tuple[bool, Held | None]:
         """Return whether the store is full, and the record that was removed to make room."""
-        if self._counts[held.envelope.kind] < kind.max_count:
+        if self._shares[held.envelope.kind].total() < kind.max_count:
             return False, None
         displaced = self._displace_for(held)
         return displaced is None, displaced
 
     def _displace_for(self, held: Held) -> Held | None:
         """Remove one record of the largest share; None if that is the new record's own share."""
-        kind = held.envelope.kind
-        shares = self._shares[kind]
-        asking = len(shares.get(held.introducer, ())) + 1
+        shares = self._shares[held.envelope.kind]
         vital = held.introducer == self._own or self._protected(held.slot)
-        for introducer in sorted(shares, key=lambda peer: len(shares[peer]), reverse=True):
-            if not vital and len(shares[introducer]) <= asking:
+        for introducer, share in shares.most_common():
+            if not vital and share <= shares[held.introducer] + 1:
                 return None
-            victim = self._latest_unprotected(kind, introducer)
-            if victim is not None:
+            theirs = (one for one in reversed(self._held.values()) if one.introducer == introducer)
+            of_kind = (one for one in theirs if one.envelope.kind == held.envelope.kind)
+            victim = next((one for one in of_kind if not self._protected(one.slot)), None)
+            if victim is not None and introducer != self._own:
                 self._remove(victim)
                 return victim
         return None
 
-    def _latest_unprotected(self, kind: str, introducer: PeerId) -> Held | None:
-        if introducer == self._own:
-            return None
-        for key in reversed(self._shares[kind][introducer]):
-            if not self._protected((kind, key)):
-                return self._held[kind, key]
-        return None
-
-    def _join_share(self, held: Held) -> None:
-        kind, key = held.slot
-        self._shares[kind].setdefault(held.introducer, {})[key] = None
-        self._counts[kind] += 1
-
     def _remove(self, held: Held) -> None:
-        kind, key = held.slot
         del self._held[held.slot]
         self.size_bytes -= len(held.envelope.body)
-        self._counts[kind] -= 1
-        share = self._shares[kind][held.introducer]
-        del share[key]
-        if not share:
-            del self._shares[kind][held.introducer]
+        shares = self._shares[held.envelope.kind]
+        shares[held.introducer] -= 1
+        if not shares[held.introducer]:
+            del shares[held.introducer]
 
 
 def mark_of(body: bytes) -> bytes:

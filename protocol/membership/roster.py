@@ -15,14 +15,7 @@ from typing import Final
 from protocol import limits
 from protocol.ids import PeerId, rank
 from protocol.membership.advert import Advert
-from protocol.membership.view import (
-    HeldSeat,
-    Member,
-    MemberDown,
-    MemberUp,
-    RosterEvent,
-    ViewChanged,
-)
+from protocol.membership.view import HeldSeat, Member, ViewChanged
 from protocol.wire.parts import SeatStatus
 
 FULL_MESH_UP_TO: Final = 64
@@ -206,7 +199,7 @@ class Roster:
         gone.sort(key=lambda peer: (self.is_guest(peer), rank("lost", self._own, peer)))
         return tuple(gone[:MAX_LOST])
 
-    def advertise(self, peer: PeerId, advert: Advert, seq: int) -> list[RosterEvent]:
+    def advertise(self, peer: PeerId, advert: Advert, seq: int) -> list[ViewChanged]:
         """Take a verified advert.
 
         Args:
@@ -218,7 +211,7 @@ class Roster:
         known.advert, known.advert_seq = advert, seq
         return self._update(peer, "leaves" if advert.leaving else "advertised itself")
 
-    def withdraw(self, peer: PeerId, reason: str) -> list[RosterEvent]:
+    def withdraw(self, peer: PeerId, reason: str) -> list[ViewChanged]:
         """Drop a peer's advert: it expired or was displaced."""
         known = self._known.get(peer)
         if known is None:
@@ -226,13 +219,13 @@ class Roster:
         known.advert, known.advert_seq = None, -1
         return self._update(peer, reason)
 
-    def link_up(self, peer: PeerId) -> list[RosterEvent]:
+    def link_up(self, peer: PeerId) -> list[ViewChanged]:
         """Note a new link, which shows that the peer is alive."""
         known = self._known.setdefault(peer, _Known())
         known.linked, known.dead_at_seq = True, None
         return self._update(peer, "linked")
 
-    def link_down(self, peer: PeerId, reason: str) -> list[RosterEvent]:
+    def link_down(self, peer: PeerId, reason: str) -> list[ViewChanged]:
         """Note that a link has ended, by which the peer is dead."""
         known = self._known.get(peer)
         if known is None:
@@ -241,7 +234,7 @@ class Roster:
         known.dead_at_seq = known.advert_seq
         return self._update(peer, reason)
 
-    def heard(self, peer: PeerId, seats: Iterable[SeatStatus]) -> list[RosterEvent]:
+    def heard(self, peer: PeerId, seats: Iterable[SeatStatus]) -> list[ViewChanged]:
         """Take the seats of a heartbeat (from a linked peer, or our own)."""
         known = self._known.setdefault(peer, _Known())
         known.heard_seats, known.dead_at_seq = tuple(seats), None
@@ -254,7 +247,7 @@ class Roster:
         seats = (seat for known in linked for seat in known.heard_seats or ())
         return max((s.version for s in seats if s.state == "serving"), default=0)
 
-    def silent(self, peer: PeerId, reason: str) -> list[RosterEvent]:
+    def silent(self, peer: PeerId, reason: str) -> list[ViewChanged]:
         """A peer has been silent for too long: it is taken for dead."""
         if (known := self._known.get(peer)) is None:
             return []
@@ -268,24 +261,23 @@ class Roster:
         seats = advert.serves if known.heard_seats is None else known.heard_seats
         return Member(peer, advert, seats, known.linked)
 
-    def _update(self, peer: PeerId, reason: str) -> list[RosterEvent]:
-        """Recompute one member and return the changes as events."""
+    def _update(self, peer: PeerId, reason: str) -> list[ViewChanged]:
+        """Recompute one member and return the change as an event."""
         known = self._known[peer]
         if known.advert is None and not known.linked and peer != self._own:
             del self._known[peer]
         before, after = self._members.get(peer), self._derive(peer, known)
         self._replace(peer, before, after)
-        events: list[RosterEvent] = []
-        if before is None and after is not None:
-            events.append(MemberUp(peer, reason))
-        if before is not None and after is None:
-            events.append(MemberDown(peer, reason))
-        moved = _outline(before) != _outline(after)
-        if moved:
+        if before is None or after is None:
+            if before is after:
+                return []
             self._neighbours = None
-        if moved or (after is not None and before is not None and after.seats != before.seats):
-            events.append(ViewChanged(peer))
-        return events
+            return [ViewChanged(peer, "up" if before is None else "down", reason)]
+        if _outline(before) != _outline(after):
+            self._neighbours = None
+        elif before.seats == after.seats:
+            return []
+        return [ViewChanged(peer)]
 
     def _replace(self, peer: PeerId, before: Member | None, after: Member | None) -> None:
         for stage in {seat.stage for seat in before.seats} if before else ():
@@ -303,9 +295,7 @@ class Roster:
             self._linked.add(peer)
 
 
-def _outline(member: Member | None) -> object:
+def _outline(member: Member) -> object:
     """Return the fields that others plan by; a change in them is a change of the view."""
-    if member is None:
-        return None
     places = tuple((seat.stage, seat.state) for seat in member.seats)
     return places, member.linked, member.advert.addresses

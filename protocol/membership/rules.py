@@ -1,11 +1,9 @@
 """The kinds of records: permitted authors, number, size and time to live of each."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from protocol import limits
-from protocol.ids import PeerId
 from protocol.matching import bodies
 from protocol.matching.timing import LEASE_S
 from protocol.membership.advert import ADVERT, ADVERTS, check_advert
@@ -26,23 +24,12 @@ MAX_STORED: Final = 1024
 MAX_WAYPOINTS: Final = 512
 MAX_ADVERT_BYTES: Final = 4096
 MAX_LOSS_BYTES: Final = 64
-MEASURED_GAP_MS: Final = 20_000
-"""A record that follows its predecessor sooner is refused. The value is below the usual gap because
-clocks and links vary."""
 
 
-def record_kinds(
-    stages: int,
-    serves_last_stage: Callable[[PeerId], bool],
-) -> dict[str, Kind]:
-    """Return the rules of all kinds.
-
-    Args:
-        stages: number of stages in the manifest.
-        serves_last_stage: only these peers may publish losses.
-    """
-    replicas, most = limits.MAX_REPLICAS_IN_ROUND, MAX_ADVERTS
-    loss = Kind(replicas, MAX_LOSS_BYTES, LOSSES, authors=serves_last_stage)
+def record_kinds(stages: int) -> dict[str, Kind]:
+    """Return the rules of all kinds; ``stages``: their number in the manifest."""
+    most = MAX_ADVERTS
+    loss = Kind(most, MAX_LOSS_BYTES, LOSSES)
     return {
         ADVERT: Kind(
             *(most, MAX_ADVERT_BYTES, ADVERTS), partial(check_advert, stages=stages), binding=True
@@ -52,7 +39,6 @@ def record_kinds(
         MEASURED: Kind(
             *(most, MAX_MEASURED_BYTES, MEASUREMENTS),
             partial(check_measurements, stages=stages),
-            min_gap_ms=MEASURED_GAP_MS,
         ),
         STORED: Kind(
             *(MAX_STORED, MAX_STORED_BYTES, STORED_BODIES),
@@ -68,7 +54,7 @@ def record_kinds(
         bodies.KIND: Kind(
             *(stages * bodies.MAX_AUTHORS, bodies.MAX_BODY_BYTES, bodies.POSTINGS),
             lambda said, _author: bodies.check_posting(said, stages),
-            subject=lambda said: str(said.stage),
+            key=lambda said, author: f"{said.stage}/{author}",
         ),
     }
 

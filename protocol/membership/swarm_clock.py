@@ -1,12 +1,9 @@
 """The swarm's clock: the median of what members' clocks say, each in its Hello.
 
-Records carry the times of their authors. Members whose clocks are far apart refuse each other's
-records as stale: they are linked, see nobody, and would train apart. So whoever is about to train
-compares its clock with those of the members that it is linked with. If it is off by more than
-``MAX_CLOCK_OFFSET_S``, it does not begin. If it is off by less, it goes by theirs, and keeps to
-that as long as it runs, whatever is done to its own clock meanwhile. A member that lies decides
-nothing where two others are honest. The word of a single one counts, since training apart does more
-harm than waiting; but those that have trained heed only peers whose work they know.
+Members whose clocks are far apart refuse each other's records, and would train apart. So whoever is
+about to train compares its clock with those of the members that it is linked with. If it is off by
+more than ``MAX_CLOCK_OFFSET_S``, it does not begin. If it is off by less, it goes by theirs, and
+keeps to that as long as it runs, whatever is done to its own clock meanwhile.
 
 State: a reading for each linked peer, and how far we are from them. Readings and our own offset are
 distances from our monotonic clock. Pure; clocks are passed in.

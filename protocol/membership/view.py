@@ -1,7 +1,7 @@
 """Values and events that membership reports about the swarm; no behaviour."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from protocol.effects import Effect
 from protocol.ids import PeerId
@@ -30,45 +30,24 @@ class HeldSeat:
 
 
 @dataclass(frozen=True, slots=True)
-class MemberUp:
-    """A volunteer has become a live member."""
-
-    peer: PeerId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberDown:
-    """A volunteer is no live member any more, or is presumed dead."""
-
-    peer: PeerId
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class ViewChanged:
     """The live members, their stages, or the state of a seat changed."""
 
     about: PeerId | None
     """The member that changed; None: several."""
+    turned: Literal["", "up", "down"] = ""
+    """Whether it has become a live member, or is none any more."""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordChanged:
-    """A verified record other than an advert is new to us."""
+    """A verified record other than an advert is new to us, or has gone."""
 
     kind: str
     signer: PeerId
     said: Any
-    """The body."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecordGone:
-    """A record other than an advert expired or was displaced."""
-
-    kind: str
-    signer: PeerId
+    """The body; None: the record expired or was displaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +58,4 @@ class Contradicted:
     other: Envelope
 
 
-RosterEvent = MemberUp | MemberDown | ViewChanged
-MembershipEffect = Effect | RosterEvent | RecordChanged | RecordGone | Contradicted
+MembershipEffect = Effect | ViewChanged | RecordChanged | Contradicted

@@ -16,8 +16,8 @@ Weigh = Callable[[PeerId, Copy], int]
 """Returns the weight of an author's claim about a copy; 0: it does not count."""
 Witness = Callable[[PeerId], bool]
 """Whether an author counts as a witness of its own: invented members repeat what one says."""
-Weighed = tuple[int, bool, bytes]
-"""Weight, whether it is our own, and the hash that is named."""
+Weighed = tuple[int, PeerId, bytes]
+"""Weight, author, and the hash that is named."""
 
 
 class Claims:
@@ -45,21 +45,19 @@ class Claims:
     ) -> None:
         self._said: dict[int, dict[int, list[Weighed]]] = {}
         """By version and stage."""
-        self._authors: dict[int, set[PeerId]] = {}
-        self._witness = witness
+        self._me, self._witness = me, witness
         for author, one in stored.items():
             for copy in one.copies:
                 if lineage is not None and not belongs(copy.version, one.lineage, lineage):
                     continue
                 if weight := weigh(author, copy):
                     by_stage = self._said.setdefault(copy.version, {})
-                    words = by_stage.setdefault(copy.stage, [])
-                    words.append((weight, author == me, copy.hash))
-                    self._authors.setdefault(copy.version, set()).add(author)
+                    by_stage.setdefault(copy.stage, []).append((weight, author, copy.hash))
 
     def witnesses(self, version: int) -> int:
         """Return how many witnesses name a version of any stage."""
-        return sum(map(self._witness, self._authors.get(version, ())))
+        said = self._said.get(version, {}).values()
+        return sum(map(self._witness, {author for words in said for _, author, _ in words}))
 
     def newest(self, reached: int | None = None, stages: int = 0) -> int:
         """Return the newest version that somebody has, of each of the first ``stages``.
@@ -90,21 +88,20 @@ class Claims:
 
     def hashes(self, version: int) -> tuple[bytes, ...]:
         """Return the believed hashes of a version, by stage, of the stages that have it."""
-        return tuple(_believed(words) for _, words in sorted(self._said.get(version, {}).items()))
+        of = sorted(self._said.get(version, {}).items())
+        return tuple(self._believed(words) for _, words in of)
+
+    def _believed(self, words: list[Weighed]) -> bytes:
+        heaviest = max(weight for weight, _, _ in words)
+        named = [(author, digest) for weight, author, digest in words if weight == heaviest]
+        count = Counter(digest for _, digest in named)
+        return max(count, key=lambda of: (count[of], (self._me, of) in named, of))
 
 
 def order(lineage: Lineage) -> tuple[int, int, int]:
     """Return the sort key of lineages: of two after equally many roll-backs the one that undoes
     less is the later one."""
     return lineage.number, lineage.version, lineage.era
-
-
-def _believed(words: list[Weighed]) -> bytes:
-    """Return the hash that most of the claims with the highest weight name."""
-    heaviest = max(weight for weight, _, _ in words)
-    count = Counter(digest for weight, _, digest in words if weight == heaviest)
-    ours = {digest for weight, own, digest in words if own and weight == heaviest}
-    return max(count, key=lambda digest: (count[digest], digest in ours, digest))
 
 
 def next_era(

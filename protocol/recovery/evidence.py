@@ -15,10 +15,8 @@ manifest to a version, the members that the last one names are proven to the new
 Who names a state, and does not give it when it is asked for, is *doubted*: it still counts where
 nobody else names anything that would do.
 
-Every decree names the electors of the next step, and without a majority of them nobody closes it
-(``protocol/decree``). So they alone know whether the run has gone on since, and they alone can say
-that it goes on elsewhere: voices are for life and identities are free, so those that have come and
-gone may be more than those that are here.
+The electors that the newest decree names alone know whether the run has gone on since: without a
+majority of them nobody closes a step (``protocol/decree``).
 """
 
 from collections.abc import Callable, Collection

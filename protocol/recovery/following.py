@@ -2,9 +2,8 @@
 
 A returning member goes to the lineage that trains. Who is in trouble follows one member's decision
 if it would have decided the same; who only stands still, or has nothing to judge by, if half of the
-members with a voice follow it, too; both follow most of these. A lineage is followed only if it
-begins within the run's steps and agrees with the states that we have made. A member that trains
-follows none. Pure decisions over what is known.
+members with a voice follow it, too; both follow most of these. A member that trains follows none.
+Pure decisions over what is known.
 """
 
 from collections import Counter

@@ -1,15 +1,10 @@
 """Two lines of one run meet: which one is given up, and what is fetched of the other one before.
 
-One side of a split swarm at most closes a step (``rounds/quorum.py``), but members that left in
-order, or whose process ended, are missed by nobody: each of two friends may go on alone, and later
-both train. A *line* is a lineage with the members that follow it. Where two lines meet, one stands;
-the members of the other fetch its state and give up their own steps.
-
-Which one stands follows from what each side sees (it never counts itself lower than the other side
-does, so one at most gives up): one that ``MANY`` or more members follow stands before a smaller
-one, so that one liar resets no three; then the one with more steps, then the founder's, then that
-of the lowest peer id. Members of two lines that were begun apart know nothing of each other: there
-the founder's stands once it has a checkpoint.
+A *line* is a lineage with the members that follow it. Members that left in order, or whose process
+ended, are missed by nobody, so two may train. Where two lines meet, one stands (``Line.place``; of
+two that were begun apart the founder's, once it has a checkpoint); the members of the other fetch
+its state and give up their own steps. No side counts itself lower than the other side does, so one
+at most gives up.
 
 State: since when each other line is seen, how far it was then, and how often its state came too
 slowly; what is being fetched of which line, what is here, and since when a line stands before ours.

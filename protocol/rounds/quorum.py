@@ -54,8 +54,7 @@ class Quorum:
         """Whether a decree has named electors and roll."""
         self.aside: frozenset[PeerId] = frozenset()
         """Whom our seat has set aside: they are lost to us, and to our elector, at once. It is the
-        votes of the electors that keep two sides from closing one step, and no time that has
-        passed."""
+        votes of the electors that keep two sides from closing one step."""
 
     def settle(
         self, members: Iterable[str], electors: Iterable[str], step: int, now: float

@@ -12,6 +12,7 @@ I/O here; the driver keeps ``KeptRegister`` on disk.
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from hmac import compare_digest
 from typing import Annotated, Final, NamedTuple
 
@@ -24,15 +25,16 @@ from protocol.ids import PeerId, SwarmId, short
 from protocol.vouching.chain import Chain, may_vouch, members_of, vouch
 from protocol.vouching.ticket import (
     MAX_TICKETS,
+    PROOF_BYTES,
+    TICKET_BYTES,
     TICKET_LIFE_S,
     Ticket,
-    name_of,
     ticket_proof,
     with_ticket,
 )
 from protocol.wire.canonical import FORGED_PENALTY, MALFORMED_PENALTY, Canonical, Format
 from protocol.wire.envelope import Signer, verify
-from protocol.wire.fields import Envelope, Hash32, PeerText, Reason, UnixSeconds
+from protocol.wire.fields import Envelope, PeerText, Reason, UnixSeconds
 from protocol.wire.parts import Expulsion
 
 EXPEL: Final = "expel"
@@ -51,27 +53,14 @@ class Expelled(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
     issued: UnixSeconds
 
 
-class ShownChain(Struct, frozen=True, tag="chain", array_like=True, forbid_unknown_fields=True):
-    """The credential in a member's Hello."""
-
-    chain: _Links
-
-
-class ShownTicket(Struct, frozen=True, tag="ticket", array_like=True, forbid_unknown_fields=True):
-    """The credential that the bearer of an invite shows to the member that made it."""
-
-    name: Annotated[bytes, Meta(min_length=16, max_length=16)]
-    proof: Hash32
-
-
 class KeptRegister(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The state of one swarm's register, as kept on disk."""
 
     chain: _Links = ()
     expulsions: Annotated[tuple[Expulsion, ...], Meta(max_length=MAX_EXPULSIONS)] = ()
     tickets: Annotated[tuple[Ticket, ...], Meta(max_length=MAX_TICKETS)] = ()
-    redeemed: Annotated[bytes, Meta(max_length=16)] = b""
-    """Name of the ticket by which we came in."""
+    redeemed: Annotated[bytes, Meta(max_length=TICKET_BYTES)] = b""
+    """The ticket by which we came in."""
 
 
 class Entry(Struct, frozen=True):
@@ -96,7 +85,7 @@ class _Member(NamedTuple):
 
 
 _bodies = Canonical(Expelled, "expulsion")
-_shown = Format[ShownChain | ShownTicket](ShownChain | ShownTicket, "admission")
+_chains = Format[Chain](_Links, "admission")
 
 
 class Register:
@@ -165,11 +154,11 @@ class Register:
                 already is not shown again: nobody but its maker knows it, and who expelled us does.
         """
         if ticket is None or self.belongs or self.is_used_up(ticket):
-            return _shown.encode(ShownChain(self.chain))
-        return show_ticket(ticket, self._swarm, self.me, peer)
+            return _chains.encode(self.chain)
+        return ticket_proof(ticket, self._swarm, self.me, peer)
 
     def admit(self, peer: PeerId, shown: bytes, now: float) -> tuple[Answer, Chain]:
-        """Decide on a peer by what it shows.
+        """Decide on a peer by what it shows: its chain, or the 32 bytes that prove our ticket.
 
         Args:
             peer: at the other end of the link.
@@ -183,20 +172,19 @@ class Register:
         Raises:
             RemoteProtocolError: what it shows is malformed or forged.
         """
-        proof = _shown.parse(shown)
-        if isinstance(proof, ShownTicket):
-            return self._redeem(peer, proof, now)
-        path = self._path_of(proof.chain)
+        if len(shown) == PROOF_BYTES:
+            return self._redeem(peer, shown, now)
+        chain = _chains.parse(shown)
+        path = self._path_of(chain)
         if (path or (self.founder,))[-1] != peer:
             raise RemoteProtocolError("vouch-forged", "of another member", FORGED_PENALTY)
-        self._meet(peer, path, proof.chain)
+        self._meet(peer, path, chain)
         return self._answer(path), ()
 
-    def _redeem(self, peer: PeerId, shown: ShownTicket, now: float) -> tuple[Answer, Chain]:
-        ticket = next((one for one in self.tickets if one.name == shown.name), None)
-        if ticket is None or not compare_digest(
-            ticket_proof(ticket.secret, self._swarm, peer, self.me), shown.proof
-        ):
+    def _redeem(self, peer: PeerId, shown: bytes, now: float) -> tuple[Answer, Chain]:
+        proof = partial(ticket_proof, swarm=self._swarm, bearer=peer, maker=self.me)
+        fits = (t for t in self.tickets if compare_digest(proof(t.secret), shown))
+        if (ticket := next(fits, None)) is None:
             words = "we did not make this invite: it has to be shown to the member that made it"
             return no(words), ()
         if not (answer := ticket.lets_in(peer, now)):
@@ -261,13 +249,13 @@ class Register:
         if not path or path[-1] != self.me:
             raise RemoteProtocolError("vouch-forged", "of another member", FORGED_PENALTY)
         if ticket is not None:
-            self._redeemed = name_of(ticket)
+            self._redeemed = ticket
         self._meet(self.me, path, tuple(chain))
         return True
 
     def is_used_up(self, ticket: bytes | None) -> bool:
         """Whether an invite cannot bring us in: there is none, or it has done so before."""
-        return ticket is None or name_of(ticket) == self._redeemed
+        return ticket is None or ticket == self._redeemed
 
     def draw_ticket(
         self, secret: bytes, uses: int, now: float, life_s: float = TICKET_LIFE_S
@@ -392,8 +380,3 @@ class Register:
         self._met[peer] = _Member(path, chain)
         if len(self._met) > MAX_MET:
             del self._met[next(one for one in self._met if one != self.me)]
-
-
-def show_ticket(secret: bytes, swarm: SwarmId, bearer: PeerId, maker: PeerId) -> bytes:
-    """Return what the bearer of an invite shows in its Hello."""
-    return _shown.encode(ShownTicket(name_of(secret), ticket_proof(secret, swarm, bearer, maker)))

@@ -20,12 +20,12 @@ from protocol.ids import PeerId, SwarmId
 from protocol.wire.fields import Hash32, PeerText, UnixSeconds
 
 TICKET_BYTES: Final = 32
+PROOF_BYTES: Final = 32
 TICKET_LIFE_S: Final = 7 * 24 * 3600.0
 """Whoever is invited comes within a week, or asks again."""
 MAX_USES: Final = 64
 MAX_TICKETS: Final = 256
 """The most tickets that one member keeps at a time."""
-_NAME_BYTES: Final = 16
 _PERSON: Final = b"volunteer/1/tkt"
 
 
@@ -37,11 +37,6 @@ class Ticket(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     uses: Annotated[int, Meta(ge=1, le=MAX_USES)] = MAX_USES
     """How many members it lets in."""
     used_by: Annotated[tuple[PeerText, ...], Meta(max_length=MAX_USES)] = ()
-
-    @property
-    def name(self) -> bytes:
-        """What the bearer calls it by; it says nothing of the secret."""
-        return name_of(self.secret)
 
     def lets_in(self, peer: PeerId, now: float) -> Answer:
         """Whether it lets a peer in now; one that it has let in may show it again."""
@@ -56,15 +51,10 @@ class Ticket(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
         return replace(self, used_by=(*self.used_by, peer))
 
 
-def name_of(secret: bytes) -> bytes:
-    """Return the name of the ticket with this secret, 16 bytes."""
-    return hashlib.blake2b(secret, digest_size=_NAME_BYTES, person=_PERSON).digest()
-
-
 def ticket_proof(secret: bytes, swarm: SwarmId, bearer: PeerId, maker: PeerId) -> bytes:
     """Return the 32 bytes by which ``bearer`` proves to ``maker`` that it has the ticket."""
     parts = "\x1f".join((swarm, bearer, maker)).encode()
-    return hashlib.blake2b(parts, key=secret, digest_size=32, person=_PERSON).digest()
+    return hashlib.blake2b(parts, key=secret, digest_size=PROOF_BYTES, person=_PERSON).digest()
 
 
 def with_ticket(tickets: Iterable[Ticket], ticket: Ticket, now: float) -> tuple[Ticket, ...]:

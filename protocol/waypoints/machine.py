@@ -12,7 +12,7 @@ State: signed parts by author, our own, the chain, and the allowance of each pee
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from protocol.effects import Publish, Send
@@ -91,10 +91,8 @@ class Waypoints:
         self._links: list[tuple[WaypointLink, Waypoint]] = []
         self._era = 0
         self._serving: tuple[tuple[PeerId, ...], ...] = ((),) * stages
-        self._own: dict[int, SignedPart] = {}
-        """What our record says, by stage."""
         self._said: dict[PeerId, dict[tuple[int, int, int], SignedPart]] = {}
-        """By author: its newest parts, verified, by stage, era and version."""
+        """By author, ourselves included: its newest parts, verified, by stage, era and version."""
         self._offered: dict[PeerId, list[tuple[WaypointLink, Waypoint]]] = {}
         """By link: the chain that it shows us, as far as it has come."""
         self._allowance = TokenBuckets[PeerId](MAX_BRINGERS)
@@ -163,7 +161,8 @@ class Waypoints:
 
     def forget(self, author: PeerId) -> None:
         """A record expired, or its author is expelled."""
-        self._said.pop(author, None)
+        if author != self._me:
+            self._said.pop(author, None)
 
     def _counted(self) -> set[PeerId]:
         """Return the authors whose parts can matter: replicas, and the witnesses of our chain."""
@@ -223,24 +222,24 @@ class Waypoints:
             return
         verify(one.by(author), self._swarm)
         said[place] = one
-        of_stage = sorted((p for p in said if p[0] == place[0]), key=lambda p: p[1:])
+        of_stage = sorted((p for p in said if p[0] == place[0]), key=lambda p: order_of(*p[1:]))
         for old in of_stage[:-KEPT_VERSIONS]:
             del said[old]
 
     def _signed(self, part: Part) -> list[SignedPart]:
         """Sign a part, if it is newer than what we have said of its stage."""
-        mine = self._own.get(part.stage)
-        if mine is not None and _order(parse_part(mine.body)) >= _order(part):
+        mine = (at for at in self._said.get(self._me, ()) if at[0] == part.stage)
+        if any(order_of(*at[1:]) >= _order(part) for at in mine):
             return []
         return [SignedPart(encode_part(part), self._sign(part))]
 
-    def _publish(self, new: Iterable[SignedPart]) -> list[WaypointEffect]:
-        if not (added := {parse_part(one.body).stage: one for one in new}):
-            return []
-        self._own |= added
-        for one in added.values():
+    def _publish(self, new: Sequence[SignedPart]) -> list[WaypointEffect]:
+        """Say the newest part of each stage that we have signed."""
+        for one in new:
             self._take(self._me, one)
-        return [Publish(WAYPOINT, SaidParts(tuple(one for _, one in sorted(self._own.items()))))]
+        newest = {at[0]: one for at, one in self._said.get(self._me, {}).items()}
+        said = SaidParts(tuple(one for _, one in sorted(newest.items())))
+        return [Publish(WAYPOINT, said)] if new else []
 
     # --- looking -----------------------------------------------------------------------------
 

@@ -2,8 +2,7 @@
 
 A part names the hash of the stage's version and the *seats*: the members of the plan that made it.
 Every replica that has closed that step makes the same part from it. Replicas of the neighbouring
-stages sign it too. Signed parts spread as the record "waypoint". Pure values and
-their checks.
+stages sign it too. Signed parts spread as the record "waypoint". Pure values and their checks.
 """
 
 from collections.abc import Collection

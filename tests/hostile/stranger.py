@@ -58,7 +58,7 @@ def advert(peer: PeerId, addresses: Sequence[str] = (), **changes: object) -> Ad
 def record_of(signer: Signer, swarm: SwarmId, kind: str, body: bytes, number: int = 0) -> Envelope:
     """Return an identity's signed record of itself; with 0 its number grows with the time."""
     now = time.time()
-    record = Record("", number or int(now * 1000), int(now), 600, body)
+    record = Record(number or int(now * 1000), int(now) + 600, body)
     return seal(signer, kind, record, swarm)
 
 

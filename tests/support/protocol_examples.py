@@ -129,7 +129,7 @@ def record(
 ) -> Envelope:
     """What a peer says of itself, signed; an advert unless a body is given."""
     said = ADVERTS.encode(advert()) if body is None else body
-    return seal(signer(number), kind, Record("", seq, int(issued), ttl_s, said), swarm)
+    return seal(signer(number), kind, Record(seq, int(issued) + ttl_s, said), swarm)
 
 
 def proof_of(number: int = 1, swarm: SwarmId = SWARM) -> Proof:

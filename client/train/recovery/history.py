@@ -34,7 +34,7 @@ from protocol.effects import Explain
 from protocol.ids import PeerId
 from protocol.membership.contacts import Contacts
 from protocol.membership.roster import Roster
-from protocol.membership.view import RecordChanged, RecordGone
+from protocol.membership.view import RecordChanged
 from protocol.pipeline.effects import Committed
 from protocol.recovery.choice import holders
 from protocol.recovery.effects import (
@@ -149,9 +149,9 @@ class History:
 
     # --- inputs ------------------------------------------------------------------------------
 
-    def record(self, record: RecordChanged | RecordGone) -> None:
+    def record(self, record: RecordChanged) -> None:
         """Handle another member's stored record, or its expiry."""
-        if isinstance(record, RecordGone):
+        if record.said is None:
             self.machine.forget(record.signer)
         else:
             self._perform(self.machine.receive(record.signer, record.said, self._ports.now()))

@@ -12,7 +12,7 @@ from client.train.ports import Ports
 from client.train.recovery.history import History
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
-from protocol.membership.view import RecordChanged, RecordGone
+from protocol.membership.view import RecordChanged
 from protocol.pipeline.effects import Committed
 from protocol.view import SwarmView
 from protocol.waypoints.chain import Waypoint
@@ -66,13 +66,13 @@ class WaypointDriver:
         """
         self._perform(self.machine.link(peer, message, self._ports.now()))
 
-    def record(self, record: RecordChanged | RecordGone) -> None:
+    def record(self, record: RecordChanged) -> None:
         """Handle a member's record of what it has signed, or its expiry.
 
         Raises:
             RemoteProtocolError: a part with a bad signature.
         """
-        if isinstance(record, RecordGone):
+        if record.said is None:
             self.machine.forget(record.signer)
         else:
             self._perform(self.machine.receive(record.signer, record.said))

@@ -174,7 +174,7 @@ class HeldStages(StageContext):
 
     def aside(self) -> frozenset[PeerId]:
         """See ``StageHolder``."""
-        return frozenset().union(*(driver.seat.quorum.aside for driver in self.drivers()))
+        return frozenset[PeerId]().union(*(one.seat.quorum.aside for one in self.drivers()))
 
     def save_now(self) -> None:
         """See ``StageHolder``."""

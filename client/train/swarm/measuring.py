@@ -23,13 +23,7 @@ from protocol.membership.measured import (
     StageRate,
 )
 from protocol.membership.membership import Membership
-from protocol.membership.view import (
-    Member,
-    MembershipEffect,
-    RecordChanged,
-    RecordGone,
-    ViewChanged,
-)
+from protocol.membership.view import Member, MembershipEffect, RecordChanged, ViewChanged
 from protocol.pace import ASIDE_S, RENEWALS
 from protocol.pipeline.effects import Committed
 from protocol.reputation.belief import Belief, two_digits
@@ -126,9 +120,9 @@ class Measuring:
         self.incoming.gone(peer)
         self.outgoing.gone(peer)
 
-    def record(self, record: RecordChanged | RecordGone) -> None:
+    def record(self, record: RecordChanged) -> None:
         """Handle a member's measurements (our own count alike), or their expiry."""
-        if isinstance(record, RecordGone):
+        if record.said is None:
             self._beliefs.forget(record.signer)
         else:
             self._beliefs.report(record.signer, record.said)

@@ -20,7 +20,7 @@ from protocol.matching.bodies import Posting
 from protocol.matching.effects import Assign, Unassign
 from protocol.matching.machine import Matching
 from protocol.membership.losses import PROGRESS
-from protocol.membership.view import RecordChanged, RecordGone
+from protocol.membership.view import RecordChanged, ViewChanged
 from protocol.recovery.stored import STORED, begun
 from protocol.waypoints.part import WAYPOINT
 from protocol.wire.letters import Mandate, Withdraw
@@ -218,12 +218,12 @@ async def test_each_record_goes_to_the_part_that_reads_it(
     monkeypatch.setattr(engine._loss_reports, "heard", told.losses)
     for kind, part in READERS.items():
         told.reset_mock()
-        records = [RecordChanged(kind, by, None), RecordGone(kind, by)]
+        records = [RecordChanged(kind, by, said) for said in (0, None)]
         engine.perform(*records)
         assert calls(told) == {part: [(record,) for record in records]}, kind
     told.reset_mock()
     for kind in ("progress", "held-out"):
-        engine.perform(RecordChanged(kind, by, None))
+        engine.perform(*(RecordChanged(kind, by, said) for said in (0, None)))
     assert calls(told) == {"losses": [("progress",), ("held-out",)]}
 
 
@@ -271,7 +271,7 @@ async def test_a_newcomer_is_not_blamed_for_what_it_sends_before_our_seats_see_i
     told, other = Mock(), PeerId("other")
     monkeypatch.setattr(engine.network, "penalise", told.penalise)
     monkeypatch.setattr(engine, "_is_new", {other}.__contains__)
-    engine._view_of(other)
+    engine.perform(ViewChanged(other))
     engine.perform(Penalise(other, "not-from-a-neighbour", 1))
     engine.perform(Penalise(other, "a lie", 20))
     engine._view_changed()

@@ -5,7 +5,7 @@ import math
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protocol.effects import Explain, Publish, Send
+from protocol.effects import Explain, Publish
 from protocol.matching.bodies import KIND as POSTING
 from protocol.membership.measured import (
     MEASURED,
@@ -15,17 +15,14 @@ from protocol.membership.measured import (
 )
 from protocol.membership.membership import Membership
 from protocol.waypoints.part import WAYPOINT, SaidParts, SignedPart
-from protocol.wire.messages import Heartbeat, RecordDigest, Records, decode_message, encode_message
-from tests.support.membership_world import World
+from protocol.wire.messages import Heartbeat, RecordDigest, Records
 from tests.support.protocol_examples import (
-    OTHER_SWARM,
     SWARM,
     WALL,
     advert,
     messages_of,
     peer,
     posting,
-    seat,
     signer,
 )
 
@@ -87,29 +84,3 @@ def test_our_own_record_that_breaks_the_rules_is_dropped_and_told() -> None:
     assert [isinstance(each, Explain) and each.level for each in told] == ["error"] * 4
     assert len(machine.records) == 0
     assert machine.next_deadline() is not None, "it goes on"
-
-
-def test_a_conversation_replayed_changes_nothing_in_its_own_or_another_swarm() -> None:
-    world = World(3)
-    world.advertise()
-    world.link_all()
-    world.perform(peer(1), world.members[peer(1)].set_seats([seat(2)], world.now))
-    world.run(12)
-    overheard = [
-        effect.message
-        for seen in world.seen.values()
-        for effect in seen
-        if isinstance(effect, Send) and isinstance(effect.message, Records)
-    ]
-    assert overheard
-    listener = world.members[peer(0)]
-    before = (listener.roster.members(), len(listener.records))
-    victim = Membership(peer(50), OTHER_SWARM, world.stages)
-    victim.link_up(peer(2), world.now)
-    for message in overheard:
-        copy = decode_message(encode_message(message))
-        assert isinstance(copy, Records)
-        assert listener.receive(peer(2), copy, world.now, world.wall) == []
-        victim.receive(peer(2), copy, world.now, world.wall)
-    assert before == (listener.roster.members(), len(listener.records))
-    assert len(victim.records) == len(victim.roster) == 0

@@ -15,7 +15,7 @@ from protocol.membership.losses import PROGRESS
 from protocol.membership.measured import MEASURED, MEASUREMENTS, Measurements
 from protocol.membership.membership import TOLD_OF, Membership
 from protocol.membership.records import Kind, RecordStore
-from protocol.membership.view import Contradicted, MemberDown, RecordChanged
+from protocol.membership.view import Contradicted, RecordChanged, ViewChanged
 from protocol.verdicts import Verdict
 from protocol.wire.fields import Envelope
 from protocol.wire.messages import RecordDigest, Records, encode_message
@@ -259,7 +259,7 @@ def test_who_is_expelled_is_forgotten_and_not_heard_again() -> None:
     effects = member.expel(two)
     assert two in member.contacts.lost(world.now), "at once, so that no round waits for it"
     assert not member.contacts.is_gone(two)
-    assert any(isinstance(e, MemberDown) and e.peer == two for e in effects)
+    assert [e.turned for e in effects if e == ViewChanged(two, "down", "it is expelled")]
     world.run(20)
     assert not member.contacts.present(two, world.now)
     assert member.roster.member(two) is None

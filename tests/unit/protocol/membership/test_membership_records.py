@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.effects import Publish
 from protocol.errors import LocalProtocolError, RemoteProtocolError
+from protocol.limits import MAX_ADVERT_TTL_S
 from protocol.matching import bodies
 from protocol.membership.advert import ADVERTS, Advert
 from protocol.membership.losses import LOSSES, LossSaid
@@ -36,7 +37,7 @@ STAGES = 4
 
 
 def store(protected: Callable[[Slot], bool] = lambda _slot: False) -> RecordStore:
-    return RecordStore(SWARM, OWN, record_kinds(STAGES, peer(7).__eq__), protected)
+    return RecordStore(SWARM, OWN, record_kinds(STAGES), protected)
 
 
 def advert_record(
@@ -72,17 +73,11 @@ def test_the_seq_only_rises(seqs: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("issued", "ttl_s", "reason"),
-    [
-        (WALL + 119, 600, "new"),
-        (WALL + 122, 600, "from-the-future"),
-        (WALL - 599, 600, "new"),
-        (WALL - 600, 600, "expired"),
-        (WALL - 10, 5, "expired"),
-    ],
+    ("left_s", "reason"),
+    [(719, "new"), (722, "from-the-future"), (1, "new"), (0, "expired"), (-9, "expired")],
 )
-def test_time(issued: float, ttl_s: int, reason: str) -> None:
-    assert store().offer(advert_record(1, 1, issued, ttl_s), peer(9), WALL).reason == reason
+def test_time(left_s: int, reason: str) -> None:
+    assert store().offer(advert_record(1, ttl_s=left_s), peer(9), WALL).reason == reason
 
 
 def test_forged_adverts_change_nothing() -> None:
@@ -95,8 +90,6 @@ def test_forged_adverts_change_nothing() -> None:
     other_swarm = seal(signer(1), "advert", parse_record(good.body), OTHER_SWARM)
     refuse(other_swarm, "bad-signature")
     refuse(raw_advert(1, ["x" * 5000]), "record-too-long")
-    of_a_subject = seal(signer(1), "advert", replace(parse_record(good.body), subject="1"), SWARM)
-    refuse(of_a_subject, "record-subject")
 
 
 def fields_of(**changes: object) -> list[object]:
@@ -149,43 +142,15 @@ def test_our_own_nonsense_is_our_bug() -> None:
     with pytest.raises(LocalProtocolError):
         ADVERTS.encode(advert(flops=float("nan")))
     with pytest.raises(LocalProtocolError):
-        seal(signer(1), "advert", Record("", 1, int(WALL), 601, b""), SWARM)
+        seal(signer(1), "advert", Record(-1, int(WALL), b""), SWARM)
 
 
-def shared(number: int, stage: int = 3, subject: str | None = None) -> Envelope:
-    body, about = bodies.POSTINGS.encode(posting(stage)), str(stage) if subject is None else subject
-    return seal(signer(number), "posting", Record(about, 1, int(WALL), 60, body), SWARM)
-
-
-@pytest.mark.parametrize("subject", ["", "-1", "03", "2", "x", " 3", "\u0663", "epoch"])
-def test_a_posting_has_one_subject(subject: str) -> None:
-    """Else its author could keep one of each subject about one stage."""
-    refuse(shared(1, subject=subject), "record-subject")
+def shared(number: int, stage: int = 3) -> Envelope:
+    return record(number, "posting", bodies.POSTINGS.encode(posting(stage)))
 
 
 def test_postings_of_stages_that_do_not_exist() -> None:
     refuse(shared(1, STAGES), "posting-stage")
-
-
-def test_a_crowd_displaces_no_candidates_posting_and_gives_way_to_it() -> None:
-    held = store(lambda slot: slot[1].endswith(f"/{peer(3)}"))
-    assert held.offer(shared(3), peer(8), WALL).reason == "new"
-    crowd = [shared(number, number % STAGES) for number in range(100, 200)]
-    for envelope in crowd:
-        held.offer(envelope, peer(9), WALL)
-    assert len(held) == bodies.MAX_AUTHORS * STAGES
-    assert held.get("posting", f"3/{peer(3)}") is not None
-    offer = held.offer(shared(3, 2), peer(9), WALL)
-    assert offer.reason == "new"
-    assert offer.displaced is not None
-    assert offer.displaced.introducer == peer(9)
-
-
-def test_progress_is_taken_from_the_last_stage_only() -> None:
-    held = store()
-    body = LOSSES.encode(LossSaid(5, 2.0))
-    assert held.offer(record(1, "progress", body), peer(9), WALL).held is None
-    assert held.offer(record(7, "progress", body), peer(9), WALL).held is not None
 
 
 @pytest.mark.parametrize("loss", [-0.5, 5e26, float("inf"), float("nan")])
@@ -196,8 +161,7 @@ def test_a_loss_that_can_be_none_is_refused(loss: float) -> None:
 
 
 def test_unknown_kinds_are_ignored() -> None:
-    envelope = seal(signer(1), "future", Record("x", 1, int(WALL), 60, b""), SWARM)
-    assert store().offer(envelope, peer(9), WALL).reason == "unknown-kind"
+    assert store().offer(record(1, "future", b""), peer(9), WALL).reason == "unknown-kind"
 
 
 def test_expiry() -> None:
@@ -217,7 +181,7 @@ def test_after_the_clock_is_set_back_we_replace_what_we_said_before() -> None:
     held = member.records.get("advert", OWN)
     assert held is not None
     assert held.record.seq == (WALL + day_s) * 1000 + 1
-    assert held.record.issued == WALL
+    assert held.record.expires == WALL + MAX_ADVERT_TTL_S
 
 
 def notes(limit: int, protected: frozenset[str] = frozenset()) -> RecordStore:
@@ -251,17 +215,21 @@ def test_a_linked_peer_always_finds_room() -> None:
     held = notes(4, protected=frozenset({peer(5)}))
     for number in range(1000, 1004):
         held.offer(note(number), peer(666), WALL)
-    assert held.offer(note(5), peer(666), WALL).held is not None
+    offer = held.offer(note(5), peer(666), WALL)
+    assert offer.held is not None
+    assert offer.displaced is not None
+    assert offer.displaced.signer == peer(1003), "the latest of the largest share"
     for number in range(1100, 1110):
         held.offer(note(number), peer(667), WALL)
     assert held.get("note", peer(5)) is not None
 
 
-def test_a_store_full_of_protected_records_refuses() -> None:
-    protected = frozenset(peer(number) for number in range(1, 5))
-    held = notes(4, protected)
-    for number in range(1, 5):
+def test_a_store_full_of_our_own_and_protected_records_refuses() -> None:
+    held = notes(4, frozenset(peer(number) for number in range(2, 6)))
+    held.offer(note(0), OWN, WALL)
+    for number in range(2, 5):
         held.offer(note(number), peer(number), WALL)
+    assert held.offer(note(5), peer(5), WALL).reason == "store-full"
     assert held.offer(note(9), peer(9), WALL).reason == "store-full"
 
 

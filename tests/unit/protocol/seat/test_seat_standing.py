@@ -341,6 +341,7 @@ def test_what_a_seat_decides_holds_in_that_seat() -> None:
     assert (first.is_aside(OTHER), second.is_aside(OTHER)) == (True, False)
     assert not quorums[0].holds(2.0)
     assert quorums[1].holds(2.0)
+    assert (quorums[0].aside, quorums[1].aside) == ({OTHER}, frozenset())
 
 
 def test_two_that_serve_beside_their_own_stage_do_not_judge_their_dispute() -> None:

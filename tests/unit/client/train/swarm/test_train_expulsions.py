@@ -40,7 +40,7 @@ def two_faced(swarm: TestSwarm, liar: Volunteer, where: str | None = None) -> Pr
         seal(
             signer,
             KIND,
-            Record("", number, wall, 600, ADVERTS.encode(body)),
+            Record(number, wall + 600, ADVERTS.encode(body)),
             where or swarm.file.swarm,  # type: ignore[arg-type]
         )
         for body in (ADVERT, msgspec.structs.replace(ADVERT, memory_bytes=1))

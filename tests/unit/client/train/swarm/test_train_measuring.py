@@ -21,7 +21,7 @@ from protocol.membership.measured import (
 )
 from protocol.membership.membership import Membership
 from protocol.membership.roster import FULL_MESH_UP_TO, Roster
-from protocol.membership.view import RecordChanged, RecordGone, ViewChanged
+from protocol.membership.view import RecordChanged, ViewChanged
 from protocol.pipeline.effects import Committed
 from protocol.reputation.service import Account
 from protocol.wire.messages import Backward, Chunk, ChunkRequest, Forward, Heartbeat, Receipt
@@ -64,7 +64,7 @@ def test_a_claim_of_five_times_what_others_measure_is_corrected_and_no_other() -
     population = Population(matching_members(roster, peer(0), machine), RUN.stages, 2)
     assert min(claims, key=lambda name: population.rate(name, Stage(1))) == LIAR
     for author in others:
-        machine.record(RecordGone(MEASURED, author))
+        machine.record(RecordChanged(MEASURED, author, None))
     machine.tick([], 100.0)
     assert believed() == claims
 
