@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from protocol.manifest import StageCost
-from protocol.rounds.shards import owning, segments, shares
+from protocol.rounds.shards import owning, segments
 
 AVERAGING_TRIPS = 2.5
 """Round trips in a round: plan, contributions, sums, hashes and commit are five messages in a row
@@ -247,7 +247,8 @@ def _lines(members: Sequence[Machine]) -> list[tuple[float, float]]:
 
 def _owned(members: Sequence[Machine]) -> list[float]:
     """Return the share of the gradient that each replica owns."""
-    return shares(owning(_lines(members)))
+    owns = owning(_lines(members))
+    return [own / sum(owns) for own in owns]
 
 
 def _round_s(share: float, line: tuple[float, float], members: int, segments: int) -> float:

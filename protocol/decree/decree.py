@@ -158,9 +158,11 @@ def first(electors: frozenset[PeerId]) -> PeerId:
     return min(electors, key=lambda peer: rank("elector", peer), default=PeerId(""))
 
 
-def first_electors(members: Iterable[PeerId]) -> tuple[PeerId, ...]:
-    """Return the electors of a lineage's first steps: of the members that are there, a few by
-    rank."""
-    return tuple(
-        sorted(sorted(members, key=lambda peer: rank("elector", peer))[: limits.MAX_ELECTORS])
+def electors(of: int, members: Iterable[PeerId], beside: Iterable[PeerId] = ()) -> list[PeerId]:
+    """Return as many electors as there may be: ``members``, then peers ``beside``, by their ranks
+    in a stage, or in the lineage that they begin."""
+    ours = frozenset(members)
+    order = sorted(
+        ours.union(beside), key=lambda peer: (peer not in ours, rank("elector", of, peer))
     )
+    return sorted(order[: limits.MAX_ELECTORS])

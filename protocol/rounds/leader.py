@@ -16,6 +16,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from protocol import limits
+from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.decree.decree import READY, agreed
 from protocol.decree.elector import Elector
@@ -23,23 +24,14 @@ from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank, short
 from protocol.pace import ANSWER_S, HEARD_S, LOOK_S, LOST_S
-from protocol.pipeline.ledger import count_of
 from protocol.pipeline.place import Place
 from protocol.rounds.admissions import Admissions, LetsIn
-from protocol.rounds.agreeing import Agreeing
 from protocol.rounds.member import RoundMember
-from protocol.rounds.obstruction import (
-    MOST_DOUBLINGS,
-    SPOILT_TIMES,
-    VOIDED_TIMES,
-    Kind,
-    Obstruction,
-    Wait,
-)
+from protocol.rounds.obstruction import OFTEN, Kind, Obstruction, Wait
 from protocol.rounds.plans import REFUSED, most_common, split
 from protocol.rounds.proposer import Proposer, State
 from protocol.rounds.quorum import Quorum
-from protocol.rounds.reports import Report, vouched_sum
+from protocol.rounds.reports import Report
 from protocol.rounds.shards import owning, segmented, shard_bounds
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, Commit, LedgerReport, Plan, Ready, Vote
@@ -78,7 +70,7 @@ class RoundLeader:
         member: our own replica's part in the round. Once it knows the commit, nothing is planned.
         quorum: knows roll and electors.
         elector: verifies signatures, and keeps the commits of earlier steps.
-        agreeing: the amendment by which our stage goes.
+        amendments: what this volunteer knows of the founder's.
         lets_in: whether a newcomer may be admitted now.
         returned: whether the stage before has got the gradients of the whole step.
         passed: whether siblings are past the step, none of them tells its commit, and it is for us
@@ -96,7 +88,7 @@ class RoundLeader:
         member: RoundMember,
         quorum: Quorum,
         elector: Elector,
-        agreeing: Agreeing,
+        amendments: Amendments,
         lets_in: LetsIn,
         returned: Callable[[], Answer],
         passed: Callable[[], bool],
@@ -104,9 +96,9 @@ class RoundLeader:
     ) -> None:
         self._place, self._size, self._era = place, size, era
         self._member, self._quorum, self._elector = member, quorum, elector
-        self._agreeing, self._returned, self._passed = agreeing, returned, passed
+        self._amendments, self._returned, self._passed = amendments, returned, passed
         self._view = SwarmView(((),) * place.stages)
-        self._admissions, self._obstruction = Admissions(lets_in), obstruction
+        self.admissions, self._obstruction = Admissions(lets_in), obstruction
         self._next: dict[PeerId, LedgerReport] = {}
         self.proposer = Proposer(place.me, place.stage, era, quorum, elector.verify, self._left_out)
         self.restarts: Counter[Restart] = Counter()
@@ -124,23 +116,15 @@ class RoundLeader:
         self._answers: dict[PeerId, Ready] = {}
         """By member of the plan: for what it is Ready, or that it refuses."""
         self.proposer.start_step(step, now)
-        self._not_before = -math.inf
-        """Until then we leave the step to another leader, to whom the electors have promised it."""
-        self._overtaken = 0
-        """How often that was so."""
         self.refused = ""
         """Why a whole step was not closed when we last looked; empty: it was, or is not whole."""
         self._refusals = 0
         """Attempts that were made anew because a member spoilt them, since one was lost."""
         self._anew_at: float | None = None
         """When the refused plan is given up."""
-        self._spoilt: Counter[PeerId] = Counter()
-        """By member: how often it was Ready with another digest than most."""
-        self._refusers: Counter[PeerId] = Counter()
-        """By member: how often it refused a plan, since another one was lost: what it refused may
-        have come from that one."""
-        self._voided: Counter[PeerId] = Counter()
-        """By member: how often its ledger no longer fitted a plan."""
+        self._faults: Counter[Wait] = Counter()
+        """How often a member was Ready with another digest than most, had a ledger that no longer
+        fitted a plan, or refused one since another was lost: the cause may have been that one."""
         self._look_at: float | None = None
         """When to look again."""
 
@@ -164,8 +148,8 @@ class RoundLeader:
             self._next.pop(peer, None)
         if lost - live:
             self._refusals = 0
-            for peer in live & self._refusers.keys():
-                del self._refusers[peer]
+            for peer in live:
+                del self._faults["refusal", peer]
         planned = [] if self._plan is None or self._proposing else self._plan.members
         if any(member.peer not in live for member in planned):
             self._void("member lost")
@@ -204,7 +188,7 @@ class RoundLeader:
         if plan is not None and not self._proposing:
             if not self._fits(plan, sender):
                 self._void("ledger changed")
-                self._voided[sender] += 1
+                self._faults["voided", sender] += 1
             elif message.promised < plan.attempt and now > self._obstruction.planned_at + ANSWER_S:
                 return [Send(sender, plan)]  # it was lost on its way, or refused too early
         return self._act(now)
@@ -255,19 +239,16 @@ class RoundLeader:
             return []
         if not self.leading:
             return [] if led_by is None else self._awaited_of(led_by, leases=leases)
-        often = {peer for peer, times in self._spoilt.items() if times >= SPOILT_TIMES}
-        often |= {peer for peer, times in self._voided.items() if times >= VOIDED_TIMES}
-        waits: list[Wait] = [("spoilt", peer) for peer in sorted(often - {self._place.me})]
-        refusers = [peer for peer, times in self._refusers.items() if times >= SPOILT_TIMES]
-        waits += [("refusal", peer) for peer in sorted(refusers) if peer != self._place.me]
+        waits = sorted(wait for wait, times in self._faults.items() if times >= OFTEN[wait[0]])
         if self._plan is not None:
             kind: Kind = "ready"
             late = [PeerId(m.peer) for m in self._plan.members if m.peer not in self._answers]
         else:
             kind, late = "report", self._not_in_the_step(now)
             if not late and leases:
-                return [*waits, *self._lessees()]
-        return [*waits, *((kind, peer) for peer in late if peer != self._place.me)]
+                waits += self._lessees()
+        waits += [(kind, peer) for peer in late]
+        return [wait for wait in waits if wait[1] != self._place.me]
 
     def _lessees(self) -> list[Wait]:
         """Return the replicas that still have some of the step, if we have nothing left of it."""
@@ -358,6 +339,8 @@ class RoundLeader:
             return []
         if (commit := self.proposer.commit()) is not None:
             return self._close(commit, now)
+        if self._plan is not None and self.proposer.state is State.IDLE:
+            self._void("leader changed")
         passed = self._passed()
         if not self.leading and not passed:
             return []
@@ -394,8 +377,8 @@ class RoundLeader:
         if not members:
             silent = _names(self._silent(self._serving_step()))
             return no(f"{silent} has not reported its ledger" if silent else "nobody serves it yet")
-        if now < self._not_before:
-            self._look_at = self._not_before
+        if now < self.proposer.not_before:
+            self._look_at = self.proposer.not_before
             return no("another leader has the step")
         return self._is_complete(members, now) and self._may_close(members, now)
 
@@ -403,21 +386,21 @@ class RoundLeader:
         stage = self._view.stages[self._place.stage]
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
         arriving |= {peer for peer in self._serving_step() if peer not in members}
-        observers = self._admissions.observers(arriving, members, now)
+        observers = self.admissions.observers(arriving, members, now)
         lines = {r.peer: (r.uplink_bytes_per_s, r.downlink_bytes_per_s) for r in stage}
         owns = owning([lines.get(peer, (0.0, 0.0)) for peer in members])
         self._plan = Plan(
             stage=self._place.stage,
             step=self.step,
             attempt=self.proposer.attempt,
-            members=split(self.reports, members, self.step, self._place.per_step),
+            members=split(self.reports, members, self._place.per_step),
             bounds=segmented(shard_bounds(self._size, owns)),
             observers=list[str](observers),
             state=most_common(
                 [self.reports[peer].said.state for peer in members], self._member.state
             ),
             electors=list[str](self._electors(members)),
-            amended=self._agreeing.to_plan(self.step),
+            amended=self._amendments.due(self.step),
             promises=self.proposer.promises,
         )
         self._answers = {}
@@ -440,7 +423,7 @@ class RoundLeader:
             return []
         said = Statement(plan.stage, self._era, plan.step, plan.attempt, message.digest)
         if message.digest == REFUSED:
-            self._refusers[sender] += 1
+            self._faults["refusal", sender] += 1
             if self._anew_at is None and self._refusals < MAX_REFUSALS:
                 self._anew_at = now + ANSWER_S
         elif not self._elector.verify(sender, READY, encode_statement(said), message.signature):
@@ -467,12 +450,10 @@ class RoundLeader:
             return [Explain("round", words, members=tuple(sorted(back))), *self._act(now)]
         if not self._may_close(members, now):
             return []
-        said = [(self._answers[PeerId(m.peer)], count_of(m.counted)) for m in plan.members]
-        mine = members.index(self._place.me) if self._place.me in members else None
-        shares = [(message.loss_sum, count) for message, count in said]
-        vouched = vouched_sum(shares, mine)
-        loss_sum = min(max(vouched, -limits.MAX_NUMBER), limits.MAX_NUMBER)
-        signed = tuple(message.signature for message, _ in said)
+        said = [self._answers[peer] for peer in members]
+        losses = sum(message.loss_sum for message in said)
+        loss_sum = min(max(losses, -limits.MAX_NUMBER), limits.MAX_NUMBER)
+        signed = tuple(message.signature for message in said)
         return [*self.proposer.propose(replace(decree, loss_sum=loss_sum, ready=signed), now)]
 
     def _plan_anew(self, now: float) -> list[Effect]:
@@ -491,7 +472,8 @@ class RoundLeader:
             usual = max(
                 digests, key=lambda d: (digests[d], ours is not None and d == ours.digest, d)
             )
-            self._spoilt.update(p for p, said in self._answers.items() if said.digest != usual)
+            others = [peer for peer, said in self._answers.items() if said.digest != usual]
+            self._faults.update(("spoilt", peer) for peer in others)
             self._void("gradients differ")
             words = "members hold different gradients"
         words = f"step {self.step}: {words}; planning it anew"
@@ -500,40 +482,19 @@ class RoundLeader:
 
     def vote(self, sender: PeerId, message: Vote, now: float) -> list[Effect]:
         """Take an elector's answer; say the commit once a majority has voted."""
-        before = self.proposer.state
-        self.proposer.vote(sender, message)
-        self._give_way(before, now)
+        self.proposer.vote(sender, message, now)
         return self._act(now)
-
-    def _give_way(self, before: State, now: float) -> None:
-        """Leave the step to another for a while, if the electors have just refused our attempt."""
-        if self.proposer.state is State.IDLE is not before:
-            self._overtaken += 1
-            self._not_before = now + LOOK_S / 2 * (1 << min(self._overtaken, MOST_DOUBLINGS))
-            if self._plan is not None:
-                self._void("leader changed")
 
     def _close(self, commit: Commit, now: float) -> list[Effect]:
         """Tell all whom the commit concerns: ourselves too, members, observers, and the electors of
         this step and the next."""
-        observers = self._admissions.observing(now) if self._plan is None else self._plan.observers
+        observers = self.admissions.observing(now) if self._plan is None else self._plan.observers
         decree = commit.decree
         told = dict.fromkeys([self._place.me, *decree.members, *observers, *decree.electors])
         told |= dict.fromkeys(sorted(self._quorum.electors))
         return [Send(PeerId(peer), commit) for peer in told]
 
     # --- newcomers -------------------------------------------------------------------------
-
-    def join(self, joiner: PeerId, now: float) -> list[Effect]:
-        """Note a newcomer that asks for admission; the leader at the next time without a plan
-        admits it."""
-        self._admissions.ask(joiner, now)
-        return self._act(now)
-
-    def admitted(self, joiner: PeerId, now: float) -> bool:
-        """A leader has admitted a newcomer: it observes our rounds too, if we lead next. Return
-        whether that counts."""
-        return self._admissions.admitted(joiner, now)
 
     def _held(self) -> set[PeerId]:
         """Return all holders of our stage, including fetching ones."""
@@ -548,7 +509,7 @@ class RoundLeader:
         commit = self._elector.commit(stage, self._era, self.step - 1)
         if self._plan is not None or self._laggards() or not state or not serving or commit is None:
             return []
-        for joiner in self._admissions.admit(serving, self._held(), now):
+        for joiner in self.admissions.admit(serving, self._held(), now):
             admit = Admit(
                 stage,
                 self.step,
@@ -557,7 +518,7 @@ class RoundLeader:
                 commit,
                 state,
             )
-            told = dict.fromkeys([*serving, *self._admissions.observing(now), joiner])
+            told = dict.fromkeys([*serving, *self.admissions.observing(now), joiner])
             effects += [Send(peer, admit) for peer in told]
             words = f"{short(joiner)} joins stage {stage} at version {self.step}"
             effects.append(Explain("transfer", words, members=(joiner,)))
@@ -567,10 +528,7 @@ class RoundLeader:
         """Act on deadlines that have passed."""
         if self._member.knows_commit:
             return []
-        before = self.proposer.state
-        again = self.proposer.tick(now)
-        self._give_way(before, now)
-        return [*again, *self._act(now)]
+        return [*self.proposer.tick(now), *self._act(now)]
 
     def next_deadline(self) -> float | None:
         """Return when ``tick`` has something to do."""

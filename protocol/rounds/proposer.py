@@ -7,7 +7,7 @@ The leader whom the decree before designates begins ``free``, with attempt 1. A 
 say whether any of them has voted: if not, the leader is free to plan; else it is bound to propose
 the decree of the latest vote, which may be in force already (SPEC.md, section 12). We go back to
 ``idle`` when the electors that do not refuse us are no majority, or have not been one for
-``ANSWER_S``.
+``ANSWER_S``, and then leave the step to another leader for a while.
 
 State: of one step, the electors' answers. Times are monotonic seconds.
 """
@@ -30,7 +30,8 @@ from protocol.decree.decree import (
 )
 from protocol.effects import Send
 from protocol.ids import PeerId
-from protocol.pace import ANSWER_S
+from protocol.pace import ANSWER_S, LOOK_S
+from protocol.rounds.obstruction import MOST_DOUBLINGS
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Commit, Propose, Vote
 from protocol.wire.parts import Ballot, Decree, Promise
@@ -88,6 +89,9 @@ class Proposer:
         self._again = False
         """Whether we have asked again: who answers has done so."""
         self._since = self._said_at = now
+        self._overtaken, self.not_before = 0, -math.inf
+        """How often the electors had promised the step to another, to whom we leave it until then.
+        """
 
     # --- asking ----------------------------------------------------------------------------
 
@@ -140,7 +144,7 @@ class Proposer:
 
     # --- answers ---------------------------------------------------------------------------
 
-    def vote(self, sender: PeerId, message: Vote) -> None:
+    def vote(self, sender: PeerId, message: Vote, now: float) -> None:
         """Take an elector's answer."""
         if sender not in self._quorum.electors or message.step != self._step:
             return
@@ -149,7 +153,7 @@ class Proposer:
         if message.promised > message.attempt:
             self._refused[sender] = message.promised
             if not self._quorum.can_suffice_without(self._refused):
-                self._give_way()
+                self._give_way(now)
             return
         where = (self._stage, self._era, self._step, self.attempt, self._me)
         if self.state is State.PROPOSING and self.decree is not None:
@@ -185,12 +189,14 @@ class Proposer:
         self.decree = decree
         self.state = State.FREE if decree is None else State.BOUND
 
-    def _give_way(self) -> None:
+    def _give_way(self, now: float) -> None:
         """Electors take part in later attempts only: so is our next one."""
         if self.state in (State.ASKING, State.PROPOSING):
             most = int(limits.MAX_ATTEMPTS_PER_S * (1 + self._said_at - self._since))
             self._known = min(max(self._refused.values(), default=0), most)
             self.state = State.IDLE
+            self._overtaken += 1
+            self.not_before = now + LOOK_S / 2 * (1 << min(self._overtaken, MOST_DOUBLINGS))
 
     # --- time ------------------------------------------------------------------------------
 
@@ -208,7 +214,7 @@ class Proposer:
             return []
         proposed = self.decree if self.state is State.PROPOSING else None
         if self._refused or (proposed is not None and self._left_out(proposed)):
-            self._give_way()
+            self._give_way(now)
             return []
         self._again = True
         return self._say(now)

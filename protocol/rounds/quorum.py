@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable
 
 from protocol import limits
 from protocol.answer import YES, Answer, no
-from protocol.decree.decree import designated, is_majority
-from protocol.ids import PeerId, rank, short
+from protocol.decree.decree import designated, electors, is_majority
+from protocol.ids import PeerId, short
 from protocol.membership.contacts import Contacts
 from protocol.view import SwarmView
 
@@ -110,7 +110,7 @@ class Quorum:
             view: ours; who serves elsewhere now is no elector here.
             now: monotonic seconds.
         """
-        if set(electors(self._stage, self._staying(members, view), ())).difference(named):
+        if set(electors(self._stage, self._staying(members, view))).difference(named):
             return no("a plan does not name its own members as electors")
         strangers = set(named).difference(members, self._last, self._vouched)
         if strangers or len(named) > limits.MAX_ELECTORS:
@@ -215,13 +215,3 @@ class Quorum:
             return True
         there = self._touch.present(elector, now) and elector not in self.aside
         return there and not self._has_left(elector)
-
-
-def electors(stage: int, members: Iterable[PeerId], beside: Iterable[PeerId]) -> list[PeerId]:
-    """Return the electors that a plan of ``stage`` names: its ``members``, then peers ``beside``,
-    each by rank, as many as there may be."""
-    ours = frozenset(members)
-    order = sorted(
-        ours.union(beside), key=lambda peer: (peer not in ours, rank("elector", stage, peer))
-    )
-    return sorted(order[: limits.MAX_ELECTORS])

@@ -7,7 +7,6 @@ and the others own equal shares: so it is here.
 """
 
 import itertools
-import math
 import statistics
 from collections.abc import Sequence
 
@@ -65,11 +64,6 @@ def largest_segment(size: int) -> int:
     return min(size, max(-(-size // ENOUGH) + ALIGN, 2 * SEGMENT), limits.MAX_SEGMENT_ELEMENTS)
 
 
-def shares(owns: Sequence[bool]) -> list[float]:
-    """Return the shares w_i (sum 1) of members that own one or none."""
-    return [own / sum(owns) for own in owns]
-
-
 def shard_bounds(size: int, owns: Sequence[bool]) -> list[int]:
     """Cut ``size`` elements into len(owns) consecutive shards, equal ones for those that own one;
     for everybody where all would have too many segments because one is large.
@@ -77,17 +71,11 @@ def shard_bounds(size: int, owns: Sequence[bool]) -> list[int]:
     Returns:
         len(owns) + 1 offsets from 0 to ``size``; inner ones are multiples of ``ALIGN``.
     """
-    parts, members = shares(owns), len(owns)
-    largest = math.ceil(max(parts) * size) + ALIGN
-    if members * segments(largest, 1) > limits.MAX_SEGMENTS:
-        parts = [1 / members] * members
-    offsets = [0]
-    accumulated = 0.0
-    for share in parts[:-1]:
-        accumulated += share
-        aligned = round(accumulated * size / ALIGN) * ALIGN
-        offsets.append(min(max(aligned, offsets[-1]), size))
-    return [*offsets, size]
+    if len(owns) * segments(-(-size // sum(owns)) + ALIGN, 1) > limits.MAX_SEGMENTS:
+        owns = [True] * len(owns)
+    before = itertools.accumulate(owns[:-1])
+    cuts = (round(owners * size / (sum(owns) * ALIGN)) * ALIGN for owners in before)
+    return [0, *(min(cut, size) for cut in cuts), size]
 
 
 def segmented(bounds: Sequence[int]) -> list[int]:

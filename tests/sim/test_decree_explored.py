@@ -102,7 +102,7 @@ NAMES = (
 )
 DICTS = ("_promised", "_refused", "_named")
 FIXED = ("_me", "_stage", "_quorum", "_verify", "_left_out", "_step", "_era")
-APART = ("_votes", "_said_at", "_since")
+APART = ("_votes", "_said_at", "_since", "_overtaken", "not_before")
 """A decree is in force whether its leader hears of it or not, and any time may have passed."""
 QUORUMS = tuple(map(quorum, LEADERS))
 
@@ -167,7 +167,7 @@ def waited(index: int, state: Known) -> Step:
 def told(index: int, state: Known, sender: PeerId, message: Vote) -> Step:
     """A leader takes an answer."""
     leader = thaw(index, state)
-    leader.vote(sender, message)
+    leader.vote(sender, message, 0.0)
     return acted(index, leader, [])
 
 

@@ -23,9 +23,9 @@ from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId
 from protocol.limits import MAX_MICROBATCHES_PER_STEP
 from protocol.pipeline.effects import Outcome, PassTask, PayloadKey, ReduceTask
-from protocol.pipeline.ledger import to_bitmap
 from protocol.wire.messages import Commitment, Plan
 from protocol.wire.parts import PlanMember
+from tests.support.ledgers import to_bitmap
 
 ME, MEMBER, THIRD = PeerId("me"), PeerId("member"), PeerId("third")
 IDS = (30, 31, 33)

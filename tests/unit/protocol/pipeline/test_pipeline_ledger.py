@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from protocol.errors import RemoteProtocolError
 from protocol.limits import MAX_MICROBATCHES_PER_STEP, MAX_STEP
-from protocol.pipeline.ledger import from_bitmap, to_bitmap
+from protocol.pipeline.ledger import from_bitmap
+from tests.support.ledgers import to_bitmap
 
 STEPS = st.integers(0, MAX_STEP)
 PER_STEP = st.integers(1, 300)

@@ -14,7 +14,7 @@ from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.limits import MAX_ATTEMPT, MAX_ATTEMPTS_PER_S, MAX_NUMBER, MAX_REPLICAS_IN_ROUND
 from protocol.membership.contacts import Contacts
 from protocol.pace import ANSWER_S, FORGET_S, HEARD_S, LOOK_S, LOST_S
-from protocol.pipeline.ledger import from_bitmap, to_bitmap
+from protocol.pipeline.ledger import from_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import MAX_REFUSALS, MAX_REPORTS, RoundLeader
 from protocol.rounds.plans import REFUSED
@@ -36,6 +36,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.parts import Decree
 from tests.support.effects import sent
+from tests.support.ledgers import to_bitmap
 from tests.support.rounds import OwnReplica, leader_of, parts_of_leader
 
 ME, B, C, NEW = sorted(peer_id_from_key(bytes([n]) * 32) for n in range(4))
@@ -80,6 +81,11 @@ class Led(RoundLeader):
 
     def _act(self, now: float) -> list[Effect]:
         return self._answered(super()._act(now), now)
+
+    def join(self, joiner: PeerId, now: float) -> list[Effect]:
+        """A newcomer asks for admission."""
+        self.admissions.ask(joiner, now)
+        return self.tick(now)
 
     def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
         """Take a Ready that names the digest of the sums alone; we are Ready for ``DIGEST``."""

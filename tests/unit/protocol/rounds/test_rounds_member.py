@@ -19,7 +19,6 @@ from protocol.pipeline.effects import (
     PayloadKey,
     ReduceTask,
 )
-from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.inbox import EARLY_ATTEMPTS
 from protocol.rounds.member import Progress, RoundMember
@@ -28,6 +27,7 @@ from protocol.rounds.shards import ENOUGH
 from protocol.wire.messages import Plan, Ready, Reduced, Segment
 from protocol.wire.parts import Decree, PlanMember
 from tests.support.effects import blamed, sent, tasks
+from tests.support.ledgers import to_bitmap
 from tests.support.rounds import Summed, member_of
 
 ME, B, C, STRANGER = (peer_id_from_key(bytes([n]) * 32) for n in range(4))

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.decree.decree import electors
 from protocol.ids import PeerId, peer_id_from_key, rank, short
 from protocol.limits import MAX_ELECTORS
 from protocol.membership.contacts import DEAD_AFTER_S, MAX_CONTACTS, Contacts
 from protocol.pace import HEARD_S
 from protocol.pipeline.place import Place
-from protocol.rounds.quorum import Quorum, electors
+from protocol.rounds.quorum import Quorum
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport
 from tests.support.rounds import leader_of

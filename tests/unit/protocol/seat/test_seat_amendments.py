@@ -30,7 +30,7 @@ def book() -> Amendments:
 
 @pytest.fixture
 def seat(book: Amendments) -> Seat:
-    made = seat_of(Place(ME, STAGE, 2, 4), STEP, size=384, steps=100, amendments=book)
+    made = seat_of(Place(ME, STAGE, 2, 4), STEP, size=384, amendments=book)
     made.quorum.settle([ME, LEADER], [ME, LEADER], STEP, 0.0)
     made.update_view(view_of(STEP, [BEFORE], [ME, LEADER], returned=[BEFORE]), 0.0)
     return made
@@ -69,7 +69,7 @@ def test_one_that_is_not_due_is_not_followed(seat: Seat, book: Amendments) -> No
 
 def test_what_the_stage_goes_by_is_not_left_out(seat: Seat, book: Amendments) -> None:
     book.take(ONE)
-    seat.agreeing.closed(plan(NAMED))
+    seat.amended = NAMED
     assert not follows(seat, b"")
     assert not seat.may_close()
     assert follows(seat, NAMED, 2)
@@ -80,13 +80,13 @@ def test_after_a_step_by_one_that_it_lacks_it_follows_any_that_is_due(
 ) -> None:
     """So does who has collected the plans of a round without having followed them."""
     book.take(ONE)
-    seat.agreeing.closed(plan(digest_of(LATE)))
+    seat.amended = digest_of(LATE)
     assert follows(seat, NAMED)
 
 
 def test_a_step_is_applied_with_the_rate_of_its_plan(book: Amendments) -> None:
     book.take(amendment(RUN, SWARM, from_step=STEP + 2, lr=5e-3))
-    seat = alone(ME, STEP, steps=100, amendments=book)
+    seat = alone(ME, STEP, amendments=book)
     rates = []
     for _ in range(3):
         task, _ = closes(seat, book.due(seat.step))
@@ -96,7 +96,7 @@ def test_a_step_is_applied_with_the_rate_of_its_plan(book: Amendments) -> None:
 
 
 def test_a_longer_run_is_not_finished(book: Amendments) -> None:
-    seat = alone(ME, 100, steps=100, amendments=book)
+    seat = alone(ME, 100, amendments=book)
     assert seat.finished
     book.take(amendment(RUN, SWARM, steps=101))
     assert not seat.finished

@@ -4,13 +4,13 @@ from protocol.ids import PeerId, peer_id_from_key
 from protocol.membership.contacts import Contacts
 from protocol.pace import LOST_S
 from protocol.pipeline.effects import Compute, Outcome
-from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.obstruction import FIRST_S, TIMES
 from protocol.rounds.quorum import Quorum
 from protocol.view import SwarmView, leader
 from protocol.wire.messages import LedgerReport, Plan, Reduced
 from protocol.wire.parts import PlanMember
+from tests.support.ledgers import to_bitmap
 from tests.support.seats import alone, closes, seat_of, view_of
 
 ME, SIBLING, *BEFORE = (peer_id_from_key(bytes([n]) * 32) for n in range(5))

@@ -14,13 +14,13 @@ from protocol.decree.elector import Elector
 from protocol.effects import Penalise
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import ApplyTask, Compute, Fault, Keep, Outcome, Task
-from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Backward, Forward, Message, Plan, Reduced, Segment
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import commit_of
+from tests.support.ledgers import to_bitmap
 from tests.support.protocol_examples import any_message
 from tests.support.seats import seat_of
 

@@ -16,12 +16,12 @@ import pytest
 from protocol.effects import Send
 from protocol.ids import PeerId, peer_id_from_key
 from protocol.pipeline.effects import Compute, Outcome, SendPayload
-from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.seat.effects import SeatEffect
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Backward, Forward, Have, LedgerReport, Message, Plan, Receipt
 from protocol.wire.parts import PlanMember
+from tests.support.ledgers import to_bitmap
 from tests.support.seats import seat_of
 
 UP, ME, SIBLING, DOWN = (peer_id_from_key(bytes([n]) * 32) for n in range(4))

@@ -8,12 +8,12 @@ import pytest
 from protocol.effects import Send
 from protocol.ids import PeerId
 from protocol.pipeline.effects import Outcome
-from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.seat.leasing import Leasing
 from protocol.view import Replica, SwarmView, leader
 from protocol.wire.messages import Lease, LeaseRequest, LedgerReport, Message
+from tests.support.ledgers import to_bitmap
 from tests.support.protocol_examples import peer
 from tests.support.seats import applied, seat_of, view_of
 

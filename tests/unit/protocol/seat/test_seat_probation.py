@@ -8,7 +8,6 @@ from msgspec import structs
 from client.lab.simulate.electing import UnsplitQuorum
 from protocol.ids import PeerId
 from protocol.pace import ASIDE_S, FORGET_S, LOST_S
-from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.admissions import OFTEN, Admissions
 from protocol.rounds.shards import segmented, shard_bounds
@@ -20,6 +19,7 @@ from protocol.view import Replica, SwarmView
 from protocol.wire.messages import Admit, LedgerReport, Plan
 from protocol.wire.parts import PlanMember
 from tests.support.decrees import commit_of
+from tests.support.ledgers import to_bitmap
 from tests.support.seats import seat_of
 
 ME, SIBLING, NEXT, NEW = map(PeerId, ("me", "sibling", "next", "new"))

@@ -2,12 +2,12 @@
 
 from client.lab.simulate.electing import UnsplitQuorum
 from protocol.ids import short
-from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.leader import RoundLeader
 from protocol.seat.seat import Seat
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport
+from tests.support.ledgers import to_bitmap
 from tests.support.protocol_examples import peer
 from tests.support.rounds import leader_of
 from tests.support.seats import seat_of
