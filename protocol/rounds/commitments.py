@@ -118,17 +118,13 @@ class Commitments:
         """Return the members of a plan whose commitments are not here."""
         if not self.are_made(plan):
             return []
-        members = (PeerId(member.peer) for member in plan.members)
-        return [peer for peer in members if self.of(peer, plan.step, plan.attempt) is None]
+        at = plan.step, plan.attempt
+        return [member.peer for member in plan.members if self.of(member.peer, *at) is None]
 
     def false(self, plan: Plan) -> list[PeerId]:
         """Return the members that have committed to something else than the plan asks for, or than
         they have contributed to our segments."""
-        return [
-            PeerId(m.peer)
-            for m in plan.members
-            if m.peer != self._me and self._is_false(plan, PeerId(m.peer))
-        ]
+        return [m.peer for m in plan.members if m.peer != self._me and self._is_false(plan, m.peer)]
 
     def _is_false(self, plan: Plan, peer: PeerId) -> bool:
         said = self.of(peer, plan.step, plan.attempt)
@@ -146,7 +142,7 @@ class Commitments:
             return b""
         summary = blake2b(digest_size=32)
         for member in plan.members:
-            said = self.of(PeerId(member.peer), plan.step, plan.attempt)
+            said = self.of(member.peer, plan.step, plan.attempt)
             if said is None:
                 return None
             summary.update(encode_message(replace(said, signature=b"", era=0)))

@@ -104,7 +104,7 @@ class Inbox:
 
     def reductions(self, plan: Plan) -> list[ReduceTask]:
         """Return the sums of our segments that can be made now and were not begun."""
-        contributors = [PeerId(member.peer) for member in plan.members]
+        contributors = [member.peer for member in plan.members]
         counts = _counts(plan)
         step, attempt, tasks, waiting = plan.step, plan.attempt, list[ReduceTask](), list[int]()
         for i in self._to_reduce:
@@ -120,7 +120,7 @@ class Inbox:
         """Return whose contributions are not here or, if all are, whose sums are not."""
         attempt = plan.attempt
         late = {
-            PeerId(member.peer)
+            member.peer
             for member in plan.members
             for i in self._to_reduce
             if ("segment", attempt, i, member.peer) not in self._kept

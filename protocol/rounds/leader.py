@@ -8,7 +8,7 @@ higher attempt.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import reduce
 from operator import or_
 from typing import Literal
@@ -23,7 +23,7 @@ from protocol.decree.elector import Elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank, short
-from protocol.pace import ANSWER_S, HEARD_S, LOOK_S, LOST_S
+from protocol.pace import ANSWER_S, HEARD_S, LOST_S
 from protocol.pipeline.place import Place
 from protocol.rounds.admissions import Admissions, LetsIn
 from protocol.rounds.member import RoundMember
@@ -125,8 +125,6 @@ class RoundLeader:
         self._faults: Counter[Wait] = Counter()
         """How often a member was Ready with another digest than most, had a ledger that no longer
         fitted a plan, or refused one since another was lost: the cause may have been that one."""
-        self._look_at: float | None = None
-        """When to look again."""
 
     def start_step(self, step: int, now: float) -> list[Effect]:
         """Begin a step; reports that came early count at once."""
@@ -242,7 +240,7 @@ class RoundLeader:
         waits = sorted(wait for wait, times in self._faults.items() if times >= OFTEN[wait[0]])
         if self._plan is not None:
             kind: Kind = "ready"
-            late = [PeerId(m.peer) for m in self._plan.members if m.peer not in self._answers]
+            late = [m.peer for m in self._plan.members if m.peer not in self._answers]
         else:
             kind, late = "report", self._not_in_the_step(now)
             if not late and leases:
@@ -296,7 +294,6 @@ class RoundLeader:
         laggards = self._laggards()
         coming = self._quorum.coming(self._held(), members, now)
         if coming and now < self._complete_since + HEARD_S:
-            self._look_at = self._complete_since + HEARD_S
             return no(f"{_names(coming)} may take the stage, too, as the run begins")
         # a replica sees sooner that it has been left behind
         if not laggards or now >= self._complete_since + LOST_S:
@@ -308,13 +305,11 @@ class RoundLeader:
         behind = {r.peer for r in stage if r.version == self.step - 1}
         return behind & roll if roll else behind
 
-    def _may_close(self, members: list[PeerId], now: float) -> Answer:
+    def _may_close(self, members: Collection[PeerId], now: float) -> Answer:
         """Whether we have a quorum for closing the step with these members alone."""
         missing = self._quorum.roll - set(members) - self._laggards()
         answer = self._quorum.holds(now) and self._quorum.may_go_on_without(missing, now)
         self.refused = "" if answer else answer.reason
-        if not answer:
-            self._look_at = now + LOOK_S / 2
         return answer
 
     def _left_out(self, decree: Decree) -> frozenset[PeerId]:
@@ -344,7 +339,7 @@ class RoundLeader:
         passed = self._passed()
         if not self.leading and not passed:
             return []
-        self._look_at, effects = None, self._admit(now) if self.leading else []
+        effects = self._admit(now) if self.leading else []
         if self._proposing:
             self.may_plan = no(f"waiting for the votes of {_names(self.proposer.missing())}")
             return effects
@@ -378,7 +373,6 @@ class RoundLeader:
             silent = _names(self._silent(self._serving_step()))
             return no(f"{silent} has not reported its ledger" if silent else "nobody serves it yet")
         if now < self.proposer.not_before:
-            self._look_at = self.proposer.not_before
             return no("another leader has the step")
         return self._is_complete(members, now) and self._may_close(members, now)
 
@@ -395,11 +389,11 @@ class RoundLeader:
             attempt=self.proposer.attempt,
             members=split(self.reports, members, self._place.per_step),
             bounds=segmented(shard_bounds(self._size, owns)),
-            observers=list[str](observers),
+            observers=observers,
             state=most_common(
                 [self.reports[peer].said.state for peer in members], self._member.state
             ),
-            electors=list[str](self._electors(members)),
+            electors=self._electors(members),
             amended=self._amendments.due(self.step),
             promises=self.proposer.promises,
         )
@@ -410,7 +404,7 @@ class RoundLeader:
     def _electors(self, members: list[PeerId]) -> list[PeerId]:
         """Return the electors of a plan: every member is to know all of them."""
         known = set.intersection(*(set(self.reports[peer].said.knows) for peer in members))
-        return self._quorum.choose(members, set(map(PeerId, known)), self._view)
+        return self._quorum.choose(members, known, self._view)
 
     def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
         """Take a member's Ready; propose the decree when all agree."""
@@ -439,9 +433,8 @@ class RoundLeader:
             return self._plan_anew(now)
         if not whole or not ready:
             return []
-        members = [PeerId(member.peer) for member in plan.members]
-        named = tuple(map(str, members)), tuple(plan.electors)
-        decree = Decree(plan.attempt, ready, *named, 0.0)
+        members = tuple(member.peer for member in plan.members)
+        decree = Decree(plan.attempt, ready, members, tuple(plan.electors), 0.0)
         if {message.digest for message in self._answers.values()} != {agreed(decree)}:
             return self._plan_anew(now)
         if back := self._left_out(decree):
@@ -492,7 +485,7 @@ class RoundLeader:
         decree = commit.decree
         told = dict.fromkeys([self._place.me, *decree.members, *observers, *decree.electors])
         told |= dict.fromkeys(sorted(self._quorum.electors))
-        return [Send(PeerId(peer), commit) for peer in told]
+        return [Send(peer, commit) for peer in told]
 
     # --- newcomers -------------------------------------------------------------------------
 
@@ -514,7 +507,7 @@ class RoundLeader:
                 stage,
                 self.step,
                 joiner,
-                list[str](sorted(serving, key=lambda p: rank("donor", joiner, p))[:DONORS]),
+                sorted(serving, key=lambda p: rank("donor", joiner, p))[:DONORS],
                 commit,
                 state,
             )
@@ -525,21 +518,10 @@ class RoundLeader:
         return effects
 
     def tick(self, now: float) -> list[Effect]:
-        """Act on deadlines that have passed."""
+        """Act on deadlines that have passed; call it every ``LOOK_S``."""
         if self._member.knows_commit:
             return []
         return [*self.proposer.tick(now), *self._act(now)]
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        if not self.leading:
-            return self.proposer.next_deadline()
-        waits = [self._look_at, self.proposer.next_deadline()]
-        if self._plan is not None and not self._proposing:
-            waits += [self._obstruction.given_up_at, self._anew_at]
-        elif self._complete_since is not None and self._laggards():
-            waits.append(self._complete_since + LOST_S)
-        return min((at for at in waits if at is not None), default=None)
 
 
 def _names(peers: Iterable[PeerId]) -> str:

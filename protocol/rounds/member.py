@@ -218,7 +218,7 @@ class RoundMember:
     def senders(self) -> set[PeerId]:
         """Return the members whose contributions or sums of the promised attempt are here."""
         plan = self.plan_followed
-        members = {PeerId(member.peer) for member in plan.members} if plan else set[PeerId]()
+        members = _members(plan) if plan else set[PeerId]()
         return self._inbox.senders(self.promised) & members - {self._place.me}
 
     @property
@@ -499,10 +499,8 @@ class RoundMember:
         if key is None:
             return []
         self._inbox.sound(task.segment)
-        others = [m.peer for m in plan.members if m.peer != me]
-        effects: list[RoundEffect] = [
-            SendPayload(PeerId(peer), message, (key,)) for peer in [*others, *plan.observers]
-        ]
+        told = [*(m.peer for m in plan.members if m.peer != me), *plan.observers]
+        effects: list[RoundEffect] = [SendPayload(peer, message, (key,)) for peer in told]
         return [*effects, *self.exchange()]
 
     def _decoded(self, plan: Plan, task: DecodeTask, outcome: Outcome) -> list[RoundEffect]:
@@ -564,5 +562,5 @@ class RoundMember:
         return self.plan_followed
 
 
-def _members(plan: Plan) -> set[str]:
+def _members(plan: Plan) -> set[PeerId]:
     return {member.peer for member in plan.members}

@@ -59,7 +59,7 @@ def active(plan: Plan) -> list[int]:
 def owner(plan: Plan, segment: int) -> PeerId | None:
     """Return the owner of a segment, None if the plan has no such segment."""
     place = segment // _segments(plan)
-    return PeerId(plan.members[place].peer) if place < len(plan.members) else None
+    return plan.members[place].peer if place < len(plan.members) else None
 
 
 def in_sending_order(plan: Plan, me: PeerId) -> list[int]:

@@ -210,7 +210,8 @@ class Proposer:
     def tick(self, now: float) -> list[Send]:
         """Say again what has not been answered, for it may have been lost with a link; unless some
         have refused it, or will: whom our decree leaves out is there again."""
-        if (due := self.next_deadline()) is None or now < due:
+        waits = self.state in (State.ASKING, State.PROPOSING)
+        if not waits or now < self._said_at + ANSWER_S:
             return []
         proposed = self.decree if self.state is State.PROPOSING else None
         if self._refused or (proposed is not None and self._left_out(proposed)):
@@ -218,11 +219,6 @@ class Proposer:
             return []
         self._again = True
         return self._say(now)
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        waits = self.state in (State.ASKING, State.PROPOSING)
-        return self._said_at + ANSWER_S if waits else None
 
     def missing(self) -> list[PeerId]:
         """Return the electors that have not answered."""

@@ -56,12 +56,11 @@ class Quorum:
         """Whom our seat has set aside."""
 
     def settle(
-        self, members: Iterable[str], electors: Iterable[str], step: int, now: float
+        self, members: Iterable[PeerId], electors: Collection[PeerId], step: int, now: float
     ) -> None:
         """Take members and electors of the decree that made our version; ``step`` is the next
         one."""
-        self.roll = frozenset(map(PeerId, members))
-        self.electors = frozenset(map(PeerId, electors)) or frozenset({self._me})
+        self.roll, self.electors = frozenset(members), frozenset(electors or (self._me,))
         self.settled, self.missing, self._vouched = True, (), {}
         self.designated = designated(self.roll, self._stage, step)
         self._expect_all(now)

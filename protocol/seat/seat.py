@@ -300,7 +300,7 @@ class Seat:
         leads = self.leader.leading and bool(self.may_train())
         leases = self.leases.next_deadline() if leads else None
         audits = self.auditing, self.showing, self.charging, self.givers
-        of = self.pipeline, self.leader, self._catching_up, *audits
+        of = self.pipeline, self._catching_up, *audits
         parts = (part.next_deadline() for part in of)
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         others = (leases, look, self._reporting.next_deadline(), self.standing.next_deadline())
@@ -848,7 +848,7 @@ class Seat:
             in_flight=bytes(of.in_flight_bits),
             promised=member.promised,
             state=member.state,
-            knows=list[str](self.quorum.vouch(self._view, self.standing.is_proven)),
+            knows=self.quorum.vouch(self._view, self.standing.is_proven),
         )
         return [Send(peer, report) for peer in told]
 

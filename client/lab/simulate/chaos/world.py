@@ -149,7 +149,7 @@ class ChaosWorld(ChaosSwarm):
         view = volunteer.believes(self.config.stages)
         return era == volunteer.recovery.lineage.era and abs(step - view.committed(stage)) <= 1
 
-    def _first_electors(self, volunteer: Volunteer, era: int, step: int) -> tuple[str, ...]:
+    def _first_electors(self, volunteer: Volunteer, era: int, step: int) -> tuple[PeerId, ...]:
         ours = volunteer.recovery.lineage
         return ours.electors if (ours.era, ours.version) == (era, step) else ()
 
