@@ -100,7 +100,7 @@ class RoundLeader:
         self._view = SwarmView(((),) * place.stages)
         self.admissions, self._obstruction = Admissions(lets_in), obstruction
         self._next: dict[PeerId, LedgerReport] = {}
-        self.proposer = Proposer(place.me, place.stage, era, quorum, elector.verify, self._left_out)
+        self.proposer = Proposer(quorum, era, elector.verify, self._left_out)
         self.restarts: Counter[Restart] = Counter()
         """Rounds of all steps that we have planned again, by reason."""
         self._reset(step)

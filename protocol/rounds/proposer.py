@@ -52,25 +52,20 @@ class Proposer:
     """See the module's docstring.
 
     Args:
-        me: our id.
-        stage: ours.
+        quorum: knows who we are, our stage, and the electors of our step.
         era: of our seat.
-        quorum: knows the electors of our step.
         verify: checks a signature.
         left_out: whom a decree leaves out that is there, so that electors do not vote for it.
     """
 
     def __init__(
         self,
-        me: PeerId,
-        stage: int,
-        era: int,
         quorum: Quorum,
+        era: int,
         verify: Verify,
         left_out: Callable[[Decree], Collection[PeerId]],
     ) -> None:
-        self._me, self._stage, self._era = me, stage, era
-        self._quorum, self._verify, self._left_out = quorum, verify, left_out
+        self._quorum, self._era, self._verify, self._left_out = quorum, era, verify, left_out
         self.start_step(0)
 
     def start_step(self, step: int, now: float = math.inf) -> None:
@@ -105,7 +100,7 @@ class Proposer:
         self._promised, self._votes, self.decree, self._refused = {}, {}, None, {}
         self._named, self._again = {}, False
         if self.attempt == 1:
-            if self._quorum.designated == self._me:
+            if self._quorum.designated == self._quorum.me:
                 self.state = State.FREE
                 return []
             self.attempt = 2
@@ -139,7 +134,7 @@ class Proposer:
             return None
         self.state = State.CLOSED
         votes = tuple(sorted(self._votes.items()))
-        said = (self._stage, self._step, self.attempt, self._me, self.decree, votes)
+        said = (self._quorum.stage, self._step, self.attempt, self._quorum.me, self.decree, votes)
         return Commit(*said, era=self._era)
 
     # --- answers ---------------------------------------------------------------------------
@@ -155,7 +150,7 @@ class Proposer:
             if not self._quorum.can_suffice_without(self._refused):
                 self._give_way(now)
             return
-        where = (self._stage, self._era, self._step, self.attempt, self._me)
+        where = (self._quorum.stage, self._era, self._step, self.attempt, self._quorum.me)
         if self.state is State.PROPOSING and self.decree is not None:
             body = encode_ballot(Ballot(*where, self.attempt, digest_of(self.decree)))
             if self._verify(sender, VOTE, body, message.signature):
@@ -202,7 +197,7 @@ class Proposer:
 
     def _say(self, now: float) -> list[Send]:
         self._said_at, self._since = now, min(self._since, now)
-        said = Propose(self._stage, self._step, self.attempt, era=self._era)
+        said = Propose(self._quorum.stage, self._step, self.attempt, era=self._era)
         if self.state is State.PROPOSING:
             said = replace(said, decree=self.decree, promises=self.promises)
         return [Send(peer, said) for peer in self.missing()]

@@ -59,7 +59,7 @@ class Swarm:
         quorum = UnsplitQuorum(me, STAGE, self.named)
         if step == STEP:
             quorum.settle("AB", self.named, step, 0.0)
-        made = Proposer(me, STAGE, ERA, quorum, verify, lambda _decree: ())
+        made = Proposer(quorum, ERA, verify, lambda _decree: ())
         made.start_step(step)
         return made
 
