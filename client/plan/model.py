@@ -234,7 +234,7 @@ def averaging_s(members: Sequence[Machine], elements: float, bytes_per_element: 
     """
     if (count := len(members)) == 1:
         return 0.0
-    cut = segments(int(elements), count)
+    cut = segments(-(-int(elements) // count))
     split = zip(_owned(members), _lines(members), strict=True)
     slowest = max(_round_s(share, line, count, cut) for share, line in split)
     trips = AVERAGING_TRIPS * max(m.rtt_s for m in members)

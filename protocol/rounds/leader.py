@@ -210,7 +210,7 @@ class RoundLeader:
     def whole(self) -> bool:
         """Whether those that have reported have counted the whole step."""
         done = reduce(or_, (report.bits for report in self.reports.values()), 0)
-        return done == (1 << self._place.per_step) - 1
+        return done.bit_count() == self._place.per_step
 
     def _serving_step(self) -> list[PeerId]:
         stage = self._view.serving(self._place.stage)
@@ -282,13 +282,12 @@ class RoundLeader:
 
     def _is_complete(self, members: list[PeerId], now: float) -> Answer:
         """Whether the members' ledgers are the whole step, and no straggler is to be waited for."""
-        union = reduce(or_, (self.reports[peer].bits for peer in members), 0)
-        if union != (1 << self._place.per_step) - 1:
+        count = reduce(or_, (self.reports[peer].bits for peer in members), 0).bit_count()
+        few = no(f"{count} of {self._place.per_step} microbatches are counted")
+        whole = self._returned() if count == self._place.per_step else few
+        if not whole:
             self._complete_since = None
-            return no(f"{union.bit_count()} of {self._place.per_step} microbatches are counted")
-        if not (returned := self._returned()):
-            self._complete_since = None
-            return returned
+            return whole
         if self._complete_since is None:
             self._complete_since = now
         laggards = self._laggards()

@@ -47,10 +47,9 @@ def longest_s(size: int, number_bytes: float) -> float:
     return 2 * size * number_bytes / SLOW_LINE_BYTES_PER_S
 
 
-def segments(size: int, members: int) -> int:
-    """Return into how many segments each of ``members`` equal shards of ``size`` is cut: as many
-    as pay, and as its size needs."""
-    shard = -(-size // members)
+def segments(shard: int) -> int:
+    """Return into how many segments a shard of so many elements is cut: as many as pay, and as its
+    size needs."""
     return max(min(shard // SEGMENT, ENOUGH), -(-shard // LARGEST), 1)
 
 
@@ -71,7 +70,7 @@ def shard_bounds(size: int, owns: Sequence[bool]) -> list[int]:
     Returns:
         len(owns) + 1 offsets from 0 to ``size``; inner ones are multiples of ``ALIGN``.
     """
-    if len(owns) * segments(-(-size // sum(owns)) + ALIGN, 1) > limits.MAX_SEGMENTS:
+    if len(owns) * segments(-(-size // sum(owns)) + ALIGN) > limits.MAX_SEGMENTS:
         owns = [True] * len(owns)
     before = itertools.accumulate(owns[:-1])
     cuts = (round(owners * size / (sum(owns) * ALIGN)) * ALIGN for owners in before)
@@ -88,7 +87,7 @@ def segmented(bounds: Sequence[int]) -> list[int]:
     Returns:
         The bounds of the segments, those of a shard one after the other.
     """
-    count = segments(max(b - a for a, b in itertools.pairwise(bounds)), 1)
+    count = segments(max(b - a for a, b in itertools.pairwise(bounds)))
     inner = (
         min(b, a + -(-(b - a) * k // (count * ALIGN)) * ALIGN)
         for a, b in itertools.pairwise(bounds)
