@@ -18,7 +18,7 @@ from protocol.membership.losses import HELD_OUT, PROGRESS, Believed, LossSaid
 from protocol.membership.membership import Membership
 from protocol.pipeline.effects import Committed
 from protocol.seat.effects import HeldOutLoss
-from protocol.view import Replica, SwarmView, leader
+from protocol.view import Replica, SwarmView, leaders
 from tests.support.protocol_examples import manifest, peer
 from tests.support.recording_ports import RecordingPorts
 
@@ -88,7 +88,7 @@ class TestProgress:
         world.done.clear()
 
         def leads(step: int) -> bool:
-            return leader(stage_of(step, [ME, *OTHERS]), 1, step) == ME
+            return leaders(stage_of(step, [ME, *OTHERS]), 1, step)[0] == ME
 
         def closes(step: int) -> int:
             """Close a step of four replicas; return how many have been told of by us."""
