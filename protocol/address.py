@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Final, Literal, get_args
 
+from protocol.hosts import number_of
 from protocol.ids import PeerId, parse_peer_id
 from protocol.limits import MAX_ADDRESS_CHARS
 
@@ -99,31 +100,18 @@ def by_peer(addresses: Iterable[Address]) -> dict[PeerId, list[Address]]:
 
 
 def _host(kind: Kind, text: str) -> str:
-    if kind == "ip6":
-        return _ip6(text)
-    if not (_is_ip4(text) if kind == "ip4" else _is_host(text)):
-        raise ValueError(f"not a host of kind {kind}: {text[:80]!r}")
-    return text
+    """Return a name, or a number in its one spelling.
 
-
-def _ip6(text: str) -> str:
-    """Return an IPv6 address as RFC 5952 writes it.
-
-    One that stands for an IPv4 address is refused, for all that is counted by address would take it
-    for another, and so is one that only means something on one line of one machine.
+    An IPv6 address that stands for an IPv4 address is refused, for all that is counted by address
+    would take it for another, and so is one that only means something on one line of one machine.
     """
-    try:
-        number = IPv6Address(text) if text.isascii() else None
-    except ValueError:
-        number = None
-    if number is None or number.scope_id is not None or number.ipv4_mapped is not None:
-        raise ValueError(f"not a host of kind ip6: {text[:80]!r}")
+    if kind in ("dns4", "dns6") and _is_host(text):
+        return text
+    number = number_of(text) if text.isascii() else None
+    odd = isinstance(number, IPv6Address) and (number.scope_id or number.ipv4_mapped)
+    if number is None or odd or kind != f"ip{number.version}":
+        raise ValueError(f"not a host of kind {kind}: {text[:80]!r}")
     return str(number)
-
-
-def _is_ip4(host: str) -> bool:
-    parts = host.split(".")
-    return len(parts) == 4 and all(_NUMBER.fullmatch(p) and int(p) <= 255 for p in parts)
 
 
 def _is_host(host: str) -> bool:

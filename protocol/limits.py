@@ -79,8 +79,7 @@ MAX_CHAIN = 8
 """How many invitations lie between the founder and a member: a chain fits into a Hello."""
 MAX_ADMISSION_BYTES = 4096
 MAX_AMENDMENTS = 64
-"""Of one run. A plan has 40 bytes of each."""
-MAX_AMENDMENTS_PER_MESSAGE = 32
+"""Of one run; all fit into one message."""
 MAX_SEATS_OF_PART = 8
 """Replicas that a waypoint names of a stage; fewer in runs of more than eight stages."""
 MAX_CERTIFIED_STAGES = 64

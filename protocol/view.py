@@ -111,11 +111,6 @@ class SwarmView:
         return tuple(stage for stage in stages if stage not in self.unseen)
 
 
-def leader(view: SwarmView, stage: int, step: int) -> PeerId | None:
-    """Return the leader of a step's round in ``stage``: the first of ``leaders``, or None."""
-    return next(iter(leaders(view, stage, step)), None)
-
-
 def leaders(
     view: SwarmView,
     stage: int,

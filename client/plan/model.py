@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from protocol.manifest import StageCost
-from protocol.rounds.shards import owning, segments, shares
+from protocol.rounds.shards import owning, segments
 
 AVERAGING_TRIPS = 2.5
 """Round trips in a round: plan, contributions, sums, hashes and commit are five messages in a row
@@ -234,7 +234,7 @@ def averaging_s(members: Sequence[Machine], elements: float, bytes_per_element: 
     """
     if (count := len(members)) == 1:
         return 0.0
-    cut = segments(int(elements), count)
+    cut = segments(-(-int(elements) // count))
     split = zip(_owned(members), _lines(members), strict=True)
     slowest = max(_round_s(share, line, count, cut) for share, line in split)
     trips = AVERAGING_TRIPS * max(m.rtt_s for m in members)
@@ -247,7 +247,8 @@ def _lines(members: Sequence[Machine]) -> list[tuple[float, float]]:
 
 def _owned(members: Sequence[Machine]) -> list[float]:
     """Return the share of the gradient that each replica owns."""
-    return shares(owning(_lines(members)))
+    owns = owning(_lines(members))
+    return [own / sum(owns) for own in owns]
 
 
 def _round_s(share: float, line: tuple[float, float], members: int, segments: int) -> float:

@@ -367,7 +367,7 @@ class Engine:
             return False
         return stage < self.manifest.stage_count and abs(step - seen.committed(stage)) <= 1
 
-    def _first_electors(self, era: int, step: int) -> tuple[str, ...]:
+    def _first_electors(self, era: int, step: int) -> tuple[PeerId, ...]:
         """Return the electors that our lineage names, if a step is its first."""
         ours = None if self.history is None else self.history.lineage
         return ours.electors if ours and (ours.era, ours.version) == (era, step) else ()

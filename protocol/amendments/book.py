@@ -6,11 +6,11 @@ holds, and no other matters. Of two with one number the one with the higher dige
 alike.
 
 All replicas of a stage have to use a new schedule from the same step on. So the plan of a round
-names the amendment that holds (``rounds/agreeing.py``). How long the run is changes no number of
-any step, so that follows from what is known alone.
+names the amendment that holds, by what its leader knows, and the decree makes it so; a stage that
+hears of an amendment later turns later. How long the run is changes no number of any step, so that
+follows from what is known alone.
 
-State: at most two amendments of each number. No I/O; the driver keeps them on disk
-(``KeptAmendments``).
+State: one amendment of each number. No I/O; the driver keeps them on disk (``KeptAmendments``).
 """
 
 from collections.abc import Sequence
@@ -23,21 +23,17 @@ from msgspec import Meta, Struct
 from model_zoo.specs.optimizer import OptimizerSpec, learning_rate
 from protocol import limits
 from protocol.amendments.amendment import Amendment, digest_of, parse_amendment
+from protocol.answer import YES, Answer, no
 from protocol.errors import RemoteProtocolError
 from protocol.ids import SwarmId
 from protocol.manifest import Manifest
 from protocol.wire.fields import Envelope
 
-MAX_OF_A_NUMBER = 2
-"""A founder may sign on two machines; who signs more is no honest one."""
-
 
 class KeptAmendments(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The state on disk."""
 
-    amendments: Annotated[
-        tuple[Envelope, ...], Meta(max_length=MAX_OF_A_NUMBER * limits.MAX_AMENDMENTS)
-    ] = ()
+    amendments: Annotated[tuple[Envelope, ...], Meta(max_length=limits.MAX_AMENDMENTS)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,31 +63,29 @@ class Amendments:
         self, manifest: Manifest, swarm: SwarmId, kept: KeptAmendments | None = None
     ) -> None:
         self._run, self._swarm = manifest, swarm
-        self._known: dict[bytes, Known] = {}
         self.counting: Sequence[Known] = ()
-        """Those that count, one of each number, in rising order."""
+        """One of each number, in rising order."""
         for envelope in kept.amendments if kept else ():
             with suppress(RemoteProtocolError):
                 self.take(envelope)
 
     def take(self, envelope: Envelope) -> Known | None:
-        """Take an amendment that somebody has brought; None: there is nothing new about it.
+        """Take an amendment that somebody has brought; None: it changes nothing.
 
         Raises:
             RemoteProtocolError: it is not the founder's, or malformed (``parse_amendment``).
         """
-        digest = digest_of(envelope)
-        if digest in self._known:
+        digest, run = digest_of(envelope), self._run
+        if self._find(digest) is not None:
             return None
-        run = self._run
         said = parse_amendment(envelope, self._swarm, run.founder, run.optimizer)
-        alike = [one for one in self._known.values() if one.amendment.number == said.number]
-        if len(alike) >= MAX_OF_A_NUMBER:
-            return None
-        self._known[digest] = found = Known(said, digest, envelope)
-        known = sorted(self._known.values(), key=lambda one: one.order)
+        found = Known(said, digest, envelope)
+        known = sorted([*self.counting, found], key=lambda one: one.order)
         self.counting = tuple({one.amendment.number: one for one in known}.values())
-        return found
+        return found if found in self.counting else None
+
+    def _find(self, digest: bytes) -> Known | None:
+        return next((one for one in self.counting if one.digest == digest), None)
 
     @property
     def steps(self) -> int:
@@ -117,8 +111,7 @@ class Amendments:
     @property
     def kept(self) -> KeptAmendments:
         """The state to be kept on disk, and to be told to others."""
-        known = sorted(self._known.values(), key=lambda one: one.order)
-        return KeptAmendments(tuple(one.envelope for one in known))
+        return KeptAmendments(tuple(one.envelope for one in self.counting))
 
     @property
     def notice(self) -> int:
@@ -130,33 +123,31 @@ class Amendments:
 
     def due(self, step: int) -> bytes:
         """Return the digest of the amendment that holds for the update of a step."""
-        due = [one.digest for one in self.counting if self.may_hold(one.digest, step)]
+        due = [one.digest for one in self.counting if self._is_due(one, step)]
         return due[-1] if due else b""
 
-    def knows(self, digest: bytes) -> bool:
-        """Whether we have the amendment."""
-        return not digest or digest in self._known
+    def may_hold(self, named: bytes, step: int, last: bytes) -> Answer:
+        """Whether the amendment that a plan of a step names may hold: it is due, and none before
+        the one that the stage's ``last`` step went by. If we lack that, any may."""
+        one, before = self._find(named), self._find(last)
+        if named and one is None:
+            return no("a plan names an amendment of the founder that we have not got")
+        if one is not None and not self._is_due(one, step):
+            return no("a plan names an amendment that does not hold yet")
+        if before is not None and (one is None or one.order < before.order):
+            return no("a plan leaves out an amendment by which our stage goes")
+        return YES
 
-    def may_hold(self, digest: bytes, step: int) -> bool:
-        """Whether an amendment, as far as we have it, holds already for the update of a step."""
-        known = self._known.get(digest)
-        return known is None or known.amendment.from_step <= self._rated(step)
-
-    def is_older(self, digest: bytes, other: bytes) -> bool:
-        """Whether the second one of two counts before the first one; one that we lack counts before
-        none."""
-        return self._order(digest) < self._order(other)
-
-    def _order(self, digest: bytes) -> tuple[int, bytes]:
-        known = self._known.get(digest)
-        return (0, b"") if known is None else known.order
+    def _is_due(self, one: Known, step: int) -> bool:
+        return one.amendment.from_step <= self._rated(step)
 
     def rate(self, digest: bytes, step: int) -> float | None:
         """Return the learning rate that goes with the update of a step; None: the manifest's
         schedule holds, or we do not have the amendment."""
-        if (known := self._known.get(digest)) is None:
+        one = self._find(digest)
+        if one is None:
             return None
-        return learning_rate(known.amendment.optimizer, self._rated(step))
+        return learning_rate(one.amendment.optimizer, self._rated(step))
 
     def rate_at(self, version: int) -> float | None:
         """Return the learning rate of the steps inside a round that begins at a version; None: the

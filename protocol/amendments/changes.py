@@ -3,7 +3,8 @@
 The terminal interface knows it, so it imports no cryptography.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class Changes:
     decay_from: int | None = None
 
     @property
-    def of_schedule(self) -> bool:
-        """Whether the learning rate changes."""
-        fields = self.lr, self.min_lr, self.warmup_steps, self.decay_steps, self.schedule
-        return any(field is not None for field in (*fields, self.decay_from))
+    def of_schedule(self) -> dict[str, Any]:
+        """What changes of the optimizer, by field."""
+        beside = "steps", "from_step"
+        given = ((one.name, getattr(self, one.name)) for one in fields(self))
+        return {name: value for name, value in given if name not in beside and value is not None}

@@ -66,20 +66,18 @@ def _check_steps(steps: int, changes: Changes, done: int) -> None:
 
 def _optimizer(before: OptimizerSpec, changes: Changes, steps: int) -> OptimizerSpec:
     """Return the optimizer with its new schedule."""
-    if not changes.of_schedule:
+    given = changes.of_schedule
+    if not given:
         return before
-    lr = before.lr if changes.lr is None else changes.lr
-    warmup = before.warmup_steps if changes.warmup_steps is None else changes.warmup_steps
-    end = max(steps, warmup) if changes.decay_steps is None else changes.decay_steps
-    fields: dict[str, Any] = {"lr": lr, "warmup_steps": warmup, "decay_steps": end}
-    last = before.min_lr * lr / before.lr
-    fields["min_lr"] = last if changes.min_lr is None else changes.min_lr
-    fields["schedule"] = before.schedule if changes.schedule is None else changes.schedule
-    ends_as_before = changes.decay_steps is None and before.decay_steps == end
-    kept = ends_as_before and fields["schedule"] == before.schedule
-    follows = before.decay_from if kept else None
-    fields["decay_from"] = follows if changes.decay_from is None else changes.decay_from
+    lr = given.get("lr", before.lr)
+    usual: dict[str, Any] = {
+        "min_lr": before.min_lr * lr / before.lr,
+        "decay_steps": max(steps, given.get("warmup_steps", before.warmup_steps)),
+    }
+    ends_as_before = usual["decay_steps"] == before.decay_steps and "decay_steps" not in given
+    kept = ends_as_before and given.get("schedule", before.schedule) == before.schedule
+    usual["decay_from"] = before.decay_from if kept else None
     try:
-        return structs.replace(before, **fields)
+        return structs.replace(before, **(usual | given))
     except ValueError as error:
         raise LocalProtocolError(str(error)) from error

@@ -146,7 +146,7 @@ class Charges:
                 peer does not count. Of several steps the largest stage counts.
             now: monotonic seconds.
         """
-        found = dict[tuple[int, str], list[tuple[int, Envelope]]]()
+        found = dict[tuple[int, PeerId], list[tuple[int, Envelope]]]()
         for one in sorted(self.all(now), key=lambda one: one.envelope.signer):
             stage, member = one.charge.stage, PeerId(one.charge.member)
             members = {*judges_of(one.charge), member}

@@ -37,7 +37,7 @@ class AuditTerms:
 
     budget: float = 0.0
     secret: bytes = b""
-    sign: Sign = lambda kind, body: Envelope("", kind, body, b"")
+    sign: Sign = lambda kind, body: Envelope(PeerId(""), kind, body, b"")
     coarse: bool = False
     charges: Charges = field(default_factory=lambda: Charges(SwarmId("")))
     records: dict[tuple[int, PeerId], Record] = field(default_factory=dict)

@@ -38,10 +38,11 @@ Verify = Callable[[PeerId, str, bytes, bytes], bool]
 """Whether a peer has signed a body of a kind: peer, kind, body, signature."""
 
 
-def designated(members: Iterable[str], stage: int, step: int) -> PeerId:
+def designated(members: Iterable[PeerId], stage: int, step: int) -> PeerId:
     """Return who may propose the decree of ``step`` as its first attempt, without asking for
     promises: the first by rank of the ``members`` that the decree before names; of none, nobody."""
-    return PeerId(min(members, key=lambda peer: rank("leader", stage, step, peer), default=""))
+    first = min(members, key=lambda peer: rank("leader", stage, step, peer), default=None)
+    return first or PeerId("")
 
 
 def digest_of(decree: Decree) -> bytes:
@@ -61,7 +62,7 @@ def are_ready(decree: Decree, stage: int, era: int, step: int, verify: Verify) -
         return False
     body = encode_statement(Statement(stage, era, step, decree.attempt, agreed(decree)))
     return all(
-        verify(PeerId(peer), READY, body, signature)
+        verify(peer, READY, body, signature)
         for peer, signature in zip(members, decree.ready, strict=True)
     )
 
@@ -70,7 +71,7 @@ def is_made_by(commit: Commit, there: Collection[PeerId], verify: Verify) -> boo
     """Whether at least half of those who are ``there`` are members of a commit's decree, and all of
     its members have signed that they are Ready for it. Whoever does not know the electors of a step
     knows by this that no few peers have invented it."""
-    members = frozenset(map(PeerId, commit.decree.members))
+    members = frozenset(commit.decree.members)
     if 2 * len(members.intersection(there)) < len(set(there)):
         return False
     return are_ready(commit.decree, commit.stage, commit.era, commit.step, verify)
@@ -89,10 +90,10 @@ def promises_of(
     """
     found = dict[PeerId, Promise]()
     for promise in promises:
-        peer = PeerId(promise.peer)
         said = replace(ballot, voted=promise.voted, value=promise.value)
-        if peer in electors and verify(peer, PROMISE, encode_ballot(said), promise.signature):
-            found[peer] = promise
+        by = promise.peer, PROMISE, encode_ballot(said), promise.signature
+        if promise.peer in electors and verify(*by):
+            found[promise.peer] = promise
     return found
 
 
@@ -108,10 +109,10 @@ def bound_by(
         promises: of a majority.
         electors: of the step.
     """
-    unheard = electors.difference(PeerId(promise.peer) for promise in promises)
+    unheard = electors.difference(promise.peer for promise in promises)
     latest, bound = 0, b""
     for named in [promise for promise in promises if promise.value]:
-        by = unheard.union(PeerId(p.peer) for p in promises if p.value == named.value)
+        by = unheard.union(p.peer for p in promises if p.value == named.value)
         if named.voted > latest and is_majority(by, electors):
             latest, bound = named.voted, named.value
     return bound
@@ -127,12 +128,8 @@ def voters(commit: Commit, electors: frozenset[PeerId] | None, verify: Verify) -
     everybody whose vote it carries."""
     where = (commit.stage, commit.era, commit.step, commit.attempt, commit.leader)
     body = encode_ballot(Ballot(*where, commit.attempt, digest_of(commit.decree)))
-    signed = {
-        PeerId(peer): signature
-        for peer, signature in commit.votes
-        if electors is None or peer in electors
-    }
-    return frozenset(p for p, signature in signed.items() if verify(p, VOTE, body, signature))
+    signed = [vote for vote in commit.votes if electors is None or vote[0] in electors]
+    return frozenset(peer for peer, signature in signed if verify(peer, VOTE, body, signature))
 
 
 def is_majority(
@@ -158,9 +155,11 @@ def first(electors: frozenset[PeerId]) -> PeerId:
     return min(electors, key=lambda peer: rank("elector", peer), default=PeerId(""))
 
 
-def first_electors(members: Iterable[PeerId]) -> tuple[PeerId, ...]:
-    """Return the electors of a lineage's first steps: of the members that are there, a few by
-    rank."""
-    return tuple(
-        sorted(sorted(members, key=lambda peer: rank("elector", peer))[: limits.MAX_ELECTORS])
+def electors(of: int, members: Iterable[PeerId], beside: Iterable[PeerId] = ()) -> list[PeerId]:
+    """Return as many electors as there may be: ``members``, then peers ``beside``, by their ranks
+    in a stage, or in the lineage that they begin."""
+    ours = frozenset(members)
+    order = sorted(
+        ours.union(beside), key=lambda peer: (peer not in ours, rank("elector", of, peer))
     )
+    return sorted(order[: limits.MAX_ELECTORS])

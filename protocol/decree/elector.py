@@ -82,7 +82,7 @@ class Sight:
     """Whether a stage of a lineage may be at a step."""
     proves: Callable[[PeerId], bool]
     """Whether work has proven a peer."""
-    first: Callable[[int, int], Collection[str]]
+    first: Callable[[int, int], Collection[PeerId]]
     """Who elects the first step of a lineage, if a step is that."""
     serving: Callable[[int], Mapping[PeerId, int]]
     """Who serves a stage at which version."""
@@ -165,8 +165,7 @@ class Elector:
         if not self.sees.may_be(*key, commit.step):
             return False
         term = self._terms.get(key)
-        ours = frozenset(map(PeerId, term.electors)) if term is not None else frozenset()
-        if term is not None and term.step < commit.step and self._elect(commit, ours):
+        if term and term.step < commit.step and self._elect(commit, frozenset(term.electors)):
             return True
         proven = set(filter(self.sees.proves, voters(commit, None, self.verify)))
         there = set(filter(self.sees.proves, self.sees.serving(commit.stage)))
@@ -283,7 +282,7 @@ class Elector:
         it to propose that one."""
         value = b"" if message.decree is None else digest_of(message.decree)
         where = Ballot(term.stage, term.era, term.step, message.attempt, leader, 0, b"")
-        electors = frozenset(map(PeerId, term.electors))
+        electors = frozenset(term.electors)
         promised = promises_of(where, message.promises, electors, self.verify)
         if not self._is_majority(promised, electors):
             return None
@@ -294,12 +293,11 @@ class Elector:
     def _named_before(self, stage: int, era: int, step: int) -> Named | None:
         """Return the members of the decree before a step, and the electors that it names."""
         if (before := self.commit(stage, era, step - 1)) is not None:
-            decree = before.decree
-            return tuple(map(PeerId, decree.members)), frozenset(map(PeerId, decree.electors))
+            return before.decree.members, frozenset(before.decree.electors)
         term = self._terms.get((stage, era))
         if term is not None and term.step == step and term.electors:
-            return tuple(map(PeerId, term.members)), frozenset(map(PeerId, term.electors))
-        first = frozenset(map(PeerId, self.sees.first(era, step)))
+            return term.members, frozenset(term.electors)
+        first = frozenset(self.sees.first(era, step))
         return ((), first) if first else None
 
     def _leads(self, peer: PeerId, term: Term) -> bool:
@@ -316,7 +314,7 @@ class Elector:
 
     def _say(self, kind: str, term: Term, message: Propose, value: bytes) -> Vote:
         """Write a term down, and sign what it says."""
-        where = (term.stage, term.era, term.step, term.promised, term.leader or "")
+        where = (term.stage, term.era, term.step, term.promised, term.leader or PeerId(""))
         body = encode_ballot(Ballot(*where, term.voted, value))
         if self._terms.get((term.stage, term.era)) != term:
             self._put(term)

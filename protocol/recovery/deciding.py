@@ -7,7 +7,7 @@ what is known.
 
 from typing import Final
 
-from protocol.decree.decree import first_electors
+from protocol.decree.decree import electors
 from protocol.ids import PeerId, rank, short
 from protocol.recovery.knowledge import BRIEF_PATIENCE_S, MANY_CHECKPOINTS, PATIENCE_S, Knowledge
 from protocol.recovery.trouble import Trouble
@@ -94,4 +94,5 @@ class Deciding:
         known = self._known
         era, eras = known.lineage.era, known.context.eras
         there = known.voters() & known.stored.keys()
-        return first_electors([known.me, *(p for p in there if era in eras.get(p, (era,)))])
+        here = [known.me, *(p for p in there if era in eras.get(p, (era,)))]
+        return tuple(electors(era, here))

@@ -51,7 +51,11 @@ class Lineage(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
 
 
 def begun(
-    number: int, version: int, hashes: tuple[bytes, ...], electors: tuple[str, ...], nonce: bytes
+    number: int,
+    version: int,
+    hashes: tuple[bytes, ...],
+    electors: tuple[PeerText, ...],
+    nonce: bytes,
 ) -> Lineage:
     """Return the lineage that begins so after ``number`` roll-backs."""
     said = msgspec.msgpack.encode((number, version, hashes, electors, nonce))

@@ -9,9 +9,9 @@ and digests, of the members that were heard last.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -27,10 +27,6 @@ MAX_AUTHORS: Final = 2 * limits.MAX_REPLICAS_IN_ROUND
 """Members of which they are kept: invented ones are admitted one after another, and a commitment to
 a large stage is 17 kB."""
 
-Round = tuple[int, int]
-"""Step and attempt."""
-Kept = TypeVar("Kept")
-
 
 @dataclass(frozen=True, slots=True)
 class Came:
@@ -38,6 +34,15 @@ class Came:
 
     message: Segment
     digest: bytes
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What a member said in an attempt; the first word stands."""
+
+    said: Commitment | None = None
+    came: dict[int, Came] = field(default_factory=dict)
+    """What it contributed to our segments, by segment."""
 
 
 class Commitments:
@@ -50,51 +55,56 @@ class Commitments:
 
     def __init__(self, me: PeerId, *, active: bool) -> None:
         self._me, self.active = me, active
-        self._said: dict[PeerId, dict[Round, Commitment]] = {}
-        self._came: dict[PeerId, dict[Round, dict[int, Came]]] = {}
-        """What members contributed to our segments, by segment."""
+        self._kept: dict[PeerId, dict[tuple[int, int], _Attempt]] = {}
+        """By step and attempt."""
+
+    def _note(self, peer: PeerId, message: Commitment | Segment) -> _Attempt:
+        """Return what is kept of an attempt of a peer, which is heard now. Of too many attempts of
+        it the first one is forgotten; of too many peers the one that was heard longest ago."""
+        attempts = self._kept[peer] = self._kept.pop(peer, {})
+        if len(self._kept) > MAX_AUTHORS:
+            del self._kept[next(iter(self._kept))]
+        found = attempts.setdefault((message.step, message.attempt), _Attempt())
+        if len(attempts) > NEWEST:
+            del attempts[next(iter(attempts))]
+        return found
+
+    def _of(self, peer: PeerId, step: int, attempt: int) -> _Attempt:
+        return self._kept.get(peer, {}).get((step, attempt)) or _Attempt()
 
     def take(self, peer: PeerId, message: Commitment) -> None:
-        """Keep a member's commitment; the first one of an attempt stands."""
-        said = _of(self._said, peer)
-        said.setdefault((message.step, message.attempt), message)
-        while len(said) > NEWEST:
-            del said[next(iter(said))]
+        """Keep a member's commitment."""
+        kept = self._note(peer, message)
+        kept.said = kept.said or message
 
     def other(self, peer: PeerId, step: int, attempt: int) -> Came | None:
         """Return a contribution of a member to a segment of ours that is another one than it has
         committed to; None if there is none, or no commitment."""
-        said = self.of(peer, step, attempt)
-        came = self._came.get(peer, {}).get((step, attempt), {})
-        if said is None:
+        kept = self._of(peer, step, attempt)
+        if (said := kept.said) is None:
             return None
-        wrong = (one for i, one in came.items() if said.segments[i : i + 1] != (one.digest,))
+        wrong = (one for i, one in kept.came.items() if said.segments[i : i + 1] != (one.digest,))
         return next(wrong, None)
 
     def came(self, peer: PeerId, message: Segment, digest: bytes) -> None:
-        """Note a contribution to a segment of ours; the first one of an attempt stands."""
-        came = _of(self._came, peer)
-        came.setdefault((message.step, message.attempt), {}).setdefault(
-            message.segment, Came(message, digest)
-        )
-        while len(came) > NEWEST:
-            del came[next(iter(came))]
+        """Note a contribution to a segment of ours."""
+        self._note(peer, message).came.setdefault(message.segment, Came(message, digest))
 
     def of(self, peer: PeerId, step: int, attempt: int) -> Commitment | None:
         """Return what a member has committed to."""
-        return self._said.get(peer, {}).get((step, attempt))
+        return self._of(peer, step, attempt).said
 
     def digests(self, peer: PeerId, step: int, attempt: int) -> dict[int, bytes]:
         """Return the digests of what a member has sent us, by segment."""
-        came = self._came.get(peer, {}).get((step, attempt), {})
+        came = self._of(peer, step, attempt).came
         return {segment: one.digest for segment, one in came.items()}
 
     def forget(self, peer: PeerId, step: int, attempt: int) -> None:
         """A peer is lost: forget what it said of attempts later than this one, because its next
         process has not said it."""
-        for kept in (self._said.get(peer, {}), self._came.get(peer, {})):
-            for later in [of for of in kept if of > (step, attempt)]:
-                del kept[later]
+        kept = self._kept.get(peer, {})
+        for later in [of for of in kept if of > (step, attempt)]:
+            del kept[later]
 
     def are_made(self, plan: Plan) -> bool:
         """Whether the members of a plan commit to what they contribute: one alone has nobody to."""
@@ -102,23 +112,19 @@ class Commitments:
 
     def authors(self, plan: Plan) -> set[PeerId]:
         """Return who has committed to contribute to an attempt."""
-        return {peer for peer, said in self._said.items() if (plan.step, plan.attempt) in said}
+        return {peer for peer in self._kept if self.of(peer, plan.step, plan.attempt)}
 
     def missing(self, plan: Plan) -> list[PeerId]:
         """Return the members of a plan whose commitments are not here."""
         if not self.are_made(plan):
             return []
-        members = (PeerId(member.peer) for member in plan.members)
-        return [peer for peer in members if self.of(peer, plan.step, plan.attempt) is None]
+        at = plan.step, plan.attempt
+        return [member.peer for member in plan.members if self.of(member.peer, *at) is None]
 
     def false(self, plan: Plan) -> list[PeerId]:
         """Return the members that have committed to something else than the plan asks for, or than
         they have contributed to our segments."""
-        return [
-            PeerId(m.peer)
-            for m in plan.members
-            if m.peer != self._me and self._is_false(plan, PeerId(m.peer))
-        ]
+        return [m.peer for m in plan.members if m.peer != self._me and self._is_false(plan, m.peer)]
 
     def _is_false(self, plan: Plan, peer: PeerId) -> bool:
         said = self.of(peer, plan.step, plan.attempt)
@@ -136,17 +142,8 @@ class Commitments:
             return b""
         summary = blake2b(digest_size=32)
         for member in plan.members:
-            said = self.of(PeerId(member.peer), plan.step, plan.attempt)
+            said = self.of(member.peer, plan.step, plan.attempt)
             if said is None:
                 return None
             summary.update(encode_message(replace(said, signature=b"", era=0)))
         return summary.digest()
-
-
-def _of(kept: dict[PeerId, dict[Round, Kept]], peer: PeerId) -> dict[Round, Kept]:
-    """Return what is kept of a peer, which is heard now; of too many the one is forgotten that was
-    heard longest ago."""
-    found = kept[peer] = kept.pop(peer, {})
-    if len(kept) > MAX_AUTHORS:
-        del kept[next(iter(kept))]
-    return found

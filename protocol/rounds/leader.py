@@ -8,7 +8,7 @@ higher attempt.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import reduce
 from operator import or_
 from typing import Literal
@@ -16,30 +16,22 @@ from typing import Literal
 from msgspec.structs import replace
 
 from protocol import limits
+from protocol.amendments.book import Amendments
 from protocol.answer import YES, Answer, no
 from protocol.decree.decree import READY, agreed
 from protocol.decree.elector import Elector
 from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank, short
-from protocol.pace import ANSWER_S, HEARD_S, LOOK_S, LOST_S
-from protocol.pipeline.ledger import count_of
+from protocol.pace import ANSWER_S, HEARD_S, LOST_S
 from protocol.pipeline.place import Place
 from protocol.rounds.admissions import Admissions, LetsIn
-from protocol.rounds.agreeing import Agreeing
 from protocol.rounds.member import RoundMember
-from protocol.rounds.obstruction import (
-    MOST_DOUBLINGS,
-    SPOILT_TIMES,
-    VOIDED_TIMES,
-    Kind,
-    Obstruction,
-    Wait,
-)
+from protocol.rounds.obstruction import OFTEN, Kind, Obstruction, Wait
 from protocol.rounds.plans import REFUSED, most_common, split
 from protocol.rounds.proposer import Proposer, State
 from protocol.rounds.quorum import Quorum
-from protocol.rounds.reports import Report, vouched_sum
+from protocol.rounds.reports import Report
 from protocol.rounds.shards import owning, segmented, shard_bounds
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, Commit, LedgerReport, Plan, Ready, Vote
@@ -78,7 +70,7 @@ class RoundLeader:
         member: our own replica's part in the round. Once it knows the commit, nothing is planned.
         quorum: knows roll and electors.
         elector: verifies signatures, and keeps the commits of earlier steps.
-        agreeing: the amendment by which our stage goes.
+        amendments: what this volunteer knows of the founder's.
         lets_in: whether a newcomer may be admitted now.
         returned: whether the stage before has got the gradients of the whole step.
         passed: whether siblings are past the step, none of them tells its commit, and it is for us
@@ -96,7 +88,7 @@ class RoundLeader:
         member: RoundMember,
         quorum: Quorum,
         elector: Elector,
-        agreeing: Agreeing,
+        amendments: Amendments,
         lets_in: LetsIn,
         returned: Callable[[], Answer],
         passed: Callable[[], bool],
@@ -104,11 +96,11 @@ class RoundLeader:
     ) -> None:
         self._place, self._size, self._era = place, size, era
         self._member, self._quorum, self._elector = member, quorum, elector
-        self._agreeing, self._returned, self._passed = agreeing, returned, passed
+        self._amendments, self._returned, self._passed = amendments, returned, passed
         self._view = SwarmView(((),) * place.stages)
-        self._admissions, self._obstruction = Admissions(lets_in), obstruction
+        self.admissions, self._obstruction = Admissions(lets_in), obstruction
         self._next: dict[PeerId, LedgerReport] = {}
-        self.proposer = Proposer(place.me, place.stage, era, quorum, elector.verify, self._left_out)
+        self.proposer = Proposer(quorum, era, elector.verify, self._left_out)
         self.restarts: Counter[Restart] = Counter()
         """Rounds of all steps that we have planned again, by reason."""
         self._reset(step)
@@ -124,25 +116,15 @@ class RoundLeader:
         self._answers: dict[PeerId, Ready] = {}
         """By member of the plan: for what it is Ready, or that it refuses."""
         self.proposer.start_step(step, now)
-        self._not_before = -math.inf
-        """Until then we leave the step to another leader, to whom the electors have promised it."""
-        self._overtaken = 0
-        """How often that was so."""
         self.refused = ""
         """Why a whole step was not closed when we last looked; empty: it was, or is not whole."""
         self._refusals = 0
         """Attempts that were made anew because a member spoilt them, since one was lost."""
         self._anew_at: float | None = None
         """When the refused plan is given up."""
-        self._spoilt: Counter[PeerId] = Counter()
-        """By member: how often it was Ready with another digest than most."""
-        self._refusers: Counter[PeerId] = Counter()
-        """By member: how often it refused a plan, since another one was lost: what it refused may
-        have come from that one."""
-        self._voided: Counter[PeerId] = Counter()
-        """By member: how often its ledger no longer fitted a plan."""
-        self._look_at: float | None = None
-        """When to look again."""
+        self._faults: Counter[Wait] = Counter()
+        """How often a member was Ready with another digest than most, had a ledger that no longer
+        fitted a plan, or refused one since another was lost: the cause may have been that one."""
 
     def start_step(self, step: int, now: float) -> list[Effect]:
         """Begin a step; reports that came early count at once."""
@@ -164,8 +146,8 @@ class RoundLeader:
             self._next.pop(peer, None)
         if lost - live:
             self._refusals = 0
-            for peer in live & self._refusers.keys():
-                del self._refusers[peer]
+            for peer in live:
+                del self._faults["refusal", peer]
         planned = [] if self._plan is None or self._proposing else self._plan.members
         if any(member.peer not in live for member in planned):
             self._void("member lost")
@@ -204,7 +186,7 @@ class RoundLeader:
         if plan is not None and not self._proposing:
             if not self._fits(plan, sender):
                 self._void("ledger changed")
-                self._voided[sender] += 1
+                self._faults["voided", sender] += 1
             elif message.promised < plan.attempt and now > self._obstruction.planned_at + ANSWER_S:
                 return [Send(sender, plan)]  # it was lost on its way, or refused too early
         return self._act(now)
@@ -228,7 +210,7 @@ class RoundLeader:
     def whole(self) -> bool:
         """Whether those that have reported have counted the whole step."""
         done = reduce(or_, (report.bits for report in self.reports.values()), 0)
-        return done == (1 << self._place.per_step) - 1
+        return done.bit_count() == self._place.per_step
 
     def _serving_step(self) -> list[PeerId]:
         stage = self._view.serving(self._place.stage)
@@ -255,19 +237,16 @@ class RoundLeader:
             return []
         if not self.leading:
             return [] if led_by is None else self._awaited_of(led_by, leases=leases)
-        often = {peer for peer, times in self._spoilt.items() if times >= SPOILT_TIMES}
-        often |= {peer for peer, times in self._voided.items() if times >= VOIDED_TIMES}
-        waits: list[Wait] = [("spoilt", peer) for peer in sorted(often - {self._place.me})]
-        refusers = [peer for peer, times in self._refusers.items() if times >= SPOILT_TIMES]
-        waits += [("refusal", peer) for peer in sorted(refusers) if peer != self._place.me]
+        waits = sorted(wait for wait, times in self._faults.items() if times >= OFTEN[wait[0]])
         if self._plan is not None:
             kind: Kind = "ready"
-            late = [PeerId(m.peer) for m in self._plan.members if m.peer not in self._answers]
+            late = [m.peer for m in self._plan.members if m.peer not in self._answers]
         else:
             kind, late = "report", self._not_in_the_step(now)
             if not late and leases:
-                return [*waits, *self._lessees()]
-        return [*waits, *((kind, peer) for peer in late if peer != self._place.me)]
+                waits += self._lessees()
+        waits += [(kind, peer) for peer in late]
+        return [wait for wait in waits if wait[1] != self._place.me]
 
     def _lessees(self) -> list[Wait]:
         """Return the replicas that still have some of the step, if we have nothing left of it."""
@@ -303,19 +282,17 @@ class RoundLeader:
 
     def _is_complete(self, members: list[PeerId], now: float) -> Answer:
         """Whether the members' ledgers are the whole step, and no straggler is to be waited for."""
-        union = reduce(or_, (self.reports[peer].bits for peer in members), 0)
-        if union != (1 << self._place.per_step) - 1:
+        count = reduce(or_, (self.reports[peer].bits for peer in members), 0).bit_count()
+        few = no(f"{count} of {self._place.per_step} microbatches are counted")
+        whole = self._returned() if count == self._place.per_step else few
+        if not whole:
             self._complete_since = None
-            return no(f"{union.bit_count()} of {self._place.per_step} microbatches are counted")
-        if not (returned := self._returned()):
-            self._complete_since = None
-            return returned
+            return whole
         if self._complete_since is None:
             self._complete_since = now
         laggards = self._laggards()
         coming = self._quorum.coming(self._held(), members, now)
         if coming and now < self._complete_since + HEARD_S:
-            self._look_at = self._complete_since + HEARD_S
             return no(f"{_names(coming)} may take the stage, too, as the run begins")
         # a replica sees sooner that it has been left behind
         if not laggards or now >= self._complete_since + LOST_S:
@@ -327,13 +304,11 @@ class RoundLeader:
         behind = {r.peer for r in stage if r.version == self.step - 1}
         return behind & roll if roll else behind
 
-    def _may_close(self, members: list[PeerId], now: float) -> Answer:
+    def _may_close(self, members: Collection[PeerId], now: float) -> Answer:
         """Whether we have a quorum for closing the step with these members alone."""
         missing = self._quorum.roll - set(members) - self._laggards()
         answer = self._quorum.holds(now) and self._quorum.may_go_on_without(missing, now)
         self.refused = "" if answer else answer.reason
-        if not answer:
-            self._look_at = now + LOOK_S / 2
         return answer
 
     def _left_out(self, decree: Decree) -> frozenset[PeerId]:
@@ -358,10 +333,12 @@ class RoundLeader:
             return []
         if (commit := self.proposer.commit()) is not None:
             return self._close(commit, now)
+        if self._plan is not None and self.proposer.state is State.IDLE:
+            self._void("leader changed")
         passed = self._passed()
         if not self.leading and not passed:
             return []
-        self._look_at, effects = None, self._admit(now) if self.leading else []
+        effects = self._admit(now) if self.leading else []
         if self._proposing:
             self.may_plan = no(f"waiting for the votes of {_names(self.proposer.missing())}")
             return effects
@@ -394,8 +371,7 @@ class RoundLeader:
         if not members:
             silent = _names(self._silent(self._serving_step()))
             return no(f"{silent} has not reported its ledger" if silent else "nobody serves it yet")
-        if now < self._not_before:
-            self._look_at = self._not_before
+        if now < self.proposer.not_before:
             return no("another leader has the step")
         return self._is_complete(members, now) and self._may_close(members, now)
 
@@ -403,21 +379,21 @@ class RoundLeader:
         stage = self._view.stages[self._place.stage]
         arriving = {r.peer for r in stage if not r.serving and r.version <= self.step}
         arriving |= {peer for peer in self._serving_step() if peer not in members}
-        observers = self._admissions.observers(arriving, members, now)
+        observers = self.admissions.observers(arriving, members, now)
         lines = {r.peer: (r.uplink_bytes_per_s, r.downlink_bytes_per_s) for r in stage}
         owns = owning([lines.get(peer, (0.0, 0.0)) for peer in members])
         self._plan = Plan(
             stage=self._place.stage,
             step=self.step,
             attempt=self.proposer.attempt,
-            members=split(self.reports, members, self.step, self._place.per_step),
+            members=split(self.reports, members, self._place.per_step),
             bounds=segmented(shard_bounds(self._size, owns)),
-            observers=list[str](observers),
+            observers=observers,
             state=most_common(
                 [self.reports[peer].said.state for peer in members], self._member.state
             ),
-            electors=list[str](self._electors(members)),
-            amended=self._agreeing.to_plan(self.step),
+            electors=self._electors(members),
+            amended=self._amendments.due(self.step),
             promises=self.proposer.promises,
         )
         self._answers = {}
@@ -427,7 +403,7 @@ class RoundLeader:
     def _electors(self, members: list[PeerId]) -> list[PeerId]:
         """Return the electors of a plan: every member is to know all of them."""
         known = set.intersection(*(set(self.reports[peer].said.knows) for peer in members))
-        return self._quorum.choose(members, set(map(PeerId, known)), self._view)
+        return self._quorum.choose(members, known, self._view)
 
     def ready(self, sender: PeerId, message: Ready, now: float) -> list[Effect]:
         """Take a member's Ready; propose the decree when all agree."""
@@ -440,7 +416,7 @@ class RoundLeader:
             return []
         said = Statement(plan.stage, self._era, plan.step, plan.attempt, message.digest)
         if message.digest == REFUSED:
-            self._refusers[sender] += 1
+            self._faults["refusal", sender] += 1
             if self._anew_at is None and self._refusals < MAX_REFUSALS:
                 self._anew_at = now + ANSWER_S
         elif not self._elector.verify(sender, READY, encode_statement(said), message.signature):
@@ -456,9 +432,8 @@ class RoundLeader:
             return self._plan_anew(now)
         if not whole or not ready:
             return []
-        members = [PeerId(member.peer) for member in plan.members]
-        named = tuple(map(str, members)), tuple(plan.electors)
-        decree = Decree(plan.attempt, ready, *named, 0.0)
+        members = tuple(member.peer for member in plan.members)
+        decree = Decree(plan.attempt, ready, members, tuple(plan.electors), 0.0)
         if {message.digest for message in self._answers.values()} != {agreed(decree)}:
             return self._plan_anew(now)
         if back := self._left_out(decree):
@@ -467,12 +442,10 @@ class RoundLeader:
             return [Explain("round", words, members=tuple(sorted(back))), *self._act(now)]
         if not self._may_close(members, now):
             return []
-        said = [(self._answers[PeerId(m.peer)], count_of(m.counted)) for m in plan.members]
-        mine = members.index(self._place.me) if self._place.me in members else None
-        shares = [(message.loss_sum, count) for message, count in said]
-        vouched = vouched_sum(shares, mine)
-        loss_sum = min(max(vouched, -limits.MAX_NUMBER), limits.MAX_NUMBER)
-        signed = tuple(message.signature for message, _ in said)
+        said = [self._answers[peer] for peer in members]
+        losses = sum(message.loss_sum for message in said)
+        loss_sum = min(max(losses, -limits.MAX_NUMBER), limits.MAX_NUMBER)
+        signed = tuple(message.signature for message in said)
         return [*self.proposer.propose(replace(decree, loss_sum=loss_sum, ready=signed), now)]
 
     def _plan_anew(self, now: float) -> list[Effect]:
@@ -491,7 +464,8 @@ class RoundLeader:
             usual = max(
                 digests, key=lambda d: (digests[d], ours is not None and d == ours.digest, d)
             )
-            self._spoilt.update(p for p, said in self._answers.items() if said.digest != usual)
+            others = [peer for peer, said in self._answers.items() if said.digest != usual]
+            self._faults.update(("spoilt", peer) for peer in others)
             self._void("gradients differ")
             words = "members hold different gradients"
         words = f"step {self.step}: {words}; planning it anew"
@@ -500,40 +474,19 @@ class RoundLeader:
 
     def vote(self, sender: PeerId, message: Vote, now: float) -> list[Effect]:
         """Take an elector's answer; say the commit once a majority has voted."""
-        before = self.proposer.state
-        self.proposer.vote(sender, message)
-        self._give_way(before, now)
+        self.proposer.vote(sender, message, now)
         return self._act(now)
-
-    def _give_way(self, before: State, now: float) -> None:
-        """Leave the step to another for a while, if the electors have just refused our attempt."""
-        if self.proposer.state is State.IDLE is not before:
-            self._overtaken += 1
-            self._not_before = now + LOOK_S / 2 * (1 << min(self._overtaken, MOST_DOUBLINGS))
-            if self._plan is not None:
-                self._void("leader changed")
 
     def _close(self, commit: Commit, now: float) -> list[Effect]:
         """Tell all whom the commit concerns: ourselves too, members, observers, and the electors of
         this step and the next."""
-        observers = self._admissions.observing(now) if self._plan is None else self._plan.observers
+        observers = self.admissions.observing(now) if self._plan is None else self._plan.observers
         decree = commit.decree
         told = dict.fromkeys([self._place.me, *decree.members, *observers, *decree.electors])
         told |= dict.fromkeys(sorted(self._quorum.electors))
-        return [Send(PeerId(peer), commit) for peer in told]
+        return [Send(peer, commit) for peer in told]
 
     # --- newcomers -------------------------------------------------------------------------
-
-    def join(self, joiner: PeerId, now: float) -> list[Effect]:
-        """Note a newcomer that asks for admission; the leader at the next time without a plan
-        admits it."""
-        self._admissions.ask(joiner, now)
-        return self._act(now)
-
-    def admitted(self, joiner: PeerId, now: float) -> bool:
-        """A leader has admitted a newcomer: it observes our rounds too, if we lead next. Return
-        whether that counts."""
-        return self._admissions.admitted(joiner, now)
 
     def _held(self) -> set[PeerId]:
         """Return all holders of our stage, including fetching ones."""
@@ -548,40 +501,26 @@ class RoundLeader:
         commit = self._elector.commit(stage, self._era, self.step - 1)
         if self._plan is not None or self._laggards() or not state or not serving or commit is None:
             return []
-        for joiner in self._admissions.admit(serving, self._held(), now):
+        for joiner in self.admissions.admit(serving, self._held(), now):
             admit = Admit(
                 stage,
                 self.step,
                 joiner,
-                list[str](sorted(serving, key=lambda p: rank("donor", joiner, p))[:DONORS]),
+                sorted(serving, key=lambda p: rank("donor", joiner, p))[:DONORS],
                 commit,
                 state,
             )
-            told = dict.fromkeys([*serving, *self._admissions.observing(now), joiner])
+            told = dict.fromkeys([*serving, *self.admissions.observing(now), joiner])
             effects += [Send(peer, admit) for peer in told]
             words = f"{short(joiner)} joins stage {stage} at version {self.step}"
             effects.append(Explain("transfer", words, members=(joiner,)))
         return effects
 
     def tick(self, now: float) -> list[Effect]:
-        """Act on deadlines that have passed."""
+        """Act on deadlines that have passed; call it every ``LOOK_S``."""
         if self._member.knows_commit:
             return []
-        before = self.proposer.state
-        again = self.proposer.tick(now)
-        self._give_way(before, now)
-        return [*again, *self._act(now)]
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        if not self.leading:
-            return self.proposer.next_deadline()
-        waits = [self._look_at, self.proposer.next_deadline()]
-        if self._plan is not None and not self._proposing:
-            waits += [self._obstruction.given_up_at, self._anew_at]
-        elif self._complete_since is not None and self._laggards():
-            waits.append(self._complete_since + LOST_S)
-        return min((at for at in waits if at is not None), default=None)
+        return [*self.proposer.tick(now), *self._act(now)]
 
 
 def _names(peers: Iterable[PeerId]) -> str:

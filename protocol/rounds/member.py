@@ -35,7 +35,7 @@ from protocol.pipeline.place import Place
 from protocol.rounds.commitments import Commitments
 from protocol.rounds.effects import RoundEffect, Unsigned
 from protocol.rounds.inbox import Inbox, TooMany
-from protocol.rounds.obstruction import SPOILT_TIMES, Wait
+from protocol.rounds.obstruction import OFTEN, Wait
 from protocol.rounds.plans import (
     REFUSED,
     blame_impostor,
@@ -84,7 +84,7 @@ class RoundMember:
         contributed: returns what there is to do, in a run with audits, once our contribution to a
             plan, of these microbatches, is encoded and no part of it is sent yet.
         closing: the same before the plan is applied that has this digest.
-        rate: the learning rate of a plan's step by its amendments; None: the manifest's.
+        rate: the learning rate of a step by the amendment of this digest; None: the manifest's.
         sign: signs a Ready; None: we have signed another one.
         roll: returns the members of the decree that made our version; nobody, before the first.
     """
@@ -101,7 +101,7 @@ class RoundMember:
         commitments: Commitments,
         contributed: Callable[[Plan, frozenset[int]], Sequence[RoundEffect]],
         closing: Callable[[Plan, bytes], Sequence[RoundEffect]],
-        rate: Callable[[Plan], float | None],
+        rate: Callable[[bytes, int], float | None],
         sign: Callable[[Ready], Ready | None],
         roll: Callable[[], frozenset[PeerId]],
     ) -> None:
@@ -218,7 +218,7 @@ class RoundMember:
     def senders(self) -> set[PeerId]:
         """Return the members whose contributions or sums of the promised attempt are here."""
         plan = self.plan_followed
-        members = {PeerId(member.peer) for member in plan.members} if plan else set[PeerId]()
+        members = _members(plan) if plan else set[PeerId]()
         return self._inbox.senders(self.promised) & members - {self._place.me}
 
     @property
@@ -237,7 +237,7 @@ class RoundMember:
             gone: members of the plan that do not serve the stage for us any more.
             led_by: the leader of our step.
         """
-        often = (peer for peer, of in self._spoilt.items() if len(of) >= SPOILT_TIMES)
+        often = (peer for peer, of in self._spoilt.items() if len(of) >= OFTEN["spoilt"])
         spoilt: list[Wait] = [("spoilt", peer) for peer in sorted(often)]
         plan = self.plan_followed
         if plan is None or self.progress is Progress.APPLYING:
@@ -339,25 +339,25 @@ class RoundMember:
 
     def segment(self, sender: PeerId, message: Segment) -> list[RoundEffect]:
         """Take a member's contribution to a segment we own (it may overtake the plan)."""
-        if message.step != self.step or message.attempt < self.promised:
-            return []
-        try:
-            key = self._inbox.contribution(sender, message)
-        except TooMany:
-            return [Penalise(sender, "too-many-segments")]
-        return [Keep((key,)), *self.exchange()] if key else []
+        return self._kept(sender, message)
 
     def reduced(self, sender: PeerId, message: Reduced, digest: bytes) -> list[RoundEffect]:
         """Take an owner's broadcast of a segment; ``digest`` names its payload."""
+        plan = self.plan_followed
+        of_plan = plan and (plan.step, plan.attempt) == (message.step, message.attempt)
+        if plan and of_plan and owner(plan, message.segment) != sender:
+            return [blame_impostor(sender)]
+        return self._kept(sender, message, digest)
+
+    def _kept(
+        self, sender: PeerId, message: Segment | Reduced, digest: bytes = b""
+    ) -> list[RoundEffect]:
         if message.step != self.step or message.attempt < self.promised:
             return []
-        plan = self.plan_followed
-        if plan and plan.attempt == message.attempt and owner(plan, message.segment) != sender:
-            return [blame_impostor(sender)]
         try:
-            key = self._inbox.broadcast(sender, message, digest)
+            key = self._inbox.take(sender, message, digest)
         except TooMany:
-            return [Penalise(sender, "too-many-attempts")]
+            return [Penalise(sender, "too-many-segments")]
         return [Keep((key,)), *self.exchange()] if key else []
 
     def exchange(self) -> list[RoundEffect]:
@@ -439,7 +439,7 @@ class RoundMember:
             return [Fault("behind", words)]
         self.progress = Progress.APPLYING
         self._accumulator.close()
-        task = ApplyTask(plan.step, rate=self._rate(plan))
+        task = ApplyTask(plan.step, rate=self._rate(plan.amended, plan.step))
         if len(plan.members) > 1 or plan.observers:
             task = self._inbox.apply_task(plan, task.rate)
         return [*self._closing(plan, decree.digest), Compute(task)]
@@ -495,14 +495,12 @@ class RoundMember:
         norms = outcome.sq_norm, outcome.own_sq_norm
         message = Reduced(plan.stage, plan.step, plan.attempt, task.segment, *norms)
         me = self._place.me
-        key = self._inbox.broadcast(me, message, outcome.digests[0])
+        key = self._inbox.take(me, message, outcome.digests[0])
         if key is None:
             return []
         self._inbox.sound(task.segment)
-        others = [m.peer for m in plan.members if m.peer != me]
-        effects: list[RoundEffect] = [
-            SendPayload(PeerId(peer), message, (key,)) for peer in [*others, *plan.observers]
-        ]
+        told = [*(m.peer for m in plan.members if m.peer != me), *plan.observers]
+        effects: list[RoundEffect] = [SendPayload(peer, message, (key,)) for peer in told]
         return [*effects, *self.exchange()]
 
     def _decoded(self, plan: Plan, task: DecodeTask, outcome: Outcome) -> list[RoundEffect]:
@@ -564,5 +562,5 @@ class RoundMember:
         return self.plan_followed
 
 
-def _members(plan: Plan) -> set[str]:
+def _members(plan: Plan) -> set[PeerId]:
     return {member.peer for member in plan.members}

@@ -31,6 +31,7 @@ Kind = Literal[
     "ready",
     "commit",
     "spoilt",
+    "voided",
     "refusal",
     "anew",
 ]
@@ -49,10 +50,10 @@ TIMES: Final[dict[Kind, float]] = {
     "behind": 6.0,
 }
 """How long each is waited for, in units of ``Obstruction.patience_s``."""
-SECONDS: Final[dict[Kind, float]] = {"spoilt": 0.0, "refusal": 1.5}
+SECONDS: Final[dict[Kind, float]] = {"spoilt": 0.0, "voided": 0.0, "refusal": 1.5}
 """The same of what takes no round. Who refuses says whom with its next heartbeat, if it is honest,
 and is excused from then on."""
-BEFORE_A_PLAN: Final = frozenset[Kind](("spoilt", "refusal", "plan", "report"))
+BEFORE_A_PLAN: Final = frozenset[Kind]((*SECONDS, "plan", "report"))
 SHARED: Final = frozenset[Kind](("plan", "anew", "lease", "work", "behind"))
 """These wait for all that the step needs, whichever replica has it."""
 FIRST_S: Final = 3 * HEARD_S
@@ -63,10 +64,9 @@ FORGET: Final = 0.7
 """Decay of a long round's weight with each shorter one."""
 TASKS: Final = 4.0
 """A member may be in the middle of a microbatch, at a quarter of our speed."""
-SPOILT_TIMES: Final = 2
-"""Bad tensors in one step that are no accident."""
-VOIDED_TIMES: Final = 8
-"""Reports of another ledger than the planned one that are no accident."""
+OFTEN: Final[dict[Kind, int]] = {"spoilt": 2, "voided": 8, "refusal": 2}
+"""Bad tensors, reports of another ledger than the planned one, and refusals in one step that are no
+accident."""
 MOST_DOUBLINGS: Final = 5
 """Of a leader's time for each attempt of a step that comes to nothing."""
 

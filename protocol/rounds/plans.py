@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from protocol.effects import Penalise
 from protocol.ids import PeerId
 from protocol.pipeline.effects import PayloadKey
-from protocol.pipeline.ledger import to_bitmap
 from protocol.rounds.reports import Report
 from protocol.wire.messages import Plan, Reduced, encode_message
 from protocol.wire.parts import PlanMember
@@ -60,7 +59,7 @@ def active(plan: Plan) -> list[int]:
 def owner(plan: Plan, segment: int) -> PeerId | None:
     """Return the owner of a segment, None if the plan has no such segment."""
     place = segment // _segments(plan)
-    return PeerId(plan.members[place].peer) if place < len(plan.members) else None
+    return plan.members[place].peer if place < len(plan.members) else None
 
 
 def in_sending_order(plan: Plan, me: PeerId) -> list[int]:
@@ -87,7 +86,7 @@ def blame_impostor(sender: PeerId) -> Penalise:
 
 
 def split(
-    reports: Mapping[PeerId, Report], members: Sequence[PeerId], step: int, per_step: int
+    reports: Mapping[PeerId, Report], members: Sequence[PeerId], per_step: int
 ) -> list[PlanMember]:
     """Assign every id to one member: the one that has it and was done last.
 
@@ -97,16 +96,14 @@ def split(
     Args:
         reports: in the order in which their ledgers changed.
         members: the plan's members.
-        step: the step.
         per_step: M, microbatches per step.
     """
-    taken: set[int] = set()
-    result = {}
+    taken, counted = 0, dict[PeerId, int]()
     for peer in [peer for peer in reversed(list(reports)) if peer in members]:
-        counted = reports[peer].done - taken
-        taken |= counted
-        result[peer] = PlanMember(peer, to_bitmap(counted, step, per_step))
-    return [result[peer] for peer in members]
+        counted[peer] = reports[peer].bits & ~taken
+        taken |= counted[peer]
+    size = (per_step + 7) // 8
+    return [PlanMember(peer, counted[peer].to_bytes(size, "little")) for peer in members]
 
 
 def counts_all_once(members: Sequence[PlanMember], per_step: int) -> bool:

@@ -7,7 +7,7 @@ The leader whom the decree before designates begins ``free``, with attempt 1. A 
 say whether any of them has voted: if not, the leader is free to plan; else it is bound to propose
 the decree of the latest vote, which may be in force already (SPEC.md, section 12). We go back to
 ``idle`` when the electors that do not refuse us are no majority, or have not been one for
-``ANSWER_S``.
+``ANSWER_S``, and then leave the step to another leader for a while.
 
 State: of one step, the electors' answers. Times are monotonic seconds.
 """
@@ -30,7 +30,8 @@ from protocol.decree.decree import (
 )
 from protocol.effects import Send
 from protocol.ids import PeerId
-from protocol.pace import ANSWER_S
+from protocol.pace import ANSWER_S, LOOK_S
+from protocol.rounds.obstruction import MOST_DOUBLINGS
 from protocol.rounds.quorum import Quorum
 from protocol.wire.messages import Commit, Propose, Vote
 from protocol.wire.parts import Ballot, Decree, Promise
@@ -51,25 +52,20 @@ class Proposer:
     """See the module's docstring.
 
     Args:
-        me: our id.
-        stage: ours.
+        quorum: knows who we are, our stage, and the electors of our step.
         era: of our seat.
-        quorum: knows the electors of our step.
         verify: checks a signature.
         left_out: whom a decree leaves out that is there, so that electors do not vote for it.
     """
 
     def __init__(
         self,
-        me: PeerId,
-        stage: int,
-        era: int,
         quorum: Quorum,
+        era: int,
         verify: Verify,
         left_out: Callable[[Decree], Collection[PeerId]],
     ) -> None:
-        self._me, self._stage, self._era = me, stage, era
-        self._quorum, self._verify, self._left_out = quorum, verify, left_out
+        self._quorum, self._era, self._verify, self._left_out = quorum, era, verify, left_out
         self.start_step(0)
 
     def start_step(self, step: int, now: float = math.inf) -> None:
@@ -88,6 +84,9 @@ class Proposer:
         self._again = False
         """Whether we have asked again: who answers has done so."""
         self._since = self._said_at = now
+        self._overtaken, self.not_before = 0, -math.inf
+        """How often the electors had promised the step to another, to whom we leave it until then.
+        """
 
     # --- asking ----------------------------------------------------------------------------
 
@@ -101,7 +100,7 @@ class Proposer:
         self._promised, self._votes, self.decree, self._refused = {}, {}, None, {}
         self._named, self._again = {}, False
         if self.attempt == 1:
-            if self._quorum.designated == self._me:
+            if self._quorum.designated == self._quorum.me:
                 self.state = State.FREE
                 return []
             self.attempt = 2
@@ -135,12 +134,12 @@ class Proposer:
             return None
         self.state = State.CLOSED
         votes = tuple(sorted(self._votes.items()))
-        said = (self._stage, self._step, self.attempt, self._me, self.decree, votes)
+        said = (self._quorum.stage, self._step, self.attempt, self._quorum.me, self.decree, votes)
         return Commit(*said, era=self._era)
 
     # --- answers ---------------------------------------------------------------------------
 
-    def vote(self, sender: PeerId, message: Vote) -> None:
+    def vote(self, sender: PeerId, message: Vote, now: float) -> None:
         """Take an elector's answer."""
         if sender not in self._quorum.electors or message.step != self._step:
             return
@@ -149,9 +148,9 @@ class Proposer:
         if message.promised > message.attempt:
             self._refused[sender] = message.promised
             if not self._quorum.can_suffice_without(self._refused):
-                self._give_way()
+                self._give_way(now)
             return
-        where = (self._stage, self._era, self._step, self.attempt, self._me)
+        where = (self._quorum.stage, self._era, self._step, self.attempt, self._quorum.me)
         if self.state is State.PROPOSING and self.decree is not None:
             body = encode_ballot(Ballot(*where, self.attempt, digest_of(self.decree)))
             if self._verify(sender, VOTE, body, message.signature):
@@ -185,18 +184,20 @@ class Proposer:
         self.decree = decree
         self.state = State.FREE if decree is None else State.BOUND
 
-    def _give_way(self) -> None:
+    def _give_way(self, now: float) -> None:
         """Electors take part in later attempts only: so is our next one."""
         if self.state in (State.ASKING, State.PROPOSING):
             most = int(limits.MAX_ATTEMPTS_PER_S * (1 + self._said_at - self._since))
             self._known = min(max(self._refused.values(), default=0), most)
             self.state = State.IDLE
+            self._overtaken += 1
+            self.not_before = now + LOOK_S / 2 * (1 << min(self._overtaken, MOST_DOUBLINGS))
 
     # --- time ------------------------------------------------------------------------------
 
     def _say(self, now: float) -> list[Send]:
         self._said_at, self._since = now, min(self._since, now)
-        said = Propose(self._stage, self._step, self.attempt, era=self._era)
+        said = Propose(self._quorum.stage, self._step, self.attempt, era=self._era)
         if self.state is State.PROPOSING:
             said = replace(said, decree=self.decree, promises=self.promises)
         return [Send(peer, said) for peer in self.missing()]
@@ -204,19 +205,15 @@ class Proposer:
     def tick(self, now: float) -> list[Send]:
         """Say again what has not been answered, for it may have been lost with a link; unless some
         have refused it, or will: whom our decree leaves out is there again."""
-        if (due := self.next_deadline()) is None or now < due:
+        waits = self.state in (State.ASKING, State.PROPOSING)
+        if not waits or now < self._said_at + ANSWER_S:
             return []
         proposed = self.decree if self.state is State.PROPOSING else None
         if self._refused or (proposed is not None and self._left_out(proposed)):
-            self._give_way()
+            self._give_way(now)
             return []
         self._again = True
         return self._say(now)
-
-    def next_deadline(self) -> float | None:
-        """Return when ``tick`` has something to do."""
-        waits = self.state in (State.ASKING, State.PROPOSING)
-        return self._said_at + ANSWER_S if waits else None
 
     def missing(self) -> list[PeerId]:
         """Return the electors that have not answered."""

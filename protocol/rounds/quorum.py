@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Iterable
 
 from protocol import limits
 from protocol.answer import YES, Answer, no
-from protocol.decree.decree import designated, is_majority
-from protocol.ids import PeerId, rank, short
+from protocol.decree.decree import designated, electors, is_majority
+from protocol.ids import PeerId, short
 from protocol.membership.contacts import Contacts
 from protocol.view import SwarmView
 
@@ -39,7 +39,7 @@ class Quorum:
         has_left: Callable[[PeerId], bool] = lambda _peer: False,
         electors: Collection[PeerId] = (),
     ) -> None:
-        self._me, self._stage, self._touch, self._has_left = me, stage, touch, has_left
+        self.me, self.stage, self._touch, self._has_left = me, stage, touch, has_left
         self.electors: frozenset[PeerId] = frozenset(electors or (me,))
         self.roll: frozenset[PeerId] = frozenset()
         self.designated = PeerId("")
@@ -57,18 +57,17 @@ class Quorum:
         votes of the electors that keep two sides from closing one step."""
 
     def settle(
-        self, members: Iterable[str], electors: Iterable[str], step: int, now: float
+        self, members: Iterable[PeerId], electors: Collection[PeerId], step: int, now: float
     ) -> None:
         """Take members and electors of the decree that made our version; ``step`` is the next
         one."""
-        self.roll = frozenset(map(PeerId, members))
-        self.electors = frozenset(map(PeerId, electors)) or frozenset({self._me})
+        self.roll, self.electors = frozenset(members), frozenset(electors or (self.me,))
         self.settled, self.missing, self._vouched = True, (), {}
-        self.designated = designated(self.roll, self._stage, step)
+        self.designated = designated(self.roll, self.stage, step)
         self._expect_all(now)
 
     def _expect_all(self, now: float) -> None:
-        self._touch.expect(sorted((self.roll | self.electors) - {self._me}), now)
+        self._touch.expect(sorted((self.roll | self.electors) - {self.me}), now)
 
     def names(self, peer: PeerId) -> bool:
         """Whether that plan named a peer."""
@@ -78,7 +77,7 @@ class Quorum:
         """Return whom we know in the stages beside ours, so that the step's plans may name them: if
         nobody is proven there, as in a young swarm, everybody who serves."""
         there = self._beside(view)
-        known = electors(self._stage, (), [p for p in there if is_proven(p)] or there)
+        known = electors(self.stage, (), [p for p in there if is_proven(p)] or there)
         self._vouched = dict.fromkeys([*known, *self._vouched][: limits.MAX_REPLICAS_IN_ROUND])
         return known
 
@@ -89,10 +88,10 @@ class Quorum:
         stay, and, of other peers that serve beside our stage, the ``known`` ones and those that the
         last plan named."""
         beside = (self._beside(view) & {*known, *self._last}).difference(members)
-        return electors(self._stage, self._staying(members, view), beside)
+        return electors(self.stage, self._staying(members, view), beside)
 
     def _staying(self, members: Collection[PeerId], view: SwarmView) -> Collection[PeerId]:
-        leaving = {replica.peer for replica in view.serving(self._stage) if replica.leaving}
+        leaving = {replica.peer for replica in view.serving(self.stage) if replica.leaving}
         return [peer for peer in members if peer not in leaving] or members
 
     def keeps(
@@ -106,7 +105,7 @@ class Quorum:
             view: ours; who serves elsewhere now is no elector here.
             now: monotonic seconds.
         """
-        if set(electors(self._stage, self._staying(members, view), ())).difference(named):
+        if set(electors(self.stage, self._staying(members, view))).difference(named):
             return no("a plan does not name its own members as electors")
         strangers = set(named).difference(members, self._last, self._vouched)
         if strangers or len(named) > limits.MAX_ELECTORS:
@@ -126,8 +125,8 @@ class Quorum:
         return self.electors if self.settled else frozenset()
 
     def _beside(self, view: SwarmView) -> set[PeerId]:
-        beside = (view.serving(stage) for stage in (self._stage - 1, self._stage + 1))
-        return {replica.peer for replicas in beside for replica in replicas} - {self._me}
+        beside = (view.serving(stage) for stage in (self.stage - 1, self.stage + 1))
+        return {replica.peer for replicas in beside for replica in replicas} - {self.me}
 
     def observe(self, view: SwarmView, now: float) -> None:
         """Take a new view."""
@@ -163,7 +162,7 @@ class Quorum:
 
     def is_gone(self, peer: PeerId) -> bool:
         """Whether a peer's process has certainly ended."""
-        return peer != self._me and self._touch.is_gone(peer)
+        return peer != self.me and self._touch.is_gone(peer)
 
     def holds(self, now: float) -> Answer:
         """Whether we are in touch with a majority of the electors."""
@@ -189,7 +188,7 @@ class Quorum:
         processes of all electors have ended, nobody is waited for."""
         if all(map(self.is_gone, self.electors)):
             return YES
-        there = [e for e in self.electors if e == self._me or self._touch.meets(e, now)]
+        there = [e for e in self.electors if e == self.me or self._touch.meets(e, now)]
         if is_majority(there, self.electors, self.is_gone):
             return YES
         return no(f"{len(there)} of {len(self.electors)} electors are within reach, too few")
@@ -203,21 +202,11 @@ class Quorum:
 
     def absent(self, missing: Collection[PeerId], now: float) -> list[PeerId]:
         """Return those of the missing that have not said that they serve no more."""
-        there = [peer for peer in sorted(set(missing) - {self._me}) if not self.is_gone(peer)]
-        return [peer for peer in there if self._touch.serves(peer, self._stage, now) is not False]
+        there = [peer for peer in sorted(set(missing) - {self.me}) if not self.is_gone(peer)]
+        return [peer for peer in there if self._touch.serves(peer, self.stage, now) is not False]
 
     def _counts(self, elector: PeerId, now: float) -> bool:
-        if elector == self._me:
+        if elector == self.me:
             return True
         there = self._touch.present(elector, now) and elector not in self.aside
         return there and not self._has_left(elector)
-
-
-def electors(stage: int, members: Iterable[PeerId], beside: Iterable[PeerId]) -> list[PeerId]:
-    """Return the electors that a plan of ``stage`` names: its ``members``, then peers ``beside``,
-    each by rank, as many as there may be."""
-    ours = frozenset(members)
-    order = sorted(
-        ours.union(beside), key=lambda peer: (peer not in ours, rank("elector", stage, peer))
-    )
-    return sorted(order[: limits.MAX_ELECTORS])

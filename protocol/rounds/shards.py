@@ -7,7 +7,6 @@ and the others own equal shares: so it is here.
 """
 
 import itertools
-import math
 import statistics
 from collections.abc import Sequence
 
@@ -48,10 +47,9 @@ def longest_s(size: int, number_bytes: float) -> float:
     return 2 * size * number_bytes / SLOW_LINE_BYTES_PER_S
 
 
-def segments(size: int, members: int) -> int:
-    """Return into how many segments each of ``members`` equal shards of ``size`` is cut: as many
-    as pay, and as its size needs."""
-    shard = -(-size // members)
+def segments(shard: int) -> int:
+    """Return into how many segments a shard of so many elements is cut: as many as pay, and as its
+    size needs."""
     return max(min(shard // SEGMENT, ENOUGH), -(-shard // LARGEST), 1)
 
 
@@ -65,11 +63,6 @@ def largest_segment(size: int) -> int:
     return min(size, max(-(-size // ENOUGH) + ALIGN, 2 * SEGMENT), limits.MAX_SEGMENT_ELEMENTS)
 
 
-def shares(owns: Sequence[bool]) -> list[float]:
-    """Return the shares w_i (sum 1) of members that own one or none."""
-    return [own / sum(owns) for own in owns]
-
-
 def shard_bounds(size: int, owns: Sequence[bool]) -> list[int]:
     """Cut ``size`` elements into len(owns) consecutive shards, equal ones for those that own one;
     for everybody where all would have too many segments because one is large.
@@ -77,17 +70,11 @@ def shard_bounds(size: int, owns: Sequence[bool]) -> list[int]:
     Returns:
         len(owns) + 1 offsets from 0 to ``size``; inner ones are multiples of ``ALIGN``.
     """
-    parts, members = shares(owns), len(owns)
-    largest = math.ceil(max(parts) * size) + ALIGN
-    if members * segments(largest, 1) > limits.MAX_SEGMENTS:
-        parts = [1 / members] * members
-    offsets = [0]
-    accumulated = 0.0
-    for share in parts[:-1]:
-        accumulated += share
-        aligned = round(accumulated * size / ALIGN) * ALIGN
-        offsets.append(min(max(aligned, offsets[-1]), size))
-    return [*offsets, size]
+    if len(owns) * segments(-(-size // sum(owns)) + ALIGN) > limits.MAX_SEGMENTS:
+        owns = [True] * len(owns)
+    before = itertools.accumulate(owns[:-1])
+    cuts = (round(owners * size / (sum(owns) * ALIGN)) * ALIGN for owners in before)
+    return [0, *(min(cut, size) for cut in cuts), size]
 
 
 def segmented(bounds: Sequence[int]) -> list[int]:
@@ -100,7 +87,7 @@ def segmented(bounds: Sequence[int]) -> list[int]:
     Returns:
         The bounds of the segments, those of a shard one after the other.
     """
-    count = segments(max(b - a for a, b in itertools.pairwise(bounds)), 1)
+    count = segments(max(b - a for a, b in itertools.pairwise(bounds)))
     inner = (
         min(b, a + -(-(b - a) * k // (count * ALIGN)) * ALIGN)
         for a, b in itertools.pairwise(bounds)

@@ -13,6 +13,7 @@ State: the held-out microbatches of our version, and those that have come early 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.ids import PeerId, rank
@@ -28,7 +29,6 @@ from protocol.pipeline.effects import (
     held_out,
 )
 from protocol.pipeline.place import Place
-from protocol.rounds.agreeing import Agreeing
 from protocol.seat.effects import HeldOutLoss, SeatEffect
 from protocol.seat.standing import Standing
 from protocol.view import SwarmView
@@ -61,21 +61,21 @@ class Evaluating:
     Args:
         place: where this replica stands.
         standing: knows the replicas that count.
-        agreeing: knows the run's last version, which is due as well.
         terms: None: the run has no evaluation, and this does nothing.
         step: version the seat begins with.
+        steps: returns the run's last version, as far as we know; it is due as well.
     """
 
     def __init__(
         self,
         place: Place,
         standing: Standing,
-        agreeing: Agreeing,
         terms: Evaluation | None,
         step: int,
+        steps: Callable[[], int],
     ) -> None:
-        self._place, self._standing, self._agreeing = place, standing, agreeing
-        self._terms, self._step = terms, step
+        self._place, self._standing = place, standing
+        self._terms, self._step, self._steps = terms, step, steps
         self._versions: dict[int, _Version] = {}
         """Ours and the next one."""
         self._busy = self._begun = False
@@ -138,7 +138,7 @@ class Evaluating:
 
     def _is_due(self, version: int) -> bool:
         terms = self._terms
-        return terms is not None and (version % terms.every == 0 or version == self._agreeing.steps)
+        return terms is not None and (version % terms.every == 0 or version == self._steps())
 
     def _begin(self, terms: Evaluation) -> None:
         """Begin the path that we are first on, if the version is due and we are on any."""

@@ -49,7 +49,6 @@ from protocol.pipeline.effects import (
 from protocol.pipeline.ledger import count_of, to_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
-from protocol.rounds.agreeing import Agreeing
 from protocol.rounds.commitments import Commitments
 from protocol.rounds.effects import CommitTo, Unsigned
 from protocol.rounds.leader import RoundLeader
@@ -109,7 +108,6 @@ class Seat:
     Args:
         place: where this replica stands.
         size: elements of the stage's flat gradient.
-        steps: steps of the whole run; nothing is leased from there on.
         tokens_per_step: tokens all microbatches of a step predict together.
         step: version the seat starts with (or observes from).
         serving: False to join as an observer.
@@ -121,7 +119,7 @@ class Seat:
             is on probation.
         audits: what audits go by; None: the run has none.
         evaluation: how versions are evaluated; None: they are not.
-        amendments: what this volunteer knows of the founder's; None: nothing.
+        amendments: what this volunteer knows of the founder's; they say how long the run is.
         at_once: tasks that the worker runs at a time.
         number_bytes: of a number on its way in a round.
     """
@@ -131,7 +129,6 @@ class Seat:
         place: Place,
         *,
         size: int,
-        steps: int,
         tokens_per_step: int,
         step: int,
         serving: bool,
@@ -142,7 +139,7 @@ class Seat:
         proves: Proves | None,
         audits: AuditTerms | None,
         evaluation: Evaluation | None,
-        amendments: Amendments | None,
+        amendments: Amendments,
         at_once: int,
         number_bytes: float,
     ) -> None:
@@ -157,7 +154,8 @@ class Seat:
         audits = audits or AuditTerms()
         # a part knows those made before it, and none after it
         self.elector, self.quorum = elector, quorum
-        self.agreeing = Agreeing(amendments, steps)
+        self._amendments, self.amended = amendments, b""
+        """The amendment of the last step that we have closed; empty before the first one."""
         self.pipeline = Pipeline(place, step, at_once=at_once)
         self.commitments = Commitments(place.me, active=audits.budget > 0)
         judged = audits.verdicts, proves, self._spoilers
@@ -165,7 +163,9 @@ class Seat:
         self.standing = Standing(place, self.quorum, *judged, audited=audited)
         self.leases, self.leasing = Leases(step, place.per_step), Leasing(place, self.pipeline)
         self._compose_audits(audits)
-        self.evaluating = Evaluating(place, self.standing, self.agreeing, evaluation, step)
+        self.evaluating = Evaluating(
+            place, self.standing, evaluation, step, lambda: amendments.steps
+        )
         self._compose_round(promise, longest_s(size, number_bytes))
         self._early = EarlyMessages(most_segments(size))
         self._reporting = Reporting()
@@ -195,7 +195,7 @@ class Seat:
             commitments=self.commitments,
             contributed=self.showing.contributed,
             closing=self.auditing.closing,
-            rate=self.agreeing.rate,
+            rate=self._amendments.rate,
             sign=self._sign_ready,
             roll=lambda: self.quorum.roll,
         )
@@ -207,7 +207,7 @@ class Seat:
             member=self.member,
             quorum=self.quorum,
             elector=self.elector,
-            agreeing=self.agreeing,
+            amendments=self._amendments,
             lets_in=self.standing.lets_in,
             returned=self._is_returned,
             passed=self._leads_those_behind,
@@ -223,7 +223,7 @@ class Seat:
 
     @property
     def _is_over(self) -> bool:
-        return self.step >= self.agreeing.steps
+        return self.step >= self._amendments.steps
 
     def status(self, rate: float) -> SeatStatus:
         """Return what heartbeats say of this seat; ``rate`` in microbatches per second."""
@@ -299,7 +299,7 @@ class Seat:
         leads = self.leader.leading and bool(self.may_train())
         leases = self.leases.next_deadline() if leads else None
         audits = self.auditing, self.showing, self.charging, self.givers
-        of = self.pipeline.deliveries, self.leader, self._catching_up, *audits
+        of = self.pipeline.deliveries, self._catching_up, *audits
         parts = (part.next_deadline() for part in of)
         look = self._obstruction.look_at if self.serving and not self._is_over else None
         others = (leases, look, self._reporting.next_deadline(), self.standing.next_deadline())
@@ -369,7 +369,7 @@ class Seat:
         excused |= {self.place.me}  # while behind, we lead nothing, and do not blame ourselves
         rate = next((r.rate for r in siblings if r.peer == self.place.me), 0.0)
         claims = self._obstruction.claims(waits, excused, 1 / rate if rate else 0.0, now)
-        return [*self.standing.observe(claims, now, self.agreeing.steps)]
+        return [*self.standing.observe(claims, now, self._amendments.steps)]
 
     def admitted_by(self, admit: Admit, now: float) -> None:
         """Begin with what a leader told us when it admitted us: the hash and the commit of its
@@ -514,7 +514,9 @@ class Seat:
                 members = [PeerId(member.peer) for member in plan.members]
                 named = list(map(PeerId, plan.electors))
                 kept = self.quorum.keeps(members, named, self._view, now)
-        return returned and kept and self.agreeing.may_hold(plan)
+        return (
+            returned and kept and self._amendments.may_hold(plan.amended, plan.step, self.amended)
+        )
 
     def _out_of(self, plan: Plan) -> PeerId | None:
         """Return a member of a plan that our stage has expelled. The plan of a step that is closed
@@ -561,7 +563,10 @@ class Seat:
 
     def on_join(self, sender: PeerId, message: JoinStage, now: float) -> list[SeatEffect]:
         """Note a newcomer that asks for admission, unless it is set aside."""
-        return [] if self.standing.is_aside(sender) else [*self.leader.join(sender, now)]
+        if self.standing.is_aside(sender):
+            return []
+        self.leader.admissions.ask(sender, now)
+        return [*self.leader.tick(now)]
 
     def _sign_ready(self, ready: Ready) -> Ready | None:
         """Return our Ready with its signature; None: we have signed another one."""
@@ -615,7 +620,7 @@ class Seat:
         may_lead = sender in self.quorum.roll or self.quorum.roll.isdisjoint(self._siblings())
         if not (may_lead and self.standing.lets_in(joiner, now)):
             return []
-        if not self.leader.admitted(joiner, now):
+        if not self.leader.admissions.admitted(joiner, now):
             return []
         self.standing.admit([joiner], now)
         gives = self.place.me in message.donors and message.version == self.step and self.serving
@@ -704,8 +709,7 @@ class Seat:
         if self.commitments.active:
             self.givers.closed(self.step, given)
         self.quorum.settle(decree.members, decree.electors, self.step + 1, now)
-        self.agreeing.closed(plan)
-        self.step, self._unconfirmed = self.step + 1, {}
+        self.step, self.amended, self._unconfirmed = self.step + 1, plan.amended, {}
         self._catching_up.caught_up()
         self._obstruction.closed(now)
         self.evaluating.start_step(self.step)
@@ -850,7 +854,7 @@ class Seat:
             in_flight=to_bitmap(of.in_flight, self.step, self.place.per_step),
             promised=member.promised,
             state=member.state,
-            knows=list[str](self.quorum.vouch(self._view, self.standing.is_proven)),
+            knows=self.quorum.vouch(self._view, self.standing.is_proven),
         )
         return [Send(peer, report) for peer in told]
 

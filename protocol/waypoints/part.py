@@ -76,7 +76,7 @@ def seat_limit(stages: int) -> int:
 
 
 def part_of(
-    stage: int, era: int, version: int, digest: bytes, roll: Collection[str], stages: int
+    stage: int, era: int, version: int, digest: bytes, roll: Collection[PeerId], stages: int
 ) -> Part:
     """Return the part that every replica makes of a step that it has closed.
 

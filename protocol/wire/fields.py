@@ -5,8 +5,9 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from protocol import limits
+from protocol.ids import PeerId
 
-PeerText = Annotated[str, Meta(min_length=1, max_length=64)]
+PeerText = Annotated[PeerId, Meta(min_length=1, max_length=64)]
 SwarmText = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 StageIndex = Annotated[int, Meta(ge=0, lt=limits.MAX_STAGES)]
 StepIndex = Annotated[int, Meta(ge=0, le=limits.MAX_STEP)]

@@ -119,7 +119,7 @@ StatementKind = Literal["vouches", "expulsion", "amendments", "proof", "decision
 ENVELOPES: Final[Mapping[StatementKind, tuple[int, int]]] = {
     "vouches": (1, limits.MAX_CHAIN),
     "expulsion": (1, 1 + limits.MAX_CHAIN),
-    "amendments": (1, limits.MAX_AMENDMENTS_PER_MESSAGE),
+    "amendments": (1, limits.MAX_AMENDMENTS),
     "proof": (2, 2),
     "decision": (1, 1),
 }
@@ -137,7 +137,7 @@ class Statements(Message, frozen=True):
     amendments: by the founder; told after Hello, and when there is a new one, so that who names one
     has told it before. proof: two that cannot both be true. decision: a member's in a round, to be
     compared with what it has told the receiver."""
-    envelopes: Annotated[tuple[Envelope, ...], Meta(max_length=limits.MAX_AMENDMENTS_PER_MESSAGE)]
+    envelopes: Annotated[tuple[Envelope, ...], Meta(max_length=limits.MAX_AMENDMENTS)]
 
     def __post_init__(self) -> None:
         least, most = ENVELOPES[self.kind]

@@ -95,7 +95,7 @@ def keeps_every_step(patch: Patch) -> None:
 def forgets_deadlines(patch: Patch) -> None:
     """Nothing that was lost on its way is sent again."""
     patch.setattr(Pipeline, "tick", lambda self, now: [])
-    patch.setattr(RoundLeader, "next_deadline", lambda self: None)
+    patch.setattr(RoundLeader, "tick", lambda self, now: [])
     patch.setattr(Trouble, "_stuck_s", lambda self: math.inf)
     patch.setattr(trouble, "IN_VAIN_S", math.inf)
 

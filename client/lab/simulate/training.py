@@ -18,8 +18,9 @@ from client.lab.simulate.invariants import expect, logged
 from client.lab.simulate.multisets import MultisetWorker
 from client.lab.simulate.peer import SimPeer
 from client.lab.simulate.seats import Parts, SeatWorld
+from client.lab.simulate.unamended import Unamended
 from client.lab.simulate.worker import OpenWorker
-from protocol.decree.decree import first_electors
+from protocol.decree.decree import electors
 from protocol.held_stage.machine import State
 from protocol.ids import PeerId, peer_id_from_key, short
 from protocol.manifest import Evaluation
@@ -70,7 +71,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
         for stage in range(config.stages):
             for index in range(config.replicas):
                 self.add_peer(stage, f"{stage}/{index}")
-        self._electors = first_electors(self.peers)
+        self._electors = tuple(electors(0, self.peers))
         for peer in self.peers.values():
             self._open_seat(peer, step=0, serving=True)
 
@@ -161,7 +162,6 @@ class TrainingWorld(SeatWorld[SimPeer]):
         peer.seat = Seat(
             place,
             size=peer.worker.size,
-            steps=config.steps,
             tokens_per_step=config.tokens_per_step,
             step=step,
             serving=serving,
@@ -170,7 +170,7 @@ class TrainingWorld(SeatWorld[SimPeer]):
             proves=None,
             audits=None,
             evaluation=config.evaluation,
-            amendments=None,
+            amendments=Unamended(config.steps),
             at_once=1,
             number_bytes=0.0,
             quorum=UnsplitQuorum(peer.peer, peer.stage, self._electors),

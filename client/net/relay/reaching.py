@@ -97,7 +97,7 @@ class Reaching:
         """
         connection = await self._relay_of(address)
         try:
-            stream, answer = await ask(connection, Connect(str(address.peer)))
+            stream, answer = await ask(connection, Connect(PeerId(str(address.peer))))
         except RemoteProtocolError as error:
             self._links.penalise(connection.peer, error.penalty, error.reason)
             raise DialError(f"{address}: the relay says {error}") from error

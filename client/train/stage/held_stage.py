@@ -375,7 +375,6 @@ class HeldStageDriver:
                 manifest.tokens_everywhere,
             ),
             size=size,
-            steps=manifest.steps,
             tokens_per_step=manifest.tokens_per_microbatch * manifest.microbatches_per_step,
             step=version,
             serving=serving,

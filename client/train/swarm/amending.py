@@ -9,7 +9,6 @@ from pathlib import Path
 
 from client.store.persisted import Persisted
 from client.train.ports import Ports
-from protocol import limits
 from protocol.amendments.book import Amendments, KeptAmendments
 from protocol.amendments.words import describe
 from protocol.effects import Explain
@@ -55,14 +54,10 @@ class Amending:
             return
         self._file.keep(self.book.kept)
         self._tell([peer for peer in self._ports.linked() if peer != besides], [envelope])
-        if known in self.book.counting:
-            words = describe(known.amendment, *self.book.before(known.amendment.number))
-            self._ports.perform(Explain("swarm", f"the founder says: {words}"))
+        words = describe(known.amendment, *self.book.before(known.amendment.number))
+        self._ports.perform(Explain("swarm", f"the founder says: {words}"))
         self._changed()
 
     def _tell(self, peers: Sequence[PeerId], envelopes: Sequence[Envelope]) -> None:
-        most = limits.MAX_AMENDMENTS_PER_MESSAGE
-        for first in range(0, len(envelopes), most):
-            for peer in peers:
-                part = tuple(envelopes[first : first + most])
-                self._ports.send(peer, Statements("amendments", part))
+        for peer in peers if envelopes else ():
+            self._ports.send(peer, Statements("amendments", tuple(envelopes)))

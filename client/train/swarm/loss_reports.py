@@ -25,7 +25,7 @@ from protocol.membership.losses import (
 from protocol.membership.membership import Membership
 from protocol.pipeline.effects import Committed
 from protocol.seat.effects import HeldOutLoss
-from protocol.view import SwarmView, leader
+from protocol.view import SwarmView, leaders
 
 VOUCH_S: Final = 2.0
 """Period of the reports of a replica that does not lead."""
@@ -46,7 +46,7 @@ class LossReports:
             return
         now = self._node.now()
         self._progressed(committed.version, loss, vouchers=0)
-        leads = leader(view, committed.stage, committed.version - 1) == self._me
+        leads = leaders(view, committed.stage, committed.version - 1)[:1] == [self._me]
         if leads or now >= self._said_at + VOUCH_S:
             self._said_at = now
             self._say(PROGRESS, committed.version, loss)

@@ -105,7 +105,7 @@ def largest_loss(_liar: Distorter, _peer: PeerId, message: Message) -> Message:
 
 def false_loss(_liar: Distorter, _peer: PeerId, message: Message) -> Message:
     """Say one loss that cannot be after the other, and decree it where we lead."""
-    leader.vouched_sum = lambda *_shares: secrets.choice(LOSSES)
+    leader.sum = lambda _losses: secrets.choice(LOSSES)
     if isinstance(message, Ready):
         return replace(message, loss_sum=LOSSES[message.step % len(LOSSES)])
     return message

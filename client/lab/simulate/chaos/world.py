@@ -24,6 +24,7 @@ from client.lab.simulate.chaos.volunteer import Clock, Volunteer
 from client.lab.simulate.invariants import InvariantViolation
 from client.lab.simulate.multisets import LyingWorker, MultisetWorker
 from client.lab.simulate.seats import Parts
+from client.lab.simulate.unamended import Unamended
 from protocol.decree.decree import READY, agreed
 from protocol.decree.elector import Elector, Sight
 from protocol.evidence.statement import Decisive, statement_of
@@ -83,7 +84,7 @@ class ChaosWorld(ChaosSwarm):
         self.audits = Audits(self)
         self.faults = Faults(self, self.schedule)
         self.events = 0
-        self._steps = STEPS
+        self._length = Unamended(STEPS)
         self._begin()
 
     def _begin(self) -> None:
@@ -148,7 +149,7 @@ class ChaosWorld(ChaosSwarm):
         view = volunteer.believes(self.config.stages)
         return era == volunteer.recovery.lineage.era and abs(step - view.committed(stage)) <= 1
 
-    def _first_electors(self, volunteer: Volunteer, era: int, step: int) -> tuple[str, ...]:
+    def _first_electors(self, volunteer: Volunteer, era: int, step: int) -> tuple[PeerId, ...]:
         ours = volunteer.recovery.lineage
         return ours.electors if (ours.era, ours.version) == (era, step) else ()
 
@@ -243,7 +244,6 @@ class ChaosWorld(ChaosSwarm):
         volunteer.seat = Seat(
             place,
             size=volunteer.worker.size,
-            steps=self._steps,
             tokens_per_step=1,
             step=version,
             serving=serving,
@@ -260,7 +260,7 @@ class ChaosWorld(ChaosSwarm):
             proves=volunteer.recovery.evidence.proves,
             audits=self.audits.terms(volunteer),
             evaluation=None,
-            amendments=None,
+            amendments=self._length,
             at_once=1,
             number_bytes=0.0,
         )
@@ -483,9 +483,6 @@ class ChaosWorld(ChaosSwarm):
 
     def last_step(self, steps: int) -> None:
         """Set the run's last step, for open seats and for later ones."""
-        self._steps = steps
+        self._length.steps = steps  # a run's length is fixed; a world's is not
         for volunteer in self.volunteers.values():
             volunteer.recovery.known.steps = steps
-            if volunteer.seat is not None:
-                # a run's length is fixed; a world's is not
-                volunteer.seat.agreeing.unamended_steps = steps

@@ -112,20 +112,13 @@ def test_a_shortened_run_may_have_later_versions() -> None:
 def test_of_two_with_one_number_the_same_one_counts_for_all(order: tuple[Envelope, ...]) -> None:
     known = book(*order)
     assert [one.envelope for one in known.counting] == [WINNER]
-    assert known.knows(digest_of(LOSER))
-    assert known.is_older(digest_of(LOSER), digest_of(WINNER))
+    assert known.take(LOSER) is None
     known.take(TWO)
     assert known.steps == 300
 
 
-def test_a_third_is_not_kept() -> None:
-    known = book(ONE, FORK)
-    assert known.take(amendment(RUN, SWARM, steps=170)) is None
-    assert len(known.kept.amendments) == 2
-
-
 def test_what_is_kept_comes_back() -> None:
-    known = book(ONE, TWO, FORK)
+    known = book(ONE, TWO)
     kept = msgspec.msgpack.encode(known.kept)
     again = Amendments(RUN, SWARM, msgspec.msgpack.decode(kept, type=KeptAmendments))
     assert again.counting == known.counting
@@ -154,20 +147,13 @@ class TestHolding:
         then = amendment(RUN, SWARM, number=2, from_step=20)
         assert book(late, then).due(70) == digest_of(then)
 
-    def test_none_is_older_than_any_and_none_is_older_than_itself(self) -> None:
-        known, (one, two) = book(ONE, TWO), map(digest_of, (ONE, TWO))
-        assert known.is_older(b"", one)
-        assert known.is_older(one, two)
-        assert not known.is_older(one, one)
-        assert not known.is_older(two, one)
-        assert not known.is_older(one, b"")
-        assert not known.is_older(b"", b"")
-
-    def test_one_that_we_lack_counts_before_none_and_has_no_rate(self) -> None:
-        known, (one, two) = book(ONE), map(digest_of, (ONE, TWO))
-        assert known.is_older(two, one)
-        assert not known.is_older(one, two)
-        assert known.rate(two, 5) is None
+    def test_a_stage_goes_by_none_before_the_one_that_it_went_by(self) -> None:
+        known, (one, two, lacked) = book(ONE, TWO), map(digest_of, (ONE, TWO, FORK))
+        for named, last in ((one, b""), (two, one), (one, one), (b"", b""), (one, lacked)):
+            assert known.may_hold(named, 5, last)
+        for named, last in ((one, two), (b"", one), (lacked, b""), (lacked, one)):
+            assert not known.may_hold(named, 5, last)
+        assert known.rate(lacked, 5) is None
 
 
 class TestRates:
@@ -176,8 +162,8 @@ class TestRates:
     def test_a_rate_is_that_of_the_amendment_that_is_named(self) -> None:
         hot = amendment(RUN, SWARM, from_step=20, lr=5e-3, min_lr=5e-4)
         known = book(hot)
-        assert not known.may_hold(digest_of(hot), 19)
-        assert known.may_hold(digest_of(hot), 20)
+        assert not known.may_hold(digest_of(hot), 19, b"")
+        assert known.may_hold(digest_of(hot), 20, b"")
         assert known.rate(b"", 20) is None
         assert known.rate(digest_of(hot), 20) == learning_rate(self.HOT, 20)
 

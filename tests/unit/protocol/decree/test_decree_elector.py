@@ -12,7 +12,6 @@ from protocol.decree.decree import (
     designated,
     digest_of,
     encode_ballot,
-    first_electors,
     is_majority,
 )
 from protocol.decree.elector import MAX_COMMITS, Elector, Term
@@ -60,7 +59,7 @@ class Swarm:
         quorum = UnsplitQuorum(me, STAGE, self.named)
         if step == STEP:
             quorum.settle("AB", self.named, step, 0.0)
-        made = Proposer(me, STAGE, ERA, quorum, verify, lambda _decree: ())
+        made = Proposer(quorum, ERA, verify, lambda _decree: ())
         made.start_step(step)
         return made
 
@@ -70,7 +69,7 @@ class Swarm:
             if send.peer in to and isinstance(send.message, Propose):
                 answer = self.electors[send.peer].answer(leader, send.message)
                 if isinstance(answer, Vote):
-                    proposer.vote(send.peer, answer)
+                    proposer.vote(send.peer, answer, 0.0)
 
 
 @pytest.fixture
@@ -256,11 +255,6 @@ class TestMajority:
         assert is_majority({A}, three, lambda peer: peer != A)
         assert not is_majority({E}, three)
         assert is_majority({A, B}, three, lambda peer: peer == B)
-
-    def test_first_electors_are_few_and_the_same_for_all(self) -> None:
-        many = [PeerId(f"peer {i}") for i in range(40)]
-        assert first_electors(many) == first_electors(reversed(many))
-        assert len(first_electors(many)) == 7
 
 
 def test_a_digest_names_all_of_a_decree() -> None:

@@ -5,15 +5,14 @@ import math
 from collections.abc import Iterable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from protocol.decree.decree import electors
 from protocol.ids import PeerId, peer_id_from_key, rank, short
 from protocol.limits import MAX_ELECTORS
 from protocol.membership.contacts import DEAD_AFTER_S, MAX_CONTACTS, Contacts
 from protocol.pace import HEARD_S
 from protocol.pipeline.place import Place
-from protocol.rounds.quorum import Quorum, electors
+from protocol.rounds.quorum import Quorum
 from protocol.view import Replica, SwarmView
 from protocol.wire.messages import LedgerReport
 from tests.support.rounds import leader_of
@@ -157,20 +156,6 @@ class TestSplit:
                     for after_s in (DEAD_AFTER_S + 1,)
                 ]
                 assert sum(sides) == 1, "an even split is decided by the first by rank"
-
-    @given(
-        st.sets(st.sampled_from(PEERS), min_size=1, max_size=5),
-        st.floats(0, 20),
-        st.floats(0, 1),
-    )
-    def test_not_even_at_different_moments(
-        self, side: set[PeerId], after_s: float, skew_s: float
-    ) -> None:
-        """When one side closes a step alone, the other side has not been able to for a while."""
-        other = set(PEERS) - side
-        one_may = may_close(min(side), side, PEERS, after_s)
-        other_may = may_close(min(other), other, PEERS, after_s + skew_s)
-        assert not (one_may and other_may)
 
     def test_nobody_goes_on_without_others_before_they_have_stopped(self) -> None:
         side, everybody = set(PEERS[:4]), PEERS

@@ -19,7 +19,6 @@ ME, LEADER, BEFORE = (peer(n) for n in (1, 2, 4))
 STAGE, STEP = 1, 3
 RUN = Run(OptimizerSpec(lr=1e-3), 100, 2)
 ONE = amendment(RUN, SWARM, lr=5e-3)
-LATE = amendment(RUN, SWARM, from_step=STEP + 1, lr=6e-3)
 NAMED = digest_of(ONE)
 
 
@@ -30,7 +29,7 @@ def book() -> Amendments:
 
 @pytest.fixture
 def seat(book: Amendments) -> Seat:
-    made = seat_of(Place(ME, STAGE, 2, 4), STEP, size=384, steps=100, amendments=book)
+    made = seat_of(Place(ME, STAGE, 2, 4), STEP, size=384, amendments=book)
     made.quorum.settle([ME, LEADER], [ME, LEADER], STEP, 0.0)
     made.update_view(view_of(STEP, [BEFORE], [ME, LEADER], returned=[BEFORE]), 0.0)
     return made
@@ -57,36 +56,17 @@ def test_what_it_lacks_it_follows_once_it_hears_of_it(seat: Seat, book: Amendmen
     assert seat.member.plan_followed == plan(NAMED)
 
 
-def test_a_leader_that_has_not_heard_of_it_is_followed(seat: Seat, book: Amendments) -> None:
-    book.take(ONE)
-    assert follows(seat, b"")
-
-
-def test_one_that_is_not_due_is_not_followed(seat: Seat, book: Amendments) -> None:
-    book.take(LATE)
-    assert not follows(seat, digest_of(LATE))
-
-
 def test_what_the_stage_goes_by_is_not_left_out(seat: Seat, book: Amendments) -> None:
     book.take(ONE)
-    seat.agreeing.closed(plan(NAMED))
+    seat.amended = NAMED
     assert not follows(seat, b"")
     assert not seat.may_close()
     assert follows(seat, NAMED, 2)
 
 
-def test_after_a_step_by_one_that_it_lacks_it_follows_any_that_is_due(
-    seat: Seat, book: Amendments
-) -> None:
-    """So does who has collected the plans of a round without having followed them."""
-    book.take(ONE)
-    seat.agreeing.closed(plan(digest_of(LATE)))
-    assert follows(seat, NAMED)
-
-
 def test_a_step_is_applied_with_the_rate_of_its_plan(book: Amendments) -> None:
     book.take(amendment(RUN, SWARM, from_step=STEP + 2, lr=5e-3))
-    seat = alone(ME, STEP, steps=100, amendments=book)
+    seat = alone(ME, STEP, amendments=book)
     rates = []
     for _ in range(3):
         task, _ = closes(seat, book.due(seat.step))
@@ -96,7 +76,7 @@ def test_a_step_is_applied_with_the_rate_of_its_plan(book: Amendments) -> None:
 
 
 def test_a_longer_run_is_not_finished(book: Amendments) -> None:
-    seat = alone(ME, 100, steps=100, amendments=book)
+    seat = alone(ME, 100, amendments=book)
     assert seat.finished
     book.take(amendment(RUN, SWARM, steps=101))
     assert not seat.finished

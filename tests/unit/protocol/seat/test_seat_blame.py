@@ -8,7 +8,7 @@ from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.place import Place
 from protocol.rounds.obstruction import FIRST_S, TIMES
 from protocol.rounds.quorum import Quorum
-from protocol.view import SwarmView, leader
+from protocol.view import SwarmView, leaders
 from protocol.wire.messages import LedgerReport, Plan, Reduced
 from protocol.wire.parts import PlanMember
 from tests.support.seats import alone, closes, seat_of, view_of
@@ -56,7 +56,7 @@ def test_a_leader_whose_plan_we_follow_is_not_named_for_what_it_has_not_reported
     def view(step: int) -> SwarmView:
         return view_of(step, [ME, SIBLING, third], [BEFORE[1]])
 
-    step = next(n for n in range(1, 99) if leader(view(n), 0, n) == SIBLING)
+    step = next(n for n in range(1, 99) if leaders(view(n), 0, n)[0] == SIBLING)
     place = Place(ME, 0, 2, 4)
     seat = seat_of(place, step, size=512)
     seat.update_view(view(step), 0.0)

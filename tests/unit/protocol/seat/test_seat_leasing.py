@@ -12,7 +12,7 @@ from protocol.pipeline.ledger import to_bitmap
 from protocol.pipeline.pipeline import Pipeline
 from protocol.pipeline.place import Place
 from protocol.seat.leasing import Leasing
-from protocol.view import Replica, SwarmView, leader
+from protocol.view import Replica, SwarmView, leaders
 from protocol.wire.messages import Lease, LeaseRequest, LedgerReport, Message
 from tests.support.protocol_examples import peer
 from tests.support.seats import applied, seat_of, view_of
@@ -33,7 +33,8 @@ def step_led_by(now: PeerId, following: PeerId) -> int:
     return next(
         step
         for step in range(2, STEPS)
-        if (leader(view(step), 0, step), leader(view(step), 0, step + 1)) == (now, following)
+        if (leaders(view(step), 0, step)[0], leaders(view(step), 0, step + 1)[0])
+        == (now, following)
     )
 
 
@@ -103,8 +104,8 @@ class TestTheNextStep:
 class TestTakingOver:
     def test_what_was_reported_is_not_leased_again(self) -> None:
         left = ME, SIBLING
-        ours = (n for n in range(2, STEPS) if leader(view(n, *left), 0, n) == ME)
-        step = next(n for n in ours if leader(view(n), 0, n) == THIRD)
+        ours = (n for n in range(2, STEPS) if leaders(view(n, *left), 0, n)[0] == ME)
+        step = next(n for n in ours if leaders(view(n), 0, n)[0] == THIRD)
         desk = Desk(step)
         desk.see(view(step, *left))
         desk.report(SIBLING, step, ids(step)[:10])
