@@ -201,8 +201,7 @@ class Libp2pNetwork:
 
     def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
         """Queue ``message`` with its ``payload`` for ``peer`` without blocking; without a link it
-        is dropped. A peer for which too much waits, or most where too much waits for all, loses its
-        link.
+        is dropped. Where too much waits for all, the peer for which most waits loses its link.
 
         Returns:
             whether it is queued.
@@ -217,7 +216,7 @@ class Libp2pNetwork:
         link.queues[lane].append(frame)
         if self._backlog.is_long(lane, link.queues[lane].size_bytes):
             waiting = {link.peer: link.queues[lane].size_bytes for link in self._links.values()}
-            if (slow := self._backlog.slow_reader(peer, lane, waiting)) is not None:
+            if (slow := self._backlog.slow_reader(lane, waiting)) is not None:
                 self._stop_wanting(slow)
                 self._links[slow].close("it reads more slowly than it requests data")
         return True

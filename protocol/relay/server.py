@@ -46,7 +46,6 @@ class RelayLimits:
         stranger_s: longest life of a circuit whose asker does not become a member.
         unfinished_s: longest time from asking for a circuit until it works.
         idle_s: longest life of a circuit on which nothing moves; links are never silent so long.
-        half_closed_s: the same once one side has sent its end.
         asks: requests of one peer, refused ones included; and circuits to one target, whichever
             members ask for them.
         asks_of_strangers: circuits to one target, whichever strangers ask for them.
@@ -63,7 +62,6 @@ class RelayLimits:
     stranger_s: float = 60.0
     unfinished_s: float = 10.0
     idle_s: float = 60.0
-    half_closed_s: float = 10.0
     asks: Rate = ASKS
     asks_of_strangers: Rate = ASKS_OF_STRANGERS
     asks_of_pair: Rate = ASKS_OF_PAIR
@@ -100,7 +98,6 @@ class _Circuit:
     began: float
     moved: float
     open: bool = False
-    half_closed: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +172,6 @@ class RelayServer:
         if (circuit := self._circuits.get(number)) is not None:
             circuit.moved = now
             self.passed_bytes += size_bytes
-
-    def half_closed(self, number: int, now: float) -> None:
-        """One side of a circuit sends no more."""
-        if (circuit := self._circuits.get(number)) is not None:
-            circuit.half_closed = min(circuit.half_closed, now)
 
     def ended(self, number: int) -> None:
         """A circuit or a reservation has ended."""
@@ -286,11 +278,7 @@ class RelayServer:
         limits = self.limits
         if not circuit.open:
             return circuit.began + limits.unfinished_s, "unfinished"
-        dues = [
-            (circuit.moved + limits.idle_s, "idle"),
-            (max(circuit.half_closed, circuit.moved) + limits.half_closed_s, "half-closed"),
-            (self._until, "drained"),
-        ]
+        dues = [(circuit.moved + limits.idle_s, "idle"), (self._until, "drained")]
         if circuit.stranger:
             dues.append((circuit.began + limits.stranger_s, "stranger"))
         return min(dues)

@@ -218,8 +218,6 @@ Event = Callable[[RelayServer], object]
     [
         ([], 60.0, "idle"),
         ([lambda m: m.moved(1, 1, 30.0)], 90.0, "idle"),
-        ([lambda m: m.half_closed(1, 5.0)], 15.0, "half-closed"),
-        ([lambda m: m.half_closed(1, 5.0), lambda m: m.moved(1, 1, 9.0)], 19.0, "half-closed"),
         ([lambda m: m.drain(20.0, 5.0)], 25.0, "drained"),
         ([lambda m: m.drain(20.0, 5.0), lambda m: m.offer()], 60.0, "idle"),
     ],
