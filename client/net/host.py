@@ -307,7 +307,7 @@ class Host:
                 with trio.fail_after(self._limits.handshake_s):
                     proved = await handshake(stream, self._identity, target.peer if first else None)
             except (HandshakeFailed, trio.TooSlowError) as error:
-                raise DialError(f"{target}: {error or 'nobody came in time'}") from error
+                raise DialError(f"{target}: {str(error) or 'nobody came in time'}") from error
             if proved.peer != target.peer:
                 raise DialError(f"{target}: somebody else came")
             connection = Connection(proved, stream, dialled=first, punched=True)

@@ -204,36 +204,14 @@ class Reachability:
             votes.setdefault(known.seen[0], set()).add(prefix_of(known.ends.host))
         return sorted(votes, key=lambda host: -len(votes[host]))
 
-    def _is_symmetric(self) -> bool:
-        """Whether our router gives one local port another outer port for each remote end.
-
-        It takes two links dialled from one local port to different machines (RFC 5780, 4.3). Of
-        several more than half have to see us at one place, or it does: one of them may lie.
-        """
-        by_port: dict[int, list[_Observation]] = {}
-        for known in self._observations.values():
-            if known.ends.dialled and kind_of(known.ends.host) == "ip4":
-                by_port.setdefault(known.ends.own_port, []).append(known)
-        for same in by_port.values():
-            ((_, most),) = Counter(known.seen for known in same).most_common(1)
-            if len({known.ends.host for known in same}) > 1 and 2 * most <= len(same):
-                return True
-        return False
-
     def outer(self, kind: str = "ip4") -> Outer | None:
-        """Return a port from which we have dialled, and where everybody sees it; None: not known.
-
-        Of several ports that one whose place the most observers have seen; none, but the host, if
-        our router shows another port to each remote end. Routers leave the ports of IPv6 as they
-        are, if they let in whom we have written to.
-        """
-        changes = kind == "ip4" and self._is_symmetric()
-        seen: dict[Outer, int] = {}
-        for known in self._observations.values():
-            if known.ends.dialled and kind_of(known.ends.host) == kind and known.ends.own_port:
-                host, port = known.seen
-                place = Outer(0, host, 0) if changes else Outer(known.ends.own_port, host, port)
-                seen[place] = seen.get(place, 0) + 1
+        """Return a port from which we have dialled, and the place where the most observers see it:
+        one of them may lie. None: not known."""
+        seen = Counter(
+            Outer(known.ends.own_port, *known.seen)
+            for known in self._observations.values()
+            if known.ends.dialled and kind_of(known.ends.host) == kind and known.ends.own_port
+        )
         return max(seen, key=seen.__getitem__, default=None)
 
     # --- probing ------------------------------------------------------------------------------

@@ -243,5 +243,5 @@ async def test_who_does_not_come_is_not_met(hosts: Hosts, monkeypatch: pytest.Mo
     third = PeerId("12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5")
     async with hosts() as a:
         target = Destination("ip4", "127.0.0.1", free_port(), third)
-        with pytest.raises(DialError, match=r"refused|nobody came in time"):
+        with pytest.raises(DialError, match="nobody came in time"):
             await a.meet(target, free_port(), first=True)
