@@ -19,7 +19,7 @@ Number = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """A port of ours, and the host and port at which our router shows it, to everybody or to most."""
+    """A port of ours, and the host and port at which our router shows it to most peers."""
 
     own_port: int
     host: str

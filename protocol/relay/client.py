@@ -46,7 +46,7 @@ class RelayClient:
     @property
     def relays(self) -> tuple[PeerId, ...]:
         """The relays through which we are reached, those that leave last."""
-        return (*self._held, *self._lapsing)
+        return (*sorted(self._held), *sorted(self._lapsing))
 
     @property
     def needed(self) -> tuple[PeerId, ...]:
