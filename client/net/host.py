@@ -84,7 +84,7 @@ class Connection:
         self.number = next(_numbers)
         """Another one for each connection of this process."""
         self.session = YamuxSession(proved.channel, dialler=dialled)
-        self._channel, self._early = proved.channel, proved.early
+        self._channel = proved.channel
         self._scope = trio.CancelScope()
         self.reason = ""
         """Why it ended, once it has: the first reason given stands."""
@@ -143,7 +143,7 @@ class Connection:
 
     async def _run_session(self) -> None:
         try:
-            await self.session.run(self._early)
+            await self.session.run()
             self.lost("closed by the peer")
         except ConnectionLost as error:
             self.lost(str(error))

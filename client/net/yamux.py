@@ -121,11 +121,8 @@ class YamuxSession:
         self.told_to_go = False
         """Whether the peer has said that it ends the session: its process lives."""
 
-    async def run(self, early: Sequence[bytes] = ()) -> None:
+    async def run(self) -> None:
         """Process frames until the connection ends or the peer breaks a rule.
-
-        Args:
-            early: messages that arrived with the handshake.
 
         Raises:
             RemoteProtocolError: the peer broke a rule of Noise or Yamux.
@@ -136,7 +133,7 @@ class YamuxSession:
             nursery.start_soon(self._write_frames)
             try:
                 with self._reading:
-                    await self._receive_frames(early)
+                    await self._receive_frames()
             except RemoteProtocolError as error:
                 self.violation = error
             except ConnectionLost as error:
@@ -307,9 +304,7 @@ class YamuxSession:
         for frame in (*self._urgent, *self._usual):
             frame.over.set()
 
-    async def _receive_frames(self, early: Sequence[bytes]) -> None:
-        for message in early:
-            self._take(memoryview(message))
+    async def _receive_frames(self) -> None:
         while not self.closed and (messages := await self._channel.receive()):
             for message in messages:
                 self._take(memoryview(message))

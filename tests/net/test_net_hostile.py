@@ -33,7 +33,7 @@ async def hostile_lane(intrude: Intrude, address: str, name: str):  # type: igno
 
         async def run() -> None:
             with contextlib.suppress(Exception):
-                await session.run(proved.early)
+                await session.run()
 
         nursery.start_soon(run)
         stream = await session.open_stream()
