@@ -716,8 +716,9 @@ class Libp2pNetwork:
         found = {}
         for text in addresses:
             with suppress(AddressError):
-                address = await numeric_host(parse_destination(text))
-                if text in self._named:
+                named = text in self._named
+                address = await numeric_host(parse_destination(text), named=named)
+                if named:
                     self._calls.expect(address.first_hop)
                 if self._calls.is_in_reach(address.first_hop):
                     found[text] = address

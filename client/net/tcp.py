@@ -11,8 +11,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import cache
-from pathlib import Path
 from typing import Final
 
 import trio
@@ -297,30 +295,11 @@ def _tune(stream: trio.SocketStream) -> None:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     _bound_unsent(stream, UNSENT_BYTES)
     if sys.platform == "linux":
-        _widen(stream)
+        with contextlib.suppress(OSError):  # takes CAP_NET_ADMIN
+            stream.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES // 2)
 
 
 def _bound_unsent(stream: trio.SocketStream, most_bytes: int) -> None:
     if (option := TCP_NOTSENT_LOWAT.get(sys.platform)) is not None:
         with contextlib.suppress(OSError):
             stream.setsockopt(socket.IPPROTO_TCP, option, most_bytes)
-
-
-def _widen(stream: trio.SocketStream) -> None:
-    """Raise the send buffer, where that exceeds the kernel's own choice."""
-    with contextlib.suppress(OSError):  # takes CAP_NET_ADMIN
-        stream.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES // 2)
-        return
-    if _may_widen():
-        with contextlib.suppress(OSError):
-            stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES // 2)
-
-
-@cache
-def _may_widen() -> bool:
-    try:
-        found = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2])
-        allowed = 2 * int(Path("/proc/sys/net/core/wmem_max").read_text())  # it doubles it
-    except (OSError, ValueError, IndexError):
-        return False
-    return min(allowed, SEND_BUFFER_BYTES) > found
