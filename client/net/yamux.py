@@ -60,7 +60,6 @@ MEASURE_S = 2.0
 GO_AWAY_S = 0.5
 """For ending a frame, and for telling the peer that we end the session; it may take nothing."""
 INBOUND_STREAMS = 16
-PENDING_ACCEPTS = 8
 OPENED_PER_S, OPENED_BURST = 4.0, 256.0
 """Streams that a peer may open, refused ones included: each costs some 0.1 ms. Our client opens
 three; others open some for `identify` and `ping`."""
@@ -91,7 +90,7 @@ class YamuxSession:
         self._channel = channel
         self._next_id = 1 if dialler else 2
         self._streams: dict[int, YamuxStream] = {}
-        send, receive = trio.open_memory_channel[YamuxStream](PENDING_ACCEPTS)
+        send, receive = trio.open_memory_channel[YamuxStream](math.inf)
         self._accept_send, self._accept_receive = send, receive
         self._openings = TokenBucket(OPENED_PER_S, OPENED_BURST, trio.current_time())
         self._urgent, self._usual = deque[_Frame](), deque[_Frame]()
@@ -314,7 +313,7 @@ class YamuxSession:
 
     def _take(self, view: memoryview) -> None:
         """Take the next plaintext; frames may begin and end anywhere in it."""
-        while view:
+        while view and not self.closed:
             if self._body_left:
                 taken = min(len(view), self._body_left)
                 self._body_left -= taken
@@ -362,11 +361,7 @@ class YamuxSession:
         if inbound >= self.inbound_streams:
             stream.reset()
             return None
-        try:
-            self._accept_send.send_nowait(stream)
-        except (trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
-            stream.reset()
-            return None
+        self._accept_send.send_nowait(stream)
         self._streams[stream_id] = stream
         self.reply(HEADER.pack(0, WINDOW_UPDATE, ACK, stream_id, 0))
         return stream

@@ -23,7 +23,6 @@ from client.net.yamux import (
     INBOUND_STREAMS,
     MAX_REPLY_BYTES,
     OPENED_BURST,
-    PENDING_ACCEPTS,
     PING,
     RST,
     SYN,
@@ -153,7 +152,7 @@ async def test_streams_are_capped_and_data_for_refused_ones_is_dropped(
         while frame(PING, 2, 0, 7) not in answers:
             answers += b"".join(await attacker.channel.receive())
         victim = await sessions.first()
-        kept = PENDING_ACCEPTS
+        kept = INBOUND_STREAMS
         assert buffered_bytes(victim.session) == kept * 1000
         resets = [number for number in range(200) if _reset(2 * number + 1) in answers]
         assert resets == list(range(kept, 200))

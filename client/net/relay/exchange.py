@@ -110,17 +110,14 @@ async def ask(connection: Connection, message: RelayMessage) -> tuple[YamuxStrea
         RemoteProtocolError: its answer is no message.
         trio.TooSlowError: it does not answer.
     """
-    stream = await connection.session.open_stream()
-    answered = False
-    try:
-        with trio.fail_after(ANSWER_S):
+    with trio.fail_after(ANSWER_S):
+        stream = await connection.session.open_stream()
+        try:
             await request_protocol(negotiable(stream), RELAY_PROTOCOL, _framed(message))
-            answer = await receive_message(stream)
-        answered = True
-        return stream, answer
-    finally:
-        if not answered:
+            return stream, await receive_message(stream)
+        except BaseException:
             stream.reset()
+            raise
 
 
 FAILURES: Final = (NetworkError, HandshakeFailed, RemoteProtocolError, trio.TooSlowError)

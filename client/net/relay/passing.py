@@ -116,7 +116,7 @@ class PassingOn:
         if isinstance(answer, Stop) and isinstance(message, Connect):
             ask_target = replace(answer, host=connection.ip)
             agrees = await self._ask_target(request, PeerId(message.target), ask_target)
-            request.lasts = self.machine.agreed(number, agrees, trio.current_time())
+            request.lasts = self.machine.agreed(number, agrees)
             answer = Status("ok" if request.lasts else "unreachable")
         is_member = self._links.is_member(peer)  # perhaps since it has asked
         if is_member and not isinstance(message, Reserve) and answer == Status("ok"):
@@ -161,18 +161,15 @@ class PassingOn:
         """Pass on one direction; its end ends the circuit, and nothing else."""
         with suppress(NetworkError):  # of either link, which ends by itself
             try:
-                await self._pass_on(request.number, source, to, sender)
+                await self._pass_on(source, to, sender)
             except trio.TooSlowError:
                 self.machine.refused["stalled"] += 1
         request.scope.cancel()
 
-    async def _pass_on(
-        self, number: int, source: YamuxStream, to: YamuxStream, sender: str
-    ) -> None:
+    async def _pass_on(self, source: YamuxStream, to: YamuxStream, sender: str) -> None:
         """Pass on what one side sends until it sends no more.
 
         Args:
-            number: of the circuit.
             source: read from.
             to: written to.
             sender: whose share the bytes come out of.
@@ -185,7 +182,7 @@ class PassingOn:
                 await to.send_all([data], STALL_S)
                 now = trio.current_time()
                 source.release(len(data), holding.passed(len(data), source.trip_s, now))
-                self.machine.moved(number, len(data), now)
+                self.machine.passed_bytes += len(data)
         finally:
             holding.close()
 
