@@ -71,7 +71,7 @@ async def test_a_bad_message_is_skipped_and_counted(
         while a.statistics().frames_in < 1:  # the good one after it was read
             await trio.sleep(0.01)
             a_link = next(iter(a._links.values()))
-            a_link.announced.set()  # the attacker accepts no lanes, so its link never comes up
+            a_link.up.set()  # the attacker accepts no lanes, so its link never comes up
         assert a.statistics().refused[reason] == 1
 
 
@@ -181,7 +181,7 @@ async def test_a_frame_larger_than_any_of_the_run_is_not_begun(
         await stream.send_all(encode_frame(BULK_OK, bytes(1000)))
         while a.statistics().frames_in < 1:
             await trio.sleep(0.01)
-            next(iter(a._links.values())).announced.set()
+            next(iter(a._links.values())).up.set()
         await stream.send_all([unfinished(1001)])
         await until(lambda: session.closed)
         assert a.statistics().refused["payload-size"] == 1
