@@ -53,10 +53,8 @@ class Reaching:
         notice."""
         self.machine = RelayClient()
         self._candidates: dict[PeerId, tuple[Destination, ...]] = {}
-        self._at: dict[PeerId, Destination] = {}
-        """Where each relay is that we may name in our own addresses."""
-        self._streams: dict[PeerId, YamuxStream] = {}
-        """Of our reservations, each of which lasts as long."""
+        self._reserved: dict[PeerId, tuple[YamuxStream, Destination]] = {}
+        """The stream of each reservation, which lasts as long, and where the relay is."""
         self._told: tuple[PeerId, ...] = ()
         """The relays through which we were reached when ``moved`` was set last."""
         nursery.start_soon(self._tick)
@@ -71,7 +69,7 @@ class Reaching:
     @property
     def addresses(self) -> list[str]:
         """The addresses at which we are reached through relays."""
-        at = [self._at[relay] for relay in self.machine.relays if relay in self._at]
+        at = [self._reserved[relay][1] for relay in self.machine.relays]
         return [str(replace(one, peer=self._me, relay=one.peer)) for one in at]
 
     def renew(self) -> None:
@@ -131,8 +129,8 @@ class Reaching:
         if (found := await self._ask(relay)) is None:
             self._perform(self.machine.answered(relay, False, trio.current_time()))
             return
-        connection, stream = found
-        self._streams[relay] = stream
+        connection, stream, at = found
+        self._reserved[relay] = stream, at
         self._perform(self.machine.answered(relay, True, trio.current_time()))
         with suppress(NetworkError):
             await stream.receive_some(1)
@@ -140,14 +138,14 @@ class Reaching:
         if not connection.session.closed:
             with trio.move_on_after(TICK_S):  # what ends all streams ends one of them first
                 await connection.ended.wait()
-        if self._streams.get(relay) is stream:
-            del self._streams[relay]
+        if self._reserved.get(relay) == (stream, at):
             refused = not connection.session.closed
             self._perform(self.machine.lost(relay, trio.current_time(), refused=refused))
 
-    async def _ask(self, relay: PeerId) -> tuple[Connection, YamuxStream] | None:
+    async def _ask(self, relay: PeerId) -> tuple[Connection, YamuxStream, Destination] | None:
         """Ask a relay for a reservation; None: it gives none."""
-        candidates = self._candidates.get(relay, ())
+        if not (candidates := self._candidates.get(relay)):
+            return None
         if self._links.direct(relay) is None:
             await self._links.dial_any([str(address) for address in candidates])
         connection = self._links.direct(relay)
@@ -158,10 +156,8 @@ class Reaching:
         if answer != Status("ok"):
             stream.reset()
             return None
-        near = [one for one in candidates if one.host == connection.ip]
-        if best := (near or list(candidates)):
-            self._at[relay] = best[0]
-        return connection, stream
+        near = tuple(one for one in candidates if one.host == connection.ip)
+        return connection, stream, (near or candidates)[0]
 
     async def _tick(self) -> None:
         while True:
@@ -171,9 +167,8 @@ class Reaching:
     def _perform(self, requests: list[PeerId]) -> None:
         for relay in requests:
             self._nursery.start_soon(self._reserve, relay)
-        self._at = {r: at for r, at in self._at.items() if r in self.machine.needed}
-        for relay in self._streams.keys() - set(self.machine.relays):
-            self._streams.pop(relay).reset()
+        for relay in self._reserved.keys() - set(self.machine.relays):
+            self._reserved.pop(relay)[0].reset()
         if (relays := self.machine.relays) != self._told:
             self._told = relays
             self.moved.set()
