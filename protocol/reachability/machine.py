@@ -22,7 +22,7 @@ candidates, the probes under way. Pure.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Literal
@@ -292,17 +292,17 @@ class Reachability:
             known.source = source
 
     def _wanted(self) -> dict[Place, Source]:
+        hosts: dict[str, Source] = {
+            host: "interface" for host in sorted(self._own) if is_global(host)
+        }
+        for kind in ("ip4", "ip6"):
+            seen = [outer for outer in self.outer_hosts() if kind_of(outer) == kind]
+            for outer in seen[:MAX_HOSTS]:
+                hosts.setdefault(outer, "observed")
         found = dict(self._given)
-        own = (host for host in sorted(self._own) if is_global(host))
-        places = [(host, self._ports.get(kind_of(host), 0)) for host in own]
-        _add(found, places, "interface")
-        hosts: Counter[str] = Counter()
-        for outer in self.outer_hosts():
-            hosts[kind_of(outer)] += 1
-            if hosts[kind_of(outer)] > MAX_HOSTS:
-                continue
-            if outer not in self._own:
-                _add(found, [(outer, self._ports.get(kind_of(outer), 0))], "observed")
+        for host, source in hosts.items():
+            if port := self._ports.get(kind_of(host)):
+                found.setdefault((host, port), source)
         return dict(list(found.items())[:MAX_CANDIDATES])
 
     def _forget_one(self) -> None:
@@ -310,9 +310,3 @@ class Reachability:
         prefixes = {peer: prefix_of(known.ends.host) for peer, known in self._observations.items()}
         ((crowd, _),) = Counter(prefixes.values()).most_common(1)
         del self._observations[next(peer for peer, prefix in prefixes.items() if prefix == crowd)]
-
-
-def _add(found: dict[Place, Source], places: Sequence[Place], source: Source) -> None:
-    for place in places:
-        if place[1]:
-            found.setdefault(place, source)

@@ -11,8 +11,8 @@ import trio
 from client.net import host as host_module
 from client.net.addresses import Destination, parse_destination
 from client.net.connection_limiter import HostLimits
-from client.net.errors import DialError, PortInUse, TurnedAway
-from client.net.host import Connection, Host, open_host
+from client.net.errors import DialError, TurnedAway
+from client.net.host import Connection, Host
 from client.net.transport import ByteStream
 from protocol.ids import PeerId
 from tests.support.cli_process import apart
@@ -125,18 +125,6 @@ async def test_an_exception_in_a_handler_ends_its_connection_only(hosts: Hosts) 
             await dialled(peer, host.addresses[0])
             while host.refused["handler-failed"] < failures:
                 await trio.sleep(0.01)
-
-
-async def test_port_in_use(hosts: Hosts) -> None:
-    async with hosts() as host:
-        port = parse_destination(host.addresses[0]).port
-
-        async def unused(connection: Connection) -> None:
-            raise NotImplementedError
-
-        with pytest.raises(PortInUse, match=rf"port {port} is in use .* choose"):
-            async with open_host(os.urandom(32), ("127.0.0.1", port), unused):
-                raise NotImplementedError
 
 
 async def test_dialling_says_what_went_wrong(hosts: Hosts) -> None:
