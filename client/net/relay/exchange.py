@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import trio
 
 from client.net.addresses import Destination
-from client.net.errors import HandshakeFailed, NetworkError, StreamReset
+from client.net.errors import NetworkError, StreamReset
 from client.net.handshake import request_protocol
 from client.net.host import Connection
 from client.net.libp2p_patches import GuardedStream
@@ -120,7 +120,7 @@ async def ask(connection: Connection, message: RelayMessage) -> tuple[YamuxStrea
             raise
 
 
-FAILURES: Final = (NetworkError, HandshakeFailed, RemoteProtocolError, trio.TooSlowError)
+FAILURES: Final = (NetworkError, RemoteProtocolError, trio.TooSlowError)
 """What ``ask`` raises when the other side is of no use."""
 
 

@@ -16,11 +16,10 @@ from client.net.addresses import Destination, parse_destination
 from client.net.errors import AddressError, DialError, NetworkError
 from client.net.host import Connection
 from client.net.relay.circuit import CircuitStream
-from client.net.relay.exchange import FAILURES, Links, answered, ask, send_last, send_message
+from client.net.relay.exchange import Links, answered, send_last, send_message
 from client.net.transport import ByteStream, closing
 from client.net.yamux import YamuxStream
 from protocol.address import Address
-from protocol.errors import RemoteProtocolError
 from protocol.hosts import number_of, prefix_of
 from protocol.ids import PeerId
 from protocol.pace import TICK_S
@@ -94,19 +93,15 @@ class Reaching:
             DialError: it gives none, in words with the address.
         """
         connection = await self._relay_of(address)
-        try:
-            stream, answer = await ask(connection, Connect(str(address.peer)))
-        except RemoteProtocolError as error:
-            self._links.penalise(connection.peer, error.penalty, error.reason)
-            raise DialError(f"{address}: the relay says {error}") from error
-        except FAILURES as error:
-            raise DialError(f"{address}: {str(error) or 'the relay does not answer'}") from error
+        found = await answered(self._links, connection, Connect(str(address.peer)))
+        if found is None:
+            raise DialError(f"{address}: the relay does not answer")
+        stream, answer = found
         said = answer if isinstance(answer, Status) else Status("unreachable")
         opened = CircuitStream(stream, said.host)
         async with closing(opened):
             if said.code != "ok":
-                code = answer.code if isinstance(answer, Status) else ""
-                raise DialError(f"{address}: {REFUSALS.get(code, 'the relay refuses')}")
+                raise DialError(f"{address}: {REFUSALS.get(said.code, 'the relay refuses')}")
             yield opened
 
     async def _relay_of(self, address: Address) -> Connection:
