@@ -766,10 +766,7 @@ def _moved(carrier: Carrier) -> Counter[str]:
     """Return what a carrier has counted, as ``NetworkStatistics`` names it. Bytes of a relayed one
     are counted in the link with the relay."""
     line = carrier.connection
-    moved = Counter(
-        frames_in=carrier.frames_in,
-        tensor_bytes_out=carrier.tensor_bytes_out,
-    )
+    moved = Counter(tensor_bytes_out=carrier.tensor_bytes_out)
     if line.relay is None:
         moved.update(bytes_in=line.bytes_in, bytes_out=line.bytes_out)
     return moved
