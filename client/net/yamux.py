@@ -464,20 +464,21 @@ class YamuxStream:
         Raises:
             StreamReset, ConnectionLost: the stream or its connection ended early.
         """
-        await self._wait_for_data()
-        return self.receive_nowait(most)
-
-    def receive_nowait(self, most: int | None = None) -> Buffer:
-        """Take the next piece of what has been received, perhaps nothing."""
-        taken = self._pop(most)
-        if taken:
-            self.release(len(taken), len(taken))
+        taken = await self.receive_held(most)
+        self.release(len(taken), len(taken))
         return taken
 
-    async def receive_held(self, most: int) -> Buffer:
+    async def receive_held(self, most: int | None) -> Buffer:
         """Receive a piece whose bytes stay in our window until ``release`` opens it."""
         await self._wait_for_data()
-        return self._pop(most)
+        if not self._chunks:
+            return b""
+        taken = self._chunks.popleft()
+        if most is not None and most < len(taken):
+            view = memoryview(taken)
+            self._chunks.appendleft(view[most:])
+            taken = view[:most]
+        return taken
 
     def release(self, size_bytes: int, opened_bytes: int) -> None:
         """Forget bytes received by ``receive_held``, and let the peer send so many more."""
@@ -548,16 +549,6 @@ class YamuxStream:
     def done(self) -> bool:
         """Nothing more can happen on this stream."""
         return self._reset or (self._remote_done and self._local_done)
-
-    def _pop(self, most: int | None) -> Buffer:
-        if not self._chunks:
-            return b""
-        taken = self._chunks.popleft()
-        if most is not None and most < len(taken):
-            view = memoryview(taken)
-            self._chunks.appendleft(view[most:])
-            taken = view[:most]
-        return taken
 
     def _check_alive(self) -> None:
         if self._reset:
