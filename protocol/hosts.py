@@ -19,8 +19,7 @@ Number = IPv4Address | IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """A port of ours, and the host and port at which our router shows it to everybody; both ports
-    are 0 if it shows another one to each remote end."""
+    """A port of ours, and the host and port at which our router shows it to most peers."""
 
     own_port: int
     host: str

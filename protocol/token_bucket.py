@@ -76,13 +76,13 @@ class TokenBuckets(Generic[Key]):
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def take(self, rates: Mapping[Key, Rate], now: float) -> bool:
-        """Take a token for each of some keys, or for none if one of them has none."""
+    def take(self, rates: Mapping[Key, Rate], now: float, count: float = 1) -> bool:
+        """Take tokens for each of some keys, or for none if one of them has fewer."""
         buckets = [self._bucket(key, rate, now) for key, rate in rates.items()]
-        if not all(bucket.has(1, now) for bucket in buckets):
+        if not all(bucket.has(count, now) for bucket in buckets):
             return False
         for bucket in buckets:
-            bucket.take(1, now)
+            bucket.take(count, now)
         return True
 
     def has(self, key: Key, rate: Rate, now: float) -> bool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
 from ipaddress import ip_address
@@ -26,17 +24,9 @@ LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where a machine without a network reaches itself."""
 _FAMILIES = {"dns4": socket.AF_INET, "dns6": socket.AF_INET6}
 MAX_LOOKUPS: Final = 16
-"""Names that are looked up at a time, each in a thread. Anybody may advertise names that nobody
-answers for."""
-MAX_SLOW_LOOKUPS: Final = 2
-"""Those of peers whose names were not answered before, on top of these: they wait for each other
-only."""
-SLOW_LOOKUP_S: Final = 2.0
-MAX_UNANSWERED: Final = 4096
-_lookups = trio.CapacityLimiter(MAX_LOOKUPS)
-_slow_lookups = trio.CapacityLimiter(MAX_SLOW_LOOKUPS)
-_unanswered: OrderedDict[PeerId, None] = OrderedDict()
-"""Peers for whose names the last lookup has not ended yet, or has taken long."""
+"""Names that are looked up at a time, each in a thread: of those that the user names, and of all
+others. Anybody may advertise names that nobody answers for."""
+_lookups = {named: trio.CapacityLimiter(MAX_LOOKUPS) for named in (True, False)}
 _IP6_ADDRESSES = Path("/proc/thread-self/net/if_inet6")
 _PASSING = 0x01 | 0x08 | 0x20 | 0x40
 """Flags of Linux's IPv6 addresses (linux/if_addr.h): temporary, double, deprecated, tentative."""
@@ -70,21 +60,24 @@ def parse_destination(text: str) -> Destination:
     return Destination(*astuple(address))
 
 
-async def numeric_host(address: Destination) -> Destination:
+async def numeric_host(address: Destination, *, named: bool = True) -> Destination:
     """Return an address with the number of its host in place of a name.
+
+    Args:
+        address: of a peer.
+        named: whether the user names it, or an earlier session; others do not wait for adverts.
 
     Raises:
         AddressError: the name has no address of its kind now.
     """
     if address.kind not in _FAMILIES:
         return address
-    lookups = _slow_lookups if address.peer in _unanswered else _lookups
     try:
         host: str = await trio.to_thread.run_sync(
             _look_up,
             address,
             abandon_on_cancel=True,  # type: ignore[call-arg]  # unknown to the stubs
-            limiter=lookups,
+            limiter=_lookups[named],
         )
     except (OSError, UnicodeError) as error:
         raise AddressError(f"{address}: {error}") from error
@@ -93,17 +86,9 @@ async def numeric_host(address: Destination) -> Destination:
 
 def _look_up(address: Destination) -> str:
     """Return the number of a name, in a thread, which nobody can interrupt."""
-    _unanswered[address.peer] = None
-    if len(_unanswered) > MAX_UNANSWERED:
-        _unanswered.popitem(last=False)
-    began = time.monotonic()
-    try:
-        found = socket.getaddrinfo(
-            address.host, address.port, _FAMILIES[address.kind], socket.SOCK_STREAM
-        )
-    finally:
-        if time.monotonic() - began < SLOW_LOOKUP_S:
-            _unanswered.pop(address.peer, None)
+    found = socket.getaddrinfo(
+        address.host, address.port, _FAMILIES[address.kind], socket.SOCK_STREAM
+    )
     return str(found[0][4][0]).partition("%")[0]
 
 

@@ -126,7 +126,6 @@ class Carrier:
         self._begun = trio.Event()
         self._before: tuple[trio.Event, ...] = ()
         self._changed = trio.lowlevel.ParkingLot()
-        self.frames_in = 0
         self.tensor_bytes_out = 0
 
     async def run(self) -> None:
@@ -271,7 +270,6 @@ class Carrier:
             self._hooks.refused(frame.header)
             return
         await self._hooks.deliver(frame.header, frame.payload)
-        self.frames_in += 1
 
     async def _write_lane(self, name: str) -> None:
         # Also when retired already: the peer waits for the end of all lanes.

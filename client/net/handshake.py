@@ -11,7 +11,7 @@ from typing import Any
 
 from client.net.errors import HandshakeFailed, NotAnswered
 from client.net.libp2p_patches import MUXER, SECURITY, GuardedStream
-from client.net.secure import Sealer, SecureChannel
+from client.net.secure import SecureChannel
 from client.net.transport import ByteStream
 from protocol.ids import PeerId, parse_peer_id
 
@@ -52,11 +52,10 @@ def make_identity(seed: bytes) -> Identity:
 
 @dataclass(frozen=True)
 class Authenticated:
-    """A channel whose other end proved to be ``peer``; ``early`` came with its last handshake."""
+    """A channel whose other end proved to be ``peer``."""
 
     peer: PeerId
     channel: SecureChannel
-    early: tuple[bytes, ...]
 
 
 async def handshake(
@@ -91,8 +90,7 @@ async def handshake(
             session = await pattern.handshake_outbound(raw, ID.from_base58(expected))
         peer = parse_peer_id(session.get_remote_peer().to_base58())
         channel = _take_over(stream, session)
-        inner = _ChannelBytes(channel)
-        inside = GuardedStream(inner.receive, inner.send)
+        inside = GuardedStream(channel.receive_some, lambda data: channel.send([data]))
         if expected is None:
             await accept_protocol(inside, [MUXER])
         else:
@@ -108,7 +106,7 @@ async def handshake(
         raise HandshakeFailed(f"{type(error).__name__}: {error}") from error
     if expected is not None and peer != expected:
         raise HandshakeFailed(f"{peer} answered instead of {expected}")
-    return Authenticated(peer, channel, inner.rest())
+    return Authenticated(peer, channel)
 
 
 async def request_protocol(stream: GuardedStream, protocol: str, then: bytes = b"") -> None:
@@ -222,27 +220,6 @@ class _Pattern(PatternXX):  # type: ignore[misc]  # untyped library
 
 
 def _take_over(stream: ByteStream, session: Any) -> SecureChannel:
-    """Take the keys out of the library's session, which reads exactly: no byte is lost."""
+    """Take the ciphers out of the library's session, which reads exactly: no byte is lost."""
     noise = session.conn.noise_state.noise_protocol
-    ours, theirs = noise.cipher_state_encrypt, noise.cipher_state_decrypt
-    return SecureChannel(stream, Sealer(ours.k, ours.n), Sealer(theirs.k, theirs.n))
-
-
-class _ChannelBytes:
-    """A channel of messages read as bytes, while the muxer is agreed on."""
-
-    def __init__(self, channel: SecureChannel) -> None:
-        self._channel = channel
-        self._buffer = b""
-
-    async def receive(self, most: int) -> bytes:
-        if not self._buffer:
-            self._buffer = b"".join(await self._channel.receive())
-        taken, self._buffer = self._buffer[:most], self._buffer[most:]
-        return taken
-
-    async def send(self, data: bytes) -> None:
-        await self._channel.send([data])
-
-    def rest(self) -> tuple[bytes, ...]:
-        return (self._buffer,) if self._buffer else ()
+    return SecureChannel(stream, noise.cipher_state_encrypt, noise.cipher_state_decrypt)

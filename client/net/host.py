@@ -84,7 +84,7 @@ class Connection:
         self.number = next(_numbers)
         """Another one for each connection of this process."""
         self.session = YamuxSession(proved.channel, dialler=dialled)
-        self._channel, self._early = proved.channel, proved.early
+        self._channel = proved.channel
         self._scope = trio.CancelScope()
         self.reason = ""
         """Why it ended, once it has: the first reason given stands."""
@@ -143,7 +143,7 @@ class Connection:
 
     async def _run_session(self) -> None:
         try:
-            await self.session.run(self._early)
+            await self.session.run()
             self.lost("closed by the peer")
         except ConnectionLost as error:
             self.lost(str(error))
@@ -307,7 +307,7 @@ class Host:
                 with trio.fail_after(self._limits.handshake_s):
                     proved = await handshake(stream, self._identity, target.peer if first else None)
             except (HandshakeFailed, trio.TooSlowError) as error:
-                raise DialError(f"{target}: {error or 'nobody came in time'}") from error
+                raise DialError(f"{target}: {str(error) or 'nobody came in time'}") from error
             if proved.peer != target.peer:
                 raise DialError(f"{target}: somebody else came")
             connection = Connection(proved, stream, dialled=first, punched=True)

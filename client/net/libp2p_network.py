@@ -25,7 +25,7 @@ from client.net.connection_limiter import HostLimits
 from client.net.connectivity import Connectivity, Line
 from client.net.errors import AddressError, DialError, NetworkError, TurnedAway
 from client.net.host import Connection, Host, open_host
-from client.net.links import Link
+from client.net.links import REPLACED, Link
 from client.net.network import Inbound, NetEvent, NetworkStatistics, PeerDown, PeerUp
 from client.net.pacing import Pacing, Rates
 from client.net.penalties import PenaltyBox
@@ -136,7 +136,7 @@ class Libp2pNetwork:
         """Who waits for a change of the link with a peer: those of others need not wake up."""
         self.events = ByteQueue[NetEvent](_event_size, EVENT_ITEMS, EVENT_BYTES)
         """Network events, in order for each peer and lane; while it is full, reading from peers
-        pauses."""
+        pauses. Links come and go beyond its bounds, as seldom as the limiter lets them."""
 
     @property
     def peer_id(self) -> PeerId:
@@ -201,8 +201,7 @@ class Libp2pNetwork:
 
     def post(self, peer: PeerId, message: Message, payload: bytes = b"") -> bool:
         """Queue ``message`` with its ``payload`` for ``peer`` without blocking; without a link it
-        is dropped. A peer for which too much waits, or most where too much waits for all, loses its
-        link.
+        is dropped. Where too much waits for all, the peer for which most waits loses its link.
 
         Returns:
             whether it is queued.
@@ -217,7 +216,7 @@ class Libp2pNetwork:
         link.queues[lane].append(frame)
         if self._backlog.is_long(lane, link.queues[lane].size_bytes):
             waiting = {link.peer: link.queues[lane].size_bytes for link in self._links.values()}
-            if (slow := self._backlog.slow_reader(peer, lane, waiting)) is not None:
+            if (slow := self._backlog.slow_reader(lane, waiting)) is not None:
                 self._stop_wanting(slow)
                 self._links[slow].close("it reads more slowly than it requests data")
         return True
@@ -529,11 +528,13 @@ class Libp2pNetwork:
         """Return the link that a new connection belongs to."""
         peer = connection.peer
         link = self._links.get(peer)
+        if link is not None and link.is_over_for(connection):
+            link.close(REPLACED)
+            self._end(link, link.carriers[-1].connection)
+            link = None
         if link is None:
-            self._links[peer] = Link(self.peer_id, peer, None)
-        elif link.is_over_for(connection):
-            self._links[peer] = link.give_way()
-        return self._links[peer]
+            link = self._links[peer] = Link(self.peer_id, peer)
+        return link
 
     async def _carry(self, link: Link, connection: Connection) -> None:
         """Run one carrier of a link, and report the link's end if it was the last."""
@@ -572,7 +573,7 @@ class Libp2pNetwork:
             if connection.violation is not None:
                 self._on_refused(link.peer, connection.violation)
             if last:
-                await self._bury(link, connection)
+                self._end(link, connection)
 
     async def _on_request(self, connection: Connection, stream: YamuxStream) -> None:
         """Serve a stream that a peer has opened about circuits or its link: only it may end."""
@@ -599,31 +600,23 @@ class Libp2pNetwork:
     def _settle(self, link: Link) -> None:
         if link.settle():
             self._has_changed(link.peer)
-            self._nursery.start_soon(self._announce, link)
+            self.events.append(PeerUp(link.peer))
 
-    async def _announce(self, link: Link) -> None:
-        if link.before is not None:
-            await link.before.wait()
-        await self.events.put(PeerUp(link.peer))
-        link.announced.set()
-
-    async def _bury(self, link: Link, connection: Connection) -> None:
-        """Report a link's end after its earlier events; until then the peer's next link waits."""
+    def _end(self, link: Link, connection: Connection) -> None:
+        """Tell of a link's end, which this connection explains, if of its beginning."""
+        if link.over:
+            return
+        link.over = True
+        del self._links[link.peer]
         if link.up.is_set():
-            await link.announced.wait()
-            await self.events.put(PeerDown(link.peer, connection.reason, connection.by_peer))
-        elif link.before is not None and self._links.get(link.peer) is link:
-            await link.before.wait()
-        link.buried.set()
-        if self._links.get(link.peer) is link:
-            del self._links[link.peer]
+            self.events.append(PeerDown(link.peer, connection.reason, connection.by_peer))
 
     async def _deliver(self, link: Link, message: Message, payload: bytes) -> None:
-        await link.announced.wait()
+        await link.up.wait()
         if not link.admitted.is_set() and not await self._before_admission(link, message):
             return
         await self._strangers.turn(link.peer)
-        await self.events.put(Inbound(link.peer, message, payload))
+        await self.events.put(Inbound(link.peer, message, payload), lambda: not link.over)
 
     async def _before_admission(self, link: Link, message: Message) -> bool:
         """Let a few greetings pass; other messages wait until the peer is admitted.
@@ -717,8 +710,9 @@ class Libp2pNetwork:
         found = {}
         for text in addresses:
             with suppress(AddressError):
-                address = await numeric_host(parse_destination(text))
-                if text in self._named:
+                named = text in self._named
+                address = await numeric_host(parse_destination(text), named=named)
+                if named:
                     self._calls.expect(address.first_hop)
                 if self._calls.is_in_reach(address.first_hop):
                     found[text] = address
@@ -772,10 +766,7 @@ def _moved(carrier: Carrier) -> Counter[str]:
     """Return what a carrier has counted, as ``NetworkStatistics`` names it. Bytes of a relayed one
     are counted in the link with the relay."""
     line = carrier.connection
-    moved = Counter(
-        frames_in=carrier.frames_in,
-        tensor_bytes_out=carrier.tensor_bytes_out,
-    )
+    moved = Counter(tensor_bytes_out=carrier.tensor_bytes_out)
     if line.relay is None:
         moved.update(bytes_in=line.bytes_in, bytes_out=line.bytes_out)
     return moved

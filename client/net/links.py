@@ -25,20 +25,15 @@ from protocol.ids import PeerId
 
 CROSSING_S = 15.0
 """Seconds after which a peer's earlier dial must have arrived: a dial takes 10 s."""
-_REPLACED = "replaced by another connection"
+REPLACED = "replaced by another connection"
 
 
 class Link:
-    """The queues and carriers between ``own`` and ``peer``.
+    """The queues and carriers between ``own`` and ``peer``."""
 
-    Args:
-        before: set once the end of the last link to this peer has been told, None if it has.
-    """
-
-    def __init__(self, own: PeerId, peer: PeerId, before: trio.Event | None) -> None:
+    def __init__(self, own: PeerId, peer: PeerId) -> None:
         self._own = own
         self.peer = peer
-        self.before = before
         self.queues = {name: ByteQueue[Outgoing](attrgetter("size_bytes")) for name in LANES}
         self._carriers: list[Carrier] = []
         self._active: Carrier | None = None
@@ -58,10 +53,9 @@ class Link:
         """Set once all lanes have been agreed on; a link comes up once in its life."""
         self.gone = trio.Event()
         """Set once the last connection has ended."""
-        self.announced = trio.Event()
-        """Set once the rest of the client has been told; nothing is delivered before."""
-        self.buried = trio.Event()
-        """Set once the rest of the client has been told of the end, if of the beginning."""
+        self.over = False
+        """Whether the rest of the client was told of the end, if of the beginning; nothing is
+        delivered after that."""
 
     @property
     def works(self) -> bool:
@@ -103,18 +97,11 @@ class Link:
         # Our own dial began when we had no link. The peer's may have, for a while.
         return not connection.dialled and trio.current_time() - self._up_at > CROSSING_S
 
-    def give_way(self) -> Link:
-        """End this link and return the one that follows it."""
-        for carrier in self._carriers:
-            if not carrier.connection.session.closed:  # if closed, its data is still delivered
-                carrier.connection.close(_REPLACED)
-        return Link(self._own, self.peer, self.buried if self.up.is_set() else self.before)
-
     def attach(self, carrier: Carrier) -> None:
         """Add a connection; one by the same dialler that has not come up is given up."""
         for other in self._carriers:
             if other.live and _way(other.connection) == _way(carrier.connection):
-                other.connection.close(_REPLACED)
+                other.connection.close(REPLACED)
         self._carriers.append(carrier)
 
     def settle(self) -> bool:
@@ -128,7 +115,7 @@ class Link:
             return False
         others = [carrier for carrier in self._carriers if carrier is not best]
         for other in others:
-            other.retire(_REPLACED)
+            other.retire(REPLACED)
         if best is not self._active:
             self._active, self._up_at = best, trio.current_time()
             best.begin(tuple(other.connection.ended for other in others))

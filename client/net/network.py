@@ -44,8 +44,6 @@ class NetworkStatistics:
     bytes_in: int = 0
     """Bytes received from sockets, encryption and framing included."""
     bytes_out: int = 0
-    frames_in: int = 0
-    """Well-formed frames received."""
     tensor_bytes_out: int = 0
     """Bytes of activations, gradients and shards, before encryption: part of ``bytes_out``."""
     refused: Mapping[str, int] = field(default_factory=dict)

@@ -1,44 +1,37 @@
-"""Scores of misbehaviour, by peer: the cost of a broken rule, and the score that ends the link.
+"""Who has broken so many rules that connections with it are refused for a while.
 
-State: points and bans, each with the time they were written; both fade. The clock is passed in.
+State: the points that each peer has left, and the bans; both are forgotten with time. The clock is
+passed in.
 """
 
 import math
+from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from protocol.ids import PeerId
-
-V = TypeVar("V")
+from protocol.token_bucket import Rate, TokenBuckets
 
 BAN_POINTS = 100
 BAN_S = 600.0
 FADE_POINTS_PER_S = 0.2
 """Honest mistakes (10 points) are forgotten within a minute."""
 MAX_PEERS = 4096
-"""Scores kept; the oldest is forgotten."""
+"""Scores, and bans, that are kept; the oldest is forgotten."""
+_PATIENCE = Rate(FADE_POINTS_PER_S, BAN_POINTS - 1)
 
 
 @dataclass
 class PenaltyBox:
-    """Points of each peer and the time until which it is banned."""
+    """The points that each peer has left, and the time until which it is banned."""
 
-    _points: dict[PeerId, tuple[int, float]] = field(default_factory=dict)
-    _banned_until: dict[PeerId, float] = field(default_factory=dict)
-
-    def points(self, peer: PeerId, now: float) -> int:
-        """Return the peer's score, faded to now."""
-        points, written = self._points.get(peer, (0, now))
-        return max(0, points - int(FADE_POINTS_PER_S * (now - written)))
+    _left: TokenBuckets[PeerId] = field(default_factory=lambda: TokenBuckets(MAX_PEERS))
+    _banned_until: OrderedDict[PeerId, float] = field(default_factory=OrderedDict)
 
     def add(self, peer: PeerId, points: int, now: float) -> bool:
-        """Add points; return whether the peer is banned from now on."""
-        total = self.points(peer, now) + points
-        _put(self._points, peer, (total, now))
-        if total < BAN_POINTS:
+        """Count points; return whether the peer is banned from now on."""
+        if self._left.take({peer: _PATIENCE}, now, points):
             return False
-        _put(self._banned_until, peer, now + BAN_S)
-        del self._points[peer]
+        self._ban(peer, now + BAN_S)
         return True
 
     def is_banned(self, peer: PeerId, now: float) -> bool:
@@ -48,11 +41,10 @@ class PenaltyBox:
     def expel(self, peer: PeerId) -> None:
         """Refuse connections with a peer from now on, until it is the oldest of too many; its Hello
         is refused for ever."""
-        _put(self._banned_until, peer, math.inf)
+        self._ban(peer, math.inf)
 
-
-def _put(table: dict[PeerId, V], peer: PeerId, value: V) -> None:
-    table.pop(peer, None)
-    if len(table) >= MAX_PEERS:
-        del table[next(iter(table))]
-    table[peer] = value
+    def _ban(self, peer: PeerId, until: float) -> None:
+        self._banned_until[peer] = max(until, self._banned_until.get(peer, until))
+        self._banned_until.move_to_end(peer)
+        if len(self._banned_until) > MAX_PEERS:
+            self._banned_until.popitem(last=False)

@@ -9,9 +9,9 @@ one of its ports, and both connect from that port: TCP's simultaneous open (RFC 
 try the round trip of two `Punch` is measured; `PunchNow` and half of that is the moment. Who dials
 at its arrival begins Noise: "dialler" has no meaning here.
 
-A router may show another port to each peer. Then its home names none, and dials; the other side
-waits at its own place, where its router lets it in if that lets in anybody, or any port of a host
-that was written to. If no port of either is known, nobody can dial.
+A router may show another port to each peer; then nobody can dial the one that its home names. But
+that home dials, too, and the other side waits at its own place: its router lets the dial in if it
+lets in anybody, or any port of a host that was written to.
 
 State: our own place, the budgets, what is under way.
 """
@@ -65,7 +65,7 @@ MOST: Final = 16
 """Attempts of others under way."""
 TRIES: Final = 3
 _WHY: Final = {
-    "unmapped": "no port is known at which one of us could be dialled",
+    "unmapped": "our own port is not known yet",
     "elsewhere": "the place is not where the relay sees the peer, not public, or in our own home",
 }
 
@@ -81,8 +81,8 @@ class Attempt:
         say: sends the other side a message over the circuit.
         hear: waits for a message of the other side.
         meet: dials a host and port now from our own port, whose outer place the other side knows,
-            and waits there; returns whether we have met. Of port 0, only who comes counts. The
-            last argument is whether we begin Noise.
+            and waits there; returns whether we have met. The last argument is whether we begin
+            Noise.
         seen_at: the peer's host, as the relay says; empty: it says nothing.
         own: our port and where others see it; None: not known.
     """
@@ -95,9 +95,9 @@ class Attempt:
         seen_at: str,
         own: Outer | None,
     ) -> None:
-        unfit = own is not None and 0 < own.port < FIRST_PORT
         self._say, self._hear_any, self._meet = say, hear, meet
-        self._seen_at, self._own = seen_at, None if unfit else own
+        self._seen_at = seen_at
+        self._own = own if own is not None and own.port >= FIRST_PORT else None
 
     async def begin(self) -> None:
         """Try to meet the other side, as the one that dialled the circuit.
@@ -108,7 +108,7 @@ class Attempt:
         """
         own = self._own
         if own is None:
-            raise AttemptFailed("our own port is not known yet")
+            raise AttemptFailed(_WHY["unmapped"])
         for _ in range(TRIES):
             asked_at = trio.current_time()
             await self._say(Punch(own.host, own.port))
@@ -155,7 +155,7 @@ class Attempt:
         that of somebody whom we shall disturb; one in our own home is none that a router lets us
         dial."""
         own = self._own
-        if own is None or not (own.port or place.port):
+        if own is None:
             return "unmapped"
         is_its_own = place.host == self._seen_at != own.host and is_global(place.host)
         return "" if is_its_own else "elsewhere"

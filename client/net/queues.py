@@ -48,12 +48,14 @@ class ByteQueue(trio.abc.ReceiveChannel[T], Generic[T]):
         """Summed size of the items."""
         return self._bytes
 
-    async def put(self, item: T) -> None:
-        """Wait for room, then append; raises trio.ClosedResourceError after ``close``."""
+    async def put(self, item: T, is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """Wait for room, then append what is wanted still; raises trio.ClosedResourceError after
+        ``close``."""
         async with self._turn:
             while not (self._closed or self._has_room(item)):
                 await self._taken.park()
-            self.append(item)
+            if is_wanted():
+                self.append(item)
 
     def append(self, item: T) -> None:
         """Append beyond the bounds; raises trio.ClosedResourceError after ``close``."""

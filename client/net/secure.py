@@ -4,14 +4,14 @@ The same bytes on the wire as the library's (libp2p specs, noise/README.md), in 
 library makes several calls and copies per 64 KiB, this seals many messages into one write and opens
 all messages of one read.
 
-State: two ChaCha20-Poly1305 keys with their counters, and the unopened rest of the last read.
+State: the two ciphers of the handshake with their counters, and the unopened rest of the last read.
 """
 
 from collections.abc import Iterable
 
 import trio
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from noise.state import CipherState
 
 from client.net.errors import ConnectionLost
 from client.net.transport import Buffer, ByteStream
@@ -28,39 +28,13 @@ FIRST_BUFFER_BYTES = 68 * 1024
 _LENGTH_BYTES = 2
 
 
-class Sealer:
-    """One direction of a Noise transport: a key and its message counter."""
-
-    def __init__(self, key: bytes, nonce: int) -> None:
-        self._cipher = ChaCha20Poly1305(key)
-        self._nonce = nonce
-
-    def _next_nonce(self) -> bytes:
-        nonce = b"\0\0\0\0" + self._nonce.to_bytes(8, "little")
-        self._nonce += 1
-        return nonce
-
-    def seal(self, plaintexts: Iterable[Buffer]) -> bytearray:
-        """Return the wire form of messages of at most ``MAX_PLAINTEXT_BYTES`` each.
-
-        They are encrypted in place, which takes a third of the time of joining them. The buffer is
-        new each time, so that the stream may read from it later.
-        """
-        messages = list(plaintexts)
-        wire = bytearray(sum(_LENGTH_BYTES + len(message) + TAG_BYTES for message in messages))
-        end = 0
-        with memoryview(wire) as view:
-            for message in messages:
-                start = end + _LENGTH_BYTES
-                sealed_bytes = len(message) + TAG_BYTES
-                view[end:start] = sealed_bytes.to_bytes(_LENGTH_BYTES, "big")
-                end = start + sealed_bytes
-                self._cipher.encrypt_into(self._next_nonce(), message, None, view[start:end])
-        return wire
-
-    def unseal(self, sealed: memoryview) -> bytes:
-        """Open one message; raises InvalidTag when it was not sealed with this key and counter."""
-        return self._cipher.decrypt(self._next_nonce(), sealed, None)
+def seal(cipher: CipherState, plaintexts: Iterable[Buffer]) -> bytes:
+    """Return the wire form of messages of at most ``MAX_PLAINTEXT_BYTES`` each."""
+    wire: list[bytes] = []
+    for plaintext in plaintexts:
+        sealed = cipher.encrypt_with_ad(b"", plaintext)
+        wire += [len(sealed).to_bytes(_LENGTH_BYTES, "big"), sealed]
+    return b"".join(wire)
 
 
 class SecureChannel:
@@ -68,13 +42,16 @@ class SecureChannel:
 
     One task may send and one may receive at a time. A send that is cancelled half way leaves the
     channel unusable, so the owner has to close it (`yamux.py` does).
+
+    Args:
+        stream: nobody else reads or writes it from now on.
+        sealer: of what we send.
+        opener: of what we receive.
     """
 
-    def __init__(self, stream: ByteStream, sealer: Sealer, opener: Sealer) -> None:
-        self.stream = stream
-        """What it goes over; nobody else reads or writes it."""
-        self._sealer = sealer
-        self._opener = opener
+    def __init__(self, stream: ByteStream, sealer: CipherState, opener: CipherState) -> None:
+        self.stream, self._sealer, self._opener = stream, sealer, opener
+        self._put_back: list[bytes] = []
         self._buffer = bytearray(FIRST_BUFFER_BYTES)
         self._filled = 0  # begins with a message that has not wholly arrived
         self.bytes_in = 0
@@ -86,7 +63,7 @@ class SecureChannel:
         Raises:
             ConnectionLost: the connection is broken.
         """
-        data = self._sealer.seal(plaintexts)
+        data = seal(self._sealer, plaintexts)
         try:
             await self.stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
@@ -100,6 +77,10 @@ class SecureChannel:
             ConnectionLost: the connection is broken.
             RemoteProtocolError: a message that the peer did not seal.
         """
+        if self._put_back:
+            messages, self._put_back = self._put_back, []
+            await trio.lowlevel.checkpoint()
+            return messages
         while True:
             try:
                 with memoryview(self._buffer) as buffer, buffer[self._filled :] as free:
@@ -116,6 +97,13 @@ class SecureChannel:
                 self._enlarge()
             if messages:
                 return messages
+
+    async def receive_some(self, most: int) -> bytes:
+        """Wait for bytes and return up to ``most`` of them; empty at the end. See `receive`."""
+        data = b"".join(await self.receive())
+        if rest := data[most:]:
+            self._put_back = [rest]
+        return data[:most]
 
     def release(self) -> None:
         """Release the buffer once nothing more is received: references may keep an ended connection
@@ -145,7 +133,7 @@ class SecureChannel:
                 if end > self._filled:
                     break
                 try:
-                    messages.append(self._opener.unseal(buffer[start:end]))
+                    messages.append(self._opener.decrypt_with_ad(b"", buffer[start:end]))
                 except InvalidTag as error:
                     raise RemoteProtocolError("noise-tag", penalty=0) from error
                 position = end

@@ -11,8 +11,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import cache
-from pathlib import Path
 from typing import Final
 
 import trio
@@ -133,9 +131,8 @@ class TcpListener(trio.abc.Listener[TcpStream]):
 class Tcp:
     """Dials and listens.
 
-    The first dial to each of a few machines of the internet leaves from one port: if two of them
-    see two ports, our router gives each remote end another one. State: that port, and who was
-    dialled from it.
+    The first dial to each of a few machines of the internet leaves from one port, so that several
+    see it and no liar decides where it is seen. State: that port, and who was dialled from it.
     """
 
     def __init__(self) -> None:
@@ -192,7 +189,7 @@ class Tcp:
             yield opened
 
     def network_changed(self) -> None:
-        """Learn anew whether our router gives each remote end another port."""
+        """Let another port be seen by others."""
         self._shared_port = 0
         self._dialled.clear()
 
@@ -214,34 +211,22 @@ class Tcp:
 
         Simultaneous open reaches the socket that dials. Who listens gets a peer that came before we
         dialled, and one whose router shows another port to us than it knows. Our own dial has then
-        told our router that the peer's host is welcome.
+        told our router that the peer's host is welcome, so we wait for it though the dial has
+        failed.
         """
-        host = address.host
-        if not own_port:
-            return await self._connect_from(0, host, address.port)
         met: list[trio.SocketStream] = []
-        failed: list[OSError] = []
 
         async def dial() -> None:
-            try:
-                stream = await self._connect_from(own_port, host, address.port or own_port)
-            except OSError as error:
-                if not address.port or error.errno == errno.EADDRNOTAVAIL:
-                    return  # it comes to us, or is there already
-                failed.append(error)
-            else:
-                if not address.port:
-                    stream.socket.close()  # somebody else's
-                    return
-                met.append(stream)
-            nursery.cancel_scope.cancel()
+            with contextlib.suppress(OSError):
+                met.append(await self._connect_from(own_port, address.host, address.port))
+                nursery.cancel_scope.cancel()
 
         async def wait(rendezvous: Rendezvous) -> None:
-            met.append(await rendezvous.accept(host))
+            met.append(await rendezvous.accept(address.host))
             nursery.cancel_scope.cancel()
 
         try:
-            with await_at(kind_of(host), own_port) as rendezvous:
+            with await_at(kind_of(address.host), own_port) as rendezvous:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(wait, rendezvous)
                     nursery.start_soon(dial)
@@ -251,8 +236,6 @@ class Tcp:
             raise
         for stream in met[1:]:
             stream.socket.close()
-        if not met:
-            raise failed[0]
         return met[0]
 
     def _shares_port(self, host: str) -> bool:
@@ -312,30 +295,11 @@ def _tune(stream: trio.SocketStream) -> None:
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     _bound_unsent(stream, UNSENT_BYTES)
     if sys.platform == "linux":
-        _widen(stream)
+        with contextlib.suppress(OSError):  # takes CAP_NET_ADMIN
+            stream.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES // 2)
 
 
 def _bound_unsent(stream: trio.SocketStream, most_bytes: int) -> None:
     if (option := TCP_NOTSENT_LOWAT.get(sys.platform)) is not None:
         with contextlib.suppress(OSError):
             stream.setsockopt(socket.IPPROTO_TCP, option, most_bytes)
-
-
-def _widen(stream: trio.SocketStream) -> None:
-    """Raise the send buffer, where that exceeds the kernel's own choice."""
-    with contextlib.suppress(OSError):  # takes CAP_NET_ADMIN
-        stream.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, SEND_BUFFER_BYTES // 2)
-        return
-    if _may_widen():
-        with contextlib.suppress(OSError):
-            stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES // 2)
-
-
-@cache
-def _may_widen() -> bool:
-    try:
-        found = int(Path("/proc/sys/net/ipv4/tcp_wmem").read_text().split()[2])
-        allowed = 2 * int(Path("/proc/sys/net/core/wmem_max").read_text())  # it doubles it
-    except (OSError, ValueError, IndexError):
-        return False
-    return min(allowed, SEND_BUFFER_BYTES) > found

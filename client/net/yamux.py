@@ -60,7 +60,6 @@ MEASURE_S = 2.0
 GO_AWAY_S = 0.5
 """For ending a frame, and for telling the peer that we end the session; it may take nothing."""
 INBOUND_STREAMS = 16
-PENDING_ACCEPTS = 8
 OPENED_PER_S, OPENED_BURST = 4.0, 256.0
 """Streams that a peer may open, refused ones included: each costs some 0.1 ms. Our client opens
 three; others open some for `identify` and `ping`."""
@@ -91,7 +90,7 @@ class YamuxSession:
         self._channel = channel
         self._next_id = 1 if dialler else 2
         self._streams: dict[int, YamuxStream] = {}
-        send, receive = trio.open_memory_channel[YamuxStream](PENDING_ACCEPTS)
+        send, receive = trio.open_memory_channel[YamuxStream](math.inf)
         self._accept_send, self._accept_receive = send, receive
         self._openings = TokenBucket(OPENED_PER_S, OPENED_BURST, trio.current_time())
         self._urgent, self._usual = deque[_Frame](), deque[_Frame]()
@@ -121,11 +120,8 @@ class YamuxSession:
         self.told_to_go = False
         """Whether the peer has said that it ends the session: its process lives."""
 
-    async def run(self, early: Sequence[bytes] = ()) -> None:
+    async def run(self) -> None:
         """Process frames until the connection ends or the peer breaks a rule.
-
-        Args:
-            early: messages that arrived with the handshake.
 
         Raises:
             RemoteProtocolError: the peer broke a rule of Noise or Yamux.
@@ -136,7 +132,7 @@ class YamuxSession:
             nursery.start_soon(self._write_frames)
             try:
                 with self._reading:
-                    await self._receive_frames(early)
+                    await self._receive_frames()
             except RemoteProtocolError as error:
                 self.violation = error
             except ConnectionLost as error:
@@ -307,9 +303,7 @@ class YamuxSession:
         for frame in (*self._urgent, *self._usual):
             frame.over.set()
 
-    async def _receive_frames(self, early: Sequence[bytes]) -> None:
-        for message in early:
-            self._take(memoryview(message))
+    async def _receive_frames(self) -> None:
         while not self.closed and (messages := await self._channel.receive()):
             for message in messages:
                 self._take(memoryview(message))
@@ -319,7 +313,7 @@ class YamuxSession:
 
     def _take(self, view: memoryview) -> None:
         """Take the next plaintext; frames may begin and end anywhere in it."""
-        while view:
+        while view and not self.closed:
             if self._body_left:
                 taken = min(len(view), self._body_left)
                 self._body_left -= taken
@@ -367,11 +361,7 @@ class YamuxSession:
         if inbound >= self.inbound_streams:
             stream.reset()
             return None
-        try:
-            self._accept_send.send_nowait(stream)
-        except (trio.WouldBlock, trio.ClosedResourceError, trio.BrokenResourceError):
-            stream.reset()
-            return None
+        self._accept_send.send_nowait(stream)
         self._streams[stream_id] = stream
         self.reply(HEADER.pack(0, WINDOW_UPDATE, ACK, stream_id, 0))
         return stream
@@ -474,20 +464,21 @@ class YamuxStream:
         Raises:
             StreamReset, ConnectionLost: the stream or its connection ended early.
         """
-        await self._wait_for_data()
-        return self.receive_nowait(most)
-
-    def receive_nowait(self, most: int | None = None) -> Buffer:
-        """Take the next piece of what has been received, perhaps nothing."""
-        taken = self._pop(most)
-        if taken:
-            self.release(len(taken), len(taken))
+        taken = await self.receive_held(most)
+        self.release(len(taken), len(taken))
         return taken
 
-    async def receive_held(self, most: int) -> Buffer:
+    async def receive_held(self, most: int | None) -> Buffer:
         """Receive a piece whose bytes stay in our window until ``release`` opens it."""
         await self._wait_for_data()
-        return self._pop(most)
+        if not self._chunks:
+            return b""
+        taken = self._chunks.popleft()
+        if most is not None and most < len(taken):
+            view = memoryview(taken)
+            self._chunks.appendleft(view[most:])
+            taken = view[:most]
+        return taken
 
     def release(self, size_bytes: int, opened_bytes: int) -> None:
         """Forget bytes received by ``receive_held``, and let the peer send so many more."""
@@ -558,16 +549,6 @@ class YamuxStream:
     def done(self) -> bool:
         """Nothing more can happen on this stream."""
         return self._reset or (self._remote_done and self._local_done)
-
-    def _pop(self, most: int | None) -> Buffer:
-        if not self._chunks:
-            return b""
-        taken = self._chunks.popleft()
-        if most is not None and most < len(taken):
-            view = memoryview(taken)
-            self._chunks.appendleft(view[most:])
-            taken = view[:most]
-        return taken
 
     def _check_alive(self) -> None:
         if self._reset:

@@ -22,7 +22,7 @@ candidates, the probes under way. Pure.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Literal
@@ -204,36 +204,14 @@ class Reachability:
             votes.setdefault(known.seen[0], set()).add(prefix_of(known.ends.host))
         return sorted(votes, key=lambda host: -len(votes[host]))
 
-    def _is_symmetric(self) -> bool:
-        """Whether our router gives one local port another outer port for each remote end.
-
-        It takes two links dialled from one local port to different machines (RFC 5780, 4.3). Of
-        several more than half have to see us at one place, or it does: one of them may lie.
-        """
-        by_port: dict[int, list[_Observation]] = {}
-        for known in self._observations.values():
-            if known.ends.dialled and kind_of(known.ends.host) == "ip4":
-                by_port.setdefault(known.ends.own_port, []).append(known)
-        for same in by_port.values():
-            ((_, most),) = Counter(known.seen for known in same).most_common(1)
-            if len({known.ends.host for known in same}) > 1 and 2 * most <= len(same):
-                return True
-        return False
-
     def outer(self, kind: str = "ip4") -> Outer | None:
-        """Return a port from which we have dialled, and where everybody sees it; None: not known.
-
-        Of several ports that one whose place the most observers have seen; none, but the host, if
-        our router shows another port to each remote end. Routers leave the ports of IPv6 as they
-        are, if they let in whom we have written to.
-        """
-        changes = kind == "ip4" and self._is_symmetric()
-        seen: dict[Outer, int] = {}
-        for known in self._observations.values():
-            if known.ends.dialled and kind_of(known.ends.host) == kind and known.ends.own_port:
-                host, port = known.seen
-                place = Outer(0, host, 0) if changes else Outer(known.ends.own_port, host, port)
-                seen[place] = seen.get(place, 0) + 1
+        """Return a port from which we have dialled, and the place where the most observers see it:
+        one of them may lie. None: not known."""
+        seen = Counter(
+            Outer(known.ends.own_port, *known.seen)
+            for known in self._observations.values()
+            if known.ends.dialled and kind_of(known.ends.host) == kind and known.ends.own_port
+        )
         return max(seen, key=seen.__getitem__, default=None)
 
     # --- probing ------------------------------------------------------------------------------
@@ -314,17 +292,17 @@ class Reachability:
             known.source = source
 
     def _wanted(self) -> dict[Place, Source]:
+        hosts: dict[str, Source] = {
+            host: "interface" for host in sorted(self._own) if is_global(host)
+        }
+        for kind in ("ip4", "ip6"):
+            seen = [outer for outer in self.outer_hosts() if kind_of(outer) == kind]
+            for outer in seen[:MAX_HOSTS]:
+                hosts.setdefault(outer, "observed")
         found = dict(self._given)
-        own = (host for host in sorted(self._own) if is_global(host))
-        places = [(host, self._ports.get(kind_of(host), 0)) for host in own]
-        _add(found, places, "interface")
-        hosts: Counter[str] = Counter()
-        for outer in self.outer_hosts():
-            hosts[kind_of(outer)] += 1
-            if hosts[kind_of(outer)] > MAX_HOSTS:
-                continue
-            if outer not in self._own:
-                _add(found, [(outer, self._ports.get(kind_of(outer), 0))], "observed")
+        for host, source in hosts.items():
+            if port := self._ports.get(kind_of(host)):
+                found.setdefault((host, port), source)
         return dict(list(found.items())[:MAX_CANDIDATES])
 
     def _forget_one(self) -> None:
@@ -332,9 +310,3 @@ class Reachability:
         prefixes = {peer: prefix_of(known.ends.host) for peer, known in self._observations.items()}
         ((crowd, _),) = Counter(prefixes.values()).most_common(1)
         del self._observations[next(peer for peer, prefix in prefixes.items() if prefix == crowd)]
-
-
-def _add(found: dict[Place, Source], places: Sequence[Place], source: Source) -> None:
-    for place in places:
-        if place[1]:
-            found.setdefault(place, source)

@@ -11,7 +11,6 @@ ends those that are not among ``relays`` any more. State, all bounded: the reser
 requests, at most two each beside those that lapse, and the relays that were of no use lately.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -27,20 +26,6 @@ long again, while others have an address of ours from before."""
 MAX_AVOIDED: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """A reservation that we hold, by monotonic seconds."""
-
-    review_at: float
-    ends_at: float = math.inf
-    """Finite: it lapses, for its place is filled, or is to be."""
-
-    @property
-    def lapses(self) -> bool:
-        """Whether we do not count on it any more."""
-        return self.ends_at < math.inf
-
-
 @dataclass
 class RelayClient:
     """See the module's docstring."""
@@ -48,7 +33,10 @@ class RelayClient:
     _needed: bool = False
     _candidates: Mapping[PeerId, str] = field(default_factory=dict)
     """The prefix of each relay, the best relay first."""
-    _held: dict[PeerId, Reservation] = field(default_factory=dict)
+    _held: dict[PeerId, float] = field(default_factory=dict)
+    """Reservations, and when each is reviewed."""
+    _lapsing: dict[PeerId, float] = field(default_factory=dict)
+    """Reservations whose place is filled, or is to be, and when each ends."""
     _asked: list[PeerId] = field(default_factory=list)
     """Relays that are being asked: each answers, or it is said that it does not."""
     _asked_before: set[PeerId] = field(default_factory=set)
@@ -58,12 +46,12 @@ class RelayClient:
     @property
     def relays(self) -> tuple[PeerId, ...]:
         """The relays through which we are reached, those that leave last."""
-        return tuple(sorted(self._held, key=lambda relay: self._held[relay].lapses))
+        return (*sorted(self._held), *sorted(self._lapsing))
 
     @property
     def needed(self) -> tuple[PeerId, ...]:
         """The relays with which we want a link: those we reserved at, or ask now."""
-        return (*self._held, *self._asked)
+        return (*self.relays, *self._asked)
 
     def update(self, candidates: Mapping[PeerId, str], needed: bool, now: float) -> list[PeerId]:
         """Set the members that relay, by prefix, and whether nobody can dial us."""
@@ -81,12 +69,13 @@ class RelayClient:
             self._avoid(relay, now)
             return self.tick(now)
         self._asked_before.discard(relay)
-        self._held[relay] = Reservation(now + REVIEW_S)
+        self._held[relay] = now + REVIEW_S
         return []
 
     def lost(self, relay: PeerId, now: float, *, refused: bool = False) -> list[PeerId]:
         """A reservation has ended; ``refused``: the relay has ended it, and its link goes on."""
         self._held.pop(relay, None)
+        self._lapsing.pop(relay, None)
         if refused:
             self._avoid(relay, now)
         return self.tick(now)
@@ -101,34 +90,30 @@ class RelayClient:
     def tick(self, now: float) -> list[PeerId]:
         """Review, give up what has lapsed, and ask further relays as needed. Call it often."""
         self._avoided = {relay: at for relay, at in self._avoided.items() if at > now}
-        self._held = {
-            relay: held for relay, held in self._held.items() if held.ends_at > now and self._needed
-        }
-        for relay, held in self._held.items():
-            if held.review_at <= now:
-                self._lapse(relay, now)
-        wanted = self._further() if self._needed else []
-        requests = [relay for relay in wanted if relay not in self._held]
-        self._held |= {
-            relay: Reservation(now + REVIEW_S) for relay in wanted if relay in self._held
-        }
+        self._lapsing = {relay: at for relay, at in self._lapsing.items() if at > now}
+        if not self._needed:
+            self._held, self._lapsing = {}, {}
+            return []
+        for relay in [relay for relay, review_at in self._held.items() if review_at <= now]:
+            self._lapse(relay, now)
+        requests = []
+        for relay in self._further():
+            if self._lapsing.pop(relay, None) is None:
+                requests.append(relay)
+            else:
+                self._held[relay] = now + REVIEW_S
         self._asked += requests
         return requests
 
     def _lapse(self, relay: PeerId, now: float) -> None:
         """Count on a reservation no more."""
-        if not self._held[relay].lapses:
-            self._held[relay] = Reservation(math.inf, now + REVIEW_S)
-
-    def _standing(self) -> list[PeerId]:
-        """Return the relays that we count on, or ask."""
-        held = [relay for relay, one in self._held.items() if not one.lapses]
-        return held + self._asked
+        del self._held[relay]
+        self._lapsing[relay] = now + REVIEW_S
 
     def _further(self) -> list[PeerId]:
-        """Return the relays to ask now."""
+        """Return the relays to reserve at beside those that we count on, or ask."""
         chosen: list[PeerId] = []
-        while len(standing := [*self._standing(), *chosen]) < RELAYS:
+        while len(standing := [*self._held, *self._asked, *chosen]) < RELAYS:
             near = {self._candidates.get(relay) for relay in standing}
             free = [
                 relay

@@ -92,13 +92,7 @@ class Punch(RelayWire, frozen=True):
     """Asks the other end of a circuit to dial us here, and answers that: others see us there."""
 
     host: HostText
-    port: Annotated[int, Meta(ge=0, le=65535)]
-    """0: our router shows another one to each peer, so wait for us."""
-
-    def __post_init__(self) -> None:
-        """Refuse a port of a service."""
-        if 0 < self.port < FIRST_PORT:
-            raise ValueError(f"port {self.port}")
+    port: Annotated[int, Meta(ge=FIRST_PORT, le=65535)]
 
 
 class PunchNow(RelayWire, frozen=True):
@@ -113,7 +107,7 @@ class PunchRefused(RelayWire, frozen=True):
     """The answer of who does not take part."""
 
     code: Literal[
-        "unmapped",  # it does not know its place yet, or no port, and the asker does not either
+        "unmapped",  # it does not know its place yet
         "elsewhere",  # the relay does not see the asker there
         "busy",  # it has not admitted the asker yet, or dials it already, or too many others
     ]

@@ -44,9 +44,6 @@ class RelayLimits:
         prefix_share: of reservations, of circuits asked for and of strangers' circuits, what the
             peers of one prefix get together.
         stranger_s: longest life of a circuit whose asker does not become a member.
-        unfinished_s: longest time from asking for a circuit until it works.
-        idle_s: longest life of a circuit on which nothing moves; links are never silent so long.
-        half_closed_s: the same once one side has sent its end.
         asks: requests of one peer, refused ones included; and circuits to one target, whichever
             members ask for them.
         asks_of_strangers: circuits to one target, whichever strangers ask for them.
@@ -61,9 +58,6 @@ class RelayLimits:
     circuits_of_strangers: int = 8
     prefix_share: float = 0.25
     stranger_s: float = 60.0
-    unfinished_s: float = 10.0
-    idle_s: float = 60.0
-    half_closed_s: float = 10.0
     asks: Rate = ASKS
     asks_of_strangers: Rate = ASKS_OF_STRANGERS
     asks_of_pair: Rate = ASKS_OF_PAIR
@@ -98,9 +92,7 @@ class _Circuit:
     prefix: str
     stranger: bool
     began: float
-    moved: float
     open: bool = False
-    half_closed: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +107,7 @@ class RelayServer:
 
     Attributes:
         refused: requests that were refused and circuits that were ended, by reason.
-        passed_bytes: of all circuits.
+        passed_bytes: of all circuits; whoever passes them on counts them.
     """
 
     own: PeerId
@@ -157,7 +149,7 @@ class RelayServer:
             return self._on_where(asked, asked.message)
         return self._on_connect(asked, asked.message, now)
 
-    def agreed(self, number: int, agrees: bool, now: float) -> bool:
+    def agreed(self, number: int, agrees: bool) -> bool:
         """The target of a circuit has answered, or could not be asked; return whether to pass bytes
         on between the two streams, once the asker has its answer."""
         circuit = self._circuits.get(number)
@@ -167,19 +159,8 @@ class RelayServer:
             del self._circuits[number]
             self.refused["unreachable"] += 1
             return False
-        circuit.open, circuit.moved = True, now
+        circuit.open = True
         return True
-
-    def moved(self, number: int, size_bytes: int, now: float) -> None:
-        """Bytes have been passed on in a circuit."""
-        if (circuit := self._circuits.get(number)) is not None:
-            circuit.moved = now
-            self.passed_bytes += size_bytes
-
-    def half_closed(self, number: int, now: float) -> None:
-        """One side of a circuit sends no more."""
-        if (circuit := self._circuits.get(number)) is not None:
-            circuit.half_closed = min(circuit.half_closed, now)
 
     def ended(self, number: int) -> None:
         """A circuit or a reservation has ended."""
@@ -205,8 +186,12 @@ class RelayServer:
         """Return the circuits and reservations to end, which are due. Call it often."""
         over, self._replaced = self._replaced, []
         over += [held.number for held in self._reservations.values() if now >= self._until]
-        due = [(number, self._due(one)) for number, one in self._circuits.items()]
-        return over + [self._end(number, reason) for number, (at, reason) in due if at <= now]
+        due = {
+            number: "drained" if now >= self._until else "stranger"
+            for number, one in self._circuits.items()
+            if now >= self._until or (one.stranger and now >= one.began + self.limits.stranger_s)
+        }
+        return over + [self._end(number, reason) for number, reason in due.items()]
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -258,9 +243,7 @@ class RelayServer:
             return self._refuse("too-often")
         if not self._asks.take({(whose, target): rate}, now):
             return self._refuse("too-often")
-        self._circuits[asked.number] = _Circuit(
-            asker, target, asked.prefix, not asked.member, now, now
-        )
+        self._circuits[asked.number] = _Circuit(asker, target, asked.prefix, not asked.member, now)
         return Stop(asker), None
 
     def _is_full(self, asked: Asked, target: PeerId) -> bool:
@@ -280,20 +263,6 @@ class RelayServer:
             counted.append((sum(one.stranger for one in circuits), most))
             counted.append((sum(one.stranger for one in near), self._share(most)))
         return any(found >= most for found, most in counted)
-
-    def _due(self, circuit: _Circuit) -> tuple[float, str]:
-        """Return when a circuit ends at the latest, and why."""
-        limits = self.limits
-        if not circuit.open:
-            return circuit.began + limits.unfinished_s, "unfinished"
-        dues = [
-            (circuit.moved + limits.idle_s, "idle"),
-            (max(circuit.half_closed, circuit.moved) + limits.half_closed_s, "half-closed"),
-            (self._until, "drained"),
-        ]
-        if circuit.stranger:
-            dues.append((circuit.began + limits.stranger_s, "stranger"))
-        return min(dues)
 
     def _refuse(self, code: Code, blame: Penalise | None = None) -> Reply:
         self.refused[code] += 1

@@ -2,10 +2,9 @@
 
 import socket
 import threading
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +16,6 @@ import trio.testing
 from client.net import addresses
 from client.net.addresses import (
     MAX_LOOKUPS,
-    MAX_SLOW_LOOKUPS,
     Destination,
     numeric_host,
     parse_destination,
@@ -111,59 +109,28 @@ async def test_a_name_that_nobody_knows_is_said(
         await numeric_host(Destination("dns4", "node.example.org", 4001, PEER))
 
 
-class Resolver:
-    """Answers for no name of ``slow`` before it is told to."""
+async def test_names_that_nobody_answers_for_take_few_threads_and_keep_no_invite_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, answers = list[str](), threading.Event()
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked: list[str] = []
-        self._answers = threading.Event()
-        monkeypatch.setattr(socket, "getaddrinfo", self._look_up)
-        monkeypatch.setattr(addresses, "_lookups", trio.CapacityLimiter(MAX_LOOKUPS))
-        monkeypatch.setattr(addresses, "_slow_lookups", trio.CapacityLimiter(MAX_SLOW_LOOKUPS))
-        monkeypatch.setattr(addresses, "_unanswered", OrderedDict())
-        monkeypatch.setattr(addresses, "SLOW_LOOKUP_S", 0.0)  # of a name that is answered at last
-
-    def _look_up(self, host: str, *_: object) -> list[tuple[object, ...]]:
-        self.asked.append(host)
+    def look_up(host: str, *_: object) -> list[tuple[object, ...]]:
+        asked.append(host)
         if host.startswith("slow"):
-            self._answers.wait()
+            answers.wait()
         return [(0, 0, 0, "", ("203.0.113.7", 1))]
 
-    @asynccontextmanager
-    async def asked_for(self, names: Iterable[tuple[int, str]]) -> AsyncIterator[None]:
-        """Look up these names of peers, and answer for all at the end."""
-        async with trio.open_nursery() as nursery:
-            try:
-                for number, name in names:
-                    named = Destination("dns4", f"{name}.example.org", 4001, peer(number))
-                    nursery.start_soon(numeric_host, named)
-                await trio.testing.wait_all_tasks_blocked(0.05)
-                yield
-            finally:
-                self._answers.set()
-        self._answers.clear()
-
-
-async def test_names_that_nobody_answers_for_take_few_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    resolver = Resolver(monkeypatch)
-    names = [(number, f"slow{number}") for number in range(3 * MAX_LOOKUPS)]
-    async with resolver.asked_for(names):
-        assert len(resolver.asked) == MAX_LOOKUPS
-    async with resolver.asked_for(names):
-        assert len(resolver.asked) == len(names) + MAX_SLOW_LOOKUPS, "each was slow before"
-
-
-async def test_whoever_advertises_slow_names_keeps_nobody_else_from_being_looked_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    resolver = Resolver(monkeypatch)
-    of_one = [(1, f"slow{number}") for number in range(3 * MAX_LOOKUPS)]
-    async with resolver.asked_for(of_one[:1]), resolver.asked_for(of_one):
-        assert len(resolver.asked) == 1 + MAX_SLOW_LOOKUPS
-        named = Destination("dns4", "node.example.org", 4001, peer(2))
-        assert (await numeric_host(named)).host == "203.0.113.7"
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    async with trio.open_nursery() as nursery:
+        for number in range(3 * MAX_LOOKUPS):
+            advertised = Destination("dns4", f"slow{number}.example.org", 4001, PEER)
+            nursery.start_soon(partial(numeric_host, advertised, named=False))
+        while len(asked) < MAX_LOOKUPS:
+            await trio.sleep(0.01)
+        invite = Destination("dns4", "node.example.org", 4001, PEER)
+        assert (await numeric_host(invite)).host == "203.0.113.7"
+        assert len(asked) == MAX_LOOKUPS + 1
+        answers.set()
 
 
 def test_whoever_is_reached_through_a_peer_has_an_address_that_may_be_advertised() -> None:

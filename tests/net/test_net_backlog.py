@@ -3,10 +3,11 @@
 import pytest
 import trio
 
-from client.net.backlog import MOST_BYTES, MOST_BYTES_IN_ALL, ROUNDS, SHARE, Backlog
+from client.net.backlog import MOST_BYTES, ROUNDS, SHARE, Backlog
 from client.net.network import PeerDown
 from protocol.ids import peer_id_from_key
 from protocol.wire.messages import Backward, Goodbye
+from protocol.wire.route import Lane
 from tests.support.loopback import Networks
 
 PEERS = [peer_id_from_key(bytes([number]) * 32) for number in range(8)]
@@ -14,33 +15,25 @@ PART = bytes(8 * 2**20)
 MOST_PARTS = MOST_BYTES["bulk"] // len(PART)
 
 
-def test_for_one_peer_so_much_may_wait() -> None:
-    most = MOST_BYTES["control"]
-    assert Backlog().slow_reader(PEERS[0], "control", {PEERS[0]: most, PEERS[1]: 0}) is None
-    assert Backlog().slow_reader(PEERS[0], "control", {PEERS[0]: most + 1, PEERS[1]: 0}) == PEERS[0]
-
-
 def test_nobody_is_looked_for_while_little_waits_for_a_peer() -> None:
     usual, large = Backlog(), Backlog(MOST_BYTES["bulk"])
-    share = MOST_BYTES_IN_ALL["bulk"] // SHARE
+    share = MOST_BYTES["bulk"] // SHARE
     assert [usual.is_long("bulk", size) for size in (share, share + 1)] == [False, True]
     assert not large.is_long("bulk", share + 1)
 
 
-def test_in_all_the_one_for_whom_most_waits_goes() -> None:
-    each = MOST_BYTES_IN_ALL["control"] // len(PEERS)
-    waiting = dict.fromkeys(PEERS, each)
-    assert Backlog().slow_reader(PEERS[0], "control", waiting) is None
-    assert Backlog().slow_reader(PEERS[0], "control", waiting | {PEERS[3]: each + 1}) == PEERS[3]
+def test_the_one_for_whom_most_waits_goes() -> None:
+    waiting = dict.fromkeys(PEERS, MOST_BYTES["control"] // len(PEERS))
+    assert Backlog().slow_reader("control", waiting) is None
+    assert Backlog().slow_reader("control", waiting | {PEERS[3]: waiting[PEERS[3]] + 1}) == PEERS[3]
 
 
 @pytest.mark.parametrize("lane", ["bulk", "control"])
-def test_rounds_of_a_large_stage_may_wait_whole(lane: str) -> None:
+def test_rounds_of_a_large_stage_may_wait_whole(lane: Lane) -> None:
     gradient = MOST_BYTES["bulk"]
     waiting = {PEERS[0]: ROUNDS * gradient}
-    slow = Backlog(gradient).slow_reader(PEERS[0], lane, waiting)  # type: ignore[arg-type]
-    assert slow == (None if lane == "bulk" else PEERS[0])
-    assert Backlog().slow_reader(PEERS[0], "bulk", waiting) == PEERS[0]
+    assert Backlog(gradient).slow_reader(lane, waiting) == (None if lane == "bulk" else PEERS[0])
+    assert Backlog().slow_reader("bulk", waiting) == PEERS[0]
 
 
 async def test_nobody_waits_for_one_that_does_not_read_and_its_link_ends(

@@ -11,8 +11,8 @@ import trio
 from client.net import host as host_module
 from client.net.addresses import Destination, parse_destination
 from client.net.connection_limiter import HostLimits
-from client.net.errors import DialError, PortInUse, TurnedAway
-from client.net.host import Connection, Host, open_host
+from client.net.errors import DialError, TurnedAway
+from client.net.host import Connection, Host
 from client.net.transport import ByteStream
 from protocol.ids import PeerId
 from tests.support.cli_process import apart
@@ -127,18 +127,6 @@ async def test_an_exception_in_a_handler_ends_its_connection_only(hosts: Hosts) 
                 await trio.sleep(0.01)
 
 
-async def test_port_in_use(hosts: Hosts) -> None:
-    async with hosts() as host:
-        port = parse_destination(host.addresses[0]).port
-
-        async def unused(connection: Connection) -> None:
-            raise NotImplementedError
-
-        with pytest.raises(PortInUse, match=rf"port {port} is in use .* choose"):
-            async with open_host(os.urandom(32), ("127.0.0.1", port), unused):
-                raise NotImplementedError
-
-
 async def test_dialling_says_what_went_wrong(hosts: Hosts) -> None:
     async with hosts() as host, hosts() as other:
         here = host.addresses[0]
@@ -243,5 +231,5 @@ async def test_who_does_not_come_is_not_met(hosts: Hosts, monkeypatch: pytest.Mo
     third = PeerId("12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5")
     async with hosts() as a:
         target = Destination("ip4", "127.0.0.1", free_port(), third)
-        with pytest.raises(DialError, match=r"refused|nobody came in time"):
+        with pytest.raises(DialError, match="nobody came in time"):
             await a.meet(target, free_port(), first=True)

@@ -33,7 +33,7 @@ async def hostile_lane(intrude: Intrude, address: str, name: str):  # type: igno
 
         async def run() -> None:
             with contextlib.suppress(Exception):
-                await session.run(proved.early)
+                await session.run()
 
         nursery.start_soon(run)
         stream = await session.open_stream()
@@ -67,11 +67,12 @@ async def test_a_bad_message_is_skipped_and_counted(
 ) -> None:
     good = encode_message(backward(7) if name == "bulk" else Goodbye("7"))
     async with networks() as a, hostile_lane(intrude, a.addresses[0], name) as (_, stream):
+        await until(lambda: a._links)
+        next(
+            iter(a._links.values())
+        ).up.set()  # the attacker accepts no lanes, so it never comes up
         await stream.send_all([data, *encode_frame(good)])
-        while a.statistics().frames_in < 1:  # the good one after it was read
-            await trio.sleep(0.01)
-            a_link = next(iter(a._links.values()))
-            a_link.announced.set()  # the attacker accepts no lanes, so its link never comes up
+        await next_inbound(a)
         assert a.statistics().refused[reason] == 1
 
 
@@ -178,10 +179,10 @@ async def test_a_frame_larger_than_any_of_the_run_is_not_begun(
 ) -> None:
     async with networks() as a, hostile_lane(intrude, a.addresses[0], "bulk") as (session, stream):
         a.expect_payloads(1000, 500, 0)
+        await until(lambda: a._links)
+        next(iter(a._links.values())).up.set()
         await stream.send_all(encode_frame(BULK_OK, bytes(1000)))
-        while a.statistics().frames_in < 1:
-            await trio.sleep(0.01)
-            next(iter(a._links.values())).announced.set()
+        await next_inbound(a)
         await stream.send_all([unfinished(1001)])
         await until(lambda: session.closed)
         assert a.statistics().refused["payload-size"] == 1

@@ -32,7 +32,6 @@ from tests.support.circuits import asked, circuit, linked, reserve
 from tests.support.loopback import Networks
 
 A, B = Outer(40_001, "11.0.1.2", 50_001), Outer(40_002, "11.0.2.2", 50_002)
-NOWHERE_A, NOWHERE_B = Outer(0, A.host, 0), Outer(0, B.host, 0)
 AT_A, AT_B = Punch(A.host, A.port), Punch(B.host, B.port)
 
 
@@ -146,7 +145,6 @@ async def test_each_try_measures_anew_and_the_third_is_the_last(autojump_clock: 
         ("224.0.0.1", Punch("224.0.0.1", 50_002)),
         ("name.example", Punch("name.example", 50_002)),
         (A.host, Punch(A.host, 50_002)),  # in our own home
-        ("", Punch(B.host, 0)),
     ],
 )
 async def test_a_place_that_is_not_the_peers_own_is_dialled_by_nobody(
@@ -174,26 +172,6 @@ async def test_who_does_not_know_its_own_place_says_so(
     assert b.said == [PunchRefused("unmapped")]
     with pytest.raises(AttemptFailed, match="the other side refuses: unmapped"):
         await attempt(End().tell(PunchRefused("unmapped")), B.host, A).begin()
-
-
-@pytest.mark.parametrize(("own_a", "own_b"), [(NOWHERE_A, B), (A, NOWHERE_B)])
-async def test_who_has_another_port_for_each_peer_dials_and_the_other_waits(
-    own_a: Outer, own_b: Outer, autojump_clock: MockClock
-) -> None:
-    a, b = End(meets=1), End(meets=1)
-    assert await talk(a, b, own_a, own_b) == ["met", "met"]
-    (dial,), (other,) = a.dialled, b.dialled
-    assert (dial.own_port, dial.host, dial.port) == (own_a.own_port, B.host, own_b.port)
-    assert (other.own_port, other.host, other.port) == (own_b.own_port, A.host, own_a.port)
-
-
-async def test_two_of_whom_no_port_is_known_do_not_try(autojump_clock: MockClock) -> None:
-    a, b = End(), End()
-    await talk(a, b, NOWHERE_A, NOWHERE_B)
-    assert b.said == [PunchRefused("unmapped")]
-    with pytest.raises(AttemptFailed, match="no port is known"):
-        await attempt(End().tell(Punch(B.host, 0)), B.host, NOWHERE_A).begin()
-    assert a.dialled == b.dialled == []
 
 
 async def test_silence_and_slow_circuits_end_it(autojump_clock: MockClock) -> None:

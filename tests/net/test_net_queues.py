@@ -91,6 +91,17 @@ async def test_a_put_is_either_cancelled_or_done() -> None:
     assert len(queue) == 0
 
 
+async def test_what_is_wanted_no_more_once_there_is_room_is_not_put() -> None:
+    queue, wanted = sizes(max_items=1), True
+    queue.append(0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(queue.put, 1, lambda: wanted)
+        await wait_all_tasks_blocked()
+        wanted = False
+        assert queue.receive_nowait() == 0
+    assert len(queue) == 0
+
+
 async def test_closing_ends_every_wait() -> None:
     queue, ended = sizes(max_items=1), list[str]()
     queue.append(7)

@@ -1,7 +1,6 @@
 """Circuits through a relay on real sockets: the two ends never dial each other."""
 
 import os
-from typing import Any
 
 import msgspec
 import pytest
@@ -147,45 +146,18 @@ async def test_a_relay_that_ends_what_it_has_granted_is_left_alone(networks: Net
         assert member.reaching.addresses == []
 
 
-async def test_a_place_goes_to_the_next_connection_of_a_link_and_not_with_the_old_one(
-    networks: Networks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The relay is busy, and still takes what came by the old one."""
-    async with networks() as member, networks() as relay:
-        came, free, deliver = trio.Event(), trio.Event(), relay._deliver
-
-        async def late(*given: Any) -> None:
-            came.set()
-            await free.wait()
-            await deliver(*given)
-
-        monkeypatch.setattr(relay, "_deliver", late)
-        await reserve(member, relay)
-        before = member.direct(relay.peer_id)
-        assert before is not None
-        (old,) = relay._links.values()
-        await say(member, relay.peer_id, backward(0))
-        await came.wait()
-        before.close("another one takes over")
-        await until(lambda: member.direct(relay.peer_id) not in (None, before))
-        await until(lambda: member.reaching.machine.relays == (relay.peer_id,))
-        assert not old.gone.is_set()
-        free.set()
-        await old.gone.wait()
-        assert relay.passing.machine.reservations == {member.peer_id}
-
-
 async def test_a_relay_whose_connection_ends_is_asked_again_at_once(networks: Networks) -> None:
     async with networks() as member, networks() as relay:
         await reserve(member, relay)
         for way in range(8):
-            stream = member.reaching._streams[relay.peer_id]
+            before = member.reaching._reserved[relay.peer_id]
             (link,) = relay._links.values()
             if way % 2:
                 link.close("another one takes over")
             else:
                 link.carriers[0].retire("another one takes over")
-            await until(lambda: member.reaching._streams.get(relay.peer_id) not in (None, stream))  # noqa: B023
+            await until(lambda: member.reaching._reserved.get(relay.peer_id) not in (None, before))  # noqa: B023
+            assert relay.passing.machine.reservations == {member.peer_id}
 
 
 async def test_who_is_no_member_any_more_loses_its_place(

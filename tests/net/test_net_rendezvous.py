@@ -74,11 +74,11 @@ async def test_nobody_listens_once_nobody_is_awaited(port: int) -> None:
             late.connect(("127.0.0.1", port))
 
 
-async def test_a_peer_of_whom_no_port_is_known_is_met_when_it_comes(port: int) -> None:
+async def test_a_peer_that_cannot_be_dialled_is_met_when_it_comes(port: int) -> None:
     met: list[bytes] = []
 
     async def meet() -> None:
-        async with TCP.dial(Address("ip4", ONE, 0), port) as stream:
+        async with TCP.dial(Address("ip4", ONE, 1), port) as stream:
             assert stream.remote_host == ONE
             met.append(await stream.receive_some(16))
 

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import trio
 
 from client.net.addresses import Destination
-from client.net.errors import HandshakeFailed, NetworkError, StreamReset
+from client.net.errors import NetworkError, StreamReset
 from client.net.handshake import request_protocol
 from client.net.host import Connection
 from client.net.libp2p_patches import GuardedStream
@@ -110,20 +110,17 @@ async def ask(connection: Connection, message: RelayMessage) -> tuple[YamuxStrea
         RemoteProtocolError: its answer is no message.
         trio.TooSlowError: it does not answer.
     """
-    stream = await connection.session.open_stream()
-    answered = False
-    try:
-        with trio.fail_after(ANSWER_S):
+    with trio.fail_after(ANSWER_S):
+        stream = await connection.session.open_stream()
+        try:
             await request_protocol(negotiable(stream), RELAY_PROTOCOL, _framed(message))
-            answer = await receive_message(stream)
-        answered = True
-        return stream, answer
-    finally:
-        if not answered:
+            return stream, await receive_message(stream)
+        except BaseException:
             stream.reset()
+            raise
 
 
-FAILURES: Final = (NetworkError, HandshakeFailed, RemoteProtocolError, trio.TooSlowError)
+FAILURES: Final = (NetworkError, RemoteProtocolError, trio.TooSlowError)
 """What ``ask`` raises when the other side is of no use."""
 
 

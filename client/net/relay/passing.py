@@ -9,6 +9,7 @@ circuits wait for the rate that the owner lends, and behind the tensors of our o
 State: the machine, the shares, and the streams of each request.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -44,10 +45,6 @@ class _Request:
     lasts: bool = False
     """Whether it led to a circuit or a reservation."""
     target: YamuxStream | None = None
-
-
-Sender = tuple[PeerId, str]
-"""Whose share the bytes of one direction come out of, and its prefix."""
 
 
 class PassingOn:
@@ -119,7 +116,7 @@ class PassingOn:
         if isinstance(answer, Stop) and isinstance(message, Connect):
             ask_target = replace(answer, host=connection.ip)
             agrees = await self._ask_target(request, PeerId(message.target), ask_target)
-            request.lasts = self.machine.agreed(number, agrees, trio.current_time())
+            request.lasts = self.machine.agreed(number, agrees)
             answer = Status("ok" if request.lasts else "unreachable")
         is_member = self._links.is_member(peer)  # perhaps since it has asked
         if is_member and not isinstance(message, Reserve) and answer == Status("ok"):
@@ -136,8 +133,8 @@ class PassingOn:
         there, back = request.target, request.stream
         async with trio.open_nursery() as nursery:
             near, far = _prefix(connection), _prefix(self._links.direct(target))
-            nursery.start_soon(self._carry, request, back, there, (peer, near))
-            nursery.start_soon(self._carry, request, there, back, (target, far))
+            nursery.start_soon(self._carry, request, back, there, near or peer)
+            nursery.start_soon(self._carry, request, there, back, far or target)
 
     async def _hold(self, stream: YamuxStream, peer: PeerId) -> None:
         """Wait until a reservation ends: with its stream, or some time after its holder was a
@@ -159,21 +156,24 @@ class PassingOn:
         return "" if connection is None else connection.ip
 
     async def _carry(
-        self, request: _Request, source: YamuxStream, to: YamuxStream, sender: Sender
+        self, request: _Request, source: YamuxStream, to: YamuxStream, sender: str
     ) -> None:
-        """Pass on one direction; its failure ends the circuit, and nothing else."""
-        try:
-            await self._pass_on(request.number, source, to, sender)
-        except NetworkError:  # of either link, which ends by itself
-            request.scope.cancel()
-        except trio.TooSlowError:
-            self.machine.refused["stalled"] += 1
-            request.scope.cancel()
+        """Pass on one direction; its end ends the circuit, and nothing else."""
+        with suppress(NetworkError):  # of either link, which ends by itself
+            try:
+                await self._pass_on(source, to, sender)
+            except trio.TooSlowError:
+                self.machine.refused["stalled"] += 1
+        request.scope.cancel()
 
-    async def _pass_on(
-        self, number: int, source: YamuxStream, to: YamuxStream, sender: Sender
-    ) -> None:
-        """Pass on what one side sends until it sends no more."""
+    async def _pass_on(self, source: YamuxStream, to: YamuxStream, sender: str) -> None:
+        """Pass on what one side sends until it sends no more.
+
+        Args:
+            source: read from.
+            to: written to.
+            sender: whose share the bytes come out of.
+        """
         holding = Holding(self._room, trio.current_time())
         try:
             while data := await source.receive_held(MAX_PIECE_BYTES):
@@ -182,16 +182,13 @@ class PassingOn:
                 await to.send_all([data], STALL_S)
                 now = trio.current_time()
                 source.release(len(data), holding.passed(len(data), source.trip_s, now))
-                self.machine.moved(number, len(data), now)
+                self.machine.passed_bytes += len(data)
         finally:
             holding.close()
-        to.send_eof()
-        self.machine.half_closed(number, trio.current_time())
 
-    async def _turn(self, sender: Sender, size_bytes: int) -> None:
+    async def _turn(self, sender: str, size_bytes: int) -> None:
         """Wait until the sender's share allows for a piece."""
-        peer, prefix = sender
-        ticket = self._shares.ask(peer, size_bytes, prefix)
+        ticket = self._shares.ask(sender, size_bytes)
         turn = self._turns[ticket] = trio.Event()
         self._grant()
         if not turn.is_set():

@@ -16,11 +16,10 @@ from client.net.addresses import Destination, parse_destination
 from client.net.errors import AddressError, DialError, NetworkError
 from client.net.host import Connection
 from client.net.relay.circuit import CircuitStream
-from client.net.relay.exchange import FAILURES, Links, answered, ask, send_last, send_message
+from client.net.relay.exchange import Links, answered, send_last, send_message
 from client.net.transport import ByteStream, closing
 from client.net.yamux import YamuxStream
 from protocol.address import Address
-from protocol.errors import RemoteProtocolError
 from protocol.hosts import number_of, prefix_of
 from protocol.ids import PeerId
 from protocol.pace import TICK_S
@@ -53,10 +52,8 @@ class Reaching:
         notice."""
         self.machine = RelayClient()
         self._candidates: dict[PeerId, tuple[Destination, ...]] = {}
-        self._at: dict[PeerId, Destination] = {}
-        """Where each relay is that we may name in our own addresses."""
-        self._streams: dict[PeerId, YamuxStream] = {}
-        """Of our reservations, each of which lasts as long."""
+        self._reserved: dict[PeerId, tuple[YamuxStream, Destination]] = {}
+        """The stream of each reservation, which lasts as long, and where the relay is."""
         self._told: tuple[PeerId, ...] = ()
         """The relays through which we were reached when ``moved`` was set last."""
         nursery.start_soon(self._tick)
@@ -71,7 +68,7 @@ class Reaching:
     @property
     def addresses(self) -> list[str]:
         """The addresses at which we are reached through relays."""
-        at = [self._at[relay] for relay in self.machine.relays if relay in self._at]
+        at = [self._reserved[relay][1] for relay in self.machine.relays]
         return [str(replace(one, peer=self._me, relay=one.peer)) for one in at]
 
     def renew(self) -> None:
@@ -96,19 +93,15 @@ class Reaching:
             DialError: it gives none, in words with the address.
         """
         connection = await self._relay_of(address)
-        try:
-            stream, answer = await ask(connection, Connect(PeerId(str(address.peer))))
-        except RemoteProtocolError as error:
-            self._links.penalise(connection.peer, error.penalty, error.reason)
-            raise DialError(f"{address}: the relay says {error}") from error
-        except FAILURES as error:
-            raise DialError(f"{address}: {str(error) or 'the relay does not answer'}") from error
+        found = await answered(self._links, connection, Connect(PeerId(str(address.peer))))
+        if found is None:
+            raise DialError(f"{address}: the relay does not answer")
+        stream, answer = found
         said = answer if isinstance(answer, Status) else Status("unreachable")
         opened = CircuitStream(stream, said.host)
         async with closing(opened):
             if said.code != "ok":
-                code = answer.code if isinstance(answer, Status) else ""
-                raise DialError(f"{address}: {REFUSALS.get(code, 'the relay refuses')}")
+                raise DialError(f"{address}: {REFUSALS.get(said.code, 'the relay refuses')}")
             yield opened
 
     async def _relay_of(self, address: Address) -> Connection:
@@ -131,8 +124,8 @@ class Reaching:
         if (found := await self._ask(relay)) is None:
             self._perform(self.machine.answered(relay, False, trio.current_time()))
             return
-        connection, stream = found
-        self._streams[relay] = stream
+        connection, stream, at = found
+        self._reserved[relay] = stream, at
         self._perform(self.machine.answered(relay, True, trio.current_time()))
         with suppress(NetworkError):
             await stream.receive_some(1)
@@ -140,14 +133,14 @@ class Reaching:
         if not connection.session.closed:
             with trio.move_on_after(TICK_S):  # what ends all streams ends one of them first
                 await connection.ended.wait()
-        if self._streams.get(relay) is stream:
-            del self._streams[relay]
+        if self._reserved.get(relay) == (stream, at):
             refused = not connection.session.closed
             self._perform(self.machine.lost(relay, trio.current_time(), refused=refused))
 
-    async def _ask(self, relay: PeerId) -> tuple[Connection, YamuxStream] | None:
+    async def _ask(self, relay: PeerId) -> tuple[Connection, YamuxStream, Destination] | None:
         """Ask a relay for a reservation; None: it gives none."""
-        candidates = self._candidates.get(relay, ())
+        if not (candidates := self._candidates.get(relay)):
+            return None
         if self._links.direct(relay) is None:
             await self._links.dial_any([str(address) for address in candidates])
         connection = self._links.direct(relay)
@@ -158,10 +151,8 @@ class Reaching:
         if answer != Status("ok"):
             stream.reset()
             return None
-        near = [one for one in candidates if one.host == connection.ip]
-        if best := (near or list(candidates)):
-            self._at[relay] = best[0]
-        return connection, stream
+        near = tuple(one for one in candidates if one.host == connection.ip)
+        return connection, stream, (near or candidates)[0]
 
     async def _tick(self) -> None:
         while True:
@@ -171,9 +162,8 @@ class Reaching:
     def _perform(self, requests: list[PeerId]) -> None:
         for relay in requests:
             self._nursery.start_soon(self._reserve, relay)
-        self._at = {r: at for r, at in self._at.items() if r in self.machine.needed}
-        for relay in self._streams.keys() - set(self.machine.relays):
-            self._streams.pop(relay).reset()
+        for relay in self._reserved.keys() - set(self.machine.relays):
+            self._reserved.pop(relay)[0].reset()
         if (relays := self.machine.relays) != self._told:
             self._told = relays
             self.moved.set()

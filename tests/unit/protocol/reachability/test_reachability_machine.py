@@ -219,14 +219,11 @@ def test_announced_and_mapped_addresses_come_before_observed_ones() -> None:
         ([(1, 5000), (1, 5000), (2, 6000)], Outer(1, US, 5000)),
         ([(1, 5000), (2, 6000), (2, 6000)], Outer(2, US, 6000)),
         ([(1, 5000)], Outer(1, US, 5000)),
-        ([(1, 5000), (1, 5001)], Outer(0, US, 0)),  # each sees another one
-        ([(1, 5000), (1, 5000), (1, 77)], Outer(1, US, 5000)),  # one of them lies
-        ([(1, 5000), (1, 5000), (1, 77), (1, 78)], Outer(0, US, 0)),
-        ([(1, 5000), (2, 5001)], Outer(1, US, 5000)),
+        ([(1, 77), (1, 5000), (1, 5000)], Outer(1, US, 5000)),  # one of them lies
         ([], None),
     ],
 )
-def test_others_may_dial_a_port_that_all_see_at_one_place(
+def test_others_may_dial_a_port_that_most_see_at_one_place(
     seen: list[tuple[int, int]], outer: Outer | None
 ) -> None:
     machine = Reachability()
@@ -242,11 +239,10 @@ def test_others_may_dial_a_port_that_all_see_at_one_place(
 def test_a_port_of_ipv6_is_known_beside_one_of_ipv4() -> None:
     machine = Reachability()
     six = "2a11:0:1:1::2"
-    for number, port in enumerate((5000, 5001)):  # symmetric
-        machine.observed(PeerId(f"p{number}"), Ends(FAR[number], 1, True), (US, port), 0.0)
+    machine.observed(PeerId("four"), Ends(FAR[0], 1, True), (US, 5000), 0.0)
     machine.observed(PeerId("six"), Ends("2a11:0:9::2", 7, True), (six, 7), 0.0)
     machine.observed(PeerId("came"), Ends("2a11:0:8::2", 8, False), (six, 8), 0.0)
-    assert machine.outer() == Outer(0, US, 0)
+    assert machine.outer() == Outer(1, US, 5000)
     assert machine.outer("ip6") == Outer(7, six, 7)
 
 

@@ -8,7 +8,7 @@ from protocol.ids import PeerId
 from protocol.pace import ASIDE_S
 from protocol.relay.client import RelayClient
 
-R1, R2, R3, R4 = (PeerId(f"relay {n}") for n in range(4, 0, -1))
+R1, R2, R3, R4 = (PeerId(f"relay {n}") for n in range(1, 5))
 
 
 def client(relays: Mapping[PeerId, str], *granted: PeerId) -> RelayClient:

@@ -1,4 +1,4 @@
-"""How a relay's rate is shared: by prefix, then by member, whatever they send and by what."""
+"""How a relay's rate is shared among prefixes, whatever they send and by what."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +25,7 @@ def run(
     """Let each circuit have one piece waiting at any time, as the driver does."""
 
     def ask(member: PeerId) -> int:
-        return shares.ask(member, size_of(member), prefix_of(member))
+        return shares.ask(prefix_of(member) or member, size_of(member))
 
     shares, now, got = Shares(RATE, 0.0), 0.0, Counter[PeerId]()
     waiting = {ask(member): member for member, count in circuits.items() for _ in range(count)}
@@ -65,18 +65,7 @@ def test_a_thousand_identities_of_one_prefix_share_what_it_gets(honest_piece: in
     assert sum(got.values()) == pytest.approx(300 * RATE, rel=0.02)
 
 
-def test_members_of_one_prefix_get_the_same_of_it() -> None:
-    """Also one that has small pieces, one at a time, beside a greedy one."""
-    circuits = {PeerId("small"): 1, PeerId("greedy"): 20, PeerId("elsewhere"): 1}
-    size_of = lambda who: 2_000 if who == "small" else MAX_PIECE_BYTES  # noqa: E731
-    prefix_of = lambda who: "far" if who == "elsewhere" else "near"  # noqa: E731
-    got = run(circuits, size_of, 60.0, prefix_of=prefix_of)
-    assert got[PeerId("small")] == pytest.approx(15 * RATE, rel=0.05)
-    assert got[PeerId("greedy")] == pytest.approx(15 * RATE, rel=0.05)
-    assert got[PeerId("elsewhere")] == pytest.approx(30 * RATE, rel=0.05)
-
-
-def test_a_members_circuits_take_turns() -> None:
+def test_the_circuits_of_one_sender_take_turns() -> None:
     """Each lets one piece wait at a time, and the next one once that is granted."""
     shares, granted = Shares(RATE, 0.0), list[str]()
     waiting = {shares.ask(PeerId("a"), MAX_PIECE_BYTES): name for name in ("one", "two", "three")}
@@ -94,7 +83,7 @@ def test_without_a_limit_nothing_waits() -> None:
     assert shares.next_deadline() is None
 
 
-def test_a_withdrawn_piece_costs_nothing_and_others_go_on() -> None:
+def test_a_withdrawn_piece_is_not_granted_and_others_go_on() -> None:
     shares = Shares(RATE, 0.0)
     first = shares.ask(PeerId("a"), MAX_PIECE_BYTES)
     gone = shares.ask(PeerId("a"), MAX_PIECE_BYTES)
@@ -126,13 +115,13 @@ def test_who_was_silent_has_saved_nothing() -> None:
 def test_prefixes_are_forgotten_once_others_have_had_as_much() -> None:
     shares, now = Shares(RATE, 0.0), 0.0
     for number in range(1000):
-        shares.ask(PeerId(f"member {number}"), 1000, f"prefix {number}")
+        shares.ask(f"prefix {number}", 1000)
         now += 1.0
         shares.granted(now)
         shares.ask(PeerId("steady"), 1000)
         now += 1.0
         shares.granted(now)
-    assert len(shares._prefixes) < 5
+    assert len(shares._had) < 5
 
 
 def test_the_rate_may_change() -> None:
