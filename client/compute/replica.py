@@ -69,8 +69,6 @@ class Replica:
     inner: InnerSteps | None = None
     """None: the weights stay until the next version."""
     version: int = 0
-    known_hash: str | None = None
-    """Hash of this version, where it is known already."""
     _version_stage: Stage | None = None
     sequences_at_once: int = field(init=False)
     """Sequences of a microbatch that are run at a time: all, until memory is short."""
@@ -239,7 +237,7 @@ class Replica:
         self.slot.clear()
         if self.inner is not None:
             self.inner.begin(self.slot)
-        self.version, self.known_hash, self._version_stage = version, None, None
+        self.version, self._version_stage = version, None
 
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
         """Switch to another version, with nothing accumulated.
@@ -295,9 +293,7 @@ class Replica:
 
     def state_hash(self) -> str:
         """Hex hash of this version, computed here and now."""
-        threads = torch.get_num_threads()
-        self.known_hash = hash_tensors(self.version, self.state_tensors, threads)
-        return self.known_hash
+        return hash_tensors(self.version, self.state_tensors, torch.get_num_threads())
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -19,11 +19,11 @@ change.
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import psutil
@@ -31,10 +31,11 @@ import torch
 from torch import Tensor
 
 from client.compute.allowance import Throttle
-from client.compute.checkpoint import CheckpointInfo, build_header, verified
+from client.compute.checkpoint import NO_HASH, CheckpointInfo, build_header, verified
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.replica import Replica, digest_of_tensors, hash_tensors, host_bytes
 from client.compute.requests import Load, Loaded, Save, Saved
+from client.store.atomic import replacing
 from model_zoo.specs.state import Layout, StateSpec
 from model_zoo.specs.state_hash import LeafHasher, root
 from protocol.pipeline.effects import HashTask, Outcome
@@ -45,7 +46,7 @@ LOWEST_PRIORITY = 19
 PATIENCE_S = 1.0
 """That a step waits for the disk at least before what is left to be written is copied."""
 SLOW_BYTES_PER_S = 200e6
-"""A disk that takes a version more slowly, its hashes computed, is waited for no longer."""
+"""A disk that takes a version more slowly is waited for no longer."""
 LONGEST_S = 15.0
 """That it waits where it cannot be copied: half of what a task is waited for at least."""
 SPARE_SHARE = 0.5
@@ -70,25 +71,18 @@ class _Data:
         ]
         """None: it has been read."""
 
-    def read(self, *, again: bool) -> Iterator[memoryview]:
-        """Yield all bytes, piece by piece, each valid until the next one is asked for.
-
-        Args:
-            again: whether they are read once more afterwards.
-        """
+    def read(self) -> Iterator[memoryview]:
+        """Yield all bytes once, piece by piece, each valid until the next one is asked for."""
         piece = np.empty(COPY_ELEMENTS, np.float32)
         for index in range(len(self._parts)):
             with self._lock:
-                part = self._parts[index]
+                part, self._parts[index] = self._parts[index], None
                 if part is None:
                     raise DiskError("the disk is too slow: the next step could not wait for it")
                 size = len(part)
                 np.copyto(piece[:size], part.numpy())  # torch would take all the threads it may
-                if not again:
-                    self._parts[index] = None
             yield piece[:size].view(np.uint8).data
-        if not again:
-            self.released.set()
+        self.released.set()
 
     def detach(self) -> bool:
         """Copy what has not been read, and let the tensors change; False: there is no memory."""
@@ -113,43 +107,44 @@ class _Data:
         self.released.set()
 
 
-def _write_version(
-    info: CheckpointInfo, data: _Data, path: Path, *, known: str | None, durable: bool
-) -> Saved:
-    """Write a version.
+def _write_version(info: CheckpointInfo, data: _Data, path: Path, *, durable: bool) -> Saved:
+    """Write a version, with its hash in the header once all of it was read.
 
     Args:
         info: what its header says, but for the hash.
         data: its tensors.
         path: the file.
-        known: its hash, hex; None: it is computed.
         durable: flush it to the disk before it appears.
 
     Raises:
         DiskError: the file could not be completed.
     """
-    if known is None:
-        before = LeafHasher()
-        for part in data.read(again=True):
-            before.update(part)
-        known = root(info.version, before.digests)
-    header, hasher = build_header(replace(info, hash=known)), LeafHasher()
-    parts = chain([memoryview(header)], hashed(data.read(again=False), hasher))
-    write_atomically(path, parts, durable=durable)
+    hasher = LeafHasher()
+    with written(path, durable=durable) as file:
+        start = file.write(build_header(info))
+        for part in data.read():
+            hasher.update(part)
+            file.write(part)
+        known = root(info.version, hasher.digests)
+        file.seek(0)
+        file.write(build_header(replace(info, hash=known)))
     return Saved(
-        version=info.version,
-        path=str(path),
-        hash=known,
-        data_start=len(header),
-        digests=hasher.digests,
+        version=info.version, path=str(path), hash=known, data_start=start, digests=hasher.digests
     )
 
 
-def hashed(parts: Iterable[memoryview], hasher: LeafHasher) -> Iterator[memoryview]:
-    """Yield buffers, and have them hashed."""
-    for part in parts:
-        hasher.update(part)
-        yield part
+@contextmanager
+def written(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """As `replacing`.
+
+    Raises:
+        DiskError: the file could not be completed; no partial one is left.
+    """
+    try:
+        with replacing(path, durable=durable) as file:
+            yield file
+    except OSError as error:
+        raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 class Saver:
@@ -181,7 +176,7 @@ class Saver:
             raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
         if self._data is not None:
             raise DiskError("the save before this one is still being written")
-        info, known, path = _info(replica), replica.known_hash, Path(request.path)
+        info, path = _info(replica), Path(request.path)
         tensors = [tensor.detach() for tensor in replica.state_tensors]
         self._keep_buffers(tensors)
         sources = [self._buffers.get(place, tensor) for place, tensor in enumerate(tensors)]
@@ -199,7 +194,7 @@ class Saver:
                 if all_copied:
                     data.released.set()
                     _yield_to_others()
-                return _write_version(info, data, path, known=known, durable=request.durable)
+                return _write_version(info, data, path, durable=request.durable)
             finally:
                 self._data = None  # before the answer: it invites the next save
                 data.copied.set()
@@ -242,7 +237,7 @@ def _info(replica: Replica) -> CheckpointInfo:
     """Return what the header of the version at hand says, but for its hash."""
     part = replica.part
     named = replica.wire.swarm, part.index, part.count, replica.version
-    return CheckpointInfo(*named, "", _layout(replica), replica.state)
+    return CheckpointInfo(*named, NO_HASH, _layout(replica), replica.state)
 
 
 def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable[[], Outcome]:
@@ -266,8 +261,7 @@ def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable
             return digest_of_tensors(parts)
 
     def compute() -> Outcome:
-        replica.known_hash = hash_tensors(task.step, replica.state_tensors, threads, digest)
-        return Outcome(hash=replica.known_hash)
+        return Outcome(hash=hash_tensors(task.step, replica.state_tensors, threads, digest))
 
     return compute
 
@@ -300,48 +294,6 @@ def _layout(replica: Replica) -> Layout:
     return tuple((segment.name, tuple(segment.shape)) for segment in replica.flat.layout)
 
 
-def write_atomically(path: Path, data: Iterable[memoryview], *, durable: bool) -> None:
-    """Write buffers as one file that appears complete or not at all.
-
-    Args:
-        path: the file.
-        data: its content, in order.
-        durable: flush it to the disk before it appears.
-
-    Raises:
-        DiskError: it could not be completed; no partial file is left.
-    """
-    unfinished = path.with_name(f".{path.name}.tmp")
-    try:
-        _write(unfinished, data, durable=durable)
-        unfinished.replace(path)
-        if durable:
-            _sync_directory(path.parent)
-    except BaseException as error:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
-        raise
-
-
-def _write(path: Path, data: Iterable[memoryview], *, durable: bool) -> None:
-    with path.open("wb") as file:
-        for piece in data:
-            file.write(piece)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def load(replica: Replica, request: Load) -> Loaded:
     """Load the version in a file; nothing changes before all of it is verified.
 
@@ -363,7 +315,6 @@ def load(replica: Replica, request: Load) -> Loaded:
         except Exception as error:
             raise SystemExit(f"{path.name} was sound, and is not any more: {error}") from error
     replica.replace_state(info.version, found)
-    replica.known_hash = info.hash
     return Loaded(version=info.version, hash=info.hash)
 
 

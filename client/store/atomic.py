@@ -15,8 +15,9 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """Yield a file to write; it becomes ``path`` when the block ends without an exception.
+def replacing(path: Path, mode: int = 0o600, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """Yield a file to write; it becomes ``path`` when the block ends without an exception: after a
+    crash of the system, too, if it is ``durable``.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; ``path`` is untouched.
@@ -29,12 +30,14 @@ def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    flush_folder(path.parent)
+    if durable:
+        flush_folder(path.parent)
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:
