@@ -22,7 +22,7 @@ import msgspec
 import trio
 
 from client.compute.errors import ComputeError, FrameError
-from client.compute.frames import HEADER, pack, unpack_body, unpack_header
+from client.compute.frames import HEADER, pack, unpack
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, AnyAnswer, Failed, ReplyT, Request, reply_type
 from protocol.pipeline.effects import Outcome, Task
@@ -257,9 +257,9 @@ class Worker:
 
     async def _receive_frames(self) -> None:
         while True:
-            body_bytes, payload_bytes = unpack_header(await self._exactly(HEADER.size))
-            envelope = unpack_body(await self._exactly(body_bytes), payload_bytes)
-            payloads = envelope.cut(memoryview(await self._exactly(payload_bytes)))
+            (size,) = HEADER.unpack(await self._exactly(HEADER.size))
+            envelope = unpack(await self._exactly(size))
+            payloads = envelope.cut(memoryview(await self._exactly(sum(envelope.sizes))))
             self._answer(envelope.id, bytes(envelope.message), list(map(bytes, payloads)))
 
     async def _exactly(self, size: int) -> bytearray:
