@@ -30,6 +30,7 @@ from client.compute.averaging import Averager, checked_bounds, relative
 from client.compute.errors import CodecError, StaleRequest
 from client.compute.passes import Payloads, exactly, run_again
 from client.compute.payload import Buffer, Direction
+from client.compute.readings import Readings
 from client.compute.replica import Replica, inner_product, squared_norm
 from client.compute.slot import Slot
 from model_zoo.specs.codec import CODECS
@@ -136,7 +137,8 @@ class Auditor:
         given = payloads[: len(payloads) - len(directions)]
         claimed = exactly(payloads[len(given) :], len(directions))
         given = self._needed(task.microbatch, given)
-        loss_sum, ours = run_again(self._replica, slot, task, given)
+        loss_sum, sent = run_again(self._replica, slot, task, given)
+        ours = [each.ready() for each in sent]
         apart = {"forward": 0.0, "backward": 0.0}
         for place, direction in enumerate(directions):
             there = len(payloads) - len(directions) + place
@@ -216,8 +218,9 @@ class Auditor:
 
     def _boundary(self, payload: Buffer, direction: Direction, place: int) -> Tensor:
         """Return what a payload holds: (B, T, K)."""
-        tensor, good = self._replica.wire.boundary_in(payload, direction, place)
-        good.now()
+        readings = Readings()
+        tensor = self._replica.wire.boundary_in(payload, direction, place, readings)
+        readings.read()
         return tensor
 
     def _decoded(self, payload: Buffer, size: int, place: int) -> Tensor:

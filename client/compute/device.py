@@ -21,9 +21,10 @@ from client.compute.errors import ShapeError
 from client.compute.readings import Readings
 from client.compute.replica import Replica, is_out_of_memory
 from client.compute.requests import MatmulRate, Probe, Probed
-from client.compute.wire import SentTokens
+from client.compute.wire import StageInput
 from client.devices import devices_of, torch_name
 from model_zoo.threads import limited_threads
+from protocol.pipeline.effects import LossTask
 
 _DRIVERS = Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version")
 _PROCESSORS = Path("/proc/cpuinfo")
@@ -256,16 +257,16 @@ def _measure_once(replica: Replica) -> tuple[float, float]:
     tokens = torch.randint(vocab, wire.boundary_shape[:2], device=wire.device)
     start = _now(wire.device)
     gradient, x = None, tokens if replica.part.embeds else boundary
-    given = passes.StageInput(x, SentTokens(tokens, tokens, None))
+    given = StageInput(x, tokens, tokens)
     if replica.part.has_head:
-        graph, _ = passes.run_loss(replica, slot, given)
+        graph, _ = passes.run_loss(replica, slot.module, given)
     else:
-        graph = passes.run_forward(slot, given, with_graph=True)
+        graph = passes.run_forward(slot.module, given, with_graph=True)
         wire.boundary_out(graph.output, "forward").now()
         gradient = torch.randn_like(graph.output)
     middle = _now(wire.device)
     readings = Readings()
-    passes.run_back(replica, slot, [(graph, graph.output, gradient)], (0, 0), readings)
+    passes.run_back(replica, slot, [(graph, gradient)], LossTask(0, 0), readings)
     readings.read()
     return middle - start, _now(wire.device) - middle
 

@@ -11,16 +11,15 @@ A version is hashed where it lies, by as many threads as the stage may use; code
 waits until its hash is there. It is loaded into its place, too: the file is verified before, and
 what has been read after.
 
-State of a `Saver`: at most one thread that writes one version, what it has yet to read, and on a
-GPU's host the buffers of the copy, which are used again. The version knows when its tensors may
-change.
+State of a `Saver`: at most one thread that writes one version, and what it has yet to read. The
+version knows when its tensors may change.
 """
 
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -41,7 +40,7 @@ from model_zoo.specs.state_hash import LeafHasher, root
 from protocol.pipeline.effects import HashTask, Outcome
 
 COPY_ELEMENTS = 1 << 20
-"""Copied at a time (4 MiB): between two slices the computing thread gets its turn."""
+"""Copied at a time (4 MiB)."""
 LOWEST_PRIORITY = 19
 PATIENCE_S = 1.0
 """That a step waits for the disk at least before what is left to be written is copied."""
@@ -58,13 +57,14 @@ class _Data:
     them.
 
     Args:
-        tensors: of the version, on the CPU.
+        tensors: of the version.
+        stream: on which those of a GPU are read; None: there is none.
     """
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._lock = threading.Lock()
-        self.copied, self.released = threading.Event(), threading.Event()
-        """Set when what lies on a GPU has come to its host, and when the tensors may change."""
+    def __init__(self, tensors: Sequence[Tensor], stream: "torch.cuda.Stream | None") -> None:
+        self._lock, self._stream = threading.Lock(), stream
+        self.released = threading.Event()
+        """Set when the tensors may change."""
         self.nbytes = sum(tensor.nbytes for tensor in tensors)
         self._parts: list[Tensor | None] = [
             part for tensor in tensors for part in torch.split(tensor, COPY_ELEMENTS)
@@ -75,24 +75,24 @@ class _Data:
         """Yield all bytes once, piece by piece, each valid until the next one is asked for."""
         piece = np.empty(COPY_ELEMENTS, np.float32)
         for index in range(len(self._parts)):
-            with self._lock:
+            with self._lock, torch.cuda.stream(self._stream):
                 part, self._parts[index] = self._parts[index], None
                 if part is None:
                     raise DiskError("the disk is too slow: the next step could not wait for it")
                 size = len(part)
-                np.copyto(piece[:size], part.numpy())  # torch would take all the threads it may
+                np.copyto(piece[:size], part.cpu().numpy())  # torch would take all its threads
             yield piece[:size].view(np.uint8).data
         self.released.set()
 
     def detach(self) -> bool:
         """Copy what has not been read, and let the tensors change; False: there is no memory."""
-        with self._lock:
+        with self._lock, torch.cuda.stream(self._stream):
             left = {i: part for i, part in enumerate(self._parts) if part is not None}
             needed = sum(part.nbytes for part in left.values())
             if needed > SPARE_SHARE * psutil.virtual_memory().available:
                 return False
             try:
-                copies = {i: torch.from_numpy(part.numpy().copy()) for i, part in left.items()}
+                copies = {i: _on_host(part) for i, part in left.items()}
             except MemoryError:
                 return False
             for index, copy in copies.items():
@@ -105,6 +105,11 @@ class _Data:
         with self._lock:
             self._parts = [None] * len(self._parts)
         self.released.set()
+
+
+def _on_host(part: Tensor) -> Tensor:
+    """Return a copy in the host's memory."""
+    return torch.from_numpy(part.numpy().copy()) if part.is_cpu else part.cpu()
 
 
 def _write_version(info: CheckpointInfo, data: _Data, path: Path, *, durable: bool) -> Saved:
@@ -154,8 +159,6 @@ class Saver:
         self._thread: threading.Thread | None = None
         self._data: _Data | None = None
         """Of the version that is being written."""
-        self._buffers: dict[int, Tensor] = {}
-        """On a GPU's host, by place among the tensors."""
 
     def start(
         self, replica: Replica, request: Save, finish: Callable[[Callable[[], Saved]], None]
@@ -178,26 +181,17 @@ class Saver:
             raise DiskError("the save before this one is still being written")
         info, path = _info(replica), Path(request.path)
         tensors = [tensor.detach() for tensor in replica.state_tensors]
-        self._keep_buffers(tensors)
-        sources = [self._buffers.get(place, tensor) for place, tensor in enumerate(tensors)]
-        to_copy = [(tensors[place], buffer) for place, buffer in self._buffers.items()]
-        all_copied = len(to_copy) == len(tensors)
-        stream = side_stream(replica.wire.device)
-        data = _Data(sources)
-        del replica, tensors, sources  # a stage that is closed meanwhile is free but for the data
+        at_once = not all(tensor.is_cpu for tensor in tensors)
+        data = _Data(tensors, side_stream(replica.wire.device))
+        del replica, tensors  # a stage that is closed meanwhile is free but for the data
 
         def write() -> Saved:
             try:
-                while to_copy:
-                    _copy(*to_copy.pop(), stream)
-                data.copied.set()
-                if all_copied:
-                    data.released.set()
+                if at_once and data.detach():
                     _yield_to_others()
                 return _write_version(info, data, path, durable=request.durable)
             finally:
                 self._data = None  # before the answer: it invites the next save
-                data.copied.set()
                 data.released.set()
 
         thread = threading.Thread(target=lambda: finish(write), name="saver")
@@ -213,7 +207,6 @@ class Saver:
         """Return when the tensors of the version being saved may change."""
         if (data := self._data) is None:
             return
-        data.copied.wait()
         patience_s = min(LONGEST_S, max(PATIENCE_S, data.nbytes / SLOW_BYTES_PER_S))
         if data.released.wait(patience_s) or data.detach():
             return
@@ -224,13 +217,6 @@ class Saver:
         """Return when nothing is being written."""
         if self._thread is not None:
             self._thread.join()
-
-    def _keep_buffers(self, tensors: Sequence[Tensor]) -> None:
-        """Have a vector (N,) in host memory for each tensor that lies elsewhere."""
-        sizes = {i: len(each) for i, each in enumerate(tensors) if each.device.type != "cpu"}
-        if {place: len(buffer) for place, buffer in self._buffers.items()} != sizes:
-            self._buffers = {}
-            self._buffers = {place: torch.empty(size) for place, size in sizes.items()}
 
 
 def _info(replica: Replica) -> CheckpointInfo:
@@ -256,8 +242,7 @@ def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable
     threads, stream = torch.get_num_threads(), side_stream(replica.wire.device)
 
     def digest(parts: Sequence[Tensor]) -> bytes:
-        here = torch.cuda.stream(stream) if stream is not None else nullcontext()
-        with throttle.task(), here:
+        with throttle.task(), torch.cuda.stream(stream):
             return digest_of_tensors(parts)
 
     def compute() -> Outcome:
@@ -273,14 +258,6 @@ def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(device))
     return stream
-
-
-def _copy(source: Tensor, target: Tensor, stream: "torch.cuda.Stream | None") -> None:
-    """Copy a vector of a device to its host, slice by slice."""
-    with torch.cuda.stream(stream) if stream is not None else nullcontext():
-        for start in range(0, len(target), COPY_ELEMENTS):
-            part = slice(start, start + COPY_ELEMENTS)
-            target[part].copy_(source[part])
 
 
 def _yield_to_others() -> None:

@@ -177,7 +177,7 @@ def test_without_memory_for_a_copy_the_step_waits_and_its_passes_do_not(
 def test_a_copy_that_finds_no_memory_changes_nothing(monkeypatch) -> None:
     tensor = torch.arange(3000.0)
     monkeypatch.setattr(saving, "COPY_ELEMENTS", 1000)
-    data = saving._Data([tensor])
+    data = saving._Data([tensor], None)
     pieces = data.read()
     found = bytes(next(pieces))
 
@@ -216,7 +216,6 @@ def test_a_version_is_saved_and_loaded_where_it_lies(tmp_path: Path, monkeypatch
     """No second copy of the state is made on the processor."""
     worker = trained()
     saved, _ = worker.call(Save(version=2, path=str(tmp_path / "stage")))
-    assert worker.executor._saver._buffers == {}
     train(worker, 2)
     places = [tensor.data_ptr() for tensor in worker.replica.state_tensors]
     with monkeypatch.context() as patch:
