@@ -17,8 +17,8 @@ from torch import Tensor
 
 from client.compute import conditioning
 from client.compute.codecs import blocks
-from client.compute.codecs.blocks import BLOCKS, LARGEST_SCALE, LARGEST_VALUE, Blocks
-from client.compute.codecs.levels import VECTORS, Levels
+from client.compute.codecs.blocks import LARGEST_SCALE, LARGEST_VALUE, Blocks
+from client.compute.codecs.levels import EIGHT, SIXTEEN, Gaussian, Levels, TwoMeans
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import lane_to
 from client.compute.payload import SEAL_BYTES, Buffer, Direction, Encoding
@@ -178,8 +178,11 @@ class Plain:
 
 
 CODERS: Final[dict[Codec, Blocks | Levels | Plain]] = {
-    **BLOCKS,
-    **VECTORS,
+    "s8": Blocks(8),
+    "s4": Blocks(4),
+    "q2": TwoMeans("q2", 2, scales=2),
+    "q3": Gaussian("q3", 3, EIGHT),
+    "q4": Gaussian("q4", 4, SIXTEEN),
     "bf16": Plain(torch.bfloat16),
     "fp32": Plain(torch.float32),
 }

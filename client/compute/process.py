@@ -201,13 +201,6 @@ class Worker:
         `WorkerDied`."""
         self._talking.cancel()
 
-    def discard(self) -> None:
-        """End a process that was never run."""
-        self._process.kill()
-        self._process.wait()
-        self._stream.socket.close()
-        self._output.close()  # type: ignore[attr-defined]
-
     async def run(self) -> None:
         """Talk to the worker until it dies or `close` is called; leaves no process behind."""
         try:

@@ -58,12 +58,8 @@ class Replica:
     """It makes the versions."""
     wire: Wire
     graphs_kept: int
-    step_tokens: int
-    """Of a whole step, in all replicas."""
     outliers: OutlierFilter
     """Sizes of the tensors from other stages."""
-    home: Vectors
-    """Where all vectors (N,) lie but the parameters."""
     samples: Samples | None = None
     """The source of the first stage's microbatches; None if the node sends them."""
     inner: InnerSteps | None = None
@@ -75,6 +71,11 @@ class Replica:
 
     def __post_init__(self) -> None:
         self.sequences_at_once = self.wire.run.sequences_per_microbatch
+
+    @property
+    def step_tokens(self) -> int:
+        """Of a whole step, in all replicas."""
+        return self.wire.run.microbatches_per_step * self.wire.run.tokens_per_microbatch
 
     @property
     def state(self) -> StateSpec:
@@ -89,7 +90,7 @@ class Replica:
     @property
     def away(self) -> Vectors:
         """Where what a round touches once lies."""
-        return self.home if self.inner is None else self.inner.optimizer.home
+        return self.slot.home if self.inner is None else self.inner.optimizer.home
 
     @property
     def parameters(self) -> Tensor:
@@ -330,7 +331,7 @@ def open_replica(
     run, spec = request.manifest, request.manifest.model
     if run.local_rounds is not None and leader is not None:
         raise ShapeError("in local rounds each device trains alone: start a volunteer for each")
-    slot, home = _new_slot(request, part, device)
+    slot = _new_slot(request, part, device)
     slot.module.precision = precision_on(run.compute, fast_in_bf16=_is_fast(device))
     slot.module.reruns_blocks = request.reruns_blocks
     slot.module.logits_at_once = request.logits_at_once
@@ -344,7 +345,7 @@ def open_replica(
         optimizer, inner = _local(run.optimizer, run.local_rounds, flat, matrices, device)
     else:
         make_optimizer = flat_optimizer(run.optimizer)
-        optimizer = make_optimizer(flat.values, flat.decay_size, run.optimizer, matrices, home)
+        optimizer = make_optimizer(flat.values, flat.decay_size, run.optimizer, matrices, slot.home)
     samples = Samples(request) if request.corpus else None
     behind = run.stage_count - 1 - request.stage
     outliers = OutlierFilter({"forward": request.stage, "backward": behind})
@@ -354,9 +355,7 @@ def open_replica(
         optimizer,
         wire,
         request.graphs_kept,
-        run.microbatches_per_step * run.tokens_per_microbatch,
         outliers,
-        home,
         samples,
         inner,
     )
@@ -381,14 +380,14 @@ def _local(
     return outer, InnerSteps(base, inner, local.inner_microbatches)
 
 
-def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> tuple[Slot, Vectors]:
+def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> Slot:
     run = request.manifest
     make = blank_stage if run.start else build_stage
     module = make(run.model, part, run.seed)
     module.to(device)
     home = vectors_for(request, device)
     flat = FlatParameters(module, vectors=home)
-    return Slot(module, flat, home.zeros(flat.values.numel()), home), home
+    return Slot(module, flat, home.zeros(flat.values.numel()), home)
 
 
 def _part(request: OpenStage) -> StageSlice:

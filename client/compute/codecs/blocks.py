@@ -21,7 +21,6 @@ Shapes: R rows, C channels, N blocks of 128 in all, whole ones for each row.
 import struct
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -29,7 +28,6 @@ from torch import Tensor
 from client.compute.codecs.bits import pack, unpack
 from client.compute.conditioning import blocks_of, rotate
 from client.compute.payload import BLOCK, SCALE_BYTES
-from model_zoo.specs.codec import Codec
 
 # Bounds of a scale. Below the smaller one a number is zero for training, and its reciprocal would
 # overflow; above the larger one training has diverged or the sender lies.
@@ -195,6 +193,3 @@ def _mixed(words: Tensor) -> Tensor:
     for _ in range(2):
         words = (words >> 16).bitwise_xor_(words).mul_(_MIXER).bitwise_and_(_32_BITS)
     return (words >> 16).bitwise_xor_(words)
-
-
-BLOCKS: Final[dict[Codec, Blocks]] = {"s8": Blocks(8), "s4": Blocks(4)}

@@ -163,10 +163,3 @@ def _are_good(sent: Tensor) -> Tensor:
     allowed = (sent == 0) | ((sent >= _SMALLEST_BITS) & (sent <= _LARGEST_BITS))
     ascending = torch.le(sent[:, :1], sent[:, -1:])
     return torch.logical_and(allowed.all(), ascending.all())
-
-
-VECTORS: Final[dict[Codec, Levels]] = {
-    "q2": TwoMeans("q2", 2, scales=2),
-    "q3": Gaussian("q3", 3, EIGHT),
-    "q4": Gaussian("q4", 4, SIXTEEN),
-}
