@@ -9,7 +9,8 @@ Shapes: any; R rows (all but the last), C channels (the last).
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -21,7 +22,7 @@ from client.compute.codecs.blocks import LARGEST_SCALE, LARGEST_VALUE, Blocks
 from client.compute.codecs.levels import EIGHT, SIXTEEN, Gaussian, Levels, TwoMeans
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import lane_to
-from client.compute.payload import SEAL_BYTES, Buffer, Direction, Encoding
+from client.compute.payload import SEAL_BYTES, Buffer, Direction, Encoding, seal
 from client.compute.readings import Check
 from model_zoo.specs.codec import CODECS, Codec
 
@@ -31,22 +32,36 @@ _HOST = torch.device("cpu")
 POISON = "tensor holds NaN, infinity or an absurd magnitude"
 
 
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A payload that is on its way from a device, and not sealed yet."""
+
+    payload: memoryview
+    wait: Callable[[], None]
+
+    def ready(self) -> memoryview:
+        """Return the payload, sealed, once its bytes are there; in any thread."""
+        self.wait()
+        seal(self.payload)
+        return self.payload
+
+
 def encode(tensor: Tensor, codec: Codec, direction: Direction, key: bytes = bytes(8)) -> memoryview:
     """Return the payload of a tensor, unsealed; as `begin_encoding` has it.
 
     Raises:
         PoisonedTensor, ValueError: as there.
     """
-    payload = begin_encoding(tensor, codec, direction, key).now()
-    lane_to(tensor.device).wait()
-    return payload
+    boundary = begin_encoding(tensor, codec, direction, key).now()
+    boundary.wait()
+    return boundary.payload
 
 
 def begin_encoding(
     tensor: Tensor, codec: Codec, direction: Direction, key: bytes = bytes(8)
-) -> Check[memoryview]:
-    """Return the payload of a tensor, unsealed. On a GPU nothing is waited for: its bytes are there
-    after the lane's `mark`, and its memory must be kept until then.
+) -> Check[Boundary]:
+    """Return the payload of a tensor. On a GPU nothing is waited for, and its memory must be kept
+    until its bytes are there.
 
     Args:
         tensor: fp32.
@@ -81,11 +96,13 @@ def begin_encoding(
         peaks.append(peak)
     largest = peaks[0] if len(peaks) == 1 else torch.stack(peaks).amax()
 
-    def judge(found: Sequence[float]) -> memoryview:
+    boundary = Boundary(payload, lane.mark())
+
+    def judge(found: Sequence[float]) -> Boundary:
         if not found[0] <= LARGEST_SCALE:
-            lane.wait()  # the payload is written to until then
+            boundary.wait()  # the payload is written to until then
             raise PoisonedTensor(POISON)
-        return payload
+        return boundary
 
     return Check(largest.view(1), judge)
 

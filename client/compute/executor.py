@@ -23,6 +23,7 @@ from client.compute import allowance, device, passes, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
 from client.compute.cards import Card, Cards
+from client.compute.codec import Boundary
 from client.compute.compiling import CompiledBlocks, compile_blocks
 from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
 from client.compute.payload import Buffer
@@ -42,7 +43,6 @@ from client.compute.requests import (
     StageOpened,
 )
 from client.compute.starting import load_start
-from client.compute.wire import Boundary
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,

@@ -15,12 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from client.compute.codec import Boundary
 from client.compute.errors import GraphGone, PoisonedTensor, ShapeError
 from client.compute.payload import Buffer
 from client.compute.readings import Check, Readings
 from client.compute.replica import Replica
 from client.compute.slot import Graph, Slot
-from client.compute.wire import Boundary, StageInput
+from client.compute.wire import StageInput
 from model_zoo.head_loss import losses_of_hidden
 from model_zoo.stages import Stage, shown_share
 from protocol.pipeline.effects import BackwardTask, ForwardTask, LossTask, Outcome, PassTask

@@ -35,7 +35,6 @@ from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.replica import Replica, digest_of_tensors, hash_tensors, host_bytes
 from client.compute.requests import Load, Loaded, Save, Saved
 from client.store.atomic import replacing
-from model_zoo.specs.state import Layout, StateSpec
 from model_zoo.specs.state_hash import LeafHasher, root
 from protocol.pipeline.effects import HashTask, Outcome
 
@@ -223,7 +222,8 @@ def _info(replica: Replica) -> CheckpointInfo:
     """Return what the header of the version at hand says, but for its hash."""
     part = replica.part
     named = replica.wire.swarm, part.index, part.count, replica.version
-    return CheckpointInfo(*named, NO_HASH, _layout(replica), replica.state)
+    layout = tuple((each.name, tuple(each.shape)) for each in replica.flat.layout)
+    return CheckpointInfo(*named, NO_HASH, layout, replica.state)
 
 
 def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable[[], Outcome]:
@@ -267,10 +267,6 @@ def _yield_to_others() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
 
 
-def _layout(replica: Replica) -> Layout:
-    return tuple((segment.name, tuple(segment.shape)) for segment in replica.flat.layout)
-
-
 def load(replica: Replica, request: Load) -> Loaded:
     """Load the version in a file; nothing changes before all of it is verified.
 
@@ -296,19 +292,10 @@ def load(replica: Replica, request: Load) -> Loaded:
 
 
 def _check_identity(replica: Replica, request: Load, info: CheckpointInfo) -> None:
-    found = (info.swarm, info.stage, info.stages, info.version)
-    wanted = (replica.wire.swarm, replica.part.index, replica.part.count, request.version)
-    if found != wanted:
-        raise CheckpointError(f"checkpoint is of (swarm, stage, stages, version) {found}")
-    if info.state != replica.state:
-        raise CheckpointError(
-            f"checkpoint is of a run {_words(info.state)}, the stage is {_words(replica.state)}"
-        )
-    if info.layout != _layout(replica):
-        raise CheckpointError("checkpoint is of another model")
+    wanted = replace(_info(replica), version=request.version)
+    for name in ("swarm", "stage", "stages", "version", "state", "layout"):
+        found = getattr(info, name)
+        if found != getattr(wanted, name):
+            raise CheckpointError(f"the checkpoint's {name} is another: {str(found)[:100]}")
     if request.expected_hash is not None and request.expected_hash != info.hash:
         raise CheckpointError(f"checkpoint has hash {info.hash}, not {request.expected_hash}")
-
-
-def _words(state: StateSpec) -> str:
-    return f"with {state.optimizer}"

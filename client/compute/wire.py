@@ -5,7 +5,6 @@ All input is checked against the shapes of the opened stage. Holds no state.
 Shapes: B sequences, T tokens, K numbers of a token at a boundary.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -13,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client.compute.codec import begin_decoding, begin_encoding, decode, encode
+from client.compute.codec import Boundary, begin_decoding, begin_encoding, decode, encode
 from client.compute.codecs.blocks import rounding_key
 from client.compute.errors import ShapeError, blame
-from client.compute.lane import lane_to
 from client.compute.payload import Buffer, Direction, check_seal, seal
 from client.compute.readings import Check, Readings
 from model_zoo.data import beginnings, inputs_and_targets
@@ -26,20 +24,6 @@ from protocol.manifest import Manifest
 
 Of: TypeAlias = tuple[int, int]
 """A step and a microbatch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """A payload that is on its way from a device, and not sealed yet."""
-
-    _payload: memoryview
-    _wait: Callable[[], None]
-
-    def ready(self) -> memoryview:
-        """Return the payload, sealed, once its bytes are there; in any thread."""
-        self._wait()
-        seal(self._payload)
-        return self._payload
 
 
 class StageInput(NamedTuple):
@@ -106,10 +90,7 @@ class Wire:
             PoisonedTensor: the tensor is not finite; here or when it is judged.
         """
         codec, key = self.run.boundary_codec, rounding_key(self.swarm, *of, self.stage)
-        tensor = tensor.reshape(self._coded_shape)
-        begun = begin_encoding(tensor, codec, direction, key)
-        there = lane_to(tensor.device).mark()
-        return Check(begun.numbers, lambda numbers: Boundary(begun.judge(numbers), there))
+        return begin_encoding(tensor.reshape(self._coded_shape), codec, direction, key)
 
     def boundary_in(
         self, payload: Buffer, direction: Direction, part: int, readings: Readings

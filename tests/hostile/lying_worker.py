@@ -16,10 +16,10 @@ import torch
 
 from client.compute import passes, worker
 from client.compute.averaging import Averager
+from client.compute.codec import Boundary
 from client.compute.payload import sealed_digest
 from client.compute.replica import Replica, squared_norm
 from client.compute.slot import Slot
-from client.compute.wire import Boundary
 from protocol.pipeline.effects import Outcome
 
 Lies = Callable[[], bool]
