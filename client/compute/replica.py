@@ -83,11 +83,6 @@ class Replica:
         return StateSpec(self.optimizer.spec.name)
 
     @property
-    def trained_by(self) -> OptimizerSpec:
-        """The optimizer that gradients are computed for."""
-        return self.optimizer.spec if self.inner is None else self.inner.optimizer.spec
-
-    @property
     def away(self) -> Vectors:
         """Where what a round touches once lies."""
         return self.slot.home if self.inner is None else self.inner.optimizer.home
@@ -186,13 +181,13 @@ class Replica:
 
     def _inner_rate(self) -> float:
         assert self.inner is not None
-        scheduled = learning_rate(self.trained_by, self.version)
+        scheduled = learning_rate(self.inner.optimizer.spec, self.version)
         return scheduled if self.inner.rate is None else self.inner.rate
 
     def _step_inside(self) -> None:
         assert self.inner is not None
         tokens = self.inner.waiting * self.wire.run.tokens_per_microbatch
-        spec, squares = self.trained_by, squared_norm(self.gradient_sum)
+        spec, squares = self.inner.optimizer.spec, squared_norm(self.gradient_sum)
         scale = step_scale(squares, tokens, stage_clip(spec, self.part.count))
         self.inner.step(self.slot, self._inner_rate(), scale)
 

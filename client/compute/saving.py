@@ -132,9 +132,7 @@ def _write_version(info: CheckpointInfo, data: _Data, path: Path, *, durable: bo
         known = root(info.version, hasher.digests)
         file.seek(0)
         file.write(build_header(replace(info, hash=known)))
-    return Saved(
-        version=info.version, path=str(path), hash=known, data_start=start, digests=hasher.digests
-    )
+    return Saved(hash=known, data_start=start, digests=hasher.digests)
 
 
 @contextmanager
