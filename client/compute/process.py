@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -41,8 +40,7 @@ _READ_BYTES = 1 << 18  # at once; about what a socket holds
 _CLOSE_GRACE_S = 2.0  # a save under way may finish
 _STDERR_GRACE_S = 1.0
 _POLL_S = 0.01
-_STDERR_LINES = 20
-_STDERR_LINE_BYTES = 4096
+_STDERR_LINES, _STDERR_BYTES = 20, 16_384
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
@@ -146,8 +144,8 @@ class Worker:
             on_failure.pop_all()
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         self._output = trio.lowlevel.FdStream(stderr)
-        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
-        self._stderr_rest = b""
+        self._said = b""
+        """The end of what it has written to stderr."""
 
     @property
     def pid(self) -> int:
@@ -216,7 +214,8 @@ class Worker:
                 with trio.move_on_after(_STDERR_GRACE_S):
                     await self._read_stderr()
                 await self._output.aclose()
-            self._die(WorkerDied(exit_code, self._stderr))
+            lines = self._said.decode(errors="replace").splitlines()
+            self._die(WorkerDied(exit_code, lines[-_STDERR_LINES:]))
 
     def _die(self, death: WorkerDied) -> None:
         self._death = death
@@ -229,7 +228,7 @@ class Worker:
         try:
             await talk()
         except FrameError as error:
-            self._stderr.append(f"node: {error}")
+            self._said += f"\nnode: {error}".encode()
             self._process.terminate()  # it cannot be reached
         except (trio.BrokenResourceError, trio.EndOfChannel):
             pass  # the worker's exit code and stderr say more
@@ -294,6 +293,4 @@ class Worker:
 
     async def _read_stderr(self) -> None:
         async for data in self._output:
-            *lines, rest = (self._stderr_rest + data).split(b"\n")
-            self._stderr_rest = rest[-_STDERR_LINE_BYTES:]
-            self._stderr.extend(line.decode(errors="replace") for line in lines)
+            self._said = (self._said + data)[-_STDERR_BYTES:]

@@ -211,10 +211,3 @@ def test_an_answer_that_is_none_is_the_workers_end(number: int, reply: bytes, wo
     with pytest.raises(FrameError, match=words):
         made._answer(number, reply, [])
     assert not call.done.is_set()
-
-
-def test_an_answer_goes_to_who_has_asked() -> None:
-    made, call = waiting()
-    made._answer(7, msgspec.msgpack.encode(Done()), [b"payload"])
-    assert call.answer == (Done(), [b"payload"])
-    assert call.done.is_set()
