@@ -25,7 +25,7 @@ from client.compute.averaging import Averager
 from client.compute.cards import Card, Cards
 from client.compute.codec import Boundary
 from client.compute.compiling import CompiledBlocks, compile_blocks
-from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
+from client.compute.errors import ComputeError, DiskError, OutOfMemory, StageNotOpened
 from client.compute.payload import Buffer
 from client.compute.replica import Replica, is_out_of_memory, open_replica
 from client.compute.requests import (
@@ -87,7 +87,7 @@ class Executor:
         self._owns_process = owns_process
         self._opened: _Opened | None = None
         self._cards = Cards()
-        self._saver = saving.Saver()
+        self._saving: saving.Saving | None = None
         self._hashes, self._hashing = ThreadPoolExecutor(1, "hashing"), Future[None]()
         self._hashing.set_result(None)
         self._throttle = allowance.Throttle()
@@ -136,7 +136,8 @@ class Executor:
     def close(self) -> None:
         """Wait until all requests are answered."""
         self._cards.wait()
-        self._saver.wait()
+        if self._saving is not None:
+            self._saving.wait()
         self._hashing.result()
 
     def _answer(
@@ -155,7 +156,8 @@ class Executor:
         """Have threads be done with tensors that change, the averager with the scratch, and other
         cards with the sum."""
         if isinstance(request, _CHANGES):
-            self._saver.release()
+            if self._saving is not None:
+                self._saving.release()
             self._hashing.result()
         if self._opened is None:
             return
@@ -284,7 +286,9 @@ class Executor:
         try:
             replica = self._stage.replica
             if isinstance(request, Save):
-                self._saver.start(replica, request, finish)
+                if self._saving is not None and not self._saving.ended:
+                    raise DiskError("the save before this one is still being written")
+                self._saving = saving.Saving(replica, request, finish)
             else:
                 compute = saving.begin_hash(replica, request, self._throttle)
                 self._hashing = self._hashes.submit(finish, compute)

@@ -1,18 +1,17 @@
 """Writing and hashing versions in the background, and loading checkpoints.
 
 A version's tensors change only when the step is applied, so on the processor they are written from
-where they lie, beside the passes of the next step. Code that changes them waits for it first
-(`release`). A step that has waited as long as a good disk takes has what is left copied, if so much
-memory is free; else it waits for some seconds more, and then the version is not saved. From a GPU
-all is copied to its host at once, for its steps are short. A file appears under its name only when
-it is complete; after any failure the earlier file is unchanged.
+where they lie, beside the passes of the next step. Code that changes them waits for it first. A
+step that has waited as long as a good disk takes has what is left copied, if so much memory is
+free; else it waits for some seconds more, and then the version is not saved. From a GPU all is
+copied to its host at once, for its steps are short. A file appears under its name only when it is
+complete; after any failure the earlier file is unchanged.
 
 A version is hashed where it lies, by as many threads as the stage may use; code that changes it
 waits until its hash is there. It is loaded into its place, too: the file is verified before, and
 what has been read after.
 
-State of a `Saver`: at most one thread that writes one version, and what it has yet to read. The
-version knows when its tensors may change.
+State of a `Saving`: what is yet to be read of its version.
 """
 
 import os
@@ -51,26 +50,74 @@ SPARE_SHARE = 0.5
 """Of the memory that is free: so much a copy may take."""
 
 
-class _Data:
-    """The bytes of a version, which one thread reads where they lie while others wait to change
-    them.
+class Saving:
+    """One version that is written by a thread of its own, which reads it where it lies while others
+    wait to change it.
 
     Args:
-        tensors: of the version.
-        stream: on which those of a GPU are read; None: there is none.
+        replica: whose state is read from now on.
+        request: version and path.
+        finish: called in the thread with a function that writes the file.
+
+    Raises:
+        StaleRequest: the replica is at another version.
+        RuntimeError: no thread can be started.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], stream: "torch.cuda.Stream | None") -> None:
-        self._lock, self._stream = threading.Lock(), stream
-        self.released = threading.Event()
-        """Set when the tensors may change."""
-        self.nbytes = sum(tensor.nbytes for tensor in tensors)
+    def __init__(
+        self, replica: Replica, request: Save, finish: Callable[[Callable[[], Saved]], None]
+    ) -> None:
+        if request.version != replica.version:
+            raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
+        tensors = [tensor.detach() for tensor in replica.state_tensors]
+        self._info, self._request = _info(replica), request
+        self._at_once = not all(tensor.is_cpu for tensor in tensors)
+        self._nbytes = sum(tensor.nbytes for tensor in tensors)
         self._parts: list[Tensor | None] = [
             part for tensor in tensors for part in torch.split(tensor, COPY_ELEMENTS)
         ]
         """None: it has been read."""
+        self._lock, self._stream = threading.Lock(), side_stream(replica.wire.device)
+        self._released, self.ended = threading.Event(), False
+        self._thread = threading.Thread(target=lambda: finish(self._save), name="saver")
+        self._thread.start()
 
-    def read(self) -> Iterator[memoryview]:
+    def release(self) -> None:
+        """Return when the tensors of the version may change."""
+        patience_s = min(LONGEST_S, max(PATIENCE_S, self._nbytes / SLOW_BYTES_PER_S))
+        if self._released.wait(patience_s) or self._detach():
+            return
+        if not self._released.wait(LONGEST_S - patience_s):
+            self._let_change()
+
+    def wait(self) -> None:
+        """Return when nothing is being written."""
+        self._thread.join()
+
+    def _save(self) -> Saved:
+        """Write the file, with the version's hash in its header once all of it was read.
+
+        Raises:
+            DiskError: it could not be completed.
+        """
+        info, hasher = self._info, LeafHasher()
+        try:
+            if self._at_once and self._detach():
+                _yield_to_others()
+            with written(Path(self._request.path), durable=self._request.durable) as file:
+                start = file.write(build_header(info))
+                for part in self._read():
+                    hasher.update(part)
+                    file.write(part)
+                known = root(info.version, hasher.digests)
+                file.seek(0)
+                file.write(build_header(replace(info, hash=known)))
+            return Saved(hash=known, data_start=start, digests=hasher.digests)
+        finally:
+            self._let_change()
+            self.ended = True  # before the answer: it invites the next save
+
+    def _read(self) -> Iterator[memoryview]:
         """Yield all bytes once, piece by piece, each valid until the next one is asked for."""
         piece = np.empty(COPY_ELEMENTS, np.float32)
         for index in range(len(self._parts)):
@@ -81,9 +128,9 @@ class _Data:
                 size = len(part)
                 np.copyto(piece[:size], part.cpu().numpy())  # torch would take all its threads
             yield piece[:size].view(np.uint8).data
-        self.released.set()
+        self._released.set()
 
-    def detach(self) -> bool:
+    def _detach(self) -> bool:
         """Copy what has not been read, and let the tensors change; False: there is no memory."""
         with self._lock, torch.cuda.stream(self._stream):
             left = {i: part for i, part in enumerate(self._parts) if part is not None}
@@ -96,43 +143,19 @@ class _Data:
                 return False
             for index, copy in copies.items():
                 self._parts[index] = copy
-        self.released.set()
+        self._released.set()
         return True
 
-    def give_up(self) -> None:
+    def _let_change(self) -> None:
         """Let the tensors change: what has not been read will not be."""
         with self._lock:
             self._parts = [None] * len(self._parts)
-        self.released.set()
+        self._released.set()
 
 
 def _on_host(part: Tensor) -> Tensor:
     """Return a copy in the host's memory."""
     return torch.from_numpy(part.numpy().copy()) if part.is_cpu else part.cpu()
-
-
-def _write_version(info: CheckpointInfo, data: _Data, path: Path, *, durable: bool) -> Saved:
-    """Write a version, with its hash in the header once all of it was read.
-
-    Args:
-        info: what its header says, but for the hash.
-        data: its tensors.
-        path: the file.
-        durable: flush it to the disk before it appears.
-
-    Raises:
-        DiskError: the file could not be completed.
-    """
-    hasher = LeafHasher()
-    with written(path, durable=durable) as file:
-        start = file.write(build_header(info))
-        for part in data.read():
-            hasher.update(part)
-            file.write(part)
-        known = root(info.version, hasher.digests)
-        file.seek(0)
-        file.write(build_header(replace(info, hash=known)))
-    return Saved(hash=known, data_start=start, digests=hasher.digests)
 
 
 @contextmanager
@@ -147,73 +170,6 @@ def written(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
-
-
-class Saver:
-    """Saves one version at a time in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._data: _Data | None = None
-        """Of the version that is being written."""
-
-    def start(
-        self, replica: Replica, request: Save, finish: Callable[[Callable[[], Saved]], None]
-    ) -> None:
-        """Begin to save the version in a thread.
-
-        Args:
-            replica: whose state is read from now on.
-            request: version and path.
-            finish: called in the thread with a function that writes the file.
-
-        Raises:
-            StaleRequest: the replica is at another version.
-            DiskError: the save before is still being written.
-            RuntimeError: no thread can be started.
-        """
-        if request.version != replica.version:
-            raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
-        if self._data is not None:
-            raise DiskError("the save before this one is still being written")
-        info, path = _info(replica), Path(request.path)
-        tensors = [tensor.detach() for tensor in replica.state_tensors]
-        at_once = not all(tensor.is_cpu for tensor in tensors)
-        data = _Data(tensors, side_stream(replica.wire.device))
-        del replica, tensors  # a stage that is closed meanwhile is free but for the data
-
-        def write() -> Saved:
-            try:
-                if at_once and data.detach():
-                    _yield_to_others()
-                return _write_version(info, data, path, durable=request.durable)
-            finally:
-                self._data = None  # before the answer: it invites the next save
-                data.released.set()
-
-        thread = threading.Thread(target=lambda: finish(write), name="saver")
-        self._data = data
-        try:
-            thread.start()
-        except BaseException:  # nothing is being written, and nobody must wait for it
-            self._data = None
-            raise
-        self._thread = thread
-
-    def release(self) -> None:
-        """Return when the tensors of the version being saved may change."""
-        if (data := self._data) is None:
-            return
-        patience_s = min(LONGEST_S, max(PATIENCE_S, data.nbytes / SLOW_BYTES_PER_S))
-        if data.released.wait(patience_s) or data.detach():
-            return
-        if not data.released.wait(LONGEST_S - patience_s):
-            data.give_up()
-
-    def wait(self) -> None:
-        """Return when nothing is being written."""
-        if self._thread is not None:
-            self._thread.join()
 
 
 def _info(replica: Replica) -> CheckpointInfo:
