@@ -256,7 +256,7 @@ class Executor:
             for card, chosen in zip(cards, devices, strict=True):
                 card.begin_thread(chosen)
         for card, held in zip(cards, made, strict=True):  # all of them or none
-            card.hold(*held)
+            card.held, card.blocks = held
         self._opened = opened
         return StageOpened(parameters=leader.size, compiled="; ".join(said))
 

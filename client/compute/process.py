@@ -132,6 +132,8 @@ class Worker:
         self._unsent, self._to_send = trio.open_memory_channel[Call[Any]](math.inf)
         self._next_id = 0
         self._death: WorkerDied | None = None
+        self.gone = trio.Event()
+        """Set once `run` has ended the process."""
         self._talking = trio.CancelScope()
         with ExitStack() as on_failure, ExitStack() as child_ends:
             ours, theirs = socket.socketpair()
@@ -208,14 +210,20 @@ class Worker:
                     nursery.start_soon(self._until_broken, self._send_frames)
                     nursery.start_soon(self._until_broken, self._receive_frames)
         finally:
-            with trio.CancelScope(shield=True):
-                await self._stream.aclose()  # the worker ends when it sees this
-                exit_code = await self._end_process()
-                with trio.move_on_after(_STDERR_GRACE_S):
-                    await self._read_stderr()
-                await self._output.aclose()
-            lines = self._said.decode(errors="replace").splitlines()
-            self._die(WorkerDied(exit_code, lines[-_STDERR_LINES:]))
+            try:
+                with trio.CancelScope(shield=True):
+                    await self._clean_up()
+            finally:
+                self.gone.set()
+
+    async def _clean_up(self) -> None:
+        await self._stream.aclose()  # the worker ends when it sees this
+        exit_code = await self._end_process()
+        with trio.move_on_after(_STDERR_GRACE_S):
+            await self._read_stderr()
+        await self._output.aclose()
+        lines = self._said.decode(errors="replace").splitlines()
+        self._die(WorkerDied(exit_code, lines[-_STDERR_LINES:]))
 
     def _die(self, death: WorkerDied) -> None:
         self._death = death
