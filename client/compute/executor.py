@@ -122,7 +122,9 @@ class Executor:
                     except Exception as error:
                         lack = self._lack(card, request, error)
                     if result is None:
-                        _run_otherwise(card, lack)
+                        card.replica.drop_graphs()  # all of them can be recomputed
+                        if lack:
+                            card.replica.halve(lack)
                 if isinstance(request, _CHANGES):
                     self._cards.share(base=isinstance(request, LoadStart))
         except Exception as error:
@@ -163,8 +165,8 @@ class Executor:
             return
         alone = isinstance(request, ApplyTask) and not request.bounds
         moved = (alone or isinstance(request, ContributeTask)) and self._cards.gather()
-        leaves = isinstance(request, _NO_GRADIENTS) or _is_for_loss(request)
-        if moved or not leaves:
+        for_loss = isinstance(request, PassTask) and request.into == "loss"
+        if moved or not (for_loss or isinstance(request, _NO_GRADIENTS)):
             self._opened.averager.forget_sums()
 
     def _lack(self, card: Card, request: AnyRequest, error: Exception) -> str:
@@ -304,14 +306,3 @@ class Executor:
             return Failed(kind=error.kind, message=said, part=error.part, parts=error.parts)
         traceback.print_exception(error, file=sys.stderr)
         return Failed(kind="internal", message=f"{place}{type(error).__name__}: {error}")
-
-
-def _run_otherwise(card: Card, lack: str) -> None:
-    """Have the next pass run fewer sequences at once, or without graphs of compiled blocks."""
-    card.replica.drop_graphs()  # all of them can be recomputed
-    if lack:
-        card.replica.halve(lack)
-
-
-def _is_for_loss(request: AnyRequest) -> bool:
-    return isinstance(request, PassTask) and request.into == "loss"
