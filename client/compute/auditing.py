@@ -7,8 +7,9 @@ is not touched: an audit is one more slot that no round knows of.
 A contribution is the member's gradient sum plus the residual of its last round, encoded. The
 residual is the member's own word, and whoever lies may hide the lie in it, so nobody is asked for
 it. It is what encoding took from the member's last contribution and from the sums that it owned, so
-its size is known: `explained` is the most that it and this encoding can make of a difference, from
-what the codec takes from the recomputed sum itself. A lossless codec explains nothing.
+its size is known: what rounding explains is the most that it and this encoding can make of a
+difference, from what the codec takes from the recomputed sum itself. A lossless codec explains
+nothing.
 
 Rounding has hardly anything in common with the gradient; work that is missing, doubled, turned
 round or scaled has. So the difference is also measured along the recomputed sum: there a coarse
@@ -19,7 +20,6 @@ Shapes: N parameters of the stage; segment i is [bounds[i], bounds[i+1]).
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -30,6 +30,7 @@ from client.compute.averaging import Averager, checked_bounds, relative
 from client.compute.errors import CodecError, StaleRequest
 from client.compute.passes import Payloads, exactly, run_again
 from client.compute.payload import Buffer, Direction
+from client.compute.readings import Readings
 from client.compute.replica import Replica, inner_product, squared_norm
 from client.compute.slot import Slot
 from model_zoo.specs.codec import CODECS
@@ -55,44 +56,6 @@ class _Kept:
     slot: Slot
     sum_before: float
     """L2 norm of the sum of the step before, whose rounding may come back in a contribution."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Apart:
-    """How far a contribution is from the recomputed sum.
-
-    Fields:
-        norm: of the sum.
-        distance: from it.
-        rounded: what the codec takes from the sum.
-        chance: norm of the products of the two, number by number.
-        along: the part of the distance in the sum's direction, relative to it.
-    """
-
-    norm: float
-    distance: float
-    rounded: float
-    chance: float
-    along: float
-
-    def explained(self, sum_before: float) -> float:
-        """Return how far rounding brings a contribution from the sum, from which it is made up with
-        the sum of the step before: of this sum; of the member's last one, no larger than all's; and
-        of all's, where it owned."""
-        return MARGIN * _share(self.rounded, self.norm) * (self.norm + 2 * sum_before)
-
-    def beyond(self, sum_before: float) -> tuple[float, float]:
-        """Return what rounding does not explain of the distance and of its part along the sum, both
-        relative to the sum.
-
-        Args:
-            sum_before: norm of the sum of the step before.
-        """
-        norm = self.norm
-        chance = self.chance * CHANCE * (1 + _share(sum_before, norm))
-        beyond = max(0.0, abs(self.along) - max(0.0, _share(chance, norm**2) - USUAL_ALONG))
-        deviation = relative(max(0.0, self.distance - self.explained(sum_before)), norm)
-        return deviation, math.copysign(beyond, self.along)
 
 
 class Auditor:
@@ -136,7 +99,8 @@ class Auditor:
         given = payloads[: len(payloads) - len(directions)]
         claimed = exactly(payloads[len(given) :], len(directions))
         given = self._needed(task.microbatch, given)
-        loss_sum, ours = run_again(self._replica, slot, task, given)
+        loss_sum, sent = run_again(self._replica, slot, task, given)
+        ours = [each.ready() for each in sent]
         apart = {"forward": 0.0, "backward": 0.0}
         for place, direction in enumerate(directions):
             there = len(payloads) - len(directions) + place
@@ -160,22 +124,13 @@ class Auditor:
         return given[:-1] if unused else given
 
     def compare(self, task: CompareTask, payloads: Payloads) -> Outcome:
-        """Compare the contribution with the sum; the audit is over, unless a payload is bad."""
+        """Compare the contribution with the sum; the audit is over, unless a payload is bad.
+
+        Returns what rounding does not explain of the distance, and of its part along the sum, both
+        relative to the sum.
+        """
         kept = self._audited(task.step)
-        apart = self._measured(kept, task.bounds, payloads)
-        self._kept = None
-        return Outcome(apart=apart.beyond(kept.sum_before))
-
-    def sum_again(self, task: ReduceTask, payloads: Payloads) -> Outcome:
-        """Sum a segment as its owner had to, and compare what it has broadcast."""
-        step, size, usual = self._segment
-        if step != task.step:
-            raise StaleRequest(f"no segment is kept to audit step {task.step}")
-        return self._averager.sum_again(task, payloads, size, usual)
-
-    def _measured(self, kept: _Kept, cut: Sequence[int], payloads: Payloads) -> "_Apart":
-        """Measure how far a contribution is from the sum, over segments that are ``cut`` so."""
-        bounds = checked_bounds(cut, self._replica.size)
+        bounds = checked_bounds(task.bounds, self._replica.size)
         exactly(payloads, len(bounds) - 1)
         apart, lost, squares, common, chances = [], [], [], [], []
         for place, (start, end) in enumerate(pairwise(bounds)):
@@ -190,7 +145,21 @@ class Auditor:
         norm, distance, rounded, chance = (
             math.sqrt(math.fsum(of)) for of in (squares, apart, lost, chances)
         )
-        return _Apart(norm, distance, rounded, chance, _share(math.fsum(common), norm**2))
+        # of this sum; of the member's last one, no larger than all's; and of all's, where it owned
+        explained = MARGIN * _share(rounded, norm) * (norm + 2 * kept.sum_before)
+        along = _share(math.fsum(common), norm**2)
+        chance = chance * CHANCE * (1 + _share(kept.sum_before, norm))
+        beyond = max(0.0, abs(along) - max(0.0, _share(chance, norm**2) - USUAL_ALONG))
+        self._kept = None
+        deviation = relative(max(0.0, distance - explained), norm)
+        return Outcome(apart=(deviation, math.copysign(beyond, along)))
+
+    def sum_again(self, task: ReduceTask, payloads: Payloads) -> Outcome:
+        """Sum a segment as its owner had to, and compare what it has broadcast."""
+        step, size, usual = self._segment
+        if step != task.step:
+            raise StaleRequest(f"no segment is kept to audit step {task.step}")
+        return self._averager.sum_again(task, payloads, size, usual)
 
     def _audited(self, step: int) -> _Kept:
         if self._kept is None or self._kept.step != step:
@@ -216,8 +185,9 @@ class Auditor:
 
     def _boundary(self, payload: Buffer, direction: Direction, place: int) -> Tensor:
         """Return what a payload holds: (B, T, K)."""
-        tensor, good = self._replica.wire.boundary_in(payload, direction, place)
-        good.now()
+        readings = Readings()
+        tensor = self._replica.wire.boundary_in(payload, direction, place, readings)
+        readings.read()
         return tensor
 
     def _decoded(self, payload: Buffer, size: int, place: int) -> Tensor:

@@ -56,7 +56,7 @@ class Card:
 
     def __init__(self, place: str = "") -> None:
         self.place = place
-        self._replica: Replica | None = None
+        self.held: Replica | None = None
         self.blocks: CompiledBlocks | None = None
         """What runs the blocks compiled, if something does."""
         self.computing = self.answers = ThreadPoolExecutor(1, "answers")
@@ -70,13 +70,9 @@ class Card:
         Raises:
             StageNotOpened: there is none.
         """
-        if self._replica is None:
+        if self.held is None:
             raise StageNotOpened("no stage is open")
-        return self._replica
-
-    def hold(self, replica: Replica, blocks: CompiledBlocks | None) -> None:
-        """Compute with a replica from now on."""
-        self._replica, self.blocks = replica, blocks
+        return self.held
 
     def begin_thread(self, device: torch.device) -> None:
         """Have a thread compute on this card's device, with as many threads as the caller's; raises
@@ -109,7 +105,7 @@ class Cards:
         """Give up all replicas, which frees their memory; return a card for each of these
         devices."""
         self._homes.clear()
-        self.leader._replica = self.leader.blocks = None
+        self.leader.held = self.leader.blocks = None
         self.leader.place = f"{devices[0]}: " if len(devices) > 1 else ""
         self.others = [Card(f"{device}: ") for device in devices[1:]]
         return self.all

@@ -23,6 +23,8 @@ from model_zoo.specs.state import ADAMW_STATE, Layout, StateSpec, size
 from model_zoo.specs.state_hash import LEAF_BYTES, LeafHasher, root
 from model_zoo.specs.tensor_headers import Described, encoded_header, read_header
 
+NO_HASH = "0" * 64
+"""In the place of a hash that is not known yet; a header is as long with any."""
 _Number = Annotated[str, Meta(pattern=r"^(0|[1-9][0-9]{0,17})\Z")]
 
 

@@ -9,27 +9,41 @@ Shapes: any; R rows (all but the last), C channels (the last).
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from client.compute import conditioning
 from client.compute.codecs import blocks
-from client.compute.codecs.blocks import BLOCKS, LARGEST_SCALE, LARGEST_VALUE
-from client.compute.codecs.levels import VECTORS
+from client.compute.codecs.blocks import LARGEST_SCALE, LARGEST_VALUE, Blocks
+from client.compute.codecs.levels import EIGHT, SIXTEEN, Gaussian, Levels, TwoMeans
 from client.compute.errors import CodecError, PoisonedTensor
 from client.compute.lane import lane_to
-from client.compute.payload import SEAL_BYTES, Buffer, Direction, Encoding
+from client.compute.payload import SEAL_BYTES, Buffer, Direction, Encoding, seal
 from client.compute.readings import Check
 from model_zoo.specs.codec import CODECS, Codec
 
-_LARGEST = LARGEST_VALUE * LARGEST_SCALE
-_LARGEST_BF16 = int(np.float32(_LARGEST).view(np.uint32)) >> 16
-_PLAIN_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+LARGEST: Final = LARGEST_VALUE * LARGEST_SCALE
+"""Magnitude of a number."""
 _HOST = torch.device("cpu")
 POISON = "tensor holds NaN, infinity or an absurd magnitude"
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A payload that is on its way from a device, and not sealed yet."""
+
+    payload: memoryview
+    wait: Callable[[], None]
+
+    def ready(self) -> memoryview:
+        """Return the payload, sealed, once its bytes are there; in any thread."""
+        self.wait()
+        seal(self.payload)
+        return self.payload
 
 
 def encode(tensor: Tensor, codec: Codec, direction: Direction, key: bytes = bytes(8)) -> memoryview:
@@ -38,16 +52,16 @@ def encode(tensor: Tensor, codec: Codec, direction: Direction, key: bytes = byte
     Raises:
         PoisonedTensor, ValueError: as there.
     """
-    payload = begin_encoding(tensor, codec, direction, key).now()
-    lane_to(tensor.device).wait()
-    return payload
+    boundary = begin_encoding(tensor, codec, direction, key).now()
+    boundary.wait()
+    return boundary.payload
 
 
 def begin_encoding(
     tensor: Tensor, codec: Codec, direction: Direction, key: bytes = bytes(8)
-) -> Check[memoryview]:
-    """Return the payload of a tensor, unsealed. On a GPU nothing is waited for: its bytes are there
-    after the lane's `mark`, and its memory must be kept until then.
+) -> Check[Boundary]:
+    """Return the payload of a tensor. On a GPU nothing is waited for, and its memory must be kept
+    until its bytes are there.
 
     Args:
         tensor: fp32.
@@ -65,34 +79,32 @@ def begin_encoding(
         raise ValueError(f"cannot encode {tuple(tensor.shape)} of {tensor.dtype} in {codec}")
     numbers = tensor.detach().contiguous()
     encoding = Encoding(codec, direction, tuple(tensor.shape))
-    lane, chunk = lane_to(tensor.device), blocks.chunk_of(tensor.device)
+    lane, rows = lane_to(tensor.device), numbers.view(-1, numbers.shape[-1])
     memory = lane.host_bytes(encoding.size_bytes)
-    payload = memory.numpy().data
+    payload, body = memory.numpy().data, memory[encoding.body_start :]
     payload[:SEAL_BYTES] = bytes(SEAL_BYTES)
-    largest, means, taken_out = LARGEST_SCALE, None, None
-    if codec in VECTORS:
-        pieces = VECTORS[codec].encode(numbers, chunk)
-    elif codec in BLOCKS:
-        rows = numbers.view(-1, numbers.shape[-1])
-        if encoding.centred:
-            means = conditioning.channel_means(rows)
-            lane.to_host(means.view(torch.uint8), memory[SEAL_BYTES : encoding.body_start])
-            taken_out = means[: rows.shape[1]].float()
-        chance = key if codec == "s4" and direction == "backward" else None
-        pieces = BLOCKS[codec].encode(
-            rows, chunk, rotated=encoding.rotated, means=taken_out, key=chance
-        )
-    else:
-        pieces, largest = _plain(numbers.view(-1), _PLAIN_DTYPES[codec], chunk), _LARGEST
-    peak = _send(pieces, memory[encoding.body_start :], tensor.device)
-    if means is not None:  # they have the bound of the largest number
-        peak = torch.maximum(peak, means.abs().amax().float() / LARGEST_VALUE)
+    peaks, means = list[Tensor](), None
+    if encoding.centred:
+        sent = conditioning.channel_means(rows)
+        lane.to_host(sent.view(torch.uint8), memory[SEAL_BYTES : encoding.body_start])
+        means = sent[: rows.shape[1]].float()
+        peaks.append(means.abs().amax() / LARGEST_VALUE)
+    chance = key if codec == "s4" and direction == "backward" else None
+    chunk = blocks.chunk_of(tensor.device)
+    for place, piece, peak in CODERS[codec].encode(rows, chunk, encoding.rotated, means, chance):
+        lane.to_host(piece, body[place])  # while the next one is computed
+        peaks.append(peak)
+    largest = peaks[0] if len(peaks) == 1 else torch.stack(peaks).amax()
 
-    def judge(found: Sequence[float]) -> memoryview:
-        _refuse_poison(found[0], largest, tensor.device)
-        return payload
+    boundary = Boundary(payload, lane.mark())
 
-    return Check(peak.view(1), judge)
+    def judge(found: Sequence[float]) -> Boundary:
+        if not found[0] <= LARGEST_SCALE:
+            boundary.wait()  # the payload is written to until then
+            raise PoisonedTensor(POISON)
+        return boundary
+
+    return Check(largest.view(1), judge)
 
 
 def decode(
@@ -139,77 +151,58 @@ def begin_decoding(
         words = f"in {codec}, {encoding.shape} needs {encoding.size_bytes}"
         raise CodecError(f"payload has {len(buffer)} bytes; {words}")
     result = torch.empty(encoding.shape, device=device) if out is None else out
-    body = _view(memoryview(buffer)[encoding.body_start :], torch.uint8)
-    rows, flat, lane = result.view(-1, encoding.shape[-1]), result.view(-1), lane_to(result.device)
+    rows, lane = result.view(-1, encoding.shape[-1]), lane_to(result.device)
+    sent = lane.to_device(_view(memoryview(buffer)[SEAL_BYTES:], torch.uint8))
+    body, means, sane = sent, None, None
+    if encoding.centred:
+        ahead, body = sent.tensor_split([encoding.body_start - SEAL_BYTES])
+        means = ahead.view(torch.bfloat16).float()
+        sane = means.abs().amax() <= LARGEST  # false for NaN as well
+        means = means[: rows.shape[1]]
     chunk = blocks.chunk_of(result.device)
-    refuse: Callable[[Tensor], None]
-    if codec in BLOCKS:
-        coder = BLOCKS[codec]
-        means = _checked_means(buffer, encoding).to(rows.device) if encoding.centred else None
-        sent = lane.to_device(body)
-        good = coder.decode(sent, rows, chunk, rotated=encoding.rotated, means=means)
-        refuse = coder.refuse
-    elif codec in VECTORS:
-        quantiser = VECTORS[codec]
-        good, refuse = quantiser.decode(lane.to_device(body), flat, chunk), quantiser.refuse
-    else:
-        flat.copy_(lane.to_device(body).view(_PLAIN_DTYPES[codec]))
-        peaks = [piece.abs().amax() for piece in torch.split(flat, chunk)]
-        good, refuse = torch.stack(peaks).amax() <= _LARGEST, _refuse_plain  # false for NaN as well
+    good = CODERS[codec].decode(body, rows, chunk, encoding.rotated, means)
+    good = good if sane is None else good & sane
 
     def judge(found: Sequence[float]) -> None:
         if not found[0]:
-            refuse(body)
+            raise CodecError(f"payload in {codec} holds NaN, infinity or what is never sent")
 
     return result, Check(good.float().view(1), judge)
 
 
-def _send(
-    pieces: Iterable[tuple[slice, Tensor, Tensor]], body: Tensor, device: torch.device
-) -> Tensor:
-    """Copy each piece to its place while the next one is computed; return the largest of the
-    numbers that come with the pieces."""
-    lane, largest = lane_to(device), []
-    for place, piece, peak in pieces:
-        lane.to_host(piece, body[place])
-        largest.append(peak)
-    return largest[0] if len(largest) == 1 else torch.stack(largest).amax()
+class Plain:
+    """Numbers in a type of torch."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def encode(
+        self, rows: Tensor, chunk: int, *_: object
+    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Convert rows (R, C); yields as those of `Blocks` do."""
+        at = 0
+        for piece in torch.split(rows.view(-1), chunk):
+            end = at + len(piece) * self._dtype.itemsize
+            peak = piece.abs().amax() / LARGEST_VALUE
+            yield slice(at, end), piece.to(self._dtype).view(torch.uint8), peak
+            at = end
+
+    def decode(self, body: Tensor, rows: Tensor, chunk: int, *_: object) -> Tensor:
+        """Read a body into rows (R, C); returns whether it is good, as a number on the device."""
+        flat = rows.view(-1).copy_(body.view(self._dtype))
+        peaks = [piece.abs().amax() for piece in torch.split(flat, chunk)]
+        return torch.stack(peaks).amax() <= LARGEST  # false for NaN as well
 
 
-def _plain(
-    numbers: Tensor, dtype: torch.dtype, chunk: int
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Convert numbers (N,) to a type of torch; yield as the codecs do, with the largest magnitude
-    of a piece."""
-    at = 0
-    for piece in torch.split(numbers, chunk):
-        end = at + len(piece) * dtype.itemsize
-        yield slice(at, end), piece.to(dtype).view(torch.uint8), piece.abs().amax()
-        at = end
-
-
-def _refuse_poison(peak: float, largest: float, device: torch.device) -> None:
-    """Refuse a tensor whose peak is above the largest, or is no number.
-
-    Raises:
-        PoisonedTensor: so it is.
-    """
-    if not peak <= largest:
-        lane_to(device).wait()  # the payload is written to until then
-        raise PoisonedTensor(POISON)
-
-
-def _refuse_plain(_: Tensor) -> None:
-    raise CodecError("payload holds NaN, infinity or an absurd magnitude")
-
-
-def _checked_means(buffer: Buffer, encoding: Encoding) -> Tensor:
-    """Return the means of channels in a payload from outside, fp32 (C,) on the CPU."""
-    sent = bytearray(memoryview(buffer)[SEAL_BYTES : encoding.body_start])
-    # as integers the magnitudes of bf16 numbers keep their order, with NaN above all
-    if int((np.frombuffer(sent, np.uint16) & 0x7FFF).max()) > _LARGEST_BF16:
-        raise CodecError("means of channels reach beyond the largest number")
-    return torch.frombuffer(sent, dtype=torch.bfloat16).float()[: encoding.shape[-1]]
+CODERS: Final[dict[Codec, Blocks | Levels | Plain]] = {
+    "s8": Blocks(8),
+    "s4": Blocks(4),
+    "q2": TwoMeans("q2", 2, scales=2),
+    "q3": Gaussian("q3", 3, EIGHT),
+    "q4": Gaussian("q4", 4, SIXTEEN),
+    "bf16": Plain(torch.bfloat16),
+    "fp32": Plain(torch.float32),
+}
 
 
 def _view(buffer: memoryview, dtype: torch.dtype) -> Tensor:

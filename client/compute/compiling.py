@@ -131,31 +131,30 @@ def _compile(blocks: CompiledBlocks, replica: Replica) -> None:
     Raises:
         ArithmeticError: they compute other numbers.
     """
-    stage = replica.module
-    apart = max(_apart(stage, block, blocks) for block in stage.blocks.values())
+    stage, shape = replica.module, blocks.shape
+    apart = max(
+        _distance(ours, right)
+        for block in stage.blocks.values()
+        for ours, right in zip(
+            _numbers(stage, block, blocks, shape),
+            _numbers(stage, block, run_block, shape),
+            strict=True,
+        )
+    )
     if not apart <= TOLERANCE[stage.precision]:
         raise ArithmeticError(f"compiled ones compute other numbers, {apart:.1g} apart")
     stage.runner = blocks
     warm_up(replica)
 
 
-def _apart(stage: Stage, block: nn.Module, blocks: CompiledBlocks) -> float:
-    """Run a block in all ways in which a stage does; return the largest distance of its numbers
-    from the uncompiled one's."""
-    generator = torch.Generator().manual_seed(1)
-    device = next(block.parameters()).device
-    x = torch.randn(blocks.shape, generator=generator).to(device)
-    pairs = zip(
-        _numbers(stage, block, blocks, x), _numbers(stage, block, run_block, x), strict=True
-    )
-    return max(_distance(ours, right) for ours, right in pairs)
-
-
-def _numbers(stage: Stage, block: nn.Module, run: Runner, x: Tensor) -> list[Tensor]:
-    """Return a block's output without and with a graph, and all gradients."""
+def _numbers(stage: Stage, block: nn.Module, run: Runner, shape: torch.Size) -> list[Tensor]:
+    """Run a block in all ways in which a stage does, on random numbers (B, T, C); return its output
+    without and with a graph, and all gradients."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    x = x.to(next(block.parameters()).device)
     with torch.no_grad(), stage.computing(x.device):
         alone = run(block, x, None)
-    x = x.detach().requires_grad_()
+    x.requires_grad_()
     with stage.computing(x.device):
         output = run(block, x, None)
     trained = [x, *(each for each in block.parameters() if each.requires_grad)]

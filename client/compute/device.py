@@ -21,9 +21,10 @@ from client.compute.errors import ShapeError
 from client.compute.readings import Readings
 from client.compute.replica import Replica, is_out_of_memory
 from client.compute.requests import MatmulRate, Probe, Probed
-from client.compute.wire import SentTokens
+from client.compute.wire import StageInput
 from client.devices import devices_of, torch_name
 from model_zoo.threads import limited_threads
+from protocol.pipeline.effects import LossTask
 
 _DRIVERS = Path("/proc/driver/nvidia/version"), Path("/sys/module/amdgpu/version")
 _PROCESSORS = Path("/proc/cpuinfo")
@@ -209,14 +210,17 @@ def memory_bytes(device: torch.device) -> tuple[int, int]:
     return int(memory.total), int(memory.available)
 
 
-def warm_up(replica: Replica) -> None:
+def warm_up(replica: Replica) -> float:
     """Run one microbatch of noise: the first one in a process is many times slower than the others,
-    and a stage waits for its slowest replica. Lack of memory is ignored here."""
+    and a stage waits for its slowest replica. Returns its seconds; infinite for lack of memory."""
+    start = _now(replica.wire.device)
     try:
-        _measure_once(replica)
+        _run_noise(replica)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
+        return math.inf
+    return _now(replica.wire.device) - start
 
 
 def useful_threads(replica: Replica, most: int) -> int:
@@ -229,18 +233,14 @@ def useful_threads(replica: Replica, most: int) -> int:
         return most
     timed: dict[int, float] = {}
     threads, least_s = most, math.inf
-    try:
-        while threads and (not timed or least_s < _SHORT_S):
-            with limited_threads(threads):
-                timed[threads] = min(sum(_measure_once(replica)) for _ in range(_REPEATS))
-            least_s = min(least_s, timed[threads])
-            if timed[threads] > _MUCH_SLOWER * least_s:
-                break
-            threads //= 2
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-    return fewest_threads(timed) if timed else most
+    while threads and (not timed or least_s < _SHORT_S):
+        with limited_threads(threads):
+            timed[threads] = min(warm_up(replica) for _ in range(_REPEATS))
+        least_s = min(least_s, timed[threads])
+        if timed[threads] > _MUCH_SLOWER * least_s:
+            break
+        threads //= 2
+    return fewest_threads(timed)
 
 
 def fewest_threads(timed: Mapping[int, float]) -> int:
@@ -249,25 +249,22 @@ def fewest_threads(timed: Mapping[int, float]) -> int:
     return min(threads for threads, taken_s in timed.items() if taken_s <= _AS_FAST * least_s)
 
 
-def _measure_once(replica: Replica) -> tuple[float, float]:
+def _run_noise(replica: Replica) -> None:
     wire, slot = replica.wire, replica.slot
     boundary = torch.randn(wire.boundary_shape, device=wire.device)
     vocab = wire.run.model.vocab
     tokens = torch.randint(vocab, wire.boundary_shape[:2], device=wire.device)
-    start = _now(wire.device)
     gradient, x = None, tokens if replica.part.embeds else boundary
-    given = passes.StageInput(x, SentTokens(tokens, tokens, None))
+    given = StageInput(x, tokens, tokens)
     if replica.part.has_head:
-        graph, _ = passes.run_loss(replica, slot, given)
+        graph, _ = passes.run_loss(replica, slot.module, given)
     else:
-        graph = passes.run_forward(slot, given, with_graph=True)
+        graph = passes.run_forward(slot.module, given, with_graph=True)
         wire.boundary_out(graph.output, "forward").now()
         gradient = torch.randn_like(graph.output)
-    middle = _now(wire.device)
     readings = Readings()
-    passes.run_back(replica, slot, [(graph, graph.output, gradient)], (0, 0), readings)
+    passes.run_back(replica, slot, [(graph, gradient)], LossTask(0, 0), readings)
     readings.read()
-    return middle - start, _now(wire.device) - middle
 
 
 def _matmul_rate(size: int, dtype: torch.dtype, device: torch.device) -> MatmulRate:

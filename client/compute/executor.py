@@ -23,8 +23,9 @@ from client.compute import allowance, device, passes, saving
 from client.compute.auditing import Auditor
 from client.compute.averaging import Averager
 from client.compute.cards import Card, Cards
+from client.compute.codec import Boundary
 from client.compute.compiling import CompiledBlocks, compile_blocks
-from client.compute.errors import ComputeError, OutOfMemory, StageNotOpened
+from client.compute.errors import ComputeError, DiskError, OutOfMemory, StageNotOpened
 from client.compute.payload import Buffer
 from client.compute.replica import Replica, is_out_of_memory, open_replica
 from client.compute.requests import (
@@ -42,7 +43,6 @@ from client.compute.requests import (
     StageOpened,
 )
 from client.compute.starting import load_start
-from client.compute.wire import Boundary
 from protocol.pipeline.effects import (
     ApplyTask,
     BackwardTask,
@@ -87,7 +87,7 @@ class Executor:
         self._owns_process = owns_process
         self._opened: _Opened | None = None
         self._cards = Cards()
-        self._saver = saving.Saver()
+        self._saving: saving.Saving | None = None
         self._hashes, self._hashing = ThreadPoolExecutor(1, "hashing"), Future[None]()
         self._hashing.set_result(None)
         self._throttle = allowance.Throttle()
@@ -122,7 +122,9 @@ class Executor:
                     except Exception as error:
                         lack = self._lack(card, request, error)
                     if result is None:
-                        _run_otherwise(card, lack)
+                        card.replica.drop_graphs()  # all of them can be recomputed
+                        if lack:
+                            card.replica.halve(lack)
                 if isinstance(request, _CHANGES):
                     self._cards.share(base=isinstance(request, LoadStart))
         except Exception as error:
@@ -136,7 +138,8 @@ class Executor:
     def close(self) -> None:
         """Wait until all requests are answered."""
         self._cards.wait()
-        self._saver.wait()
+        if self._saving is not None:
+            self._saving.wait()
         self._hashing.result()
 
     def _answer(
@@ -155,14 +158,15 @@ class Executor:
         """Have threads be done with tensors that change, the averager with the scratch, and other
         cards with the sum."""
         if isinstance(request, _CHANGES):
-            self._saver.release()
+            if self._saving is not None:
+                self._saving.release()
             self._hashing.result()
         if self._opened is None:
             return
         alone = isinstance(request, ApplyTask) and not request.bounds
         moved = (alone or isinstance(request, ContributeTask)) and self._cards.gather()
-        leaves = isinstance(request, _NO_GRADIENTS) or _is_for_loss(request)
-        if moved or not leaves:
+        for_loss = isinstance(request, PassTask) and request.into == "loss"
+        if moved or not (for_loss or isinstance(request, _NO_GRADIENTS)):
             self._opened.averager.forget_sums()
 
     def _lack(self, card: Card, request: AnyRequest, error: Exception) -> str:
@@ -254,7 +258,7 @@ class Executor:
             for card, chosen in zip(cards, devices, strict=True):
                 card.begin_thread(chosen)
         for card, held in zip(cards, made, strict=True):  # all of them or none
-            card.hold(*held)
+            card.held, card.blocks = held
         self._opened = opened
         return StageOpened(parameters=leader.size, compiled="; ".join(said))
 
@@ -284,7 +288,9 @@ class Executor:
         try:
             replica = self._stage.replica
             if isinstance(request, Save):
-                self._saver.start(replica, request, finish)
+                if self._saving is not None and not self._saving.ended:
+                    raise DiskError("the save before this one is still being written")
+                self._saving = saving.Saving(replica, request, finish)
             else:
                 compute = saving.begin_hash(replica, request, self._throttle)
                 self._hashing = self._hashes.submit(finish, compute)
@@ -300,14 +306,3 @@ class Executor:
             return Failed(kind=error.kind, message=said, part=error.part, parts=error.parts)
         traceback.print_exception(error, file=sys.stderr)
         return Failed(kind="internal", message=f"{place}{type(error).__name__}: {error}")
-
-
-def _run_otherwise(card: Card, lack: str) -> None:
-    """Have the next pass run fewer sequences at once, or without graphs of compiled blocks."""
-    card.replica.drop_graphs()  # all of them can be recomputed
-    if lack:
-        card.replica.halve(lack)
-
-
-def _is_for_loss(request: AnyRequest) -> bool:
-    return isinstance(request, PassTask) and request.into == "loss"

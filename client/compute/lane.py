@@ -28,7 +28,7 @@ class Lane:
         return torch.empty(count, dtype=torch.uint8, pin_memory=self._stream is not None)
 
     def to_host(self, source: Tensor, target: Tensor) -> None:
-        """Copy bytes of the device into part of `host_bytes`; they are there after `wait`.
+        """Copy bytes of the device into part of `host_bytes`; they are there after `mark`.
 
         ``source`` may be forgotten, and must not be changed.
         """
@@ -56,11 +56,6 @@ class Lane:
         target.record_stream(self._stream)
         computing.wait_stream(self._stream)
         return target
-
-    def wait(self) -> None:
-        """Wait until everything that was copied to the host is there."""
-        if self._stream is not None:
-            self._stream.synchronize()
 
     def mark(self) -> Callable[[], None]:
         """Return what waits, in any thread, until everything that was copied to the host by now is

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ import msgspec
 import trio
 
 from client.compute.errors import ComputeError, FrameError
-from client.compute.frames import HEADER, pack, unpack_body, unpack_header
+from client.compute.frames import HEADER, pack, unpack
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, AnyAnswer, Failed, ReplyT, Request, reply_type
 from protocol.pipeline.effects import Outcome, Task
@@ -41,8 +40,7 @@ _READ_BYTES = 1 << 18  # at once; about what a socket holds
 _CLOSE_GRACE_S = 2.0  # a save under way may finish
 _STDERR_GRACE_S = 1.0
 _POLL_S = 0.01
-_STDERR_LINES = 20
-_STDERR_LINE_BYTES = 4096
+_STDERR_LINES, _STDERR_BYTES = 20, 16_384
 
 AnswerT = TypeVar("AnswerT", bound=Answer)
 
@@ -134,6 +132,8 @@ class Worker:
         self._unsent, self._to_send = trio.open_memory_channel[Call[Any]](math.inf)
         self._next_id = 0
         self._death: WorkerDied | None = None
+        self.gone = trio.Event()
+        """Set once `run` has ended the process."""
         self._talking = trio.CancelScope()
         with ExitStack() as on_failure, ExitStack() as child_ends:
             ours, theirs = socket.socketpair()
@@ -146,8 +146,8 @@ class Worker:
             on_failure.pop_all()
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         self._output = trio.lowlevel.FdStream(stderr)
-        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
-        self._stderr_rest = b""
+        self._said = b""
+        """The end of what it has written to stderr."""
 
     @property
     def pid(self) -> int:
@@ -201,13 +201,6 @@ class Worker:
         `WorkerDied`."""
         self._talking.cancel()
 
-    def discard(self) -> None:
-        """End a process that was never run."""
-        self._process.kill()
-        self._process.wait()
-        self._stream.socket.close()
-        self._output.close()  # type: ignore[attr-defined]
-
     async def run(self) -> None:
         """Talk to the worker until it dies or `close` is called; leaves no process behind."""
         try:
@@ -217,13 +210,20 @@ class Worker:
                     nursery.start_soon(self._until_broken, self._send_frames)
                     nursery.start_soon(self._until_broken, self._receive_frames)
         finally:
-            with trio.CancelScope(shield=True):
-                await self._stream.aclose()  # the worker ends when it sees this
-                exit_code = await self._end_process()
-                with trio.move_on_after(_STDERR_GRACE_S):
-                    await self._read_stderr()
-                await self._output.aclose()
-            self._die(WorkerDied(exit_code, self._stderr))
+            try:
+                with trio.CancelScope(shield=True):
+                    await self._clean_up()
+            finally:
+                self.gone.set()
+
+    async def _clean_up(self) -> None:
+        await self._stream.aclose()  # the worker ends when it sees this
+        exit_code = await self._end_process()
+        with trio.move_on_after(_STDERR_GRACE_S):
+            await self._read_stderr()
+        await self._output.aclose()
+        lines = self._said.decode(errors="replace").splitlines()
+        self._die(WorkerDied(exit_code, lines[-_STDERR_LINES:]))
 
     def _die(self, death: WorkerDied) -> None:
         self._death = death
@@ -236,7 +236,7 @@ class Worker:
         try:
             await talk()
         except FrameError as error:
-            self._stderr.append(f"node: {error}")
+            self._said += f"\nnode: {error}".encode()
             self._process.terminate()  # it cannot be reached
         except (trio.BrokenResourceError, trio.EndOfChannel):
             pass  # the worker's exit code and stderr say more
@@ -257,9 +257,9 @@ class Worker:
 
     async def _receive_frames(self) -> None:
         while True:
-            body_bytes, payload_bytes = unpack_header(await self._exactly(HEADER.size))
-            envelope = unpack_body(await self._exactly(body_bytes), payload_bytes)
-            payloads = envelope.cut(memoryview(await self._exactly(payload_bytes)))
+            (size,) = HEADER.unpack(await self._exactly(HEADER.size))
+            envelope = unpack(await self._exactly(size))
+            payloads = envelope.cut(memoryview(await self._exactly(sum(envelope.sizes))))
             self._answer(envelope.id, bytes(envelope.message), list(map(bytes, payloads)))
 
     async def _exactly(self, size: int) -> bytearray:
@@ -301,6 +301,4 @@ class Worker:
 
     async def _read_stderr(self) -> None:
         async for data in self._output:
-            *lines, rest = (self._stderr_rest + data).split(b"\n")
-            self._stderr_rest = rest[-_STDERR_LINE_BYTES:]
-            self._stderr.extend(line.decode(errors="replace") for line in lines)
+            self._said = (self._said + data)[-_STDERR_BYTES:]

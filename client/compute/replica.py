@@ -58,19 +58,13 @@ class Replica:
     """It makes the versions."""
     wire: Wire
     graphs_kept: int
-    step_tokens: int
-    """Of a whole step, in all replicas."""
     outliers: OutlierFilter
     """Sizes of the tensors from other stages."""
-    home: Vectors
-    """Where all vectors (N,) lie but the parameters."""
     samples: Samples | None = None
     """The source of the first stage's microbatches; None if the node sends them."""
     inner: InnerSteps | None = None
     """None: the weights stay until the next version."""
     version: int = 0
-    known_hash: str | None = None
-    """Hash of this version, where it is known already."""
     _version_stage: Stage | None = None
     sequences_at_once: int = field(init=False)
     """Sequences of a microbatch that are run at a time: all, until memory is short."""
@@ -79,19 +73,19 @@ class Replica:
         self.sequences_at_once = self.wire.run.sequences_per_microbatch
 
     @property
+    def step_tokens(self) -> int:
+        """Of a whole step, in all replicas."""
+        return self.wire.run.microbatches_per_step * self.wire.run.tokens_per_microbatch
+
+    @property
     def state(self) -> StateSpec:
         """The layout of a version: the sections of `state_tensors`, in their order."""
         return StateSpec(self.optimizer.spec.name)
 
     @property
-    def trained_by(self) -> OptimizerSpec:
-        """The optimizer that gradients are computed for."""
-        return self.optimizer.spec if self.inner is None else self.inner.optimizer.spec
-
-    @property
     def away(self) -> Vectors:
         """Where what a round touches once lies."""
-        return self.home if self.inner is None else self.inner.optimizer.home
+        return self.slot.home if self.inner is None else self.inner.optimizer.home
 
     @property
     def parameters(self) -> Tensor:
@@ -187,13 +181,13 @@ class Replica:
 
     def _inner_rate(self) -> float:
         assert self.inner is not None
-        scheduled = learning_rate(self.trained_by, self.version)
+        scheduled = learning_rate(self.inner.optimizer.spec, self.version)
         return scheduled if self.inner.rate is None else self.inner.rate
 
     def _step_inside(self) -> None:
         assert self.inner is not None
         tokens = self.inner.waiting * self.wire.run.tokens_per_microbatch
-        spec, squares = self.trained_by, squared_norm(self.gradient_sum)
+        spec, squares = self.inner.optimizer.spec, squared_norm(self.gradient_sum)
         scale = step_scale(squares, tokens, stage_clip(spec, self.part.count))
         self.inner.step(self.slot, self._inner_rate(), scale)
 
@@ -239,7 +233,7 @@ class Replica:
         self.slot.clear()
         if self.inner is not None:
             self.inner.begin(self.slot)
-        self.version, self.known_hash, self._version_stage = version, None, None
+        self.version, self._version_stage = version, None
 
     def replace_state(self, version: int, tensors: Sequence[Tensor]) -> None:
         """Switch to another version, with nothing accumulated.
@@ -295,9 +289,7 @@ class Replica:
 
     def state_hash(self) -> str:
         """Hex hash of this version, computed here and now."""
-        threads = torch.get_num_threads()
-        self.known_hash = hash_tensors(self.version, self.state_tensors, threads)
-        return self.known_hash
+        return hash_tensors(self.version, self.state_tensors, torch.get_num_threads())
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -334,7 +326,7 @@ def open_replica(
     run, spec = request.manifest, request.manifest.model
     if run.local_rounds is not None and leader is not None:
         raise ShapeError("in local rounds each device trains alone: start a volunteer for each")
-    slot, home = _new_slot(request, part, device)
+    slot = _new_slot(request, part, device)
     slot.module.precision = precision_on(run.compute, fast_in_bf16=_is_fast(device))
     slot.module.reruns_blocks = request.reruns_blocks
     slot.module.logits_at_once = request.logits_at_once
@@ -348,7 +340,7 @@ def open_replica(
         optimizer, inner = _local(run.optimizer, run.local_rounds, flat, matrices, device)
     else:
         make_optimizer = flat_optimizer(run.optimizer)
-        optimizer = make_optimizer(flat.values, flat.decay_size, run.optimizer, matrices, home)
+        optimizer = make_optimizer(flat.values, flat.decay_size, run.optimizer, matrices, slot.home)
     samples = Samples(request) if request.corpus else None
     behind = run.stage_count - 1 - request.stage
     outliers = OutlierFilter({"forward": request.stage, "backward": behind})
@@ -358,9 +350,7 @@ def open_replica(
         optimizer,
         wire,
         request.graphs_kept,
-        run.microbatches_per_step * run.tokens_per_microbatch,
         outliers,
-        home,
         samples,
         inner,
     )
@@ -385,14 +375,14 @@ def _local(
     return outer, InnerSteps(base, inner, local.inner_microbatches)
 
 
-def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> tuple[Slot, Vectors]:
+def _new_slot(request: OpenStage, part: StageSlice, device: torch.device) -> Slot:
     run = request.manifest
     make = blank_stage if run.start else build_stage
     module = make(run.model, part, run.seed)
     module.to(device)
     home = vectors_for(request, device)
     flat = FlatParameters(module, vectors=home)
-    return Slot(module, flat, home.zeros(flat.values.numel()), home), home
+    return Slot(module, flat, home.zeros(flat.values.numel()), home)
 
 
 def _part(request: OpenStage) -> StageSlice:

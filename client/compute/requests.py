@@ -56,8 +56,6 @@ class Saved(Reply, frozen=True, kw_only=True):
     """The checkpoint is complete on disk. Its data begin at ``data_start`` of the file, and their
     leaves have these digests."""
 
-    version: int
-    path: str
     hash: str
     data_start: int
     digests: list[bytes]

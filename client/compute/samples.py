@@ -19,17 +19,12 @@ class Samples:
     """Reads the samples of an id; the manifest's seed and microbatch shape are fixed."""
 
     def __init__(self, request: OpenStage) -> None:
-        run = request.manifest
-        data, model = run.data, run.model
-        self._corpus = token_corpus(Path(request.corpus), data)
+        self._run = request.manifest
+        self._corpus = token_corpus(Path(request.corpus), self._run.data)
         try:
-            self._corpus.check(model.context)
+            self._corpus.check(self._run.model.context)
         except DataError as error:
             raise WrongData(str(error)) from error
-        self._sequences, self._tokens = run.sequences_per_microbatch, model.context
-        self._seed, self._vocab = run.seed, model.vocab
-        self._masked = data.masked
-        self._dtype = token_dtype(self._vocab, masked=self._masked)
 
     def read(self, microbatch: int) -> bytes:
         """Tokens of a microbatch (B, T+1), as they are sent; held-out ones have negative numbers.
@@ -41,15 +36,16 @@ class Samples:
             batch = self._batch(microbatch)
         except (OSError, ValueError) as error:  # a leaf was removed, or has become shorter
             raise WrongData(f"microbatch {microbatch} cannot be read: {error}") from error
-        if int(token_values(batch, masked=self._masked).max()) >= self._vocab:
+        vocab, masked = self._run.model.vocab, self._run.data.masked
+        if int(token_values(batch, masked=masked).max()) >= vocab:
             raise WrongData(f"microbatch {microbatch} has tokens beyond the vocabulary")
-        return batch.astype(self._dtype).tobytes()
+        return batch.astype(token_dtype(vocab, masked=masked)).tobytes()
 
     def _batch(self, microbatch: int) -> Tokens:
-        size = self._sequences, self._tokens
+        size = self._run.sequences_per_microbatch, self._run.model.context
         if microbatch < 0:
             return self._corpus.held_out_batch(-1 - microbatch, *size)
-        return self._corpus.sample(microbatch, *size, self._seed)
+        return self._corpus.sample(microbatch, *size, self._run.seed)
 
 
 def token_corpus(folder: Path, data: DataSpec) -> Corpus:

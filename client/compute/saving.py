@@ -1,29 +1,27 @@
 """Writing and hashing versions in the background, and loading checkpoints.
 
 A version's tensors change only when the step is applied, so on the processor they are written from
-where they lie, beside the passes of the next step. Code that changes them waits for it first
-(`release`). A step that has waited as long as a good disk takes has what is left copied, if so much
-memory is free; else it waits for some seconds more, and then the version is not saved. From a GPU
-all is copied to its host at once, for its steps are short. A file appears under its name only when
-it is complete; after any failure the earlier file is unchanged.
+where they lie, beside the passes of the next step. Code that changes them waits for it first. A
+step that has waited as long as a good disk takes has what is left copied, if so much memory is
+free; else it waits for some seconds more, and then the version is not saved. From a GPU all is
+copied to its host at once, for its steps are short. A file appears under its name only when it is
+complete; after any failure the earlier file is unchanged.
 
 A version is hashed where it lies, by as many threads as the stage may use; code that changes it
 waits until its hash is there. It is loaded into its place, too: the file is verified before, and
 what has been read after.
 
-State of a `Saver`: at most one thread that writes one version, what it has yet to read, and on a
-GPU's host the buffers of the copy, which are used again. The version knows when its tensors may
-change.
+State of a `Saving`: what is yet to be read of its version.
 """
 
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import psutil
@@ -31,218 +29,155 @@ import torch
 from torch import Tensor
 
 from client.compute.allowance import Throttle
-from client.compute.checkpoint import CheckpointInfo, build_header, verified
+from client.compute.checkpoint import NO_HASH, CheckpointInfo, build_header, verified
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
 from client.compute.replica import Replica, digest_of_tensors, hash_tensors, host_bytes
 from client.compute.requests import Load, Loaded, Save, Saved
-from model_zoo.specs.state import Layout, StateSpec
+from client.store.atomic import replacing
 from model_zoo.specs.state_hash import LeafHasher, root
 from protocol.pipeline.effects import HashTask, Outcome
 
 COPY_ELEMENTS = 1 << 20
-"""Copied at a time (4 MiB): between two slices the computing thread gets its turn."""
+"""Copied at a time (4 MiB)."""
 LOWEST_PRIORITY = 19
 PATIENCE_S = 1.0
 """That a step waits for the disk at least before what is left to be written is copied."""
 SLOW_BYTES_PER_S = 200e6
-"""A disk that takes a version more slowly, its hashes computed, is waited for no longer."""
+"""A disk that takes a version more slowly is waited for no longer."""
 LONGEST_S = 15.0
 """That it waits where it cannot be copied: half of what a task is waited for at least."""
 SPARE_SHARE = 0.5
 """Of the memory that is free: so much a copy may take."""
 
 
-class _Data:
-    """The bytes of a version, which one thread reads where they lie while others wait to change
-    them.
+class Saving:
+    """One version that is written by a thread of its own, which reads it where it lies while others
+    wait to change it.
 
     Args:
-        tensors: of the version, on the CPU.
+        replica: whose state is read from now on.
+        request: version and path.
+        finish: called in the thread with a function that writes the file.
+
+    Raises:
+        StaleRequest: the replica is at another version.
+        RuntimeError: no thread can be started.
     """
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._lock = threading.Lock()
-        self.copied, self.released = threading.Event(), threading.Event()
-        """Set when what lies on a GPU has come to its host, and when the tensors may change."""
-        self.nbytes = sum(tensor.nbytes for tensor in tensors)
+    def __init__(
+        self, replica: Replica, request: Save, finish: Callable[[Callable[[], Saved]], None]
+    ) -> None:
+        if request.version != replica.version:
+            raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
+        tensors = [tensor.detach() for tensor in replica.state_tensors]
+        self._info, self._request = _info(replica), request
+        self._at_once = not all(tensor.is_cpu for tensor in tensors)
+        self._nbytes = sum(tensor.nbytes for tensor in tensors)
         self._parts: list[Tensor | None] = [
             part for tensor in tensors for part in torch.split(tensor, COPY_ELEMENTS)
         ]
         """None: it has been read."""
+        self._lock, self._stream = threading.Lock(), side_stream(replica.wire.device)
+        self._released, self.ended = threading.Event(), False
+        self._thread = threading.Thread(target=lambda: finish(self._save), name="saver")
+        self._thread.start()
 
-    def read(self, *, again: bool) -> Iterator[memoryview]:
-        """Yield all bytes, piece by piece, each valid until the next one is asked for.
+    def release(self) -> None:
+        """Return when the tensors of the version may change."""
+        patience_s = min(LONGEST_S, max(PATIENCE_S, self._nbytes / SLOW_BYTES_PER_S))
+        if self._released.wait(patience_s) or self._detach():
+            return
+        if not self._released.wait(LONGEST_S - patience_s):
+            self._let_change()
 
-        Args:
-            again: whether they are read once more afterwards.
+    def wait(self) -> None:
+        """Return when nothing is being written."""
+        self._thread.join()
+
+    def _save(self) -> Saved:
+        """Write the file, with the version's hash in its header once all of it was read.
+
+        Raises:
+            DiskError: it could not be completed.
         """
+        info, hasher = self._info, LeafHasher()
+        try:
+            if self._at_once and self._detach():
+                _yield_to_others()
+            with written(Path(self._request.path), durable=self._request.durable) as file:
+                start = file.write(build_header(info))
+                for part in self._read():
+                    hasher.update(part)
+                    file.write(part)
+                known = root(info.version, hasher.digests)
+                file.seek(0)
+                file.write(build_header(replace(info, hash=known)))
+            return Saved(hash=known, data_start=start, digests=hasher.digests)
+        finally:
+            self._let_change()
+            self.ended = True  # before the answer: it invites the next save
+
+    def _read(self) -> Iterator[memoryview]:
+        """Yield all bytes once, piece by piece, each valid until the next one is asked for."""
         piece = np.empty(COPY_ELEMENTS, np.float32)
         for index in range(len(self._parts)):
-            with self._lock:
-                part = self._parts[index]
+            with self._lock, torch.cuda.stream(self._stream):
+                part, self._parts[index] = self._parts[index], None
                 if part is None:
                     raise DiskError("the disk is too slow: the next step could not wait for it")
                 size = len(part)
-                np.copyto(piece[:size], part.numpy())  # torch would take all the threads it may
-                if not again:
-                    self._parts[index] = None
+                np.copyto(piece[:size], part.cpu().numpy())  # torch would take all its threads
             yield piece[:size].view(np.uint8).data
-        if not again:
-            self.released.set()
+        self._released.set()
 
-    def detach(self) -> bool:
+    def _detach(self) -> bool:
         """Copy what has not been read, and let the tensors change; False: there is no memory."""
-        with self._lock:
+        with self._lock, torch.cuda.stream(self._stream):
             left = {i: part for i, part in enumerate(self._parts) if part is not None}
             needed = sum(part.nbytes for part in left.values())
             if needed > SPARE_SHARE * psutil.virtual_memory().available:
                 return False
             try:
-                copies = {i: torch.from_numpy(part.numpy().copy()) for i, part in left.items()}
+                copies = {i: _on_host(part) for i, part in left.items()}
             except MemoryError:
                 return False
             for index, copy in copies.items():
                 self._parts[index] = copy
-        self.released.set()
+        self._released.set()
         return True
 
-    def give_up(self) -> None:
+    def _let_change(self) -> None:
         """Let the tensors change: what has not been read will not be."""
         with self._lock:
             self._parts = [None] * len(self._parts)
-        self.released.set()
+        self._released.set()
 
 
-def _write_version(
-    info: CheckpointInfo, data: _Data, path: Path, *, known: str | None, durable: bool
-) -> Saved:
-    """Write a version.
+def _on_host(part: Tensor) -> Tensor:
+    """Return a copy in the host's memory."""
+    return torch.from_numpy(part.numpy().copy()) if part.is_cpu else part.cpu()
 
-    Args:
-        info: what its header says, but for the hash.
-        data: its tensors.
-        path: the file.
-        known: its hash, hex; None: it is computed.
-        durable: flush it to the disk before it appears.
+
+@contextmanager
+def written(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """As `replacing`.
 
     Raises:
-        DiskError: the file could not be completed.
+        DiskError: the file could not be completed; no partial one is left.
     """
-    if known is None:
-        before = LeafHasher()
-        for part in data.read(again=True):
-            before.update(part)
-        known = root(info.version, before.digests)
-    header, hasher = build_header(replace(info, hash=known)), LeafHasher()
-    parts = chain([memoryview(header)], hashed(data.read(again=False), hasher))
-    write_atomically(path, parts, durable=durable)
-    return Saved(
-        version=info.version,
-        path=str(path),
-        hash=known,
-        data_start=len(header),
-        digests=hasher.digests,
-    )
-
-
-def hashed(parts: Iterable[memoryview], hasher: LeafHasher) -> Iterator[memoryview]:
-    """Yield buffers, and have them hashed."""
-    for part in parts:
-        hasher.update(part)
-        yield part
-
-
-class Saver:
-    """Saves one version at a time in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._data: _Data | None = None
-        """Of the version that is being written."""
-        self._buffers: dict[int, Tensor] = {}
-        """On a GPU's host, by place among the tensors."""
-
-    def start(
-        self, replica: Replica, request: Save, finish: Callable[[Callable[[], Saved]], None]
-    ) -> None:
-        """Begin to save the version in a thread.
-
-        Args:
-            replica: whose state is read from now on.
-            request: version and path.
-            finish: called in the thread with a function that writes the file.
-
-        Raises:
-            StaleRequest: the replica is at another version.
-            DiskError: the save before is still being written.
-            RuntimeError: no thread can be started.
-        """
-        if request.version != replica.version:
-            raise StaleRequest(f"asked to save {request.version}, stage is at {replica.version}")
-        if self._data is not None:
-            raise DiskError("the save before this one is still being written")
-        info, known, path = _info(replica), replica.known_hash, Path(request.path)
-        tensors = [tensor.detach() for tensor in replica.state_tensors]
-        self._keep_buffers(tensors)
-        sources = [self._buffers.get(place, tensor) for place, tensor in enumerate(tensors)]
-        to_copy = [(tensors[place], buffer) for place, buffer in self._buffers.items()]
-        all_copied = len(to_copy) == len(tensors)
-        stream = side_stream(replica.wire.device)
-        data = _Data(sources)
-        del replica, tensors, sources  # a stage that is closed meanwhile is free but for the data
-
-        def write() -> Saved:
-            try:
-                while to_copy:
-                    _copy(*to_copy.pop(), stream)
-                data.copied.set()
-                if all_copied:
-                    data.released.set()
-                    _yield_to_others()
-                return _write_version(info, data, path, known=known, durable=request.durable)
-            finally:
-                self._data = None  # before the answer: it invites the next save
-                data.copied.set()
-                data.released.set()
-
-        thread = threading.Thread(target=lambda: finish(write), name="saver")
-        self._data = data
-        try:
-            thread.start()
-        except BaseException:  # nothing is being written, and nobody must wait for it
-            self._data = None
-            raise
-        self._thread = thread
-
-    def release(self) -> None:
-        """Return when the tensors of the version being saved may change."""
-        if (data := self._data) is None:
-            return
-        data.copied.wait()
-        patience_s = min(LONGEST_S, max(PATIENCE_S, data.nbytes / SLOW_BYTES_PER_S))
-        if data.released.wait(patience_s) or data.detach():
-            return
-        if not data.released.wait(LONGEST_S - patience_s):
-            data.give_up()
-
-    def wait(self) -> None:
-        """Return when nothing is being written."""
-        if self._thread is not None:
-            self._thread.join()
-
-    def _keep_buffers(self, tensors: Sequence[Tensor]) -> None:
-        """Have a vector (N,) in host memory for each tensor that lies elsewhere."""
-        sizes = {i: len(each) for i, each in enumerate(tensors) if each.device.type != "cpu"}
-        if {place: len(buffer) for place, buffer in self._buffers.items()} != sizes:
-            self._buffers = {}
-            self._buffers = {place: torch.empty(size) for place, size in sizes.items()}
+    try:
+        with replacing(path, durable=durable) as file:
+            yield file
+    except OSError as error:
+        raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _info(replica: Replica) -> CheckpointInfo:
     """Return what the header of the version at hand says, but for its hash."""
     part = replica.part
     named = replica.wire.swarm, part.index, part.count, replica.version
-    return CheckpointInfo(*named, "", _layout(replica), replica.state)
+    layout = tuple((each.name, tuple(each.shape)) for each in replica.flat.layout)
+    return CheckpointInfo(*named, NO_HASH, layout, replica.state)
 
 
 def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable[[], Outcome]:
@@ -261,13 +196,11 @@ def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable
     threads, stream = torch.get_num_threads(), side_stream(replica.wire.device)
 
     def digest(parts: Sequence[Tensor]) -> bytes:
-        here = torch.cuda.stream(stream) if stream is not None else nullcontext()
-        with throttle.task(), here:
+        with throttle.task(), torch.cuda.stream(stream):
             return digest_of_tensors(parts)
 
     def compute() -> Outcome:
-        replica.known_hash = hash_tensors(task.step, replica.state_tensors, threads, digest)
-        return Outcome(hash=replica.known_hash)
+        return Outcome(hash=hash_tensors(task.step, replica.state_tensors, threads, digest))
 
     return compute
 
@@ -281,65 +214,11 @@ def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
     return stream
 
 
-def _copy(source: Tensor, target: Tensor, stream: "torch.cuda.Stream | None") -> None:
-    """Copy a vector of a device to its host, slice by slice."""
-    with torch.cuda.stream(stream) if stream is not None else nullcontext():
-        for start in range(0, len(target), COPY_ELEMENTS):
-            part = slice(start, start + COPY_ELEMENTS)
-            target[part].copy_(source[part])
-
-
 def _yield_to_others() -> None:
     """Give the calling thread the lowest priority; only on Linux."""
     if sys.platform == "linux":
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
-
-
-def _layout(replica: Replica) -> Layout:
-    return tuple((segment.name, tuple(segment.shape)) for segment in replica.flat.layout)
-
-
-def write_atomically(path: Path, data: Iterable[memoryview], *, durable: bool) -> None:
-    """Write buffers as one file that appears complete or not at all.
-
-    Args:
-        path: the file.
-        data: its content, in order.
-        durable: flush it to the disk before it appears.
-
-    Raises:
-        DiskError: it could not be completed; no partial file is left.
-    """
-    unfinished = path.with_name(f".{path.name}.tmp")
-    try:
-        _write(unfinished, data, durable=durable)
-        unfinished.replace(path)
-        if durable:
-            _sync_directory(path.parent)
-    except BaseException as error:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise DiskError(f"cannot write {path}: {error.strerror or error}") from error
-        raise
-
-
-def _write(path: Path, data: Iterable[memoryview], *, durable: bool) -> None:
-    with path.open("wb") as file:
-        for piece in data:
-            file.write(piece)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def load(replica: Replica, request: Load) -> Loaded:
@@ -363,24 +242,14 @@ def load(replica: Replica, request: Load) -> Loaded:
         except Exception as error:
             raise SystemExit(f"{path.name} was sound, and is not any more: {error}") from error
     replica.replace_state(info.version, found)
-    replica.known_hash = info.hash
     return Loaded(version=info.version, hash=info.hash)
 
 
 def _check_identity(replica: Replica, request: Load, info: CheckpointInfo) -> None:
-    found = (info.swarm, info.stage, info.stages, info.version)
-    wanted = (replica.wire.swarm, replica.part.index, replica.part.count, request.version)
-    if found != wanted:
-        raise CheckpointError(f"checkpoint is of (swarm, stage, stages, version) {found}")
-    if info.state != replica.state:
-        raise CheckpointError(
-            f"checkpoint is of a run {_words(info.state)}, the stage is {_words(replica.state)}"
-        )
-    if info.layout != _layout(replica):
-        raise CheckpointError("checkpoint is of another model")
+    wanted = replace(_info(replica), version=request.version)
+    for name in ("swarm", "stage", "stages", "version", "state", "layout"):
+        found = getattr(info, name)
+        if found != getattr(wanted, name):
+            raise CheckpointError(f"the checkpoint's {name} is another: {str(found)[:100]}")
     if request.expected_hash is not None and request.expected_hash != info.hash:
         raise CheckpointError(f"checkpoint has hash {info.hash}, not {request.expected_hash}")
-
-
-def _words(state: StateSpec) -> str:
-    return f"with {state.optimizer}"

@@ -21,7 +21,7 @@ from client.compute.checkpoint import reading
 from client.compute.errors import CheckpointError
 from client.compute.replica import Replica
 from client.compute.requests import Loaded, LoadStart
-from client.compute.saving import hashed, write_atomically
+from client.compute.saving import written
 from model_zoo.huggingface.imports import Imported, torch_dtype
 from model_zoo.models.family import State
 from model_zoo.models.lora import kept
@@ -63,9 +63,11 @@ def write_start(imported: Imported, part: StageSlice, path: Callable[[str], Path
     layout, hasher = stage_layout(imported.spec, part), LeafHasher()
     unfinished = path(f".start-{part.index}.{os.getpid()}.tmp")
     described = {name: Described(imported.dtype(name), shape) for name, shape in layout}
-    tensors = (_bytes(imported, name) for name, _ in layout)
-    pieces = chain([memoryview(encoded_header(described))], tensors)
-    write_atomically(unfinished, hashed(pieces, hasher), durable=True)
+    header = memoryview(encoded_header(described))
+    with written(unfinished) as file:
+        for piece in chain([header], (_bytes(imported, name) for name, _ in layout)):
+            hasher.update(piece)
+            file.write(piece)
     digest = root(0, hasher.digests)
     final = unfinished.replace(path(digest))
     return Written(final, digest, final.stat().st_size)

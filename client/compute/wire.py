@@ -5,7 +5,6 @@ All input is checked against the shapes of the opened stage. Holds no state.
 Shapes: B sequences, T tokens, K numbers of a token at a boundary.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
@@ -13,12 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from client.compute.codec import begin_decoding, begin_encoding, decode, encode
+from client.compute.codec import Boundary, begin_decoding, begin_encoding, decode, encode
 from client.compute.codecs.blocks import rounding_key
 from client.compute.errors import ShapeError, blame
-from client.compute.lane import lane_to
 from client.compute.payload import Buffer, Direction, check_seal, seal
-from client.compute.readings import Check
+from client.compute.readings import Check, Readings
 from model_zoo.data import beginnings, inputs_and_targets
 from model_zoo.specs.narrow import joined
 from model_zoo.specs.tokens import token_bytes, token_dtype, token_values
@@ -28,32 +26,25 @@ Of: TypeAlias = tuple[int, int]
 """A step and a microbatch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """A payload that is on its way from a device, and not sealed yet."""
-
-    _payload: memoryview
-    _wait: Callable[[], None]
-
-    def ready(self) -> memoryview:
-        """Return the payload, sealed, once its bytes are there; in any thread."""
-        self._wait()
-        seal(self._payload)
-        return self._payload
-
-
-class SentTokens(NamedTuple):
-    """The tokens of a microbatch.
+class StageInput(NamedTuple):
+    """What a stage is run on, and the microbatch's tokens where it has a use for them.
 
     Fields:
+        x: tokens (B, T) int64 on the first stage, else (B, T, K).
         inputs, targets: (B, T) int64; a target that is not learned is `NO_TARGET`.
         begins: with which inputs conversations begin, (B, T) bool on the CPU; None: the data are
             texts, each sequence one.
     """
 
-    inputs: Tensor
-    targets: Tensor
-    begins: Tensor | None
+    x: Tensor
+    inputs: Tensor | None = None
+    targets: Tensor | None = None
+    begins: Tensor | None = None
+
+    def of(self, part: slice) -> "StageInput":
+        """The same of some sequences."""
+        x, *beside = self
+        return StageInput(x[part], *(None if each is None else each[part] for each in beside))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +90,21 @@ class Wire:
             PoisonedTensor: the tensor is not finite; here or when it is judged.
         """
         codec, key = self.run.boundary_codec, rounding_key(self.swarm, *of, self.stage)
-        tensor = tensor.reshape(self._coded_shape)
-        begun = begin_encoding(tensor, codec, direction, key)
-        there = lane_to(tensor.device).mark()
-        return Check(begun.numbers, lambda numbers: Boundary(begun.judge(numbers), there))
+        return begin_encoding(tensor.reshape(self._coded_shape), codec, direction, key)
 
     def boundary_in(
-        self, payload: Buffer, direction: Direction, part: int
-    ) -> tuple[Tensor, Check[None]]:
+        self, payload: Buffer, direction: Direction, part: int, readings: Readings
+    ) -> Tensor:
         """Return the tensor (B, T, K) in a payload from another stage; it counts if it is good.
 
         Args:
             payload: the payload, not yet checked.
             direction: required direction.
             part: position of the payload in its request, blamed if it is bad.
+            readings: of the pass, which say whether it is.
 
         Raises:
-            CodecError: the payload is invalid; here or when it is judged.
+            CodecError: the payload is invalid; here or when the readings are read.
         """
         with blame(part):
             check_seal(payload)
@@ -126,7 +115,8 @@ class Wire:
                 direction,
                 device=self.device,
             )
-        return decoded.view(self.boundary_shape), replace(good, part=part)
+        readings.note(replace(good, part=part))
+        return decoded.view(self.boundary_shape)
 
     def segment_out(self, segment: Tensor) -> memoryview:
         """A sealed payload of a part of a gradient sum; empty if the part is.
@@ -158,8 +148,9 @@ class Wire:
         if out.numel():
             decode(payload, out.shape, self.run.averaging_codec, "average", out=out)
 
-    def tokens_in(self, data: Buffer) -> SentTokens:
-        """Read tokens (B, T+1) as `specs.tokens` has them sent.
+    def tokens_in(self, data: Buffer, x: Tensor | None = None) -> StageInput:
+        """Read tokens (B, T+1) as `specs.tokens` has them sent; return the input of a stage, which
+        is ``x`` (B, T, K), or the tokens.
 
         Raises:
             ShapeError: the size is wrong or a token is outside the vocabulary.
@@ -174,4 +165,5 @@ class Wire:
             raise ShapeError(f"token {largest} is outside the vocabulary of {vocab}")
         inputs, targets = (torch.from_numpy(each) for each in inputs_and_targets(sent))
         begins = torch.from_numpy(beginnings(sent)) if bits.masked else None
-        return SentTokens(inputs.to(self.device), targets.to(self.device), begins)
+        inputs, targets = inputs.to(self.device), targets.to(self.device)
+        return StageInput(inputs if x is None else x, inputs, targets, begins)

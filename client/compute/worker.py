@@ -1,9 +1,9 @@
 """The worker process: reads requests from its node, executes them, writes replies.
 
 Started as `python -m client.compute.worker --fd N --parent N`; imports torch, never libp2p
-or trio. It lives as long as its node: it ends
-when the socket closes, and on Linux the kernel kills it when the node dies, even in the middle of a
-long computation.
+or trio. It lives as long as its node: it ends when the socket closes, and on Linux the kernel kills
+it when the node dies, even in the middle of a long computation. The node's end of the socket, which
+must never block, is in `process`.
 """
 
 import argparse
@@ -13,21 +13,102 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from queue import Queue
 
 import msgspec
 
-from client.compute.channel import Channel, NodeGone
 from client.compute.errors import FrameError
+from client.compute.frames import HEADER, Envelope, pack, unpack
 from client.compute.payload import Buffer
 from client.compute.requests import Answer, AnyRequest, Failed
 from client.garbage import uncollected
 
 _PR_SET_PDEATHSIG = 1
+AHEAD = 2
+"""Requests that are read before they are asked for, with all that they carry; the others wait in
+the socket."""
 
 _requests = msgspec.msgpack.Decoder(AnyRequest)
+
+
+class NodeGone(Exception):
+    """The node closed its end: the worker has no more work."""
+
+
+class Channel:
+    """The worker's end of the blocking socket to its node.
+
+    A thread reads ahead, so that the next request is there when the one before is done. `receive`
+    belongs to the one thread that executes requests; `send` may be called from any thread.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._sending = threading.Lock()
+        self._read = Queue[tuple[Envelope, list[memoryview]] | BaseException](
+            AHEAD - 1
+        )  # the thread has one more
+        threading.Thread(target=self._read_ahead, name="requests", daemon=True).start()
+
+    def receive(self) -> tuple[Envelope, list[memoryview]]:
+        """Wait for the next request; return it with its payloads.
+
+        Raises:
+            NodeGone: the other end is closed.
+            FrameError: the bytes are no frame.
+            MemoryError: there is no room for it.
+        """
+        received = self._read.get()
+        if isinstance(received, BaseException):
+            raise received
+        return received
+
+    def send(self, frame_id: int, message: msgspec.Struct, payloads: Sequence[Buffer]) -> None:
+        """Write one reply.
+
+        Args:
+            frame_id: number of the request that it answers.
+            message: the reply.
+            payloads: in the order that the reply's docstring names.
+
+        Raises:
+            NodeGone: the other end is closed.
+        """
+        buffers = pack(frame_id, message, payloads)
+        with self._sending:
+            try:
+                for buffer in buffers:
+                    self._socket.sendall(buffer)
+            except OSError as error:
+                raise NodeGone from error
+
+    def _read_ahead(self) -> None:
+        try:
+            while True:
+                self._read.put(self._frame())
+        except BaseException as error:  # whoever waits for a request would wait for ever
+            self._read.put(error)
+
+    def _frame(self) -> tuple[Envelope, list[memoryview]]:
+        envelope = unpack(self._exactly(*HEADER.unpack(self._exactly(HEADER.size))))
+        return envelope, envelope.cut(memoryview(self._exactly(sum(envelope.sizes))))
+
+    def _exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        view = memoryview(data)
+        while view:
+            try:
+                count = self._socket.recv_into(view)
+            except OSError as error:
+                raise NodeGone from error
+            if count == 0:
+                raise NodeGone
+            view = view[count:]
+        return data
 
 
 def serve(channel: Channel) -> None:
@@ -41,14 +122,14 @@ def serve(channel: Channel) -> None:
     executor = Executor(owns_process=True)
     try:
         while True:
-            received = channel.receive()
+            received, payloads = channel.receive()
             answer = partial(_answer, channel, received.id)
             try:
                 request: AnyRequest = _requests.decode(received.message)
             except msgspec.DecodeError as error:
                 answer(Failed(kind="shape", message=f"bad request: {error}"), ())
             else:
-                executor.execute(request, received.payloads, answer)
+                executor.execute(request, payloads, answer)
     except NodeGone:
         executor.close()
 

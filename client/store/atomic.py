@@ -15,9 +15,11 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 @contextmanager
-def replacing(path: Path, mode: int = 0o600, *, only_new: bool = False) -> Iterator[BinaryIO]:
-    """Yield a file to write; it becomes ``path`` when the block ends without an exception;
-    ``only_new``: a file that is there stays.
+def replacing(
+    path: Path, mode: int = 0o600, *, only_new: bool = False, durable: bool = True
+) -> Iterator[BinaryIO]:
+    """Yield a file to write; it becomes ``path`` when the block ends without an exception: after a
+    crash of the system, too, if it is ``durable``; ``only_new``: a file that is there stays.
 
     Raises:
         OSError: the disk is full or the folder cannot be written; ``path`` is untouched.
@@ -30,7 +32,8 @@ def replacing(path: Path, mode: int = 0o600, *, only_new: bool = False) -> Itera
             yield file
             file.flush()
             os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         if only_new:
             with suppress(FileExistsError):
                 os.link(name, path)
@@ -38,7 +41,8 @@ def replacing(path: Path, mode: int = 0o600, *, only_new: bool = False) -> Itera
             os.replace(name, path)
     finally:
         Path(name).unlink(missing_ok=True)
-    flush_folder(path.parent)
+    if durable:
+        flush_folder(path.parent)
 
 
 def write_atomic(path: Path, data: bytes, mode: int = 0o600) -> None:

@@ -16,10 +16,10 @@ import torch
 
 from client.compute import passes, worker
 from client.compute.averaging import Averager
+from client.compute.codec import Boundary
 from client.compute.payload import sealed_digest
 from client.compute.replica import Replica, squared_norm
 from client.compute.slot import Slot
-from client.compute.wire import Boundary
 from protocol.pipeline.effects import Outcome
 
 Lies = Callable[[], bool]
@@ -37,7 +37,7 @@ def scaled_gradients(lies: Lies, factor: float | None) -> None:
     def lying(replica: Replica, slot: Slot, graphs: Any, *rest: Any) -> Any:
         if not inside[0]:
             return honest(replica, slot, graphs, *rest)
-        given_back = ((g, out, _of(out, given)) for g, out, given in graphs)
+        given_back = ((graph, _of(graph.output, given)) for graph, given in graphs)
         return honest(replica, slot, given_back, *rest)
 
     def _of(output: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:

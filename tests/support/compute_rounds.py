@@ -22,7 +22,7 @@ def reduce_task(*, step, attempt, segment, microbatches, own):
     return ReduceTask(step, attempt, segment, parts, tuple(microbatches), sent)
 
 
-def decode_task(*, step, attempt, segment, squared_norm):
+def decode_task(segment, squared_norm, *, step=0, attempt=0):
     """Decode the sum of a segment, as its owner broadcast it."""
     key = PayloadKey(step, "reduced", segment, attempt)
     return DecodeTask(step, attempt, segment, key, squared_norm)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
@@ -13,8 +12,8 @@ import trio
 
 from client.compute.executor import Executor
 from client.compute.payload import Buffer
-from client.compute.process import RequestFailed, WorkerDied
-from client.compute.requests import Failed, Reply, Request
+from client.compute.process import Call, WorkerDied
+from client.compute.requests import Answer, Request
 
 COMPUTE_S = 0.02
 """Virtual seconds of every request, also by its reply: what this machine really took would make it
@@ -26,8 +25,8 @@ class LocalWorker:
 
     def __init__(self) -> None:
         self._executor = Executor()
-        self._queue: deque[_Pending] = deque()
-        self._some = trio.Event()
+        self._queue: deque[Call[Any]] = deque()
+        self._some, self.gone = trio.Event(), trio.Event()
         self._dead = self._hung = False
         self.pid = os.getpid()
 
@@ -39,17 +38,28 @@ class LocalWorker:
                 while self._queue and not self._hung:
                     await trio.sleep(COMPUTE_S)
                     if self._queue and not self._hung:
-                        self._queue.popleft().execute(self._executor)
+                        self._execute(self._queue.popleft())
         finally:
             self.die()
+            self.gone.set()
 
-    def submit(self, request: Request[Any], payloads: Sequence[Buffer] = ()) -> _Pending:
+    def submit(self, request: Request[Any], payloads: Sequence[Buffer] = ()) -> Call[Any]:
         if self._dead:
             raise WorkerDied(-9, ())
-        pending = _Pending(self, request, payloads)
-        self._queue.append(pending)
+        call = Call[Any](0, request, payloads)
+        self._queue.append(call)
         self._some.set()
-        return pending
+        return call
+
+    def _execute(self, call: Call[Any]) -> None:
+        def answer(reply: Answer, payloads: Sequence[Buffer]) -> None:
+            reply = msgspec.structs.replace(reply, seconds=COMPUTE_S)
+            call.answer = reply, list(map(bytes, payloads))
+
+        if not call.abandoned:
+            self._executor.execute(cast(Any, call.request), call.payloads, answer)
+            self._executor.close()  # a save answers from its own thread
+        call.done.set()
 
     async def call(self, request: Request[Any], payloads: Sequence[Buffer] = ()) -> Any:
         return await self.submit(request, payloads).wait()
@@ -61,35 +71,10 @@ class LocalWorker:
     def die(self) -> None:
         """As by SIGKILL: waiting calls raise it."""
         self._dead = True
-        while self._queue:
-            self._queue.popleft().done.set()
+        for call in self._queue:
+            call.death = WorkerDied(-9, ())
+            call.done.set()
+        self._queue.clear()
         self._some.set()
 
     close = die
-
-
-@dataclass(eq=False)
-class _Pending:
-    worker: LocalWorker
-    request: Request[Any]
-    payloads: Sequence[Buffer]
-    answers: list[tuple[Reply, list[bytes]]] = field(default_factory=list)
-    done: trio.Event = field(default_factory=trio.Event)
-
-    def execute(self, executor: Executor) -> None:
-        executor.execute(cast(Any, self.request), self.payloads, self._answer)
-        executor.close()  # a save answers from its own thread
-        self.done.set()
-
-    def _answer(self, reply: Reply, payloads: Sequence[Buffer]) -> None:
-        reply = msgspec.structs.replace(reply, seconds=COMPUTE_S)
-        self.answers.append((reply, [bytes(payload) for payload in payloads]))
-
-    async def wait(self) -> tuple[Any, list[bytes]]:
-        await self.done.wait()
-        if not self.answers:
-            raise WorkerDied(-9, ())
-        reply, payloads = self.answers[0]
-        if isinstance(reply, Failed):
-            raise RequestFailed(reply)
-        return reply, payloads

@@ -21,16 +21,13 @@ Shapes: R rows, C channels, N blocks of 128 in all, whole ones for each row.
 import struct
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Final
 
 import torch
 from torch import Tensor
 
 from client.compute.codecs.bits import pack, unpack
 from client.compute.conditioning import blocks_of, rotate
-from client.compute.errors import CodecError
 from client.compute.payload import BLOCK, SCALE_BYTES
-from model_zoo.specs.codec import Codec
 
 # Bounds of a scale. Below the smaller one a number is zero for training, and its reciprocal would
 # overflow; above the larger one training has diverged or the sender lies.
@@ -72,10 +69,9 @@ class Blocks:
         self,
         rows: Tensor,
         chunk: int,
-        *,
         rotated: bool,
-        means: Tensor | None = None,
-        key: bytes | None = None,
+        means: Tensor | None,
+        key: bytes | None,
     ) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Quantise rows (R, C) fp32.
 
@@ -112,9 +108,8 @@ class Blocks:
         body: Tensor,
         rows: Tensor,
         chunk: int,
-        *,
         rotated: bool,
-        means: Tensor | None = None,
+        means: Tensor | None,
     ) -> Tensor:
         """Read a body from outside, uint8, into rows (R, C), about so many numbers at a time, and
         add the means of channels, fp32 (C,).
@@ -138,17 +133,6 @@ class Blocks:
             else:
                 torch.add(found, means, out=part)
         return good
-
-    def refuse(self, body: Tensor) -> None:
-        """Say why a body is not good.
-
-        Raises:
-            CodecError: with the reason.
-        """
-        low, high = map(float, torch.aminmax(self._parts(body)[0]))  # both are NaN if any is
-        if not (low >= SMALLEST_SCALE and high <= LARGEST_SCALE):
-            raise CodecError(f"scales reach from {low:.3g} to {high:.3g}")
-        raise CodecError("a value is below those that are sent")
 
     def _rounded_by_chance(self, blocks: Tensor, chances: Tensor) -> Tensor:
         """Round numbers (N, 128) up where what is above the value below is more than chance."""
@@ -209,6 +193,3 @@ def _mixed(words: Tensor) -> Tensor:
     for _ in range(2):
         words = (words >> 16).bitwise_xor_(words).mul_(_MIXER).bitwise_and_(_32_BITS)
     return (words >> 16).bitwise_xor_(words)
-
-
-BLOCKS: Final[dict[Codec, Blocks]] = {"s8": Blocks(8), "s4": Blocks(4)}

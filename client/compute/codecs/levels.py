@@ -27,7 +27,6 @@ from torch.nn.functional import pad
 from client.compute.codecs.bits import pack, unpack
 from client.compute.codecs.blocks import LARGEST_SCALE
 from client.compute.conditioning import tree_sums
-from client.compute.errors import CodecError
 from client.compute.payload import SCALE_BYTES
 from model_zoo.specs.codec import CODECS, Codec
 
@@ -64,14 +63,16 @@ class Levels(ABC):
     def _levels(self, scales: Tensor) -> Tensor:
         """Return the levels (K, M) that scales (K, S) stand for, ascending."""
 
-    def encode(self, numbers: Tensor, chunk: int) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Quantise numbers (N,) fp32, so many at a time.
+    def encode(
+        self, rows: Tensor, chunk: int, *_: object
+    ) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Quantise numbers, (1, N) fp32, so many at a time.
 
         Yields:
             Where a piece belongs in the body, its bytes (uint8, on the device), and the largest of
             its scales: above `LARGEST_SCALE`, or NaN, the vector has to be refused.
         """
-        for place, piece in self._pieces(numbers, chunk):
+        for place, piece in self._pieces(rows, chunk):
             missing = -len(piece) % self._block
             chunks = pad(piece, (0, missing)).view(-1, self._block)
             counts = chunks.new_full((len(chunks), 1), self._block)
@@ -82,14 +83,14 @@ class Levels(ABC):
             coded = torch.cat([sent.view(torch.uint8), pack(codes, self._bits)], dim=1)
             yield place, coded.view(-1), scales.amax()
 
-    def decode(self, body: Tensor, numbers: Tensor, chunk: int) -> Tensor:
-        """Read a body from outside (uint8) into numbers (N,) fp32, so many at a time.
+    def decode(self, body: Tensor, rows: Tensor, chunk: int, *_: object) -> Tensor:
+        """Read a body from outside (uint8) into numbers, (1, N) fp32, so many at a time.
 
         Returns:
             Whether it is good, as a number on the device; what was read counts only if it is.
         """
-        good = torch.ones((), dtype=torch.bool, device=numbers.device)
-        for place, piece in self._pieces(numbers, chunk):
+        good = torch.ones((), dtype=torch.bool, device=rows.device)
+        for place, piece in self._pieces(rows, chunk):
             sent, packed = self._parts(body[place])
             good &= _are_good(sent)
             levels = self._levels(sent.view(torch.bfloat16).float())
@@ -98,25 +99,15 @@ class Levels(ABC):
             piece.copy_(both.gather(1, codes.long()).view(-1)[: len(piece)])
         return good
 
-    def refuse(self, body: Tensor) -> None:
-        """Say why a body is not good.
-
-        Raises:
-            CodecError: with the reason.
-        """
-        scales = self._parts(body)[0].view(torch.bfloat16).float()
-        low, high = torch.aminmax(scales)
-        raise CodecError(f"scales reach from {float(low):.3g} to {float(high):.3g}, or do not rise")
-
     def _parts(self, body: Tensor) -> tuple[Tensor, Tensor]:
         """Cut a body into scales (K, S) int16, the bits of bf16, and packed numbers."""
         chunks, size = body.view(-1, self._block_bytes), SCALE_BYTES * self._scales
         return chunks[:, :size].contiguous().view(torch.int16), chunks[:, size:]
 
-    def _pieces(self, numbers: Tensor, chunk: int) -> Iterator[tuple[slice, Tensor]]:
-        """Cut numbers (N,) into whole chunks; yield where their bytes are, and the numbers."""
+    def _pieces(self, rows: Tensor, chunk: int) -> Iterator[tuple[slice, Tensor]]:
+        """Cut numbers, (1, N), into whole chunks; yield where their bytes are, and the numbers."""
         size, at = max(1, chunk // self._block), 0
-        for piece in torch.split(numbers, size * self._block):
+        for piece in torch.split(rows.view(-1), size * self._block):
             end = at + -(-len(piece) // self._block) * self._block_bytes
             yield slice(at, end), piece
             at = end
@@ -172,10 +163,3 @@ def _are_good(sent: Tensor) -> Tensor:
     allowed = (sent == 0) | ((sent >= _SMALLEST_BITS) & (sent <= _LARGEST_BITS))
     ascending = torch.le(sent[:, :1], sent[:, -1:])
     return torch.logical_and(allowed.all(), ascending.all())
-
-
-VECTORS: Final[dict[Codec, Levels]] = {
-    "q2": TwoMeans("q2", 2, scales=2),
-    "q3": Gaussian("q3", 3, EIGHT),
-    "q4": Gaussian("q4", 4, SIXTEEN),
-}

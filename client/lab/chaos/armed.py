@@ -5,9 +5,10 @@ Its workers are started by this module, too, and fail alike.
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from client.lab.chaos.failpoints import VARIABLE, Failpoint
 
@@ -19,13 +20,15 @@ def arm_writer(failpoint: Failpoint) -> None:
     """Have the writer of states in this process meet a failpoint."""
     from client.compute import saving
 
-    write = saving._write
+    written = saving.written
 
-    def armed(path: Path, data: Iterable[memoryview], *, durable: bool) -> None:
-        write(path, data, durable=durable)
-        failpoint.write(path.name)
+    @contextmanager
+    def armed(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+        with written(path, durable=durable) as file:
+            yield file
+            failpoint.write(path.name)
 
-    saving._write = armed
+    saving.written = armed
 
 
 def main() -> None:

@@ -91,26 +91,6 @@ def fit_stage(
     Raises:
         UserError: it does not fit.
     """
-    fit = _way_to_fit(manifest, stage, available_bytes, spare_bytes, devices)
-    if fit is not None:
-        return fit
-    offload = devices.can_offload(0)
-    least = Holding(manifest, stage, reruns_blocks=True, offload=offload).need
-    each = " of each device" if devices.count > 1 else ""
-    host_bytes = least.offloaded_bytes
-    elsewhere = f" and {_mib(host_bytes)} of the host's memory" if host_bytes else ""
-    raise UserError(
-        f"stage {stage} needs {_mib(least.total_bytes)} of memory{each}{elsewhere}, "
-        f"{_mib(available_bytes)} may be used",
-        "raise --memory-limit, close other programs or volunteers, or join a swarm with more "
-        "stages",
-        ExitCode.CONFIG,
-    )
-
-
-def _way_to_fit(
-    manifest: Manifest, stage: int, available_bytes: int, spare_bytes: int, devices: Devices
-) -> Fit | None:
     host = devices.host_bytes > 0
     away_bytes = Holding(manifest, stage, offload=True).need.offloaded_bytes
     ways = [] if devices.offload == "on" and devices.can_offload(0) else [False]
@@ -138,7 +118,18 @@ def _way_to_fit(
             logits,
             offloaded_bytes=need.offloaded_bytes if offload else 0,
         )
-    return None
+    offload = devices.can_offload(0)
+    least = Holding(manifest, stage, reruns_blocks=True, offload=offload).need
+    each = " of each device" if devices.count > 1 else ""
+    host_bytes = least.offloaded_bytes
+    elsewhere = f" and {_mib(host_bytes)} of the host's memory" if host_bytes else ""
+    raise UserError(
+        f"stage {stage} needs {_mib(least.total_bytes)} of memory{each}{elsewhere}, "
+        f"{_mib(available_bytes)} may be used",
+        "raise --memory-limit, close other programs or volunteers, or join a swarm with more "
+        "stages",
+        ExitCode.CONFIG,
+    )
 
 
 def bytes_to_advertise(manifest: Manifest, usable_bytes: int, devices: Devices = ONE) -> int:

@@ -24,8 +24,6 @@ class WorkerPool:
         self.idle: Worker | None = None
         """The worker that nobody has borrowed."""
         self._came = trio.Event()
-        self._gone: dict[Worker, trio.Event] = {}
-        """Of each worker: set once its processes are gone."""
 
     async def run(self) -> None:
         """Run workers until cancelled; the first one starts at once.
@@ -87,17 +85,9 @@ class WorkerPool:
         if self._nursery is None:
             raise RuntimeError("workers are lent while the pool runs")
         worker = self._new_worker()
-        self._gone[worker] = trio.Event()
-        self._nursery.start_soon(self._run, worker)
+        self._nursery.start_soon(worker.run)
         return worker
-
-    async def _run(self, worker: Worker) -> None:
-        try:
-            await worker.run()
-        finally:
-            self._gone.pop(worker).set()
 
     async def _end(self, worker: Worker) -> None:
         worker.close()
-        if (gone := self._gone.get(worker)) is not None:
-            await gone.wait()
+        await worker.gone.wait()

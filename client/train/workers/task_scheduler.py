@@ -54,14 +54,9 @@ class TaskScheduler:
             while (gate := self._next()) is not None:
                 task, _ = gate.waiting.popleft()
                 if not gate.start(task):
-                    self._note_end(gate)
+                    self.note_end(gate)
         finally:
             self._starting = False
-
-    def ended(self, gate: Gate) -> None:
-        """A task is over."""
-        self._note_end(gate)
-        self.start_tasks()
 
     def close(self, gate: Gate) -> None:
         """Remove the gate of a closed seat; what its worker still has does not count."""
@@ -90,7 +85,8 @@ class TaskScheduler:
             gate.passed_over = gate.passed_over + 1 if gate.waiting and gate is not first else 0
         return first
 
-    def _note_end(self, gate: Gate) -> None:
+    def note_end(self, gate: Gate) -> None:
+        """A task of a gate is over."""
         if gate is self._holder and self._running:
             self._running -= 1
 
@@ -122,7 +118,8 @@ class Gate:
 
     def ended(self) -> None:
         """A started task is over."""
-        self.scheduler.ended(self)
+        self.scheduler.note_end(self)
+        self.scheduler.start_tasks()
 
     def close(self) -> None:
         """Drop all waiting tasks."""

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from threading import Event
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from client.compute import device, wire
+from client.compute import device
+from client.compute.lane import Lane
 from client.compute.payload import Buffer, check_seal
 from client.compute.requests import Failed, Probe, Reply
 from protocol.pipeline.effects import BackwardTask, ForwardTask
@@ -34,7 +34,7 @@ def _execute(worker: LocalWorker, answers: Answers, name: str, request: Any, *se
 
 def _held_up(monkeypatch: pytest.MonkeyPatch, wait: Callable[[], object]) -> None:
     """Let the bytes of a boundary be there when ``wait`` returns."""
-    monkeypatch.setattr(wire, "lane_to", lambda device: SimpleNamespace(mark=lambda: wait))
+    monkeypatch.setattr(Lane, "mark", lambda _: wait)
 
 
 def test_the_next_task_is_computed_before_a_boundary_has_left(

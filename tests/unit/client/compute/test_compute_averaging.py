@@ -329,8 +329,7 @@ def test_an_absurd_sum_is_refused_as_its_owners() -> None:
     given = contributions(workers, 1)
     reduce = reduce_task(step=1, attempt=0, segment=1, microbatches=[1, 1], own=1)
     reply, (total,) = workers[1].call(reduce, given[0][1])
-    decode = decode_task(step=1, attempt=0, segment=1, squared_norm=reply.sq_norm)
-    assert workers[0].fails(decode, total).kind == "codec"
+    assert workers[0].fails(decode_task(1, reply.sq_norm, step=1), total).kind == "codec"
 
 
 def test_all_absurd_contributions_are_named_at_once() -> None:
@@ -363,9 +362,6 @@ class TestDecodedAhead:
         sums, norms = contribute_and_reduce(workers, 0, 0, bounds, [0, 1, 1, 0])
         return workers, bounds, sums, norms
 
-    def decode(self, segment, norm, *, attempt=0, step=0):
-        return decode_task(step=step, attempt=attempt, segment=segment, squared_norm=norm)
-
     def apply(self, bounds, norms):
         return ApplyTask(step=0, attempt=0, bounds=bounds, sq_norms=norms)
 
@@ -383,7 +379,7 @@ class TestDecodedAhead:
     def test_apply_decodes_only_what_is_not_decoded_yet(self, round_, monkeypatch) -> None:
         (early, late), bounds, sums, norms = round_
         counted = self.decodings(early, monkeypatch)
-        early.call(self.decode(1, norms[1]), sums[1])
+        early.call(decode_task(1, norms[1]), sums[1])
         sizes = [end - start for start, end in pairwise(bounds)]
         assert counted == [sizes[1]]
         applied, _ = early.call(self.apply(bounds, norms), *sums)
@@ -394,7 +390,7 @@ class TestDecodedAhead:
     def test_what_used_the_scratch_since_does_not_enter_the_version(self, round_, other) -> None:
         (busy, calm), bounds, sums, norms = round_
         for segment in (1, 2):
-            busy.call(self.decode(segment, norms[segment]), sums[segment])
+            busy.call(decode_task(segment, norms[segment]), sums[segment])
         if other == "pass":
             busy.call(LossTask(step=0, microbatch=77), tokens_of(77))
         elif other == "subtract":
@@ -406,7 +402,7 @@ class TestDecodedAhead:
 
     def test_other_bytes_than_were_decoded_are_decoded_anew(self, round_) -> None:
         (worker, other), bounds, sums, norms = round_
-        worker.call(self.decode(1, norms[1]), sums[1])
+        worker.call(decode_task(1, norms[1]), sums[1])
         other.replica.gradient_sum.mul_(3)
         others, other_norms = contribute_and_reduce([other] * 2, 0, 0, bounds, [0, 1, 1, 0])
         expected, _ = other.call(self.apply(bounds, other_norms), *others)
@@ -419,15 +415,15 @@ class TestDecodedAhead:
         damaged[-1] ^= 1
         wrong = (sums[2], sums[1][:-1], damaged)
         for bad, norm in (*((payload, norms[1]) for payload in wrong), (sums[1], 2 * norms[1])):
-            failed = worker.fails(self.decode(1, norm), bad)
+            failed = worker.fails(decode_task(1, norm), bad)
             assert (failed.kind, failed.part) == ("codec", 0)
         assert torch.equal(worker.replica.gradient_sum, before)
-        worker.call(self.decode(1, norms[1]), sums[1])
+        worker.call(decode_task(1, norms[1]), sums[1])
         worker.call(self.apply(bounds, norms), *sums)
 
     def test_of_another_attempt_step_or_segment(self, round_) -> None:
         (worker, _), _, sums, norms = round_
-        assert worker.fails(self.decode(1, norms[1], attempt=1), sums[1]).kind == "stale"
-        assert worker.fails(self.decode(1, norms[1], step=1), sums[1]).kind == "stale"
+        assert worker.fails(decode_task(1, norms[1], attempt=1), sums[1]).kind == "stale"
+        assert worker.fails(decode_task(1, norms[1], step=1), sums[1]).kind == "stale"
         for segment, given in ((4, sums[:1]), (1, sums[:2]), (1, [])):
-            assert worker.fails(self.decode(segment, norms[1]), *given).kind == "shape"
+            assert worker.fails(decode_task(segment, norms[1]), *given).kind == "shape"

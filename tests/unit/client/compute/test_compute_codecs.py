@@ -230,10 +230,10 @@ def test_hostile_blocks_are_refused_in_every_piece_and_bounds_are_allowed(
             payload = changed(good, start, scale * scales)
             assert torch.isfinite(decode(payload, tensor.shape, codec, direction)).all()
         for scale in refused:
-            with pytest.raises(CodecError, match="scales reach"):
+            with pytest.raises(CodecError, match="never sent"):
                 decode(changed(good, start, scale * scales), tensor.shape, codec, direction)
         for place, data in NO_VALUES.get(codec, ()):
-            with pytest.raises(CodecError, match="a value is below"):
+            with pytest.raises(CodecError, match="never sent"):
                 decode(changed(good, start + place, data), tensor.shape, codec, direction)
 
 
@@ -252,7 +252,7 @@ def test_hostile_numbers_and_means_are_refused(codec: Codec) -> None:
     for number in PLAIN[codec]:
         place = SEAL_BYTES + 7 * len(number)
         payload = changed(sent(tensor, codec, "forward"), place, number)
-        with pytest.raises(CodecError, match=r"reach|holds NaN"):
+        with pytest.raises(CodecError, match="never sent"):
             decode(payload, tensor.shape, codec, "forward")
 
 

@@ -120,7 +120,7 @@ def test_only_lack_of_memory_is_ignored_where_threads_are_chosen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replica, measure = opened(0, [4]).replica, mock.Mock(side_effect=MemoryError)
-    monkeypatch.setattr(device, "_measure_once", measure)
+    monkeypatch.setattr(device, "_run_noise", measure)
     assert device.useful_threads(replica, 4) == 4
     measure.side_effect = RuntimeError("a bug of ours")
     with pytest.raises(RuntimeError, match="a bug"):

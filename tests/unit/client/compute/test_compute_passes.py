@@ -95,12 +95,6 @@ def test_backward_without_graph_asks_for_the_input() -> None:
     chain.workers[0].call(request, gradient, tokens_of(1))
 
 
-def test_work_for_another_step_is_stale() -> None:
-    worker = opened(0, [4])
-    request = LossTask(step=1, microbatch=0)
-    assert worker.fails(request, tokens_of(0)).kind == "stale"
-
-
 def test_poison_is_caught_and_leaves_the_sum_exact() -> None:
     chain = Chain([2, 2])
     passed, (first, last), (before, _) = chain.run(1), chain.workers, chain.sums

@@ -48,8 +48,8 @@ async def test_requests_are_pipelined_and_run_in_the_order_of_their_submission()
 
 ECHO = """
     import argparse, socket
-    from client.compute.channel import Channel, NodeGone
     from client.compute.requests import Done
+    from client.compute.worker import Channel, NodeGone
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int)
@@ -58,8 +58,8 @@ ECHO = """
     channel = Channel(socket.socket(fileno=arguments.fd))
     try:
         while True:
-            received = channel.receive()
-            channel.send(received.id, Done(seconds=received.id), received.payloads)
+            received, payloads = channel.receive()
+            channel.send(received.id, Done(seconds=received.id), payloads)
     except NodeGone:
         pass
 """
@@ -173,9 +173,7 @@ SPEAKER = """
 """
 
 
-@pytest.mark.parametrize(
-    "garbage", [b"\0" * 100, b"VCF2" + b"\xff" * 12, b"VCF2\1\0\0\0" + bytes(8) + b"\xc1"]
-)
+@pytest.mark.parametrize("garbage", [b"\0" * 100, b"\1\0\0\0\xc1"])
 async def test_a_worker_that_talks_nonsense_is_ended(garbage) -> None:
     command = (sys.executable, "-c", textwrap.dedent(SPEAKER), garbage.hex())
     with trio.fail_after(TIMEOUT_S):

@@ -19,7 +19,7 @@ from tests.support.compute_rounds import (
     reduce_task,
     summed,
 )
-from tests.support.compute_stages import need_of, open_request, opened, relative_error
+from tests.support.compute_stages import opened, relative_error
 
 ROBUST = [name for name, rule in RULES.items() if rule.robust]
 SIZE = 20_000
@@ -252,12 +252,3 @@ def test_of_a_robust_result_nothing_is_fed_back(name) -> None:
     for worker in workers:
         fed_back = worker.executor._opened.averager._attempt.lost_in_sum
         assert bool(fed_back) is not RULES[name].robust
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_a_robust_rule_needs_memory_for_a_segment_of_all(name) -> None:
-    def need(rule):
-        return need_of(open_request(0, [4], averaging="s8", aggregation=rule)).total_bytes
-
-    extra = 4 * opened(0, [4]).replica.size
-    assert need(name) - need("sum") == (extra if RULES[name].robust else 0)

@@ -65,8 +65,7 @@ def test_replicas_with_other_numbers_of_threads_have_the_same_bits(codec: str) -
             for count, member in enumerate(members, start=1):
                 torch.set_num_threads(count)
                 for segment, (payload, norm) in enumerate(zip(sums, norms, strict=True)):
-                    decode = decode_task(step=step, attempt=0, segment=segment, squared_norm=norm)
-                    member.call(decode, payload)
+                    member.call(decode_task(segment, norm, step=step), payload)
                 apply = ApplyTask(step=step, attempt=0, bounds=bounds, sq_norms=norms)
                 hashes.add(member.call(apply, *sums)[0].hash)
             assert len(hashes) == 1

@@ -78,19 +78,24 @@ def test_what_is_armed_stands_in_the_place_of_what_a_seat_does() -> None:
         assert methods <= vars(base).keys()
 
 
+def write_state(path: Path) -> None:
+    with saving.written(path) as file:
+        file.write(b"x")
+
+
 def test_a_state_that_meets_a_full_disk_does_not_appear(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saving, "_write", saving._write)
+    monkeypatch.setattr(saving, "written", saving.written)
     set_to(file, "checkpoint nospace")
     arm_writer(Failpoint(file))
     (folder := tmp_path / "states").mkdir()
-    saving.write_atomically(folder / "other", [memoryview(b"x")], durable=True)
+    write_state(folder / "other")
     path = folder / "stage-1-v7.safetensors"
     with pytest.raises(DiskError, match="No space left"):
-        saving.write_atomically(path, [memoryview(b"x")], durable=True)
+        write_state(path)
     assert [found.name for found in folder.iterdir()] == ["other"]
-    saving.write_atomically(path, [memoryview(b"x")], durable=True)
+    write_state(path)
     assert path.read_bytes() == b"x"
 
 

@@ -4,8 +4,9 @@ import errno
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import pytest
 import trio
@@ -130,14 +131,14 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full = False
-        self._write = saving._write
-        monkeypatch.setattr(saving, "_write", self._written)
+        self._replacing = saving.replacing
+        monkeypatch.setattr(saving, "replacing", self._replaced)
         monkeypatch.setattr(shutil, "disk_usage", lambda folder: Usage(0 if self.full else 2**40))
 
-    def _written(self, path: Path, *arguments: Any, **more: Any) -> list[bytes]:
+    def _replaced(self, path: Path, **more: Any) -> AbstractContextManager[BinaryIO]:
         if self.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return self._write(path, *arguments, **more)
+        return self._replacing(path, **more)
 
 
 class Usage(NamedTuple):

@@ -18,7 +18,7 @@ class Process:
     """Runs until it is closed."""
 
     def __init__(self, others: list[Process]) -> None:
-        self._others, self._over = others, trio.Event()
+        self._others, self._over, self.gone = others, trio.Event(), trio.Event()
         others.append(self)
         self.close = self._over.set
 
@@ -27,6 +27,7 @@ class Process:
             await self._over.wait()
         finally:
             self._others.remove(self)
+            self.gone.set()
 
 
 class Processes:
