@@ -7,11 +7,11 @@ proportional to the change. Equal views give equal numbers on every machine, wha
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from statistics import median_low
 from typing import NamedTuple
 
 from model_zoo.specs.state import ADAMW_STATE, StateSpec
@@ -90,7 +90,10 @@ class Population:
         self._near: dict[PeerId, Mapping[Stage, int]] = {}
         for member in self.members.values():
             self._index(None, member)
-        self._medians = _medians(self.members)
+        claims = [member.claim for member in self.members.values()]
+        self._claims = [sorted(claim[i] for claim in claims) for i in range(3)]
+        """Each claim of all members, ascending."""
+        self._medians = _medians(self._claims)
         self._count_all()
 
     def evolve(self, changes: Mapping[PeerId, Member | None]) -> Population:
@@ -110,7 +113,8 @@ class Population:
             for (stage, beacon), first in self._candidates.items()
             if beacon in kept[:BEACONS_KEPT] and changes.keys().isdisjoint(first)
         }
-        follower._medians = _medians(members)
+        follower._claims = _claims_after(self._claims, gone, come)
+        follower._medians = _medians(follower._claims)
         if follower._medians != self._medians:
             follower._count_all()
             return follower
@@ -283,7 +287,20 @@ def of_nobody(manifest: Manifest) -> Population:
     return Population((), manifest.stages, redundancy, manifest.state, averaging)
 
 
-def _medians(members: Mapping[PeerId, Member]) -> tuple[float, ...]:
+def _claims_after(
+    claims: Sequence[list[float]], gone: Iterable[Member], come: Iterable[Member]
+) -> list[list[float]]:
+    """Return each claim of all members, ascending, after some went and others came."""
+    after = [list(column) for column in claims]
+    for member in gone:
+        for column, value in zip(after, member.claim, strict=True):
+            del column[bisect_left(column, value)]
+    for member in come:
+        for column, value in zip(after, member.claim, strict=True):
+            insort(column, value)
+    return after
+
+
+def _medians(claims: Sequence[list[float]]) -> tuple[float, ...]:
     """Return the median of each claim, the lower of two, hardly rounded."""
-    claims = [member.claim for member in members.values()]
-    return tuple(coarse(median_low(column)) for column in zip(*claims, strict=True))
+    return tuple(coarse(column[(len(column) - 1) // 2]) if column else 0.0 for column in claims)

@@ -28,7 +28,7 @@ def view(stages: tuple[tuple[str, ...], ...] = STAGES, **changes: Any) -> SwarmV
 def replica(peer: str, step: int = STEP, terms: Evaluation | None = TERMS) -> Evaluating:
     stage = next(s for s, peers in enumerate(STAGES) if peer in peers)
     place, standing = Place(PeerId(peer), stage, len(STAGES), 8), SimpleNamespace(view=view())
-    return Evaluating(place, standing, SimpleNamespace(steps=STEPS), terms, step)
+    return Evaluating(place, standing, terms, step, lambda: STEPS)
 
 
 def path(number: int, version: int = STEP) -> list[PeerId | None]:
