@@ -25,8 +25,6 @@ HOUSEHOLD_BYTES_PER_S = 12.5e6
 SLOW_AFTER_S = 30.0
 """Seconds of transfers after which a line may count as slower than a household's: in fewer, the
 other side may have been the limit."""
-FILE_NAME = Entry.CAPACITY
-LINE_FILE_NAME = Entry.LINE
 MEMORY_SHARE = 0.85
 
 
@@ -73,12 +71,12 @@ class Line(Struct, frozen=True):
 
 def kept_line(folder: Path) -> Line:
     """Return what earlier sessions measured."""
-    return Persisted(folder / LINE_FILE_NAME, Line).peek() or Line()
+    return Persisted(folder / Entry.LINE, Line).peek() or Line()
 
 
 def save_line(folder: Path, line: Line) -> None:
     """Keep a measured line beside the identity, as far as the disk allows it."""
-    Persisted(folder / LINE_FILE_NAME, Line).keep(line)
+    Persisted(folder / Entry.LINE, Line).keep(line)
 
 
 def line_rates(line: Line, settings: Settings) -> tuple[float, float]:
@@ -103,7 +101,7 @@ async def measured_capacity(
 ) -> Capacity:
     """Return the saved measurement if it is of this machine, else measure now, which takes seconds;
     where the disk does not keep it, at the next start, too."""
-    file = Persisted(folder / FILE_NAME, Capacity)
+    file = Persisted(folder / Entry.CAPACITY, Capacity)
     known = file.peek()
     wanted = (settings.device, threads)
     request = Probe(sizes=[], device=settings.device, threads=threads)
