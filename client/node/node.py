@@ -19,6 +19,7 @@ from msgspec import structs
 
 from client.config import LIVE, SETTINGS, Settings
 from client.control.amended import ONLY_THE_FOUNDER, amended
+from client.control.curve import LossCurve
 from client.control.methods import ControlApi, Impossible
 from client.control.server import serve_control
 from client.control.snapshot import (
@@ -32,8 +33,7 @@ from client.control.snapshot import (
     Snapshot,
 )
 from client.control.sockets import listening_sockets, socket_path
-from client.control.updates import MAX_POINTS, Update
-from client.control.updates import Curve as RunCurve
+from client.control.updates import MAX_POINTS, Curve, StepPoint, Update
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.inviting import NEEDS_VOUCHING, fresh, notes, ticket_note
@@ -63,7 +63,6 @@ from client.train.machine.pausing import Pauses
 from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.kept_links import KeptLinks
-from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.stage_context import Site
 from client.train.training import Training
@@ -240,15 +239,12 @@ class Node(ControlApi):
     ) -> None:
         self._options, self._folders, self._signer = options, folders, signer
         self._network, self._swarm, self._store = network, swarm, store
-        curve = Curve(path=folders.of(swarm.swarm, Kept.CURVE))
-        held_out = Curve(path=folders.of(swarm.swarm, Kept.HELD_OUT))
-        self._event_sink = EventSink(EventLog(), on_event, curve, held_out)
+        paths = [folders.of(swarm.swarm, kept) for kept in (Kept.CURVE, Kept.HELD_OUT)]
+        self._curve_files = [Persisted(path, list[StepPoint]) for path in paths]
+        curves = (LossCurve(file.peek() or ()) for file in self._curve_files)
+        self._event_sink = EventSink(EventLog(), on_event, *curves)
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
-        self._checkpoints = CheckpointFolder(
-            folders.of(swarm.swarm, Kept.CHECKPOINTS),
-            options.settings.checkpoint_keep,
-        )
         self._leaving = Leaving(lambda: self._training.held_stages)
         self._seen = seen
         self._refused: UserError | None = None
@@ -274,9 +270,8 @@ class Node(ControlApi):
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
         capacity = held_stages.capacity
         limits = limits_view(self._options.settings, self._limiting.used_bytes, capacity)
-        started = self._training.entered or paused is not None
+        started = self._engine.own_advert.entered or paused is not None
         if self._options.relay_only and not stopping:
-            started = self._engine.own_advert.entered
             now = structs.replace(now, state="relaying", reason="it holds no stage")
         now = structs.replace(
             now,
@@ -310,10 +305,10 @@ class Node(ControlApi):
         self._leaving.ask(discard=discard)
         self._stop_asked.set()
 
-    def history(self, points: int = MAX_POINTS) -> RunCurve:
+    def history(self, points: int = MAX_POINTS) -> Curve:
         """Return the loss curves of the run, as far as we have seen and heard of them."""
         sink = self._event_sink
-        return RunCurve(sink.curve.points(points), sink.held_out_curve.points(points))
+        return Curve(sink.curve.points(points), sink.held_out_curve.points(points))
 
     def pause(
         self, until: float | None = None, reason: str = "", *, discard: bool = False
@@ -420,8 +415,7 @@ class Node(ControlApi):
             saves = [
                 self._engine.contributions.save,
                 self._engine.expulsions.save,
-                self._event_sink.curve.save,
-                self._event_sink.held_out_curve.save,
+                self._save_curves,
             ]
             nursery.start_soon(save_every_minute, saves)
             nursery.start_soon(keep_heap_small)
@@ -429,6 +423,12 @@ class Node(ControlApi):
             nursery.start_soon(self._keep_meeting)
             await self._until_over()
             await self._leave()
+
+    def _save_curves(self) -> None:
+        curves = self._event_sink.curve, self._event_sink.held_out_curve
+        for file, curve in zip(self._curve_files, curves, strict=True):
+            if points := curve.points():
+                file.keep(points)
 
     def _say_who_else_runs_here(self, own: Path) -> None:
         """Warn where volunteers of one machine would all take its cores and memory."""
@@ -442,6 +442,7 @@ class Node(ControlApi):
         swarm, me = self._swarm, self._signer.peer
         largest, usual = largest_payload(swarm.manifest), usual_payload(swarm.manifest)
         self._network.expect_payloads(largest, usual, round_bytes(swarm.manifest))
+        checkpoints = self._folders.of(swarm.swarm, Kept.CHECKPOINTS)
         engine = Engine(
             self._network,
             self._signer,
@@ -449,7 +450,7 @@ class Node(ControlApi):
             self._event_sink,
             nursery,
             self._folders,
-            self._checkpoints,
+            CheckpointFolder(checkpoints, self._options.settings.checkpoint_keep),
         )
         engine.handshake.vouching = self._vouching(engine)
         engine.handshake.greets = self._greets

@@ -48,10 +48,8 @@ class Training:
         self._engine, self._site, self._pauses = engine, site, pauses
         self._leaving = trio.Lock()
         self._over = False
-        self.entered = False
-        """Whether the machine is measured, the data looked for, and the swarm entered with both."""
         self.phase = "measuring this machine"
-        """What has to be done before that, in words."""
+        """What has to be done before the swarm is entered, in words."""
         self.held_stages = engine.held_stages = HeldStages(engine, site, new_worker)
         self.held_stages.pause = self._pause
 
@@ -114,7 +112,6 @@ class Training:
         seats = seats if engine.manifest.policy.dual_homing else 1
         own = advert(capacity, compute, settings, addresses, seats, joined, line)
         engine.describe(replace(own, memory_bytes=self._memory_bytes()))
-        self.entered = True
         await engine.own_advert.keep_current(lambda: self._site.settings, data)
 
     def limit(self, settings: Settings) -> None:
@@ -159,7 +156,7 @@ class Training:
                 next_step = "leave --device out, or use --device cpu"
                 raise UserError(words, next_step, ExitCode.CONFIG) from failure
             except WorkerDied as death:
-                self.held_stages.counters.worker_restarts += 1
+                self.held_stages.counting.seen.worker_restarts += 1
                 self._engine.event_sink.worker_died(death)
             try:
                 await self.held_stages.workers.renew_idle()

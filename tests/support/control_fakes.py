@@ -55,7 +55,7 @@ def example_snapshot(**changes: object) -> Snapshot:
         ],
         "peers": [],
         "network": NetworkView(sent_bytes=1, received_bytes=2, links=1),
-        "workers": [WorkerView(state="running", pid=8)],
+        "workers": [WorkerView(pid=8)],
         "counters": Counters(),
         "rss_bytes": 1000,
         "uptime_s": 12.5,

@@ -7,6 +7,7 @@ drained, saved or given back. It knows nothing of other stages held here.
 
 import math
 import signal
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -416,7 +417,8 @@ class HeldStageDriver:
     def _close_seat(self) -> None:
         if self.driver is None:
             return
-        self._context.counters.restarts.update(self.driver.seat.leader.restarts)
+        led = Counter(self._context.counting.seen.restarts_led) + self.driver.seat.leader.restarts
+        self._context.counting.seen.restarts_led = led
         self._promise = (self.driver.seat.era, self.driver.seat.member.promise)
         self._answers_by = self.driver.answers_by
         self.driver.close()
@@ -475,7 +477,7 @@ class HeldStageDriver:
 
     def _worker_died(self, death: WorkerDied) -> None:
         self.worker_restarts += 1
-        self._context.counters.worker_restarts += 1
+        self._context.counting.seen.worker_restarts += 1
         if self.worker_restarts > MAX_WORKER_RESTARTS:
             words = f"the compute worker died {self.worker_restarts} times"
             raise UserError(words, "read volunteer logs; fewer --threads may help")

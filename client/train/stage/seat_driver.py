@@ -281,7 +281,7 @@ class SeatDriver:
         around = self._around
         match effect:
             case Rerouted():
-                around.counters.note_rerouted(self.seat.place.stage, effect)
+                around.counting.note_rerouted(self.seat.place.stage, effect)
             case Committed():
                 self._committed(effect)
             case Snapshot():
@@ -292,7 +292,7 @@ class SeatDriver:
     def _committed(self, committed: Committed) -> None:
         """Tell of a version, and save it when it is due."""
         around, version = self._around, committed.version
-        around.counters.note_committed(committed)
+        around.counting.note_committed(committed)
         around.engine.seat_tells(committed)
         policy, steps = around.engine.manifest.policy, around.engine.amendments.steps
         due = policy.newest_saved(version) == version or self._view.ending
@@ -325,7 +325,7 @@ class SeatDriver:
             for key, part in zip(keep.keys, parts, strict=True):
                 self._payloads.put(key, part)
                 if key.name == "grad_in":
-                    self._around.counters.note_gradient(self.seat.place.stage, key.step, key.item)
+                    self._around.counting.note_gradient(self.seat.place.stage, key.step, key.item)
         except StoreFull as error:
             self._owner.fault(Fault("internal", f"no room for boundary tensors: {error}"))
 
@@ -431,7 +431,7 @@ class SeatDriver:
         self._store(task, payloads)
         self._note_graph(task, outcome)
         if isinstance(task, ContributeTask) and not self._as_planned(task, outcome):
-            self._around.counters.miscounted += 1
+            self._around.counting.seen.doubled_microbatches += 1
         self._perform(self.seat.computed(task, outcome, self._ports.now()))
 
     def _as_planned(self, task: ContributeTask, outcome: Outcome) -> bool:

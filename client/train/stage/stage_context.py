@@ -15,7 +15,7 @@ from client.train.machine.capacity import Capacity, usable_memory_bytes
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.machine.time_spent import TimeSpent
 from client.train.ports import StageHolder
-from client.train.reporting.counters import Counters
+from client.train.reporting.counters import Counting
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.opening import Devices, devices_now
 from client.train.workers.pool import NewWorker, WorkerPool
@@ -70,7 +70,7 @@ class StageContext(StageHolder):
         self.scheduler = TaskScheduler(len(settings.devices))
         self.time_spent = TimeSpent(settings.compute_share)
         self.memory_budget = MemoryBudget(manifest, self.usable_bytes, self.devices)
-        self.counters = Counters(engine, engine.event_sink)
+        self.counting = Counting(engine, engine.event_sink)
         self.audits = _audits_of(engine)
         """None: the run has no audits."""
         self.changed = trio.Event()

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from client.compute.process import Worker
 from client.config import Settings
-from client.control.snapshot import MatchesView
+from client.control.snapshot import MatchesView, WorkerView
 from client.node import status
 from client.node.matches import _seats, describe_matching
 from client.node.trust import _Known
@@ -106,13 +106,9 @@ def test_our_share_is_by_rates_and_by_heads_until_they_are_known(
     assert status._own_share(cast(Engine, engine), held) == pytest.approx(share / 4)
 
 
-def test_a_worker_starts_or_starts_again_or_runs() -> None:
+def test_a_worker_that_has_just_died_takes_no_memory() -> None:
     running: Any = SimpleNamespace(pid=2**30)
-    workers = [(None, 0), (None, 2), (cast(Worker, running), 2)]
-    views = [status._worker(worker, 1, restarts) for worker, restarts in workers]
-    assert [view.state for view in views] == ["starting", "restarting", "running"]
-    assert [view.restarts for view in views] == [0, 2, 2]
-    assert views[2].rss_bytes == 0, "it has just died"
+    assert status._worker(cast(Worker, running), 1) == WorkerView(stage=1, pid=2**30)
 
 
 def test_limits_that_limit_nothing_are_said_as_none() -> None:
