@@ -129,25 +129,15 @@ async def run_node(
     Raises:
         UserError: a problem that the user can fix; carries the exit code.
     """
-    data_dir = options.settings.data_dir
-    folders = find_folders(data=Path(data_dir).absolute() if data_dir else None)
+    settings = options.settings
+    data_dir = Path(settings.data_dir).absolute() if settings.data_dir else None
+    folders = find_folders(data=data_dir)
     make_private(folders.runtime)
     signer = ensure_identity(make_private(folders.data))
     seed = load_identity(folders.data)
     assert seed is not None, "it was there a moment ago"
     _note_begin(folders, options.target)
-    return await _run(options, folders, signer, seed, on_event, stop)
-
-
-async def _run(
-    options: NodeOptions,
-    folders: Folders,
-    signer: Signer,
-    seed: bytes,
-    on_event: Callable[[Event], None],
-    stop: trio.Event,
-) -> ExitCode:
-    settings, known = options.settings, RunRecord(folders.data).load()
+    known = RunRecord(folders.data).load()
     async with AsyncExitStack() as stack:
         try:
             network = await listening(stack, settings, seed, 0 if known is None else known.port)
@@ -268,22 +258,23 @@ class Node(ControlApi):
         stopping, paused = self._stop_asked.is_set(), self._pauses.now
         held_stages = self._training.held_stages
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
-        capacity = held_stages.capacity
-        limits = limits_view(self._options.settings, self._limiting.used_bytes, capacity)
+        used_bytes, capacity = self._limiting.used_bytes, held_stages.capacity
         started = self._engine.own_advert.entered or paused is not None
-        if self._options.relay_only and not stopping:
-            now = structs.replace(now, state="relaying", reason="it holds no stage")
-        now = structs.replace(
+        state, reason = now.state, now.reason
+        if not started and not stopping:
+            state, reason = "connecting", self._training.phase
+        elif self._options.relay_only and not stopping:
+            state, reason = "relaying", "it holds no stage"
+        return structs.replace(
             now,
-            limits=limits,
+            state=state,
+            reason=reason,
+            limits=limits_view(self._options.settings, used_bytes, capacity),
             started=started,
             relay=self._relaying.view(),
             reach=structs.replace(now.reach, change=self._network.watch.words(trio.current_time())),
             matches=self._matching(),
         )
-        if started or stopping:
-            return now
-        return structs.replace(now, state="connecting", reason=self._training.phase)
 
     def _matching(self) -> MatchesView | None:
         """Describe the matching, which costs much in a large swarm, as it was lately."""
