@@ -56,7 +56,7 @@ from client.store.paths import Folders, Kept, find_folders, make_private
 from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from client.train.engine import Engine
-from client.train.machine.capacity import kept_line, relay_advert
+from client.train.machine.capacity import advert, kept_line
 from client.train.machine.heap import keep_heap_small
 from client.train.machine.limiting import Limiting, Senses
 from client.train.machine.pausing import Pauses
@@ -490,7 +490,7 @@ class Node(ControlApi):
         data, own_advert = self._folders.data, self._engine.own_advert
         await self._training.clock_agrees()
         joined, here = int(self._engine.wall()), tuple(self._reach())
-        own_advert.enter(relay_advert(self._options.settings, here, joined, kept_line(data)), {})
+        own_advert.enter(advert(self._options.settings, here, joined, kept_line(data)), {})
         await own_advert.keep_current(lambda: self._options.settings, data)
 
     def _greets(self, peer: PeerId) -> bool:

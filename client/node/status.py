@@ -133,11 +133,8 @@ def _names(engine: Engine) -> dict[str, str]:
 
 def _eta_s(engine: Engine, step: int, tokens_per_s: float) -> float | None:
     """Return about how long the rest of the run takes at this speed; None: not known yet."""
-    manifest = engine.manifest
-    per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
-    return (
-        (engine.amending.book.steps - step) * per_step / tokens_per_s if tokens_per_s > 0 else None
-    )
+    left = (engine.amending.book.steps - step) * engine.manifest.tokens_per_step
+    return left / tokens_per_s if tokens_per_s > 0 else None
 
 
 def _held_out(engine: Engine) -> HeldOutView | None:
@@ -192,11 +189,10 @@ def limits_view(settings: Settings, used_bytes: int, capacity: Capacity) -> Limi
 def _step(engine: Engine, stages: list[StageView]) -> int:
     """Return the run's step: the newest of what every stage serves, our disk holds and the last
     stage told of."""
-    manifest, progress = engine.manifest, engine.event_sink.progress
-    per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
+    progress = engine.event_sink.progress
     closed = min((stage.version for stage in stages), default=0)
     on_disk = engine.history.version() if engine.history else 0
-    told = progress.tokens // per_step if progress else 0
+    told = progress.tokens // engine.manifest.tokens_per_step if progress else 0
     return min(engine.amending.book.steps, max(closed, on_disk, told))
 
 

@@ -9,7 +9,6 @@ import dataclasses
 from contextlib import suppress
 
 import trio
-from msgspec.structs import replace
 
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.config import Settings
@@ -106,12 +105,18 @@ class Training:
             return
         await self.clock_agrees()
         addresses = tuple(engine.own_advert.addresses())
-        compute, line = engine.manifest.compute, kept_line(data)
         settings = self._site.settings  # the owner may have changed limits meanwhile
-        seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
-        seats = seats if engine.manifest.policy.dual_homing else 1
-        own = advert(capacity, compute, settings, addresses, seats, joined, line)
-        engine.describe(replace(own, memory_bytes=self._memory_bytes()))
+        seats = settings.seats or USUAL_SEATS
+        own = advert(
+            settings,
+            addresses,
+            int(engine.wall()),
+            kept_line(data),
+            flops=capacity.peak_flops(engine.manifest.compute),
+            memory_bytes=self._memory_bytes(),
+            seats=seats if engine.manifest.policy.dual_homing else 1,
+        )
+        engine.describe(own)
         await engine.own_advert.keep_current(lambda: self._site.settings, data)
 
     def limit(self, settings: Settings) -> None:

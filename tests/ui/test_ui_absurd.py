@@ -114,7 +114,7 @@ def test_every_view_survives_and_stays_in_its_box(
     ]
     assert all(row.lines is not None for rows in tables for row in rows)
     for peer in peers.peer_rows(found[-1].snapshot):
-        peers.details(record, peer.peer, box)
+        peers.details(record, peer.view.peer, box)
 
 
 @pytest.mark.parametrize("value", FLOATS)

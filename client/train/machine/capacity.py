@@ -152,35 +152,32 @@ def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:
 
 
 def advert(
-    capacity: Capacity,
-    compute: Compute,
     settings: Settings,
     addresses: tuple[str, ...],
-    seats: int,
     joined: int,
-    line: Line = Line(),  # noqa: B008  (frozen)
+    line: Line,
+    *,
+    flops: float = 0.0,
+    memory_bytes: int = 0,
+    seats: int = 0,
 ) -> Advert:
-    """Return our advert; membership adds the stages that we serve.
+    """Return our advert, that of a member that only relays unless it offers more; membership adds
+    the stages that we serve.
 
     Args:
-        seats: stages that fit in memory.
         joined: Unix seconds at which we entered the swarm.
+        flops: of the device, of which the owner may lend a share.
+        memory_bytes: for stages.
+        seats: stages that fit in it.
     """
     upload, download = line_rates(line, settings)
-    share = settings.compute_share / 100
     return Advert(
         addresses=addresses[:MAX_ADDRESSES],
-        flops=share * capacity.peak_flops(compute),
-        memory_bytes=usable_memory_bytes(capacity, settings),
+        flops=settings.compute_share / 100 * flops,
+        memory_bytes=memory_bytes,
         upload_bytes_per_s=upload,
         download_bytes_per_s=download,
         seats=seats,
         joined=joined,
         claimed_name=settings.nickname,
     )
-
-
-def relay_advert(settings: Settings, addresses: tuple[str, ...], joined: int, line: Line) -> Advert:
-    """Return the advert of a member that only relays. See ``advert``."""
-    own = advert(Capacity("cpu", 1, {}, 0), "fp32", settings, addresses, 0, joined, line)
-    return replace(own, memory_bytes=0)

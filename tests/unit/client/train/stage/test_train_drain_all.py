@@ -176,7 +176,7 @@ async def test_what_is_given_up_unsaved_is_told(tmp_path: Path, disk: Disk) -> N
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
         (alone,) = await swarm.staffed(0, steps=3)
         disk.full = True
-        alone.held_stages.let_go()
+        alone.held_stages.let_go.set()
         await finish(alone)
         assert not alone.held_stages.held
         (said,) = alone.held_stages.lost

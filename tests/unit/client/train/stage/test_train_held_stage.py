@@ -44,6 +44,7 @@ class Held:
         self.around.engine.manifest = manifest(peer(1))
         self.around.settings.devices = ("cpu",)
         self.around.history.is_kept.return_value = False
+        self.around.let_go = trio.Event()
         self.around.history.lineage = SimpleNamespace(version=5, era=9, electors=(OTHER,))
         self.around.engine.amendments = SimpleNamespace(steps=1000)
         self.around.counting.seen = Counters()
@@ -92,12 +93,11 @@ class TestServing:
     def test_a_stage_that_drains_says_so_and_may_stay_after_all(self) -> None:
         held = serving()
         held.of.drain()
-        held.around.memory_budget.set_draining.assert_called_once_with(STAGE, True)
         held.seat.tell.assert_called_once_with(held.seat.seat.drain)
         assert held.around.engine.seats_changed.called
         held.around.reset_mock()
         held.of.assign()
-        held.around.memory_budget.set_draining.assert_called_once_with(STAGE, False)
+        held.around.memory_budget.look.assert_called_once_with()
         held.seat.seat.stay.assert_called_once_with()
         assert held.around.engine.seats_changed.called
 
@@ -176,7 +176,6 @@ class TestItsEnd:
         assert held.of.lost == (words if lost else "")
         assert held.told() == ([Explain("transfer", words, "error")] if lost else [])
         assert held.of._life.cancel_called
-        held.around.memory_budget.set_draining.assert_called_with(STAGE, True)
 
     def test_one_that_was_closed_without_us_is_given_up_without_a_loss(self) -> None:
         held = Held(state=State.DRAINING)
