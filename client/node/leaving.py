@@ -41,11 +41,6 @@ class Leaving:
         elif problem := self._stages().not_to_be_saved():
             raise Impossible(f"{problem}; {UNSAVED}")
 
-    def must(self) -> None:
-        """The process is told to end."""
-        self._asked = False
-        self._stages().let_go.set()
-
     def begin(self) -> None:
         """The node leaves now. Unless the user asked for it, nobody may be there to make room."""
         if not self._asked:

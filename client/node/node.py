@@ -580,7 +580,7 @@ class Node(ControlApi):
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()
-        self._leaving.must()
+        self._training.held_stages.let_go.set()  # as nobody may be there to make room
         self._stop_asked.set()
 
     async def _until_over(self) -> None:
