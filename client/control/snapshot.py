@@ -402,17 +402,6 @@ class InvitedMember(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class SeatMatch(Struct, frozen=True, kw_only=True):
-    """One of our seats."""
-
-    seat: int
-    """0: our home; 1: our second stage."""
-    stage: int | None
-    """None: it has none yet."""
-    state: str
-    """``free``, ``proposed``, ``held``, ``fetching``, ``serving``, ``leaving``, ``left``."""
-
-
 class StageMatch(Struct, frozen=True, kw_only=True):
     """One stage, in the order in which we want them."""
 
@@ -423,8 +412,6 @@ class StageMatch(Struct, frozen=True, kw_only=True):
     """Microbatches per second of its replicas together, after dual homing."""
     redundancy: int
     """Replicas it should have (r)."""
-    seat: int | None
-    """Our seat that holds it."""
     obstacle: str
     """The reason why a proposal is useless; empty: it is not."""
     stay: str
@@ -443,8 +430,9 @@ class MatchesView(Struct, frozen=True, kw_only=True):
     """Why this node has its stages."""
 
     state: str
-    """State of our first seat."""
-    seats: list[SeatMatch]
+    """State of our first seat: ``free``, ``proposed``, ``held``, ``fetching`` or ``serving``."""
+    asked: int | None = None
+    """The stage that it holds or asks for a place."""
     stages: list[StageMatch]
     """Stages with a steward, the most wanted first."""
     paying_moves: list[PayingMove]

@@ -281,8 +281,7 @@ class Node(ControlApi):
         now = self._engine.now()
         if now >= self._matches_due:
             self._matches_due = now + MATCHES_EVERY_S
-            statuses = self._training.held_stages.seats()
-            self._matches = describe_matching(self._engine, statuses)
+            self._matches = describe_matching(self._engine)
         return self._matches
 
     def update(self, since: int = 0) -> Update:
