@@ -176,6 +176,11 @@ class Manifest(Description, frozen=True):
         """Predicted tokens in one microbatch: B x T."""
         return self.sequences_per_microbatch * self.model.context
 
+    @property
+    def tokens_per_step(self) -> int:
+        """Predicted tokens in one step."""
+        return self.microbatches_per_step * self.tokens_per_microbatch
+
 
 _FRAME_SLACK_BYTES = 64 * 1024
 

@@ -30,7 +30,6 @@ NodeState = Literal[
     "stopping",
     "relaying",
 ]
-WorkerState = Literal["absent", "starting", "running", "restarting", "stopped"]
 
 
 class ReplicaView(Struct, frozen=True, kw_only=True):
@@ -191,15 +190,14 @@ class TimeView(Struct, frozen=True, kw_only=True):
 class WorkerView(Struct, frozen=True, kw_only=True):
     """A compute worker, a process."""
 
-    state: WorkerState = "absent"
     pid: int | None = None
-    restarts: int = 0
+    """None: it starts."""
     rss_bytes: int = 0
     stage: int | None = None
     """The stage it computes; None: it stands by for the next one."""
 
 
-class Counters(Struct, frozen=True, kw_only=True):
+class Counters(Struct, kw_only=True):
     """Events counted since the node started. ``doubled_microbatches`` must stay 0 (I1)."""
 
     lost_microbatches: int = 0
@@ -208,15 +206,15 @@ class Counters(Struct, frozen=True, kw_only=True):
     """Ids that a committed step counted twice: a broken invariant if ever above 0."""
     rerouted_microbatches: int = 0
     """Forwards sent again to another replica."""
-    refused_frames: int = 0
+    refused_by_reason: dict[str, int] = field(default_factory=dict)
     """Frames and connections of others that were refused. Honest peers' frames are refused if they
     arrive after the step was closed or the seat given up."""
-    refused_by_reason: dict[str, int] = field(default_factory=dict)
     rounds_committed: int = 0
     rounds_restarted: int = 0
     """Rounds of this volunteer's stages that were planned again."""
     restarts_led: dict[str, int] = field(default_factory=dict)
     """Those that it planned again itself as the leader, by reason."""
+    worker_restarts: int = 0
 
 
 class EventView(Struct, frozen=True, kw_only=True):
@@ -404,17 +402,6 @@ class InvitedMember(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class SeatMatch(Struct, frozen=True, kw_only=True):
-    """One of our seats."""
-
-    seat: int
-    """0: our home; 1: our second stage."""
-    stage: int | None
-    """None: it has none yet."""
-    state: str
-    """``free``, ``proposed``, ``held``, ``fetching``, ``serving``, ``leaving``, ``left``."""
-
-
 class StageMatch(Struct, frozen=True, kw_only=True):
     """One stage, in the order in which we want them."""
 
@@ -425,8 +412,6 @@ class StageMatch(Struct, frozen=True, kw_only=True):
     """Microbatches per second of its replicas together, after dual homing."""
     redundancy: int
     """Replicas it should have (r)."""
-    seat: int | None
-    """Our seat that holds it."""
     obstacle: str
     """The reason why a proposal is useless; empty: it is not."""
     stay: str
@@ -445,8 +430,9 @@ class MatchesView(Struct, frozen=True, kw_only=True):
     """Why this node has its stages."""
 
     state: str
-    """State of our first seat."""
-    seats: list[SeatMatch]
+    """State of our first seat: ``free``, ``proposed``, ``held``, ``fetching`` or ``serving``."""
+    asked: int | None = None
+    """The stage that it holds or asks for a place."""
     stages: list[StageMatch]
     """Stages with a steward, the most wanted first."""
     paying_moves: list[PayingMove]

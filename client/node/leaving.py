@@ -37,19 +37,14 @@ class Leaving:
     def ask_pause(self, *, discard: bool) -> None:
         """The user wants to pause; as ``ask``."""
         if discard:
-            self._stages().let_go()
+            self._stages().let_go.set()
         elif problem := self._stages().not_to_be_saved():
             raise Impossible(f"{problem}; {UNSAVED}")
-
-    def must(self) -> None:
-        """The process is told to end."""
-        self._asked = False
-        self._stages().let_go()
 
     def begin(self) -> None:
         """The node leaves now. Unless the user asked for it, nobody may be there to make room."""
         if not self._asked:
-            self._stages().let_go()
+            self._stages().let_go.set()
 
     def loss(self) -> UserError | None:
         """Return what was lost; None: nothing, or the user has agreed to it."""

@@ -19,6 +19,7 @@ from msgspec import structs
 
 from client.config import LIVE, SETTINGS, Settings
 from client.control.amended import ONLY_THE_FOUNDER, amended
+from client.control.curve import LossCurve
 from client.control.methods import ControlApi, Impossible
 from client.control.server import serve_control
 from client.control.snapshot import (
@@ -32,8 +33,7 @@ from client.control.snapshot import (
     Snapshot,
 )
 from client.control.sockets import listening_sockets, socket_path
-from client.control.updates import MAX_POINTS, Update
-from client.control.updates import Curve as RunCurve
+from client.control.updates import MAX_POINTS, Curve, StepPoint, Update
 from client.errors import ExitCode, UserError
 from client.events import Event, EventLog
 from client.inviting import NEEDS_VOUCHING, fresh, notes, ticket_note
@@ -56,14 +56,13 @@ from client.store.paths import Folders, Kept, find_folders, make_private
 from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from client.train.engine import Engine
-from client.train.machine.capacity import kept_line, relay_advert
+from client.train.machine.capacity import advert, kept_line
 from client.train.machine.heap import keep_heap_small
 from client.train.machine.limiting import Limiting, Senses
 from client.train.machine.pausing import Pauses
 from client.train.messaging.admission import Vouching
 from client.train.messaging.bootstrap import find_swarm, remember_swarm
 from client.train.messaging.kept_links import KeptLinks
-from client.train.reporting.curve import Curve
 from client.train.reporting.event_sink import EventSink
 from client.train.stage.stage_context import Site
 from client.train.training import Training
@@ -130,25 +129,15 @@ async def run_node(
     Raises:
         UserError: a problem that the user can fix; carries the exit code.
     """
-    data_dir = options.settings.data_dir
-    folders = find_folders(data=Path(data_dir).absolute() if data_dir else None)
+    settings = options.settings
+    data_dir = Path(settings.data_dir).absolute() if settings.data_dir else None
+    folders = find_folders(data=data_dir)
     make_private(folders.runtime)
     signer = ensure_identity(make_private(folders.data))
     seed = load_identity(folders.data)
     assert seed is not None, "it was there a moment ago"
     _note_begin(folders, options.target)
-    return await _run(options, folders, signer, seed, on_event, stop)
-
-
-async def _run(
-    options: NodeOptions,
-    folders: Folders,
-    signer: Signer,
-    seed: bytes,
-    on_event: Callable[[Event], None],
-    stop: trio.Event,
-) -> ExitCode:
-    settings, known = options.settings, RunRecord(folders.data).load()
+    known = RunRecord(folders.data).load()
     async with AsyncExitStack() as stack:
         try:
             network = await listening(stack, settings, seed, 0 if known is None else known.port)
@@ -240,15 +229,12 @@ class Node(ControlApi):
     ) -> None:
         self._options, self._folders, self._signer = options, folders, signer
         self._network, self._swarm, self._store = network, swarm, store
-        curve = Curve(path=folders.of(swarm.swarm, Kept.CURVE))
-        held_out = Curve(path=folders.of(swarm.swarm, Kept.HELD_OUT))
-        self._event_sink = EventSink(EventLog(), on_event, curve, held_out)
+        paths = [folders.of(swarm.swarm, kept) for kept in (Kept.CURVE, Kept.HELD_OUT)]
+        self._curve_files = [Persisted(path, list[StepPoint]) for path in paths]
+        curves = (LossCurve(file.peek() or ()) for file in self._curve_files)
+        self._event_sink = EventSink(EventLog(), on_event, *curves)
         self._started = time.monotonic()
         self._stop_asked = trio.Event()
-        self._checkpoints = CheckpointFolder(
-            folders.of(swarm.swarm, Kept.CHECKPOINTS),
-            options.settings.checkpoint_keep,
-        )
         self._leaving = Leaving(lambda: self._training.held_stages)
         self._seen = seen
         self._refused: UserError | None = None
@@ -272,31 +258,30 @@ class Node(ControlApi):
         stopping, paused = self._stop_asked.is_set(), self._pauses.now
         held_stages = self._training.held_stages
         now = take_snapshot(self._engine, held_stages, self._started, stopping, paused)
-        capacity = held_stages.capacity
-        limits = limits_view(self._options.settings, self._limiting.used_bytes, capacity)
-        started = self._training.entered or paused is not None
-        if self._options.relay_only and not stopping:
-            started = self._engine.own_advert.entered
-            now = structs.replace(now, state="relaying", reason="it holds no stage")
-        now = structs.replace(
+        used_bytes, capacity = self._limiting.used_bytes, held_stages.capacity
+        started = self._engine.own_advert.entered or paused is not None
+        state, reason = now.state, now.reason
+        if not started and not stopping:
+            state, reason = "connecting", self._training.phase
+        elif self._options.relay_only and not stopping:
+            state, reason = "relaying", "it holds no stage"
+        return structs.replace(
             now,
-            limits=limits,
+            state=state,
+            reason=reason,
+            limits=limits_view(self._options.settings, used_bytes, capacity),
             started=started,
             relay=self._relaying.view(),
             reach=structs.replace(now.reach, change=self._network.watch.words(trio.current_time())),
             matches=self._matching(),
         )
-        if started or stopping:
-            return now
-        return structs.replace(now, state="connecting", reason=self._training.phase)
 
     def _matching(self) -> MatchesView | None:
         """Describe the matching, which costs much in a large swarm, as it was lately."""
         now = self._engine.now()
         if now >= self._matches_due:
             self._matches_due = now + MATCHES_EVERY_S
-            statuses = self._training.held_stages.seats()
-            self._matches = describe_matching(self._engine, statuses)
+            self._matches = describe_matching(self._engine)
         return self._matches
 
     def update(self, since: int = 0) -> Update:
@@ -310,10 +295,10 @@ class Node(ControlApi):
         self._leaving.ask(discard=discard)
         self._stop_asked.set()
 
-    def history(self, points: int = MAX_POINTS) -> RunCurve:
+    def history(self, points: int = MAX_POINTS) -> Curve:
         """Return the loss curves of the run, as far as we have seen and heard of them."""
         sink = self._event_sink
-        return RunCurve(sink.curve.points(points), sink.held_out_curve.points(points))
+        return Curve(sink.curve.points(points), sink.held_out_curve.points(points))
 
     def pause(
         self, until: float | None = None, reason: str = "", *, discard: bool = False
@@ -420,8 +405,7 @@ class Node(ControlApi):
             saves = [
                 self._engine.contributions.save,
                 self._engine.expulsions.save,
-                self._event_sink.curve.save,
-                self._event_sink.held_out_curve.save,
+                self._save_curves,
             ]
             nursery.start_soon(save_every_minute, saves)
             nursery.start_soon(keep_heap_small)
@@ -429,6 +413,12 @@ class Node(ControlApi):
             nursery.start_soon(self._keep_meeting)
             await self._until_over()
             await self._leave()
+
+    def _save_curves(self) -> None:
+        curves = self._event_sink.curve, self._event_sink.held_out_curve
+        for file, curve in zip(self._curve_files, curves, strict=True):
+            if points := curve.points():
+                file.keep(points)
 
     def _say_who_else_runs_here(self, own: Path) -> None:
         """Warn where volunteers of one machine would all take its cores and memory."""
@@ -442,6 +432,7 @@ class Node(ControlApi):
         swarm, me = self._swarm, self._signer.peer
         largest, usual = largest_payload(swarm.manifest), usual_payload(swarm.manifest)
         self._network.expect_payloads(largest, usual, round_bytes(swarm.manifest))
+        checkpoints = self._folders.of(swarm.swarm, Kept.CHECKPOINTS)
         engine = Engine(
             self._network,
             self._signer,
@@ -449,7 +440,7 @@ class Node(ControlApi):
             self._event_sink,
             nursery,
             self._folders,
-            self._checkpoints,
+            CheckpointFolder(checkpoints, self._options.settings.checkpoint_keep),
         )
         engine.handshake.vouching = self._vouching(engine)
         engine.handshake.greets = self._greets
@@ -498,7 +489,7 @@ class Node(ControlApi):
         data, own_advert = self._folders.data, self._engine.own_advert
         await self._training.clock_agrees()
         joined, here = int(self._engine.wall()), tuple(self._reach())
-        own_advert.enter(relay_advert(self._options.settings, here, joined, kept_line(data)), {})
+        own_advert.enter(advert(self._options.settings, here, joined, kept_line(data)), {})
         await own_advert.keep_current(lambda: self._options.settings, data)
 
     def _greets(self, peer: PeerId) -> bool:
@@ -588,7 +579,7 @@ class Node(ControlApi):
 
     async def _forward_stop(self, stop: trio.Event) -> None:
         await stop.wait()
-        self._leaving.must()
+        self._training.held_stages.let_go.set()  # as nobody may be there to make room
         self._stop_asked.set()
 
     async def _until_over(self) -> None:

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 
 import psutil
+from msgspec import structs
 
 from client import __version__
 from client.compute.process import Worker
@@ -28,8 +29,6 @@ from client.control.snapshot import (
     SeatView,
     Snapshot,
     StageView,
-    TimeView,
-    WorkerState,
     WorkerView,
 )
 from client.limits.decision import when_words
@@ -83,7 +82,7 @@ def take_snapshot(
         eta_s=_eta_s(engine, step, pace) if state == "training" else None,
         held_out=_held_out(engine),
         own_tokens_per_s=pace * _own_share(engine, held_stages),
-        time_spent=_time_spent(engine, held_stages) if state == "training" else None,
+        time_spent=held_stages.time_spent.shares(engine.now()) if state == "training" else None,
         seats=_seats(engine, held_stages),
         stages=stages,
         peers=_peers(engine),
@@ -119,11 +118,6 @@ def take_snapshot(
     )
 
 
-def _time_spent(engine: Engine, held_stages: HeldStages) -> TimeView | None:
-    shares = held_stages.time_spent.shares(engine.now())
-    return None if shares is None else TimeView(**shares._asdict())
-
-
 def _beside(engine: Engine) -> list[LineView]:
     if engine.history is None:
         return []
@@ -139,11 +133,8 @@ def _names(engine: Engine) -> dict[str, str]:
 
 def _eta_s(engine: Engine, step: int, tokens_per_s: float) -> float | None:
     """Return about how long the rest of the run takes at this speed; None: not known yet."""
-    manifest = engine.manifest
-    per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
-    return (
-        (engine.amending.book.steps - step) * per_step / tokens_per_s if tokens_per_s > 0 else None
-    )
+    left = (engine.amending.book.steps - step) * engine.manifest.tokens_per_step
+    return left / tokens_per_s if tokens_per_s > 0 else None
 
 
 def _held_out(engine: Engine) -> HeldOutView | None:
@@ -198,11 +189,10 @@ def limits_view(settings: Settings, used_bytes: int, capacity: Capacity) -> Limi
 def _step(engine: Engine, stages: list[StageView]) -> int:
     """Return the run's step: the newest of what every stage serves, our disk holds and the last
     stage told of."""
-    manifest, progress = engine.manifest, engine.event_sink.progress
-    per_step = manifest.tokens_per_microbatch * manifest.microbatches_per_step
+    progress = engine.event_sink.progress
     closed = min((stage.version for stage in stages), default=0)
     on_disk = engine.history.version() if engine.history else 0
-    told = progress.tokens // per_step if progress else 0
+    told = progress.tokens // engine.manifest.tokens_per_step if progress else 0
     return min(engine.amending.book.steps, max(closed, on_disk, told))
 
 
@@ -313,27 +303,17 @@ def _peers(engine: Engine) -> list[PeerView]:
 
 def _workers(held_stages: HeldStages) -> list[WorkerView]:
     """Every worker, those of held stages first; one that starts if there is none."""
-    views = [
-        _worker(held.worker, held.stage, held.worker_restarts) for held in held_stages.held.values()
-    ]
-    if held_stages.closed:
-        return views or [WorkerView(state="stopped")]
-    if (idle := held_stages.workers.idle) is not None or not views:
-        views.append(_worker(idle, None, 0))
+    views = [_worker(held.worker, held.stage) for held in held_stages.held.values()]
+    idle = held_stages.workers.idle
+    if not held_stages.closed and (idle is not None or not views):
+        views.append(_worker(idle, None))
     return views
 
 
-def _worker(worker: Worker | None, stage: int | None, restarts: int) -> WorkerView:
+def _worker(worker: Worker | None, stage: int | None) -> WorkerView:
     if worker is None:
-        state: WorkerState = "restarting" if restarts else "starting"
-        return WorkerView(state=state, restarts=restarts, stage=stage)
-    return WorkerView(
-        state="running",
-        pid=worker.pid,
-        restarts=restarts,
-        rss_bytes=_rss(worker.pid),
-        stage=stage,
-    )
+        return WorkerView(stage=stage)
+    return WorkerView(stage=stage, pid=worker.pid, rss_bytes=_rss(worker.pid))
 
 
 def _rss(pid: int) -> int:
@@ -344,21 +324,12 @@ def _rss(pid: int) -> int:
 
 
 def _counters(engine: Engine, held_stages: HeldStages) -> Counters:
-    counters = held_stages.counters
-    restarts = Counter(counters.restarts)
+    seen = held_stages.counting.seen
+    restarts = Counter(seen.restarts_led)
     for driver in held_stages.drivers():
         restarts.update(driver.seat.leader.restarts)
     refused = Counter(engine.penalties) + Counter(engine.network.statistics().refused)
-    return Counters(
-        lost_microbatches=counters.replayed,
-        doubled_microbatches=counters.miscounted,
-        rerouted_microbatches=counters.rerouted,
-        refused_frames=refused.total(),
-        refused_by_reason=dict(refused),
-        rounds_committed=counters.rounds,
-        rounds_restarted=counters.restarted,
-        restarts_led=dict(restarts),
-    )
+    return structs.replace(seen, refused_by_reason=dict(refused), restarts_led=dict(restarts))
 
 
 def _own_share(engine: Engine, held_stages: HeldStages) -> float:

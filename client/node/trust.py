@@ -84,15 +84,19 @@ def members_of(engine: Engine) -> list[InvitedMember] | None:
     return [member_of(register, peer, linked=peer in linked) for peer in known]
 
 
+def _above(register: Register, peer: PeerId) -> list[str]:
+    """Return the members that answer for one, the founder first."""
+    path = register.path(peer)
+    return [register.founder, *path[:-1]] if path else []
+
+
 def member_of(register: Register, peer: PeerId, *, linked: bool) -> InvitedMember:
     """Return who answers for a member, and whether it was expelled."""
-    path = register.path(peer)
-    above = (register.founder, *path)[:-1] if path else ()
-    entry = register.why_out(peer)
+    above, entry = _above(register, peer), register.why_out(peer)
     return InvitedMember(
         peer=peer,
         invited_by=above[-1] if above else "",
-        depth=len(path),
+        depth=len(above),
         linked=linked,
         ours=register.may_expel(peer),
         expelled_by="" if entry is None else entry.by,
@@ -125,13 +129,8 @@ class _Known:
             words=words,
             audits=audit_counts(records),
             fault=next((record.fault for record in records if record.fault), ""),
-            invited_by=list(self._above(peer)),
+            invited_by=_above(self._register, peer) if self._register else [],
         )
-
-    def _above(self, peer: PeerId) -> Sequence[PeerId]:
-        if self._register is None or not (path := self._register.path(peer)):
-            return ()
-        return self._register.founder, *path[:-1]
 
     def _standing(self, peer: PeerId) -> tuple[Standing, str]:
         if peer in self.out:

@@ -640,7 +640,7 @@ class Engine:
                     self.held_stages.assign(stage)
                 case Unassign(stage, reason):
                     self.event_sink.assigned(stage, "left", reason)
-                    self.held_stages.drain(stage, reason)
+                    self.held_stages.drain(stage)
                 case _:
                     self.perform(effect)
         seats = self.held_stages.seats()

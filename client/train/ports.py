@@ -82,7 +82,7 @@ class StageHolder:
     def assign(self, stage: int) -> None:
         """The matching gives us a stage, besides those we hold."""
 
-    def drain(self, stage: int, reason: str) -> None:
+    def drain(self, stage: int) -> None:
         """The matching takes a stage away."""
 
     def seats(self) -> list[SeatStatus]:

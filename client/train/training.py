@@ -9,7 +9,6 @@ import dataclasses
 from contextlib import suppress
 
 import trio
-from msgspec.structs import replace
 
 from client.compute.process import RequestFailed, Worker, WorkerDied
 from client.config import Settings
@@ -48,10 +47,8 @@ class Training:
         self._engine, self._site, self._pauses = engine, site, pauses
         self._leaving = trio.Lock()
         self._over = False
-        self.entered = False
-        """Whether the machine is measured, the data looked for, and the swarm entered with both."""
         self.phase = "measuring this machine"
-        """What has to be done before that, in words."""
+        """What has to be done before the swarm is entered, in words."""
         self.held_stages = engine.held_stages = HeldStages(engine, site, new_worker)
         self.held_stages.pause = self._pause
 
@@ -108,13 +105,18 @@ class Training:
             return
         await self.clock_agrees()
         addresses = tuple(engine.own_advert.addresses())
-        compute, line = engine.manifest.compute, kept_line(data)
         settings = self._site.settings  # the owner may have changed limits meanwhile
-        seats, joined = settings.seats or USUAL_SEATS, int(engine.wall())
-        seats = seats if engine.manifest.policy.dual_homing else 1
-        own = advert(capacity, compute, settings, addresses, seats, joined, line)
-        engine.describe(replace(own, memory_bytes=self._memory_bytes()))
-        self.entered = True
+        seats = settings.seats or USUAL_SEATS
+        own = advert(
+            settings,
+            addresses,
+            int(engine.wall()),
+            kept_line(data),
+            flops=capacity.peak_flops(engine.manifest.compute),
+            memory_bytes=self._memory_bytes(),
+            seats=seats if engine.manifest.policy.dual_homing else 1,
+        )
+        engine.describe(own)
         await engine.own_advert.keep_current(lambda: self._site.settings, data)
 
     def limit(self, settings: Settings) -> None:
@@ -159,7 +161,7 @@ class Training:
                 next_step = "leave --device out, or use --device cpu"
                 raise UserError(words, next_step, ExitCode.CONFIG) from failure
             except WorkerDied as death:
-                self.held_stages.counters.worker_restarts += 1
+                self.held_stages.counting.seen.worker_restarts += 1
                 self._engine.event_sink.worker_died(death)
             try:
                 await self.held_stages.workers.renew_idle()

@@ -18,7 +18,7 @@ _LEVELS: dict[str, Tone] = {"error": "bad", "warning": "warn", "info": "plain", 
 
 def loss(record: Record, box: Box) -> list[Line]:
     """Return the loss curve with its figures above it."""
-    points = [(float(point.step), point.loss) for point in record.curve()]
+    points = [(float(point.step), point.loss) for point in record.losses.points()]
     if len(points) < 2:
         waits = "the curve begins with the second step that the swarm completes"
         return [line(("no loss yet", "muted")), *_wrapped(waits, box, "faint")]
@@ -33,7 +33,7 @@ def loss(record: Record, box: Box) -> list[Line]:
         (since, "muted"),
     )
     head = [cut(figures, box.width), *_held_out(record, box)]
-    told = [(float(point.step), point.loss) for point in record.held_out_curve()]
+    told = [(float(point.step), point.loss) for point in record.held_out.points()]
     return head + curve(points, Box(box.width, box.height - len(head)), over=told)
 
 

@@ -3,9 +3,9 @@
 What each stage lacks is in the table of stages; what was proposed and rejected is in the log. Pure.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from client.control.snapshot import MatchesView, SeatMatch
+from client.control.snapshot import MatchesView, SeatView
 from client.views import words
 from client.views.record import Record
 from client.views.span import Box, Line, Tone, cut, line
@@ -18,17 +18,17 @@ _STATES = {
     "fetching": "its numbers are being copied to this machine",
     "held": "it is kept for you, and training begins when every stage has somebody",
     "proposed": "this machine has offered to take it, and waits for the answer",
-    "leaving": "it is being handed over",
+    "serving": "it is being handed over",
 }
 Said = tuple[str, Tone]
 
 
 def sentences(record: Record, box: Box) -> list[Line]:
     """Return sentences about our stages, the most important first."""
-    found = None if record.snapshot is None else record.snapshot.matches
+    now = record.snapshot
     told: list[Said] = [(WAITING, "muted")]
-    if found is not None:
-        told = [*_mine(found), *_moves(found)]
+    if now is not None and now.matches is not None:
+        told = [*_mine(now.seats, now.matches), *_moves(now.seats, now.matches)]
     lines: list[Line] = []
     for text, tone in told:
         for number, part in enumerate(wrap(clean(text), max(1, box.width - 2), 4)):
@@ -36,13 +36,19 @@ def sentences(record: Record, box: Box) -> list[Line]:
     return [cut(one, box.width) for one in lines[: box.height]]
 
 
-def _mine(found: MatchesView) -> Iterator[Said]:
+def _mine(seats: Sequence[SeatView], found: MatchesView) -> Iterator[Said]:
     """Say what we hold."""
-    held = [seat for seat in found.seats if seat.stage is not None]
-    if not held:
+    for seat in sorted(seats, key=lambda seat: seat.seat):
+        if seat.state == "serving" and not seat.waits_for:
+            verb = "hold" if seat.seat == 0 else "also help with"
+            yield f"You {verb} stage {seat.stage}.", "good"
+        else:
+            yield _yours(seat.stage, seat.state), "accent"
+    if not seats and found.asked is None:
         yield "You hold no stage yet; one is being chosen for you.", "accent"
-    yield from map(_holding, held)
-    if sum(seat.state == "serving" for seat in held) > 1:
+    elif not seats:
+        yield _yours(found.asked, found.state), "accent"
+    if sum(seat.state == "serving" for seat in seats) > 1:
         yield (
             "You hold a second stage because your machine has memory for both: so the faster "
             "stage waits less for the slower one.",
@@ -50,15 +56,11 @@ def _mine(found: MatchesView) -> Iterator[Said]:
         )
 
 
-def _holding(seat: SeatMatch) -> Said:
-    """Say what becomes of one stage of ours."""
-    if seat.state == "serving":
-        verb = "hold" if seat.seat == 0 else "also help with"
-        return f"You {verb} stage {seat.stage}.", "good"
-    return f"Stage {seat.stage} is yours: {_STATES.get(seat.state, clean(seat.state))}.", "accent"
+def _yours(stage: int | None, state: str) -> str:
+    return f"Stage {stage} is yours: {_STATES.get(state, clean(state))}."
 
 
-def _moves(found: MatchesView) -> Iterator[Said]:
+def _moves(seats: Sequence[SeatView], found: MatchesView) -> Iterator[Said]:
     """Say whether anybody should move, and who decides."""
     if found.paying_moves:
         move = found.paying_moves[0]
@@ -69,7 +71,8 @@ def _moves(found: MatchesView) -> Iterator[Said]:
         )
     elif found.stages and all(one.shared_level for one in found.stages):
         yield "Nobody could move to another stage and make the training faster.", "good"
-    others = (one for one in found.stages if one.seat is None and (one.stay or one.obstacle))
+    ours = {seat.stage for seat in seats}
+    others = (one for one in found.stages if one.stage not in ours and (one.stay or one.obstacle))
     if (other := next(others, None)) is not None:
         why = f"take you, but it would not help the training ({other.stay})"
         if other.obstacle:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from client.control.snapshot import ReplicaView, Snapshot, TrustView
+from client.control.snapshot import PeerView, ReplicaView, Snapshot, TrustView
 from client.quantities import plural
 from client.views import status, words
 from client.views.dashboard import event_line
@@ -28,16 +28,11 @@ _TONES: dict[str, tuple[str, Tone]] = {
 class PeerRow:
     """One known volunteer."""
 
-    peer: str
-    state: str
-    rtt_ms: float | None
+    view: PeerView
+    """Its ``state`` is also ``you``, or ``gone`` of one that was expelled."""
     held: dict[int, ReplicaView] = field(default_factory=dict)
     """Its part in each stage that it holds."""
     trust: TrustView | None = None
-    relay: str = ""
-    """The member through which its link goes; empty: it is direct."""
-    punched: bool = False
-    """Whether it is direct through both routers, which let nobody else in."""
     name: str = ""
     """As it calls itself; empty: it has no name."""
     share: float | None = None
@@ -59,29 +54,26 @@ class PeerRow:
         """The text that a filter searches."""
         stages = " ".join(f"stage {stage} {one.state}" for stage, one in self.held.items())
         standing = "" if self.trust is None else self.trust.standing
-        return f"{self.peer} {self.name} {self.state} {stages} {standing}".lower()
+        return f"{self.view.peer} {self.name} {self.view.state} {stages} {standing}".lower()
 
 
 def peer_rows(now: Snapshot) -> list[PeerRow]:
     """Return ourselves and all known peers, also those known only as holders of a stage, and those
     that were expelled."""
-    rows = {now.peer: PeerRow(now.peer, "you", None)}
-    for peer in now.peers:
-        rows[peer.peer] = PeerRow(
-            peer.peer, peer.state, peer.rtt_ms, relay=peer.relay, punched=peer.punched
-        )
+    mine = PeerView(peer=now.peer, state="you")
+    rows = {peer.peer: PeerRow(peer) for peer in (mine, *now.peers)}
     for stage in now.stages:
         for replica in stage.replicas:
-            row = rows.setdefault(replica.peer, PeerRow(replica.peer, "known", None))
+            row = rows.setdefault(replica.peer, PeerRow(PeerView(peer=replica.peer, state="known")))
             row.held[stage.stage] = replica
     for out in now.expelled:
-        rows.setdefault(out.peer, PeerRow(out.peer, "gone", None))
+        rows.setdefault(out.peer, PeerRow(PeerView(peer=out.peer, state="gone")))
     for one in now.trust:
         if (known := rows.get(one.peer)) is not None:
             rows[one.peer] = replace(known, trust=one)
     shares = {one.peer: one.share for one in now.contributors}
     return [
-        replace(row, name=clean(now.names.get(row.peer, "")), share=shares.get(row.peer))
+        replace(row, name=clean(now.names.get(row.view.peer, "")), share=shares.get(row.view.peer))
         for row in rows.values()
     ]
 
@@ -90,7 +82,7 @@ def chosen(rows: list[PeerRow], text: str) -> list[PeerRow]:
     """Return the rows that contain every word of ``text``, by state."""
     wanted = text.lower().split()
     found = [row for row in rows if all(part in row.words for part in wanted)]
-    return sorted(found, key=lambda row: (_ORDER.get(row.state, 9), row.peer))
+    return sorted(found, key=lambda row: (_ORDER.get(row.view.state, 9), row.view.peer))
 
 
 def peer_table(
@@ -119,7 +111,7 @@ def peer_table(
     called = max((width(row.name) for row in rows), default=0)
     name = min(7 + called, 31 if wide else 20) if called else 9
     if whole_ids:
-        name = called + 1 + max((width(row.peer) for row in rows), default=0)
+        name = called + 1 + max((width(row.view.peer) for row in rows), default=0)
     narrow = box.width < 90 and called > 0
     columns = [
         Column("", 1),
@@ -136,7 +128,8 @@ def peer_table(
     columns.append(Column("holds", max(8, box.width - taken)))
     top = max((row.rate for row in rows), default=0.0)
     return head_of(columns), [
-        Row(row.peer, (cells_of(columns, _cells(row, top, whole_id=whole_ids)),)) for row in rows
+        Row(row.view.peer, (cells_of(columns, _cells(row, top, whole_id=whole_ids)),))
+        for row in rows
     ]
 
 
@@ -146,13 +139,13 @@ def remarks(now: Snapshot) -> Iterator[status.Fact]:
         told = [_link(row)]
         if row.trust is not None:
             told += ["" if row.trust.standing == "proven" else row.trust.words, row.trust.fault]
-        yield from ((words.short(row.peer), line(one)) for one in told if one)
+        yield from ((words.short(row.view.peer), line(one)) for one in told if one)
 
 
 def _link(row: PeerRow) -> str:
-    if row.relay:
-        return f"relayed through {words.short(row.relay)}"
-    return "direct through both routers" if row.punched else ""
+    if row.view.relay:
+        return f"relayed through {words.short(row.view.relay)}"
+    return "direct through both routers" if row.view.punched else ""
 
 
 def peer_title(record: Record, text: str) -> str:
@@ -169,19 +162,19 @@ def peer_title(record: Record, text: str) -> str:
 def details(record: Record, peer: str, box: Box) -> list[Line]:
     """Return all known facts of a peer."""
     now = record.snapshot
-    row = next((row for row in peer_rows(now) if row.peer == peer), None) if now else None
+    row = next((row for row in peer_rows(now) if row.view.peer == peer), None) if now else None
     if now is None or row is None:
         return [line(("it is gone", "muted"))]
     mark, tone = _mark(row)
-    trip = "not measured" if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"
+    trip = "not measured" if row.view.rtt_ms is None else f"{row.view.rtt_ms:.1f} ms"
     trip += f", {_link(row)}" if _link(row) else ""
     facts: list[status.Fact] = [
-        ("peer id", line(row.peer)),
+        ("peer id", line(row.view.peer)),
         *([("name", line(row.name))] if row.name else []),
-        ("state", line((f"{mark} {row.state}", tone))),
+        ("state", line((f"{mark} {row.view.state}", tone))),
         ("round trip", line(trip)),
         *_held(row),
-        *of_member(now, row.peer, row.trust),
+        *of_member(now, row.view.peer, row.trust),
     ]
     lines = status.lines_of(facts, Box(box.width), LABELS, most=MOST_LINES)
     lines += [(), line(("its events", "muted"))]
@@ -213,7 +206,7 @@ def _mark(row: PeerRow) -> tuple[str, Tone]:
     """Return the mark and the colour of its state; whoever is not trusted looks so."""
     if row.doubt:
         return "✗" if row.doubt in ("expelled", "aside") else "◐", tone_of(row.doubt)
-    return _TONES.get(row.state, ("○", "muted"))
+    return _TONES.get(row.view.state, ("○", "muted"))
 
 
 def _audits(row: PeerRow) -> Span:
@@ -230,14 +223,15 @@ def _cells(row: PeerRow, top: float, *, whole_id: bool) -> list[Span]:
         for stage, one in sorted(row.held.items())
     )
     version = max((one.version for one in row.held.values()), default=None)
+    called = clean(row.view.peer) if whole_id else words.short(row.view.peer)
     return [
         Span(mark, tone),
         Span(
-            f"{clean(row.peer) if whole_id else words.short(row.peer)} {row.name}".rstrip(),
-            "key" if row.state == "you" else "strong",
+            f"{called} {row.name}".rstrip(),
+            "key" if row.view.state == "you" else "strong",
         ),
-        Span(clean(row.doubt or row.state, 10), tone if row.state != "you" else "key"),
-        Span(words.NONE if row.rtt_ms is None else f"{row.rtt_ms:.1f} ms"),
+        Span(clean(row.doubt or row.view.state, 10), tone if row.view.state != "you" else "key"),
+        Span(words.NONE if row.view.rtt_ms is None else f"{row.view.rtt_ms:.1f} ms"),
         Span(words.rate(row.rate) if row.rate else words.NONE),
         Span(bar(row.rate / top if top else 0.0, 14), "accent"),
         Span(words.NONE if row.share is None else words.share(row.share)),

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from client.control.curve import LossCurve
 from client.control.snapshot import EventView, Snapshot
 from client.control.updates import StepPoint, Update
 
-MAX_POINTS = 2000
 MAX_EVENTS = 2000
 MAX_RATES = 240
 RATE_WINDOW_S = 5.0
@@ -34,10 +34,9 @@ class Record:
     missed: int = 0
     """Events that were dropped before we read them."""
     events: deque[EventView] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
-    losses: dict[int, StepPoint] = field(default_factory=dict)
-    """Newest point of every step seen, by step; thinned when there are many."""
-    held_out: dict[int, StepPoint] = field(default_factory=dict)
-    """Losses on held-out text, by version; bounded like the curve."""
+    losses: LossCurve = field(default_factory=LossCurve)
+    held_out: LossCurve = field(default_factory=LossCurve)
+    """On held-out text, by version."""
     speeds: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RATES))
     """Tokens per second of the swarm, one per update."""
     traffic: deque[Traffic] = field(default_factory=lambda: deque(maxlen=MAX_RATES))
@@ -57,17 +56,8 @@ class Record:
 
     def learn_curve(self, points: Sequence[StepPoint], held_out: Sequence[StepPoint] = ()) -> None:
         """Add the node's history of the run before our first update: steps, and held-out losses."""
-        self.losses = {point.step: point for point in points} | self.losses
-        self.held_out = {point.step: point for point in held_out} | self.held_out
-        self._thin()
-
-    def curve(self) -> list[StepPoint]:
-        """Return the loss curve, by step."""
-        return [self.losses[step] for step in sorted(self.losses)]
-
-    def held_out_curve(self) -> list[StepPoint]:
-        """Return the losses on held-out text, by version."""
-        return [self.held_out[version] for version in sorted(self.held_out)]
+        self.losses.learn(points)
+        self.held_out.learn(held_out)
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -81,9 +71,9 @@ class Record:
 
     def _forget(self) -> None:
         self.snapshot, self.missed = None, 0
-        for seen in (self.events, self.losses, self.held_out, self.speeds, self.traffic):
+        self.losses, self.held_out = LossCurve(), LossCurve()
+        for seen in (self.events, self.speeds, self.traffic, self._bytes):
             seen.clear()
-        self._bytes.clear()
 
     def _fresh(self, update: Update) -> list[EventView]:
         """Return the events not seen yet; a restarted node numbers its events from the start."""
@@ -92,18 +82,15 @@ class Record:
         return [event for event in update.events if event.seq > last]
 
     def _note_loss(self, event: EventView) -> None:
-        number, points = event.data.get("step"), self.losses
+        number, curve = event.data.get("step"), self.losses
         if event.kind == "VersionEvaluated":
-            number, points = event.data.get("version"), self.held_out
+            number, curve = event.data.get("version"), self.held_out
         elif event.kind != "StepCommitted":
             return
         loss = event.data.get("loss")
         if isinstance(number, int) and isinstance(loss, int | float):
             now = self.snapshot.tokens_per_s if self.snapshot else 0.0
-            for undone in [known for known in points if known > number]:
-                del points[undone]  # the swarm was rolled back and repeats them
-            points[number] = StepPoint(number, event.time, float(loss), now)
-            self._thin()
+            curve.note(StepPoint(number, event.time, float(loss), now))
 
     def _note_rates(self, update: Update) -> None:
         self.speeds.append(update.snapshot.tokens_per_s)
@@ -119,10 +106,3 @@ class Record:
                     max(0, network.received_bytes - received) / span,
                 )
             )
-
-    def _thin(self) -> None:
-        """Keep every other point of the older half: the screen cannot show more."""
-        for points in (self.losses, self.held_out):
-            if len(points) > MAX_POINTS:
-                for number in sorted(points)[1 : MAX_POINTS // 2 : 2]:
-                    del points[number]

@@ -5,7 +5,7 @@ A fact is a label and what stands behind it. Facts that do not hold, or are not 
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from client.control.snapshot import (
     HOW_TO_UPDATE,
@@ -16,7 +16,6 @@ from client.control.snapshot import (
     LineView,
     Snapshot,
     TimeView,
-    WorkerView,
 )
 from client.quantities import plural
 from client.views import words
@@ -275,27 +274,28 @@ def _place(now: Snapshot) -> str:
 
 def machine(now: Snapshot) -> Iterator[Fact]:
     """Yield the memory and the devices that are used, and what the owner allows."""
-    workers = now.workers
-    used = now.rss_bytes + sum(worker.rss_bytes for worker in workers)
+    used = now.rss_bytes + sum(worker.rss_bytes for worker in now.workers)
     limit = now.limits.memory_bytes
     tone: Tone = "warn" if limit and used > 0.9 * limit else "plain"
     of = f" of {words.size(limit)}" if limit else ""
     node = f", {words.size(now.rss_bytes)} of it the node's"
     yield _fact("memory", (words.size(used), tone), (of, "muted"), (node, "muted"))
-    yield "worker", _workers(workers, now.limits)
+    yield "worker", _workers(now)
     yield _fact("limits", limits(now.limits))
     yield _fact("running", words.duration(now.uptime_s))
 
 
-def _workers(workers: Sequence[WorkerView], found: LimitsView) -> Line:
-    running = sum(worker.state == "running" for worker in workers)
-    restarts = sum(worker.restarts for worker in workers)
-    state = f"{running} running" if running or not workers else workers[0].state
-    threads = f" with {plural(found.threads_now, 'thread')}"
+def _workers(now: Snapshot) -> Line:
+    workers, restarts = now.workers, now.counters.worker_restarts
+    running, threads = sum(one.pid is not None for one in workers), now.limits.threads_now
+    waits = "starting" if workers else "stopped"
     return line(
-        (state, "good" if running == len(workers) else "warn"),
+        (
+            f"{running} running" if running else waits,
+            "good" if 0 < running == len(workers) else "warn",
+        ),
         (f", restarted {restarts}x" if restarts else "", "warn"),
-        (threads if running and found.threads_now else "", "muted"),
+        (f" with {plural(threads, 'thread')}" if running and threads else "", "muted"),
     )
 
 
@@ -446,9 +446,9 @@ def recovery(now: Snapshot) -> Iterator[Fact]:
         (f"; {found.rounds_restarted} of {found.rounds_committed} rounds begun again", "muted"),
         (_reasons(found.restarts_led), "muted"),
     )
-    if found.refused_frames:
-        refused = f"{words.count(found.refused_frames)} frames"
-        yield _fact("refused", refused, (_reasons(found.refused_by_reason), "muted"))
+    if refused := found.refused_by_reason:
+        frames = f"{words.count(sum(refused.values()))} frames"
+        yield _fact("refused", frames, (_reasons(refused), "muted"))
 
 
 def errors(now: Snapshot) -> Iterator[Fact]:

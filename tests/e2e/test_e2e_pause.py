@@ -42,7 +42,7 @@ def _both_serve(members: list[Member], beyond: int) -> list[Snapshot] | None:
 def _paused(member: Member) -> Snapshot | None:
     """It says so, holds nothing, and has no process beside it."""
     now = member.snapshot()
-    if now is None or now.state != "paused" or now.workers[0].state != "stopped":
+    if now is None or now.state != "paused" or now.workers:
         return None
     return None if psutil.Process(now.pid).children(recursive=True) else now
 

@@ -14,7 +14,6 @@ from client.control.snapshot import (
     PauseView,
     PayingMove,
     ReplicaView,
-    SeatMatch,
     SeatView,
     Snapshot,
     StageMatch,
@@ -55,7 +54,7 @@ def example_snapshot(**changes: object) -> Snapshot:
         ],
         "peers": [],
         "network": NetworkView(sent_bytes=1, received_bytes=2, links=1),
-        "workers": [WorkerView(state="running", pid=8)],
+        "workers": [WorkerView(pid=8)],
         "counters": Counters(),
         "rss_bytes": 1000,
         "uptime_s": 12.5,
@@ -84,7 +83,6 @@ def example_stage(**changes: object) -> StageMatch:
         "steward": "12D3KooWsteward",
         "shared_level": 1.1,
         "redundancy": 2,
-        "seat": None,
         "obstacle": "its cutoff is above us: 1 of 2 replicas, 1.25 of 1.26 microbatches/s",
         "stay": "the lower of the two stages would not rise",
     }
@@ -93,11 +91,9 @@ def example_stage(**changes: object) -> StageMatch:
 
 def example_matches(**changes: object) -> MatchesView:
     """Return what a status says of the matching; ``changes`` replace fields."""
-    home = SeatMatch(seat=0, stage=0, state="serving")
     fields: dict[str, object] = {
         "state": "serving",
-        "seats": [home],
-        "stages": [example_stage(stage=0, seat=0, obstacle="", stay=""), example_stage()],
+        "stages": [example_stage(stage=0, obstacle="", stay=""), example_stage()],
         "paying_moves": [PayingMove(home=0, to=1)],
         "decides": [1],
     }

@@ -295,7 +295,7 @@ class TestSwarm:
         hashes: dict[tuple[int, int], set[str]] = defaultdict(set)
         for volunteer in [*self.volunteers, *self.dead]:
             assert volunteer.engine.internal_errors == 0
-            assert volunteer.held_stages.counters.miscounted == 0
+            assert volunteer.held_stages.counting.seen.doubled_microbatches == 0
             for commit in volunteer.engine.commits:
                 counted[commit.stage, commit.version] += commit.counted
                 hashes[commit.stage, commit.version].add(commit.hash)

@@ -52,7 +52,7 @@ def snapshot(**changes: object) -> Snapshot:
             PeerView(peer=CARLA, state="known"),
         ],
         "network": NetworkView(sent_bytes=1000, received_bytes=2000, links=2),
-        "workers": [WorkerView(state="running", pid=8, rss_bytes=10**9)],
+        "workers": [WorkerView(pid=8, rss_bytes=10**9)],
         "counters": Counters(rounds_committed=5),
         "rss_bytes": 10**8,
         "uptime_s": 75.0,

@@ -69,7 +69,7 @@ def updates(draw: st.DrawFn) -> Update:
         seats=[SeatView(stage=number(), version=number(), state=text(), seat=number(),
                         waits_for=text(), for_s=real(), staying=number())],
         network=NetworkView(sent_bytes=number(), received_bytes=number(), links=number()),
-        workers=[WorkerView(rss_bytes=number(), restarts=number())],
+        workers=[WorkerView(rss_bytes=number())],
         counters=Counters(rounds_committed=number(), doubled_microbatches=number()),
         limits=LimitsView(memory_bytes=number(), upload_bytes_per_s=number(),
                           daily_bytes=number(), used_bytes=number(), when=[text()] * 9),
@@ -114,7 +114,7 @@ def test_every_view_survives_and_stays_in_its_box(
     ]
     assert all(row.lines is not None for rows in tables for row in rows)
     for peer in peers.peer_rows(found[-1].snapshot):
-        peers.details(record, peer.peer, box)
+        peers.details(record, peer.view.peer, box)
 
 
 @pytest.mark.parametrize("value", FLOATS)

@@ -8,7 +8,7 @@ from client.ui.header import header
 from client.ui.leaving import finishing
 from client.ui.source.news import Link
 from client.views.dashboard import loss
-from client.views.record import MAX_EVENTS, MAX_POINTS, Record
+from client.views.record import MAX_EVENTS, Record
 from client.views.span import Box, plain
 from client.views.status import drain_words
 from tests.ui.examples import (
@@ -31,20 +31,9 @@ def test_events_are_taken_once_and_steps_make_the_curve() -> None:
         update(1, step(1, 0, 3.0), step(2, 1, 2.5)), update(2, step(2, 1, 2.5), step(3, 2, 2.0))
     )
     assert [e.seq for e in record.events] == [1, 2, 3]
-    assert [(p.step, p.loss) for p in record.curve()] == [(0, 3.0), (1, 2.5), (2, 2.0)]
-
-
-def test_what_the_node_remembers_comes_before_what_was_seen() -> None:
-    record = recorded_from(update(1, step(9, 5, 2.0)))
-    record.learn_curve([StepPoint(3, NOW, 4.0, 1.0), StepPoint(5, NOW, 99.0, 1.0)])
-    assert [(p.step, p.loss) for p in record.curve()] == [(3, 4.0), (5, 2.0)]
-
-
-def test_a_roll_back_takes_what_is_done_again_off_the_curve() -> None:
-    record = recorded_from(
-        update(1, step(1, 0, 3.0), step(2, 1, 2.5), step(3, 2, 2.0)), update(2, step(4, 1, 2.6))
-    )
-    assert [(p.step, p.loss) for p in record.curve()] == [(0, 3.0), (1, 2.6)]
+    record.learn_curve([StepPoint(0, NOW, 9.0, 1.0)])
+    losses = [(p.step, p.loss) for p in record.losses.points()]
+    assert losses == [(0, 3.0), (1, 2.5), (2, 2.0)]
 
 
 def test_nothing_grows_without_bound() -> None:
@@ -53,11 +42,7 @@ def test_nothing_grows_without_bound() -> None:
         events = [step(100 * number + n + 1, 100 * number + n) for n in range(100)]
         record.apply(update(number, *events))
     assert len(record.events) == MAX_EVENTS
-    assert len(record.losses) <= MAX_POINTS
     assert len(record.traffic) <= 240
-    curve = record.curve()
-    assert curve[0].step == 0
-    assert curve[-1].step == 5999
 
 
 def test_a_node_that_was_started_again_is_heard_again() -> None:
@@ -71,7 +56,7 @@ def test_a_node_that_was_started_again_is_heard_again() -> None:
 def test_another_node_begins_a_new_record() -> None:
     record = recorded_from(update(1, step(1, 0)), update(2, peer=ANNA))
     assert not record.events
-    assert not record.losses
+    assert not record.losses.points()
 
 
 def test_the_state_is_said_once_and_leaving_is_no_question_any_more() -> None:
@@ -88,7 +73,7 @@ def test_held_out_losses_are_drawn_beside_those_of_training() -> None:
     told = HeldOutView(
         version=4, loss=3.5, bits_per_byte=5.05, tokens=8192, vouchers=2, claims=3, time=NOW
     )
-    assert [point.loss for point in record.held_out_curve()] == [5.5, 3.5]
+    assert [point.loss for point in record.held_out.points()] == [5.5, 3.5]
     record.snapshot = replace(record.snapshot, held_out=told)
     lines = loss(record, Box(70, 16))
     assert "held out  3.500 at step 4, 5.050 bits/byte, told by 2 of 3 members" in plain(lines)

@@ -1,6 +1,6 @@
 """Stages and matching in words."""
 
-from client.control.snapshot import AmendmentView, MatchesView, SeatMatch
+from client.control.snapshot import AmendmentView, MatchesView, SeatView
 from client.views import dashboard, matching, words
 from client.views.logs import log_rows, log_title
 from client.views.record import Record
@@ -23,7 +23,7 @@ from tests.ui.playing import recorded
 BOX, WIDE = Box(100), Box(140, 40)
 ORDER = [
     stage_match(1, obstacle="its cutoff is above us", redundancy=2),
-    stage_match(0, seat=0),
+    stage_match(0),
 ]
 
 
@@ -70,12 +70,14 @@ def said(found: MatchesView | None, **changes: object) -> str:
 
 def test_what_we_hold_and_what_is_on_its_way_are_told() -> None:
     seats = [
-        SeatMatch(seat=0, stage=0, state="serving"),
-        SeatMatch(seat=1, stage=1, state="fetching"),
+        SeatView(seat=1, stage=1, version=0, state="fetching", waits_for="its numbers"),
+        SeatView(seat=0, stage=0, version=5, state="serving"),
+        SeatView(seat=0, stage=2, version=5, state="serving", waits_for="draining stage 2"),
     ]
-    text = said(examples.matching(stage_match(0), stage_match(1), seats=seats))
+    text = said(examples.matching(stage_match(0), stage_match(1)), seats=seats)
     assert "You hold stage 0." in text
     assert "Stage 1 is yours: its numbers are being copied to this machine." in text
+    assert "Stage 2 is yours: it is being handed over." in text
     assert "Nobody could move" in text
 
 

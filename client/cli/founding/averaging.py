@@ -135,7 +135,7 @@ def rounds_chosen(
     draft, bytes_per_number = drafts[0], CODECS[run.sent_codec].bytes_per_number
     rounds, _ = _rounds(run, drafts, machine)
     sequences = rounds.tokens_per_microbatch // draft.model.context
-    in_a_round = rounds.microbatches * rounds.tokens_per_microbatch / _step_tokens(draft)
+    in_a_round = rounds.microbatches * rounds.tokens_per_microbatch / draft.tokens_per_step
     steps = run.steps or max(1, round(draft.steps / in_a_round))
     most = max(cost.parameters for cost in draft.stages)
     exact = in_a_round * most * CODECS[EVERY_STEP_CODEC].bytes_per_number
@@ -175,7 +175,7 @@ def _rounds(
             averaging_bytes_per_parameter=CODECS[run.sent_codec].bytes_per_number,
             inner_microbatches=run.inner_microbatches or 0,
         )
-        usual = max(1, _step_tokens(drafts[0]) // local.tokens_per_microbatch)
+        usual = max(1, drafts[0].tokens_per_step // local.tokens_per_microbatch)
         all_of_it = usual * draft.steps
         whole = all_of_it if run.steps is None else 100 * all_of_it  # so many rounds are chosen
         rounds = paced(local, placement, usual, whole, run.microbatches)
@@ -184,10 +184,6 @@ def _rounds(
     assert best is not None
     assert best.prediction is not None
     return best.run, best.prediction
-
-
-def _step_tokens(draft: Manifest) -> int:
-    return draft.microbatches_per_step * draft.tokens_per_microbatch
 
 
 def _placement(replicas: int, costs: Sequence[StageCost], machine: Machine) -> list[list[Machine]]:

@@ -108,7 +108,7 @@ def _training(known: Facts) -> Iterator[str]:
     """Yield what the description of the swarm does not say: how far it came, and how it went."""
     trained, manifest = known.trained, known.trained.manifest
     rule = manifest.optimizer
-    batch = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    batch = manifest.tokens_per_step
     yield f"in the swarm `{trained.swarm}`"
     yield f"{trained.version:,} of {trained.steps:,} steps, {trained.version * batch:,} tokens"
     yield f"{rule.name}, learning rate {_rate(rule)} with {rule.warmup_steps:,} steps of warm-up"

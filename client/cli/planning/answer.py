@@ -110,7 +110,7 @@ def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> 
     Raises:
         UserError: the machines cannot train the model.
     """
-    wanted = tokens or run.manifest.steps * run.tokens_per_step
+    wanted = tokens or run.manifest.steps * run.manifest.tokens_per_step
     found = {}
     for method in run.methods:
         redundancy = method.manifest.policy.redundancy

@@ -66,15 +66,10 @@ class PlannedRun:
         run = self.methods[0].runs[0]
         return sum(load.cost.flops for load in run.stages) / run.tokens_per_microbatch
 
-    @property
-    def tokens_per_step(self) -> int:
-        """Of a step of the exact run."""
-        return self.manifest.microbatches_per_step * self.manifest.tokens_per_microbatch
-
     def paced(self, tokens: int, run: Run, placement: Placement) -> Run:
         """Return a run of local rounds over so many tokens with the length of its rounds."""
         of_one = run.tokens_per_microbatch
-        usual = max(1, self.tokens_per_step // of_one)
+        usual = max(1, self.manifest.tokens_per_step // of_one)
         return paced(run, placement, usual, max(1, tokens // of_one), self.microbatches)
 
 

@@ -110,7 +110,7 @@ METRICS: Final[dict[str, Metric]] = {
         "Memory of its workers.", lambda now: sum(one.rss_bytes for one in now.workers)
     ),
     "volunteer_worker_restarts_total": Metric(
-        "Worker restarts.", lambda now: sum(one.restarts for one in now.workers)
+        "Worker restarts.", lambda now: now.counters.worker_restarts
     ),
     "volunteer_time_spent_ratio": Metric(
         "Shares of the last steps' time: computing, averaging, waiting for work, resting.",

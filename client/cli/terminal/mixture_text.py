@@ -67,7 +67,7 @@ def times_read(manifest: Manifest, steps: float) -> float:
 
 
 def _tokens(manifest: Manifest, steps: float) -> float:
-    return steps * manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    return steps * manifest.tokens_per_step
 
 
 def repeats(parts: Sequence[Part], counts: Sequence[float], when: str) -> Iterator[str]:

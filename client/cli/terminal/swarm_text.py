@@ -38,7 +38,7 @@ def summary(manifest: Manifest, swarm: SwarmId) -> Iterator[str]:
     yield f"The swarm {manifest.name} ({swarm[:12]}), open to {admitted}{purpose}:"
     yield f"  founder    {manifest.founder}"
     step = "step" if manifest.local_rounds is None else "round"
-    tokens = manifest.microbatches_per_step * manifest.tokens_per_microbatch
+    tokens = manifest.tokens_per_step
     yield (
         f"  model      {model.architecture}, {model.parameter_count:,} parameters in "
         f"{plural(manifest.stage_count, 'stage')}; {plural(manifest.steps, step)} of {tokens:,} "

@@ -22,8 +22,7 @@ from client.lab.chaos.record import FailpointLog, LogTail, Note, Reached
 from client.lab.chaos.wires import Wires
 from client.lab.local_swarm import LocalSwarm, Member
 from client.store.identity import ensure_identity
-from client.store.paths import home_folders, make_private
-from client.train.machine.capacity import FILE_NAME as CAPACITY_FILE
+from client.store.paths import Entry, home_folders, make_private
 from protocol.address import Address
 from protocol.ids import PeerId
 
@@ -130,12 +129,12 @@ class Crew:
     def share_capacity(self, source: Volunteer) -> bool:
         """Copy one volunteer's measurement of this machine to all others; False: there is none
         yet."""
-        measured = home_folders(source.home).data / CAPACITY_FILE
+        measured = home_folders(source.home).data / Entry.CAPACITY
         if not measured.exists():
             return False
         for volunteer in self.volunteers.values():
             if volunteer is not source:
-                kept = home_folders(volunteer.home).data / CAPACITY_FILE
+                kept = home_folders(volunteer.home).data / Entry.CAPACITY
                 shutil.copyfile(measured, kept)
         return True
 

@@ -94,10 +94,10 @@ class ArmedSeat(_Armed, SeatDriver):
         payload = super()._payload(sending)
         return leaving(self.failpoint, sending.message, payload, self._worker.pid)
 
-    def _tell(self, effect: SeatEffect) -> None:
+    def _perform_one(self, effect: SeatEffect, parts: tuple[bytes, ...]) -> None:
         if isinstance(effect, Rerouted):
             self._reach("recovery", effect.step)
-        super()._tell(effect)
+        super()._perform_one(effect, parts)
 
 
 class ArmedAcquisition(_Armed, StageAcquisition):

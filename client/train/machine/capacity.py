@@ -25,8 +25,6 @@ HOUSEHOLD_BYTES_PER_S = 12.5e6
 SLOW_AFTER_S = 30.0
 """Seconds of transfers after which a line may count as slower than a household's: in fewer, the
 other side may have been the limit."""
-FILE_NAME = Entry.CAPACITY
-LINE_FILE_NAME = Entry.LINE
 MEMORY_SHARE = 0.85
 
 
@@ -73,12 +71,12 @@ class Line(Struct, frozen=True):
 
 def kept_line(folder: Path) -> Line:
     """Return what earlier sessions measured."""
-    return Persisted(folder / LINE_FILE_NAME, Line).peek() or Line()
+    return Persisted(folder / Entry.LINE, Line).peek() or Line()
 
 
 def save_line(folder: Path, line: Line) -> None:
     """Keep a measured line beside the identity, as far as the disk allows it."""
-    Persisted(folder / LINE_FILE_NAME, Line).keep(line)
+    Persisted(folder / Entry.LINE, Line).keep(line)
 
 
 def line_rates(line: Line, settings: Settings) -> tuple[float, float]:
@@ -103,7 +101,7 @@ async def measured_capacity(
 ) -> Capacity:
     """Return the saved measurement if it is of this machine, else measure now, which takes seconds;
     where the disk does not keep it, at the next start, too."""
-    file = Persisted(folder / FILE_NAME, Capacity)
+    file = Persisted(folder / Entry.CAPACITY, Capacity)
     known = file.peek()
     wanted = (settings.device, threads)
     request = Probe(sizes=[], device=settings.device, threads=threads)
@@ -154,35 +152,32 @@ def usable_memory_bytes(capacity: Capacity, settings: Settings) -> int:
 
 
 def advert(
-    capacity: Capacity,
-    compute: Compute,
     settings: Settings,
     addresses: tuple[str, ...],
-    seats: int,
     joined: int,
-    line: Line = Line(),  # noqa: B008  (frozen)
+    line: Line,
+    *,
+    flops: float = 0.0,
+    memory_bytes: int = 0,
+    seats: int = 0,
 ) -> Advert:
-    """Return our advert; membership adds the stages that we serve.
+    """Return our advert, that of a member that only relays unless it offers more; membership adds
+    the stages that we serve.
 
     Args:
-        seats: stages that fit in memory.
         joined: Unix seconds at which we entered the swarm.
+        flops: of the device, of which the owner may lend a share.
+        memory_bytes: for stages.
+        seats: stages that fit in it.
     """
     upload, download = line_rates(line, settings)
-    share = settings.compute_share / 100
     return Advert(
         addresses=addresses[:MAX_ADDRESSES],
-        flops=share * capacity.peak_flops(compute),
-        memory_bytes=usable_memory_bytes(capacity, settings),
+        flops=settings.compute_share / 100 * flops,
+        memory_bytes=memory_bytes,
         upload_bytes_per_s=upload,
         download_bytes_per_s=download,
         seats=seats,
         joined=joined,
         claimed_name=settings.nickname,
     )
-
-
-def relay_advert(settings: Settings, addresses: tuple[str, ...], joined: int, line: Line) -> Advert:
-    """Return the advert of a member that only relays. See ``advert``."""
-    own = advert(Capacity("cpu", 1, {}, 0), "fp32", settings, addresses, 0, joined, line)
-    return replace(own, memory_bytes=0)

@@ -23,7 +23,6 @@ from client.train.machine.pausing import Pauses
 
 LOOK_S = 5.0
 SAVE_EVERY_S = 60.0
-FILE_NAME = Entry.USAGE
 CAUSE = "limits"
 
 
@@ -43,7 +42,7 @@ class Limiting:
     """See the module's docstring. ``folder`` holds the files beside the identity."""
 
     def __init__(self, settings: Settings, folder: Path, pauses: Pauses, senses: Senses) -> None:
-        self._settings, self._file = settings, Persisted(folder / FILE_NAME, DayUse)
+        self._settings, self._file = settings, Persisted(folder / Entry.USAGE, DayUse)
         self._pauses, self._senses = pauses, senses
         self._counted = senses.carried_bytes()
         self._use = self._file.peek() or DayUse(senses.now().date())

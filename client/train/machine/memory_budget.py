@@ -1,6 +1,6 @@
 """Divides the memory that this volunteer may use among the stages it holds.
 
-State: the memory of every open stage. A stage that is draining keeps its memory until it is closed,
+State: the memory of every open stage. A stage that drains keeps its memory until it is closed,
 because a move is make before break; the next stage waits for it.
 """
 
@@ -23,6 +23,7 @@ class MemoryBudget:
     Args:
         usable_bytes: memory that all our stages may take, with the graphs they keep.
         devices: what else they have.
+        drains: whether a stage will be closed soon.
     """
 
     def __init__(
@@ -30,11 +31,11 @@ class MemoryBudget:
         manifest: Manifest,
         usable_bytes: Callable[[], int],
         devices: Callable[[], Devices] = lambda: ONE,
+        drains: Callable[[], bool] = bool,
     ) -> None:
         self._manifest, self._usable_bytes = manifest, usable_bytes
-        self._devices = devices
+        self._devices, self._drains = devices, drains
         self._taken: dict[int, Fit] = {}
-        self._draining: set[int] = set()
         self._changed = trio.Event()
 
     @property
@@ -52,7 +53,7 @@ class MemoryBudget:
             try:
                 fit = self._taken[stage] = self._fit(stage)
             except UserError:
-                if not self._draining:
+                if not self._drains():
                     raise
                 await self._changed.wait()
             else:
@@ -68,22 +69,13 @@ class MemoryBudget:
             return True
         return False
 
-    def set_draining(self, stage: int, draining: bool) -> None:
-        """Note that a stage will be closed soon, or stays after all."""
-        if draining and stage in self._taken:
-            self._draining.add(stage)
-        else:
-            self._draining.discard(stage)
-            self._wake()
-
     def release(self, stage: int) -> None:
         """Free the memory of a stage that is closed and whose worker is gone."""
         self._taken.pop(stage, None)
-        self._draining.discard(stage)
-        self._wake()
+        self.look()
 
-    def _wake(self) -> None:
-        """Have the stages that wait look again."""
+    def look(self) -> None:
+        """Have the stages that wait look again: one that was to be closed may stay after all."""
         self._changed.set()
         self._changed = trio.Event()
 

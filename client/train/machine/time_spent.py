@@ -7,7 +7,9 @@ time counts in which a stage is served. Pure; the clock is handed in.
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
+
+from client.control.snapshot import TimeView
 
 LEAST_STEPS: Final = 3
 """Steps that count, besides the one that is open."""
@@ -26,15 +28,6 @@ class _Step:
     @property
     def whole_s(self) -> float:
         return self.busy_s + self.averaging_s + self.waiting_s
-
-
-class Shares(NamedTuple):
-    """Of the time of the last steps; together 1."""
-
-    computing: float
-    averaging: float
-    waiting: float
-    resting: float
 
 
 class TimeSpent:
@@ -78,14 +71,14 @@ class TimeSpent:
         self._pass(now)
         self._tasks -= 1
 
-    def shares(self, now: float) -> Shares | None:
+    def shares(self, now: float) -> TimeView | None:
         """Return the shares of the last steps' time; None while no stage is served."""
         self._pass(now)
         whole_s = sum(step.whole_s for step in self._steps)
         if not self._averages or not whole_s:
             return None
         busy = sum(step.busy_s for step in self._steps) / whole_s
-        return Shares(
+        return TimeView(
             computing=busy * self._computes,
             averaging=sum(step.averaging_s for step in self._steps) / whole_s,
             waiting=sum(step.waiting_s for step in self._steps) / whole_s,

@@ -1,8 +1,8 @@
-"""Counters of the microbatches and rounds of all our seats since the node started."""
+"""Counts the microbatches and rounds of all our seats since the node started."""
 
-from collections import Counter
 from typing import Literal
 
+from client.control.snapshot import Counters
 from client.events import RecoveryEvent
 from client.train.ports import Ports
 from client.train.reporting.event_sink import EventSink
@@ -10,7 +10,7 @@ from protocol.ids import PeerId
 from protocol.pipeline.effects import Committed, Rerouted
 
 
-class Counters:
+class Counting:
     """Counts for the status, and reports recoveries."""
 
     def __init__(self, ports: Ports, event_sink: EventSink) -> None:
@@ -19,29 +19,21 @@ class Counters:
         self._detected_step = 0
         self._rerouted = set[tuple[int, int]]()
         """Stage and microbatch of what was re-routed since then."""
-        self.rerouted = 0
-        self.replayed = 0
-        self.rounds = 0
-        self.restarted = 0
-        """Attempts that did not close their round."""
-        self.restarts: Counter[str] = Counter()
-        """Rounds that our closed seats planned again as leaders, by reason."""
-        self.miscounted = 0
-        """Rounds to which a seat contributed something else than the plan counts: 0 (I1)."""
-        self.worker_restarts = 0
+        self.seen = Counters()
+        """But for what was refused, and what open seats have planned again."""
 
     def note_committed(self, committed: Committed) -> None:
         """A seat has closed a step."""
-        self.rounds += 1
-        self.restarted += max(0, committed.attempt - 1)
+        self.seen.rounds_committed += 1
+        self.seen.rounds_restarted += max(0, committed.attempt - 1)
         self._event_sink.closed(committed)
         if committed.version > self._detected_step:  # the loss is recovered: no gradient will come
             self._detected_at = None
 
     def note_rerouted(self, stage: int, rerouted: Rerouted) -> None:
         """A microbatch of a stage goes to another replica, because one was lost or was late."""
-        self.rerouted += 1
-        self.replayed += rerouted.replayed
+        self.seen.rerouted_microbatches += 1
+        self.seen.lost_microbatches += rerouted.replayed
         if self._detected_at is None:
             self._detected_at, self._detected_step = self._ports.now(), rerouted.step
             self._rerouted.clear()

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Literal
 
+from client.control.curve import LossCurve
+from client.control.updates import StepPoint
 from client.events import (
     Entry,
     Event,
@@ -24,7 +26,6 @@ from client.events import (
     VersionEvaluated,
 )
 from client.quantities import plural
-from client.train.reporting.curve import Curve
 from protocol.effects import Explain
 from protocol.ids import PeerId, short
 from protocol.manifest import Evaluation
@@ -73,8 +74,8 @@ class EventSink:
         self,
         log: EventLog,
         on_event: Callable[[Event], None],
-        curve: Curve | None = None,
-        held_out_curve: Curve | None = None,
+        curve: LossCurve | None = None,
+        held_out_curve: LossCurve | None = None,
     ) -> None:
         self.log, self._on_event = log, on_event
         self.progress: StepCommitted | None = None
@@ -82,7 +83,7 @@ class EventSink:
         self.vouchers = 0
         """Replicas of the last stage whose word the progress is; 0: our own."""
         self.pace = Pace()
-        self.curve, self.held_out_curve = curve or Curve(), held_out_curve or Curve()
+        self.curve, self.held_out_curve = curve or LossCurve(), held_out_curve or LossCurve()
         """Losses by step; losses on held-out text by version."""
         self.held_out: VersionEvaluated | None = None
         """The newest version of which this session has heard a number."""
@@ -151,7 +152,7 @@ class EventSink:
         self.progress = StepCommitted(words=words, step=step, loss=loss, tokens=tokens)
         self.vouchers = vouchers
         self.pace.note(now, tokens)
-        self.curve.note(step, time.time(), loss, self.pace.per_s())
+        self.curve.note(StepPoint(step, time.time(), loss, self.pace.per_s()))
         self.publish(self.progress)
 
     def evaluated(self, shown: Believed, terms: Evaluation) -> None:
@@ -172,7 +173,7 @@ class EventSink:
         if event == self.held_out:
             return
         self.held_out = event
-        self.held_out_curve.note(shown.version, time.time(), shown.loss, 0.0)
+        self.held_out_curve.note(StepPoint(shown.version, time.time(), shown.loss))
         self.publish(event)
 
     def worker_died(self, death: Exception) -> None:

@@ -7,6 +7,7 @@ drained, saved or given back. It knows nothing of other stages held here.
 
 import math
 import signal
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -77,7 +78,7 @@ class HeldStageDriver:
         """Era and promise of our last seat: what it sent for that attempt may still arrive."""
         self._failure: UserError | WorkerDied | None = None
         self._retake = trio.Event()
-        self._life, self._let_go = trio.CancelScope(), trio.Event()
+        self._life = trio.CancelScope()
         self.lost = ""
         """What went with the stage that nobody has, in words; empty: nothing."""
         self._seat_nursery: trio.Nursery | None = None
@@ -110,11 +111,6 @@ class HeldStageDriver:
         """
         self._copy = copy
         self.machine.leaves = True
-
-    def let_go(self) -> None:
-        """Give the stage up also if its last checkpoint cannot be written."""
-        self._let_go.set()
-        self.machine.let_go()
 
     def at_stake(self) -> int | None:
         """Return the version of which nobody else has a copy, and no disk; None: none is."""
@@ -192,13 +188,12 @@ class HeldStageDriver:
             self._context.workers.warm()  # the next assignment does not wait for a process
 
     def _drain(self) -> None:
-        self._context.memory_budget.set_draining(self.stage, True)
         if self.driver is not None:
             self.driver.tell(self.driver.seat.drain)
         self._context.engine.seats_changed()
 
     def _keep(self) -> None:
-        self._context.memory_budget.set_draining(self.stage, False)
+        self._context.memory_budget.look()
         if self.driver is not None:
             self.driver.seat.stay()
         self._context.engine.seats_changed()
@@ -209,7 +204,6 @@ class HeldStageDriver:
             why = driver.saver.problem or "it was not written in time"
             self.lost = f"version {version} of stage {self.stage} could not be saved: {why}"
             self._context.engine.perform(Explain("transfer", self.lost, "error"))
-        self._context.memory_budget.set_draining(self.stage, True)
         self._close_seat()
         self._life.cancel()
 
@@ -224,10 +218,11 @@ class HeldStageDriver:
                 return
             saver = driver.saver
             await saver.final(lambda: driver.seat.step)
-            while saver.problem and self.at_stake() is not None and not self._let_go.is_set():
+            let_go = self._context.let_go
+            while saver.problem and self.at_stake() is not None and not let_go.is_set():
                 self._say_unsaved(saver.problem)
                 with trio.move_on_after(UNSAVED_S):
-                    await self._let_go.wait()
+                    await let_go.wait()
                 await saver.final(lambda: driver.seat.step)
             if saver.problem:
                 self._say_safe(driver.seat.step, saver.problem)
@@ -375,7 +370,7 @@ class HeldStageDriver:
                 manifest.tokens_everywhere,
             ),
             size=size,
-            tokens_per_step=manifest.tokens_per_microbatch * manifest.microbatches_per_step,
+            tokens_per_step=manifest.tokens_per_step,
             step=version,
             serving=serving,
             era=era,
@@ -408,6 +403,8 @@ class HeldStageDriver:
 
     def look(self) -> None:
         """Continue draining and saving, if it is time."""
+        if self._context.let_go.is_set():
+            self.machine.let_go()
         now, touch = self._context.engine.now(), self._context.history.touch
         complete = self.driver is not None and self.driver.seat.drained
         drained = complete and touch.all_know(self.machine.since, now)
@@ -416,7 +413,8 @@ class HeldStageDriver:
     def _close_seat(self) -> None:
         if self.driver is None:
             return
-        self._context.counters.restarts.update(self.driver.seat.leader.restarts)
+        led = Counter(self._context.counting.seen.restarts_led) + self.driver.seat.leader.restarts
+        self._context.counting.seen.restarts_led = led
         self._promise = (self.driver.seat.era, self.driver.seat.member.promise)
         self._answers_by = self.driver.answers_by
         self.driver.close()
@@ -475,7 +473,7 @@ class HeldStageDriver:
 
     def _worker_died(self, death: WorkerDied) -> None:
         self.worker_restarts += 1
-        self._context.counters.worker_restarts += 1
+        self._context.counting.seen.worker_restarts += 1
         if self.worker_restarts > MAX_WORKER_RESTARTS:
             words = f"the compute worker died {self.worker_restarts} times"
             raise UserError(words, "read volunteer logs; fewer --threads may help")

@@ -78,11 +78,6 @@ class HeldStages(StageContext):
         """Whether a state stays in memory because it cannot be saved, and nobody else has it."""
         return any(held.machine.keeps for held in self.held.values())
 
-    def let_go(self) -> None:
-        """Give the stages up also if their last checkpoints cannot be written."""
-        for held in self._all():
-            held.let_go()
-
     def save_when_drained(self) -> None:
         """Have the state of every stage saved; then the matching may take the stages away. The last
         replica of a stage has a neighbour keep a copy."""
@@ -133,7 +128,7 @@ class HeldStages(StageContext):
         held = self.held[stage] = HeldStageDriver(self, stage)
         self._opened.send_nowait(held)
 
-    def drain(self, stage: int, reason: str) -> None:
+    def drain(self, stage: int) -> None:
         """The matching takes a stage away; the microbatches that its seat has counted still
         count."""
         if (held := self.held.get(stage)) is not None:
@@ -207,6 +202,7 @@ class HeldStages(StageContext):
         """Keep the workers and hold whatever is assigned, until cancelled; again after a pause."""
         self.closed = False
         self.lost.clear()
+        self.let_go = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.workers.run)
             nursery.start_soon(self._offer_starts)

@@ -6,7 +6,7 @@ worker runs them first in, first out: the machines rely on that.
 """
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -271,28 +271,21 @@ class SeatDriver:
                 if self._samples is not None:
                     self._samples.at(self.seat.step)
                 self._owner.seat_changed()
-            case _ if isinstance(effect, Effect):
-                self._ports.perform(effect)
-            case _:
-                self._tell(effect)
-
-    def _tell(self, effect: SeatEffect) -> None:
-        """Tell an effect to the part of the node that it concerns."""
-        around = self._around
-        match effect:
             case Rerouted():
-                around.counters.note_rerouted(self.seat.place.stage, effect)
+                self._around.counting.note_rerouted(self.seat.place.stage, effect)
             case Committed():
                 self._committed(effect)
             case Snapshot():
                 self.saver.snapshot(effect.version)
             case HeldOutLoss() | Verdict() | Contradicted():
-                around.engine.seat_tells(effect)
+                self._ports.seat_tells(effect)
+            case _ if isinstance(effect, Effect):
+                self._ports.perform(effect)
 
     def _committed(self, committed: Committed) -> None:
         """Tell of a version, and save it when it is due."""
         around, version = self._around, committed.version
-        around.counters.note_committed(committed)
+        around.counting.note_committed(committed)
         around.engine.seat_tells(committed)
         policy, steps = around.engine.manifest.policy, around.engine.amendments.steps
         due = policy.newest_saved(version) == version or self._view.ending
@@ -321,11 +314,15 @@ class SeatDriver:
         self._gate.enter(task, in_round=_in_round(task))
 
     def _keep(self, keep: Keep, parts: tuple[bytes, ...]) -> None:
+        self._put(zip(keep.keys, parts, strict=True))
+        for key in keep.keys:
+            if key.name == "grad_in":
+                self._around.counting.note_gradient(self.seat.place.stage, key.step, key.item)
+
+    def _put(self, payloads: Iterable[tuple[PayloadKey, bytes]]) -> None:
         try:
-            for key, part in zip(keep.keys, parts, strict=True):
-                self._payloads.put(key, part)
-                if key.name == "grad_in":
-                    self._around.counters.note_gradient(self.seat.place.stage, key.step, key.item)
+            for key, payload in payloads:
+                self._payloads.put(key, payload)
         except StoreFull as error:
             self._owner.fault(Fault("internal", f"no room for boundary tensors: {error}"))
 
@@ -407,31 +404,25 @@ class SeatDriver:
         """Wait for a task's reply, store its results and tell the seat."""
         begun, patience_s = self._ports.now(), self._patience.seconds(task)
         self.answers_by = max(self.answers_by, begun + patience_s)
-        found: tuple[Outcome, list[bytes]] | RequestFailed | WorkerDied
         try:
             with trio.fail_after(patience_s):
-                found = await submitted.wait()
+                outcome, payloads = await submitted.wait()
         except trio.TooSlowError:
             words = f"it had not answered for {patience_s:.0f} s"
-            found = WorkerDied(-signal.SIGKILL, (words,))
+            self._failed(task, WorkerDied(-signal.SIGKILL, (words,)))
+            return
         except (RequestFailed, WorkerDied) as failure:
-            found = failure
+            self._failed(task, failure)
+            return
         if self._closed:
             return
-        if isinstance(found, WorkerDied):
-            self._owner.worker_lost(found)
-            return
-        if isinstance(found, RequestFailed):
-            self._failed(task, found)
-            return
-        outcome, payloads = found
         self._patience.note(task, self._ports.now() - begun)
         if not isinstance(task, HashTask):  # it is computed beside the others
             self.busy_s += outcome.seconds
         self._store(task, payloads)
         self._note_graph(task, outcome)
         if isinstance(task, ContributeTask) and not self._as_planned(task, outcome):
-            self._around.counters.miscounted += 1
+            self._around.counting.seen.doubled_microbatches += 1
         self._perform(self.seat.computed(task, outcome, self._ports.now()))
 
     def _as_planned(self, task: ContributeTask, outcome: Outcome) -> bool:
@@ -440,16 +431,17 @@ class SeatDriver:
         return task.attempt != member.promised or len(outcome.counted) == len(member.counted)
 
     def _store(self, task: Task, payloads: list[bytes]) -> None:
-        try:
-            for key, payload in zip(results(task, self._place), payloads, strict=False):
-                self._payloads.put(key, payload)
-        except StoreFull as error:
-            self._owner.fault(Fault("internal", f"no room for boundary tensors: {error}"))
+        self._put(zip(results(task, self._place), payloads, strict=False))
         if isinstance(task, BackwardTask | LossTask):
             self.microbatches += 1
             self.busy_s = self.busy_s if self.microbatches else 0.0
 
-    def _failed(self, task: Task, failure: RequestFailed) -> None:
+    def _failed(self, task: Task, failure: RequestFailed | WorkerDied) -> None:
+        if self._closed:
+            return
+        if isinstance(failure, WorkerDied):
+            self._owner.worker_lost(failure)
+            return
         apart = isinstance(task, PassTask) and task.into != "less"
         if failure.kind == "oom" and isinstance(task, Reads) and not apart:
             self._owner.fault(Fault("memory", str(failure)))  # less was tried already

@@ -183,15 +183,11 @@ class StageAcquisition:
         folder, state = self._context.checkpoints, lineage.hashes[self.stage]
         own = Checkpoint(self.stage, lineage.version, folder.path(self.stage, lineage.version))
         if own.path.exists():
-            self._waits(Phase.LOADING)
-            try:
-                await self._worker.call(self._load(own.path, lineage.version, state))
-            except RequestFailed as failure:
-                if failure.kind not in ("checkpoint", "disk"):
-                    raise
-                self._put_away(folder, own, lineage, failure)
-            else:
+            load = self._load(own.path, lineage.version, state)
+            problem = await self._problem_of(load, "checkpoint", "disk")
+            if problem is None:
                 return
+            self._put_away(folder, own, lineage, problem)
         path, history = self._context.snapshots / f"{BEGIN}{own.path.name}", self._context.history
         within_s = BEGIN_S + data_bytes(self._engine.manifest, self.stage) / SLOW_BYTES_PER_S
         how = lineage.version, state, history.holders(self.stage), path
@@ -269,25 +265,25 @@ class StageAcquisition:
 
     async def _is_refused(self, start: LoadStart, path: Path) -> bool:
         """Load a file of ours if it is the manifest's; else remove it."""
-        if problem := await self._problem_of(start):
-            self._engine.perform(Explain("transfer", problem, "warning"))
+        if problem := await self._problem_of(start, "checkpoint"):
+            self._engine.perform(Explain("transfer", str(problem), "warning"))
             await trio.to_thread.run_sync(unlink, path)
-        return bool(problem)
+        return problem is not None
 
     def _load(self, path: Path, version: int, state: bytes) -> Load:
         rate = self._engine.amendments.rate_at(version)
         return Load(path=str(path), version=version, expected_hash=state.hex(), learning_rate=rate)
 
-    async def _problem_of(self, request: Load | LoadStart) -> str:
-        """Load a file; return what is wrong with it, empty: nothing."""
+    async def _problem_of(self, request: Load | LoadStart, *kinds: str) -> RequestFailed | None:
+        """Load a file; return its problem, if it is of one of these kinds; None: there is none."""
         self._waits(Phase.LOADING)
         try:
             await self._worker.call(request)
         except RequestFailed as failure:
-            if failure.kind != "checkpoint":
+            if failure.kind not in kinds:
                 raise
-            return str(failure)
-        return ""
+            return failure
+        return None
 
     async def _load_fetched(self, request: Load | LoadStart, path: Path) -> None:
         """Load a file that was verified as it came, from whomever it came.
@@ -295,7 +291,7 @@ class StageAcquisition:
         Raises:
             DiskFailed: the disk does not give it back; it is removed.
         """
-        if problem := await self._problem_of(request):
+        if problem := await self._problem_of(request, "checkpoint"):
             await trio.to_thread.run_sync(unlink, path)
             raise DiskFailed(f"the disk has spoiled what was fetched: {problem}")
 

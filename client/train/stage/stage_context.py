@@ -15,7 +15,7 @@ from client.train.machine.capacity import Capacity, usable_memory_bytes
 from client.train.machine.memory_budget import MemoryBudget
 from client.train.machine.time_spent import TimeSpent
 from client.train.ports import StageHolder
-from client.train.reporting.counters import Counters
+from client.train.reporting.counters import Counting
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.workers.opening import Devices, devices_now
 from client.train.workers.pool import NewWorker, WorkerPool
@@ -69,10 +69,17 @@ class StageContext(StageHolder):
         self.workers = WorkerPool(new_worker)
         self.scheduler = TaskScheduler(len(settings.devices))
         self.time_spent = TimeSpent(settings.compute_share)
-        self.memory_budget = MemoryBudget(manifest, self.usable_bytes, self.devices)
-        self.counters = Counters(engine, engine.event_sink)
+        self.memory_budget = MemoryBudget(
+            manifest,
+            self.usable_bytes,
+            self.devices,
+            lambda: any(held.machine.drains for held in self.held.values()),
+        )
+        self.counting = Counting(engine, engine.event_sink)
         self.audits = _audits_of(engine)
         """None: the run has no audits."""
+        self.let_go = trio.Event()
+        """Stages are given up also if their last checkpoints cannot be written."""
         self.changed = trio.Event()
         """There is a new view of the swarm; the next one has another event."""
 

@@ -85,8 +85,7 @@ class LossReports:
         return {replica.peer: replica.seat.version for replica in serving}
 
     def _progressed(self, version: int, loss: float, vouchers: int) -> None:
-        per_step = self._manifest.tokens_per_microbatch * self._manifest.microbatches_per_step
-        done = version - 1, loss, version * per_step
+        done = version - 1, loss, version * self._manifest.tokens_per_step
         self._event_sink.progressed(*done, self._node.now(), vouchers)
 
     def _say(self, kind: str, version: int, loss: float) -> None:

@@ -99,7 +99,7 @@ FULL = example_snapshot(
         ),
     ],
     time_spent=TimeView(computing=0.25, averaging=0.125, waiting=0.125, resting=0.5),
-    workers=[WorkerView(state="running", stage=1)],
+    workers=[WorkerView(pid=8, stage=1)],
     limits=LimitsView(
         threads=1,
         compute_share=50,

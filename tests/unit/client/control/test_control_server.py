@@ -20,7 +20,7 @@ from client.control import client as control_client
 from client.control import rpc, server, sockets
 from client.control.client import ControlClient, ControlError, NotRunning, running_nodes
 from client.control.server import ServerLimits, serve_control
-from client.control.sockets import is_alive, listening_sockets, live_sockets, socket_path
+from client.control.sockets import listening_sockets, live_sockets, socket_path
 from client.errors import UserError
 from tests.support.control_fakes import FakeProvider
 
@@ -176,12 +176,6 @@ async def test_a_thousand_attachments_leave_nothing_behind(path: Path) -> None:
             while me.num_fds() > descriptors:
                 await trio.sleep(0.05)
         assert me.memory_info().rss - rss < 4 * 2**20
-
-
-async def test_the_socket_goes_away_with_the_server(path: Path) -> None:
-    async with serve_control(path, FakeProvider()):
-        assert is_alive(path)
-    assert not path.exists()
 
 
 async def test_a_socket_that_was_removed_is_made_again(

@@ -3,6 +3,7 @@
 from typing import cast
 
 import pytest
+import trio
 
 from client.control.methods import Impossible
 from client.errors import ExitCode
@@ -15,17 +16,18 @@ class Held:
 
     def __init__(self) -> None:
         self.full = True
-        self.gone = False
-
-    def let_go(self) -> None:
-        self.gone = True
+        self.let_go = trio.Event()
 
     def not_to_be_saved(self) -> str:
         return "cannot save version 65 of stage 0, which nobody else has: full" if self.full else ""
 
     @property
     def lost(self) -> list[str]:
-        return ["version 65 of stage 0 could not be saved: full"] if self.full and self.gone else []
+        return (
+            ["version 65 of stage 0 could not be saved: full"]
+            if self.full and self.let_go.is_set()
+            else []
+        )
 
 
 @pytest.fixture
@@ -43,19 +45,19 @@ def test_who_asks_is_refused_and_nothing_is_given_up(leaving: Leaving, held: Hel
     for ask in (leaving.ask, leaving.ask_pause):
         with pytest.raises(Impossible, match=words):
             ask(discard=False)
-    assert not held.gone
+    assert not held.let_go.is_set()
     held.full = False
     leaving.ask(discard=False)
     held.full = True  # it fills up while the node drains
     leaving.begin()
-    assert not held.gone, "it waits until there is room"
+    assert not held.let_go.is_set(), "it waits until there is room"
     assert leaving.loss() is None
 
 
 def test_who_agrees_to_the_loss_is_not_told_of_a_failure(leaving: Leaving, held: Held) -> None:
     leaving.ask(discard=True)
     leaving.begin()
-    assert held.gone
+    assert held.let_go.is_set()
     assert leaving.loss() is None
 
 
@@ -67,9 +69,9 @@ def test_a_signal_and_the_end_of_the_run_are_not_refused_but_fail(
         held.full = False
         leaving.ask(discard=False)  # it waits for room when the signal comes
         held.full = True
-        leaving.must()
+        held.let_go.set()
     leaving.begin()
-    assert held.gone
+    assert held.let_go.is_set()
     loss = leaving.loss()
     assert "version 65 of stage 0 could not be saved" in str(loss)
     assert loss.exit_code == ExitCode.RUNTIME

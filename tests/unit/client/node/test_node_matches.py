@@ -10,9 +10,9 @@ from trio.testing import MockClock
 
 from client.compute.process import Worker
 from client.config import Settings
-from client.control.snapshot import MatchesView
+from client.control.snapshot import MatchesView, WorkerView
 from client.node import status
-from client.node.matches import _seats, describe_matching
+from client.node.matches import describe_matching
 from client.node.trust import _Known
 from client.train.engine import Engine
 from client.train.machine.capacity import Capacity
@@ -34,48 +34,31 @@ async def matched_swarm(swarm: TestSwarm, count: int = 3) -> list[Volunteer]:
 
 
 def described(volunteer: Volunteer) -> MatchesView:
-    now = describe_matching(volunteer.engine, volunteer.held_stages.seats())
+    now = describe_matching(volunteer.engine)
     assert now is not None
     return now
-
-
-async def test_before_the_matching_has_begun(tmp_path: Path, autojump_clock: MockClock) -> None:
-    async with open_swarm(tmp_path) as swarm:
-        alone = await swarm.add()
-        assert describe_matching(alone.engine, alone.held_stages.seats()) is None
 
 
 async def test_a_volunteer_that_waits_says_so(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with open_swarm(tmp_path, stages=3) as swarm:
         alone = await swarm.add()
+        assert describe_matching(alone.engine) is None, "it has not begun"
         alone.engine.describe(SEATED)
         await swarm.until(lambda: alone.engine.matching is not None and described(alone).stages)
         now = described(alone)
-        assert [seat.seat for seat in now.seats] == [0]
-        assert now.seats[0].state in ("free", "proposed", "held")
+        assert (now.state in ("free", "proposed", "held"), alone.shown().seats) == (True, [])
         assert now.decides == [0, 1, 2]
-        assert all(stage.seat is None for stage in now.stages)
 
 
 async def test_everybody_tells_its_seat_and_its_reasons(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with open_swarm(tmp_path, stages=2, steps=1000) as swarm:
-        volunteers = await matched_swarm(swarm)
-        for volunteer in volunteers:
-            now = described(volunteer)
-            home = now.seats[0]
-            assert (now.state, home.state, home.seat) == ("serving", "serving", 0)
-            assert [stage.seat for stage in now.stages if stage.stage == home.stage] == [0]
+        for volunteer in await matched_swarm(swarm):
+            [seat], now = volunteer.shown().seats, described(volunteer)
+            assert (now.state, seat.state, seat.seat) == ("serving", "serving", 0)
+            assert now.asked in (None, seat.stage)
             assert {stage.stage for stage in now.stages} == {0, 1}
-
-
-def test_a_stage_that_is_left_for_another_is_said_to_be_left() -> None:
-    home = SimpleNamespace(advertised=1, stage=2)
-    moving: Any = SimpleNamespace(stages=[1, 2, 0], home=home, seat_of=lambda it: it == 0)
-    serving: Any = [SimpleNamespace(stage=stage, state="serving") for stage in (0, 1)]
-    found = [(it.seat, it.stage, it.state) for it in _seats(moving, serving)]
-    assert found == [(0, 1, "leaving"), (0, 2, "fetching"), (1, 0, "serving")]
 
 
 ME, OTHER, THIRD = (PeerId(name) for name in ("me", "other", "third"))
@@ -106,13 +89,9 @@ def test_our_share_is_by_rates_and_by_heads_until_they_are_known(
     assert status._own_share(cast(Engine, engine), held) == pytest.approx(share / 4)
 
 
-def test_a_worker_starts_or_starts_again_or_runs() -> None:
+def test_a_worker_that_has_just_died_takes_no_memory() -> None:
     running: Any = SimpleNamespace(pid=2**30)
-    workers = [(None, 0), (None, 2), (cast(Worker, running), 2)]
-    views = [status._worker(worker, 1, restarts) for worker, restarts in workers]
-    assert [view.state for view in views] == ["starting", "restarting", "running"]
-    assert [view.restarts for view in views] == [0, 2, 2]
-    assert views[2].rss_bytes == 0, "it has just died"
+    assert status._worker(cast(Worker, running), 1) == WorkerView(stage=1, pid=2**30)
 
 
 def test_limits_that_limit_nothing_are_said_as_none() -> None:

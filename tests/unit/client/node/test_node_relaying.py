@@ -78,6 +78,15 @@ class World:
         self.said.append(effect.words)
 
 
+async def after_a_while(world: World) -> Relaying:
+    relaying = world.relaying()
+    relaying.look()
+    assert not world.needed, "others have had no time to dial us"
+    await trio.sleep(PATIENCE_S)
+    relaying.look()
+    return relaying
+
+
 @pytest.mark.parametrize(
     ("world", "rate"),
     [
@@ -110,11 +119,7 @@ async def test_who_relays(world: World, rate: float) -> None:
 async def test_who_needs_relays(
     world: World, needed: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
-    relaying = world.relaying()
-    relaying.look()
-    assert not world.needed  # others have had no time to dial us
-    await trio.sleep(PATIENCE_S)
-    relaying.look()
+    await after_a_while(world)
     assert world.needed == needed
     assert world.candidates == ({RELAY: (AT,)} if needed else {})
 
@@ -123,10 +128,7 @@ async def test_who_has_worked_is_asked_to_relay_before_a_crowd_that_has_not(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     world = World(guests=[PeerId(f"guest {number}") for number in range(2 * CANDIDATES)])
-    relaying = world.relaying()
-    relaying.look()
-    await trio.sleep(PATIENCE_S)
-    relaying.look()
+    await after_a_while(world)
     assert next(iter(world.candidates)) == RELAY
     assert len(world.candidates) == CANDIDATES
 
@@ -135,10 +137,7 @@ async def test_whoever_is_dialled_after_all_needs_none_and_relays(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     world = World()
-    relaying = world.relaying()
-    relaying.look()
-    await trio.sleep(PATIENCE_S)
-    relaying.look()
+    relaying = await after_a_while(world)
     world.reaching.machine.relays = (RELAY,)
     relaying.look()
     assert "reached through" in world.said[-1]

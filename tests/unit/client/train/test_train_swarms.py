@@ -36,7 +36,7 @@ async def test_several_cards_are_one_seat_and_their_death_loses_nothing(
         cards = several.held(stage).worker._executor._cards
         await swarm.until(lambda: all(card.replica.counted for card in cards.all))
         several.held(stage).worker.die()
-        await swarm.until(lambda: several.held_stages.counters.worker_restarts == 1)
+        await swarm.until(lambda: several.held_stages.counting.seen.worker_restarts == 1)
         await swarm.until_done()
         swarm.assert_exact()
 

@@ -52,7 +52,7 @@ async def test_every_step_is_exact_over_a_pause(tmp_path: Path) -> None:
         await swarm.add(1)
         pauser.assign(0)
         await swarm.until(lambda: pauser.step(0) >= 3)
-        rounds = training.held_stages.counters.rounds
+        rounds = training.held_stages.counting.seen.rounds_committed
         assert rounds > 0
 
         pauses.pause(None, "")
@@ -71,7 +71,7 @@ async def test_every_step_is_exact_over_a_pause(tmp_path: Path) -> None:
         await swarm.until(lambda: pauser.serves(0))
         await swarm.until_done()
         swarm.assert_exact()
-        assert training.held_stages.counters.rounds > rounds, "the count goes on"
+        assert training.held_stages.counting.seen.rounds_committed > rounds, "the count goes on"
 
 
 async def test_charges_that_have_expelled_a_member_outlast_a_pause(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_a_worker_that_dies_while_it_measures_is_replaced_a_few_times(
         await swarm.until(lambda: len(workers) > died)  # noqa: B023
         workers[died].die()
     await _has_begun_or_failed(swarm, training)
-    assert training.held_stages.counters.worker_restarts == deaths
+    assert training.held_stages.counting.seen.worker_restarts == deaths
     if deaths < MEASURING_WORKERS:
         assert training.held_stages.failure is None
         assert training._engine.matching is not None, "it has entered the swarm"

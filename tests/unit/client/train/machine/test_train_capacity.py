@@ -71,7 +71,7 @@ async def test_another_machine_is_measured_again(tmp_path: Path) -> None:
 async def test_what_an_earlier_program_has_measured_is_measured_again(tmp_path: Path) -> None:
     worker = Measures("cpu")
     found = await measured(worker, tmp_path)
-    kept = tmp_path / capacity.FILE_NAME
+    kept = tmp_path / capacity.Entry.CAPACITY
     earlier = msgspec.json.decode(kept.read_bytes())
     for name in ("peaks", "identity"):
         del earlier[name]

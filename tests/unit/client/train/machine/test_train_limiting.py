@@ -7,7 +7,7 @@ import trio
 
 from client.config import Settings
 from client.limits.idle import Idleness
-from client.train.machine.limiting import FILE_NAME, LOOK_S, SAVE_EVERY_S, Limiting, Senses
+from client.train.machine.limiting import LOOK_S, SAVE_EVERY_S, Limiting, Senses
 from client.train.machine.pausing import Pauses
 
 GB = 10**9
@@ -75,11 +75,6 @@ async def test_the_quota_holds_till_midnight_and_survives_a_restart(
     await machine.pauses.wait_clear()
     assert machine.now().date() == datetime(2026, 3, 3).date()
     assert again.used_bytes == 0
-
-
-async def test_a_damaged_count_begins_at_nothing(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_bytes(b"\xff{")
-    assert Machine(tmp_path, Settings()).limiting.used_bytes == 0
 
 
 async def test_a_full_disk_stops_nothing(tmp_path: Path) -> None:

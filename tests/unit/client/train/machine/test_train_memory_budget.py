@@ -1,5 +1,7 @@
 """The memory of one machine, shared by the stages it holds."""
 
+from collections.abc import Callable
+
 import pytest
 import trio
 import trio.testing
@@ -14,8 +16,8 @@ FOUR = manifest(stages=4)
 ONE = max(Holding(FOUR, stage).need.total_bytes for stage in range(4)) / 0.85
 
 
-def memory_budget(stages: float) -> MemoryBudget:
-    return MemoryBudget(FOUR, lambda: int(stages * ONE) + 1)
+def memory_budget(stages: float, *, drains: Callable[[], bool] = bool) -> MemoryBudget:
+    return MemoryBudget(FOUR, lambda: int(stages * ONE) + 1, drains=drains)
 
 
 async def test_three_stages_fit_and_no_fourth() -> None:
@@ -49,9 +51,8 @@ async def test_a_stage_leaves_the_others_room_before_it_keeps_graphs() -> None:
 
 
 async def test_the_next_one_waits_for_the_one_that_leaves() -> None:
-    tight = memory_budget(1)
+    tight = memory_budget(1, drains=lambda: True)
     await tight.take(0)
-    tight.set_draining(0, True)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tight.take, 1)
         await trio.testing.wait_all_tasks_blocked()
@@ -64,9 +65,16 @@ async def test_the_next_one_waits_for_the_one_that_leaves() -> None:
 
 
 async def test_one_that_stays_after_all_is_not_waited_for() -> None:
-    tight = memory_budget(1)
+    drains = [True]
+    tight = memory_budget(1, drains=lambda: bool(drains))
     await tight.take(0)
-    tight.set_draining(0, True)
-    tight.set_draining(0, False)
-    with pytest.raises(UserError):
-        await tight.take(1)
+
+    async def stays() -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        drains.clear()
+        tight.look()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stays)
+        with pytest.raises(UserError):
+            await tight.take(1)

@@ -1,6 +1,7 @@
 """What a volunteer does with its time, step by step."""
 
 import pytest
+from msgspec.structs import astuple
 
 from client.train.machine.time_spent import LEAST_STEPS, WINDOW_S, TimeSpent
 
@@ -31,7 +32,8 @@ class Clock:
     @property
     def shares(self) -> tuple[float, ...] | None:
         """Computing, averaging, waiting, resting."""
-        return self.of.shares(self.now)
+        found = self.of.shares(self.now)
+        return None if found is None else astuple(found)
 
 
 def test_a_step_is_computing_averaging_and_waiting() -> None:

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from client.events import RecoveryEvent
 from client.train.ports import Ports
-from client.train.reporting.counters import Counters
+from client.train.reporting.counters import Counting
 from client.train.reporting.event_sink import EventSink
 from protocol.pipeline.effects import Committed, Rerouted
 from tests.support.protocol_examples import peer
@@ -27,9 +27,9 @@ class Said:
         self.closed_steps.append(committed)
 
 
-def counters() -> tuple[Counters, Said]:
+def counters() -> tuple[Counting, Said]:
     said = Said()
-    return Counters(cast(Ports, said), cast(EventSink, said)), said
+    return Counting(cast(Ports, said), cast(EventSink, said)), said
 
 
 def committed(version: int, *, counted: int = 0, attempt: int = 1) -> Committed:
@@ -44,7 +44,7 @@ def test_steps_are_added_up() -> None:
     made, said = counters()
     for version, attempt in ((1, 1), (2, 3), (3, 0)):
         made.note_committed(committed(version, counted=4, attempt=attempt))
-    assert (made.rounds, made.restarted) == (3, 2)
+    assert (made.seen.rounds_committed, made.seen.rounds_restarted) == (3, 2)
     assert [one.version for one in said.closed_steps] == [1, 2, 3]
 
 
@@ -54,7 +54,7 @@ def test_a_recovery_lasts_from_the_first_rerouted_microbatch_to_its_gradient() -
     made.note_rerouted(1, rerouted(5))
     said.time = 11.0
     made.note_rerouted(1, rerouted(6, replayed=True))
-    assert (made.rerouted, made.replayed) == (2, 1)
+    assert (made.seen.rerouted_microbatches, made.seen.lost_microbatches) == (2, 1)
     words = "a replica is lost: its microbatches go to other replicas"
     assert said.reports == [(words, "peer", "detected", 5, peer(1))], "it is said once"
     said.time = 12.5

@@ -44,8 +44,8 @@ async def test_one_of_two_leaves_and_the_others_recover_nothing(tmp_path: Path) 
         assert not second.held_stages.held
         await swarm.until_done()
         swarm.assert_exact()
-        assert sum(v.held_stages.counters.replayed for v in swarm.volunteers) == 0
-        assert sum(v.held_stages.counters.rerouted for v in swarm.volunteers) == 0
+        assert sum(v.held_stages.counting.seen.lost_microbatches for v in swarm.volunteers) == 0
+        assert sum(v.held_stages.counting.seen.rerouted_microbatches for v in swarm.volunteers) == 0
         commits = [c for c in first.engine.commits if c.version == at]
         assert [c.hash for c in commits] == [
             examine(second.disk / f"stage-0-v{at}.safetensors")[0].hash
@@ -176,7 +176,7 @@ async def test_what_is_given_up_unsaved_is_told(tmp_path: Path, disk: Disk) -> N
     async with open_swarm(tmp_path, stages=1, steps=200) as swarm:
         (alone,) = await swarm.staffed(0, steps=3)
         disk.full = True
-        alone.held_stages.let_go()
+        alone.held_stages.let_go.set()
         await finish(alone)
         assert not alone.held_stages.held
         (said,) = alone.held_stages.lost

@@ -11,6 +11,7 @@ import trio
 
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed, Ping
+from client.control.snapshot import Counters
 from client.errors import UserError
 from client.train.stage.held_stage import MAX_WORKER_RESTARTS, HeldStageDriver
 from client.train.stage.stage_context import StageContext
@@ -43,10 +44,10 @@ class Held:
         self.around.engine.manifest = manifest(peer(1))
         self.around.settings.devices = ("cpu",)
         self.around.history.is_kept.return_value = False
+        self.around.let_go = trio.Event()
         self.around.history.lineage = SimpleNamespace(version=5, era=9, electors=(OTHER,))
         self.around.engine.amendments = SimpleNamespace(steps=1000)
-        counters = self.around.counters
-        counters.restarts, counters.worker_restarts = Counter(), 0
+        self.around.counting.seen = Counters()
         context = cast(StageContext, self.around)
         self.of = HeldStageDriver(context, stage)
         self.of.assign()
@@ -92,12 +93,11 @@ class TestServing:
     def test_a_stage_that_drains_says_so_and_may_stay_after_all(self) -> None:
         held = serving()
         held.of.drain()
-        held.around.memory_budget.set_draining.assert_called_once_with(STAGE, True)
         held.seat.tell.assert_called_once_with(held.seat.seat.drain)
         assert held.around.engine.seats_changed.called
         held.around.reset_mock()
         held.of.assign()
-        held.around.memory_budget.set_draining.assert_called_once_with(STAGE, False)
+        held.around.memory_budget.look.assert_called_once_with()
         held.seat.seat.stay.assert_called_once_with()
         assert held.around.engine.seats_changed.called
 
@@ -141,7 +141,7 @@ class TestItsEnd:
     def test_what_a_lost_seat_leaves_is_added_up(self) -> None:
         held = serving()
         held.of._lose()
-        assert held.around.counters.restarts == Counter(late=1)
+        assert held.around.counting.seen.restarts_led == Counter(late=1)
         held.seat.close.assert_called_once_with()
         assert held.of.driver is None
         assert held.around.engine.seats_changed.called
@@ -176,7 +176,6 @@ class TestItsEnd:
         assert held.of.lost == (words if lost else "")
         assert held.told() == ([Explain("transfer", words, "error")] if lost else [])
         assert held.of._life.cancel_called
-        held.around.memory_budget.set_draining.assert_called_with(STAGE, True)
 
     def test_one_that_was_closed_without_us_is_given_up_without_a_loss(self) -> None:
         held = Held(state=State.DRAINING)
@@ -228,7 +227,7 @@ class TestFaults:
         held, death = serving(), WorkerDied(-9, ("killed",))
         for number in range(1, MAX_WORKER_RESTARTS + 1):
             held.of._worker_died(death)
-            assert held.around.counters.worker_restarts == number
+            assert held.around.counting.seen.worker_restarts == number
         assert held.around.engine.event_sink.worker_died.call_count == number
         with pytest.raises(UserError, match=f"died {MAX_WORKER_RESTARTS + 1} times"):
             held.of._worker_died(death)

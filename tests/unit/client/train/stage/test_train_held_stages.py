@@ -26,7 +26,9 @@ def has_work(volunteer: Volunteer, stage: int) -> bool:
 
 
 def replayed(swarm: TestSwarm) -> int:
-    return sum(volunteer.held_stages.counters.replayed for volunteer in swarm.volunteers)
+    return sum(
+        volunteer.held_stages.counting.seen.lost_microbatches for volunteer in swarm.volunteers
+    )
 
 
 async def dual_home(swarm: TestSwarm) -> tuple[Volunteer, Volunteer]:
@@ -75,7 +77,9 @@ async def test_the_status_shows_every_stage_and_worker(tmp_path: Path) -> None:
         await swarm.add(2)
         first, dual = await dual_home(swarm)
         await swarm.until(
-            lambda: dual.held_stages.workers.idle and dual.held_stages.counters.rounds
+            lambda: (
+                dual.held_stages.workers.idle and dual.held_stages.counting.seen.rounds_committed
+            )
         )
         now = dual.shown()
         assert now.state == "training"

@@ -15,8 +15,9 @@ from client.compute.payload import Encoding, seal
 from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
 from client.config import Settings
+from client.control.snapshot import TimeView
 from client.store.boundaries import BoundaryStore
-from client.train.machine.time_spent import Shares, TimeSpent
+from client.train.machine.time_spent import TimeSpent
 from client.train.stage import seat_driver
 from client.train.stage.seat_driver import SeatDriver
 from client.train.workers.task_scheduler import TaskScheduler
@@ -134,7 +135,7 @@ def test_what_is_sent_elsewhere_is_counted_until_its_gradient_comes() -> None:
     keys = PayloadKey(STEP, "input", 11), PayloadKey(STEP, "grad_in", 12)
     for key in keys:
         driven.of._perform([lost, Keep((key,))], (b"tensor",))
-    counters = driven.around.counters
+    counters = driven.around.counting
     assert counters.note_rerouted.mock_calls == [call(1, lost)] * 2
     assert counters.note_gradient.mock_calls == [call(1, STEP, 12)]
 
@@ -150,7 +151,7 @@ def test_versions_are_written_when_they_are_due(version: int, due: bool) -> None
     done = Committed(1, version, "", None, 0.0, 4, 1)
     driven.of._perform([done])
     assert driven.saver.checkpoint.called is due
-    driven.around.counters.note_committed.assert_called_once_with(done)
+    driven.around.counting.note_committed.assert_called_once_with(done)
     driven.ports.seat_tells.assert_called_once_with(done)
 
 
@@ -386,7 +387,7 @@ class TestTheWorker:
         driven.of._note_time()
         driven.ports.now.return_value += 5.0
         shares = driven.around.time_spent.shares(driven.ports.now())
-        assert shares == Shares(computing=2 / 8, averaging=5 / 8, waiting=1 / 8, resting=0.0)
+        assert shares == TimeView(computing=2 / 8, averaging=5 / 8, waiting=1 / 8, resting=0.0)
         driven.of.close()
         assert driven.around.time_spent.shares(driven.ports.now()) is None
 

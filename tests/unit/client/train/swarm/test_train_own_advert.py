@@ -186,16 +186,15 @@ def test_the_speed_that_is_claimed_is_that_in_the_runs_type_of_numbers(
     on_gpu: bool, compute: Compute, flops: float
 ) -> None:
     measured = capacity.Capacity("auto", 1, PEAKS, 1000, on_gpu)
-    assert capacity.advert(measured, compute, Settings(), (), 2, 1).flops == flops
+    assert measured.peak_flops(compute) == flops
 
 
 def test_no_more_is_claimed_than_is_lent() -> None:
-    measured = capacity.Capacity("cpu", 1, PEAKS, 2**30)
     settings = Settings(
         compute_share=25, upload_limit_bytes_per_s=1_000_000, download_limit_bytes_per_s=90_000_000
     )
-    said = capacity.advert(measured, "fp32", settings, (), 2, 1, Line(5e7, 3.0, 5e7, 3.0))
-    assert (said.flops, said.seats) == (1e9, 2)
+    said = capacity.advert(settings, (), 1, Line(5e7, 3.0, 5e7, 3.0), flops=4e9)
+    assert said.flops == 1e9
     assert (said.upload_bytes_per_s, said.download_bytes_per_s) == (1e6, 5e7)
 
 
@@ -210,11 +209,11 @@ def test_no_more_is_claimed_than_is_lent() -> None:
         (True, Settings(vram_share=50, memory_limit_bytes=600), 500),
     ],
 )
-def test_the_advert_claims_the_memory_that_is_lent(
+def test_stages_may_take_the_memory_that_is_lent(
     on_gpu: bool, settings: Settings, memory_bytes: int
 ) -> None:
     measured = capacity.Capacity("auto", 1, PEAKS, 1000, on_gpu)
-    assert capacity.advert(measured, "fp32", settings, (), 2, 1).memory_bytes == memory_bytes
+    assert capacity.usable_memory_bytes(measured, settings) == memory_bytes
 
 
 def test_what_other_programs_hold_of_a_card_is_not_advertised() -> None:

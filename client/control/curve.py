@@ -1,4 +1,4 @@
-"""The loss curve of the run as this volunteer has seen it, kept over restarts, in bounded memory.
+"""A loss curve in bounded memory: the node's of the run, and that which a front end has seen.
 
 In a long run every n-th step is kept; n is a power of two and doubles when there are too many
 points. When the swarm is rolled back to an earlier version, the steps after it are removed.
@@ -6,42 +6,39 @@ points. When the swarm is rolled back to an earlier version, the steps after it 
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Final
 
 from client.control.updates import StepPoint
-from client.store.persisted import Persisted
 
-MOST_POINTS = 2048
+MOST_POINTS: Final = 2048
 
 
-class Curve:
+class LossCurve:
     """See the module's docstring.
 
     Args:
+        known: the points that it begins with, by step.
         most: points kept, besides the newest.
-        path: file that keeps them over restarts; None: memory only.
     """
 
-    def __init__(self, most: int = MOST_POINTS, path: Path | None = None) -> None:
+    def __init__(self, known: Sequence[StepPoint] = (), most: int = MOST_POINTS) -> None:
         self._most = most
-        self._file = Persisted(path, list[StepPoint]) if path else None
-        self._every = 1
         self._points: list[StepPoint] = []
         self._newest: StepPoint | None = None
-        for point in (self._file.peek() if self._file else None) or ():
+        self.learn(known)
+
+    def learn(self, earlier: Sequence[StepPoint]) -> None:
+        """Add points of which others that are known already are the newer ones."""
+        known = {point.step: point for point in (*earlier, *self.points())}
+        self._every, self._points, self._newest = 1, [], None
+        for _, point in sorted(known.items()):
             if math.isfinite(point.loss):
                 self._add(point)
 
-    def note(self, step: int, wall: float, loss: float, tokens_per_s: float) -> None:
-        """Add a committed step; a repeated step removes itself and all later ones first.
-
-        Args:
-            wall: Unix seconds of the commit.
-            loss: mean token loss, nats.
-            tokens_per_s: speed at that time.
-        """
-        self.rolled_back(step)
-        self._add(StepPoint(step, wall, loss, tokens_per_s))
+    def note(self, point: StepPoint) -> None:
+        """Add a committed step; a repeated step removes itself and all later ones first."""
+        self.rolled_back(point.step)
+        self._add(point)
 
     def rolled_back(self, version: int) -> None:
         """Remove the steps from ``version`` on: the swarm was rolled back to it."""
@@ -49,21 +46,14 @@ class Curve:
             self._points = [point for point in self._points if point.step < version]
             self._newest = self._points[-1] if self._points else None
 
-    def points(self, most: int) -> list[StepPoint]:
+    def points(self, most: int = MOST_POINTS + 1) -> list[StepPoint]:
         """Return at most so many points, oldest first; the newest step is always among them."""
         if self._newest is None:
             return []
         body = _thinned(self._points, max(0, most - 1))
         return body if body and body[-1] is self._newest else [*body, self._newest]
 
-    def save(self) -> None:
-        """Write the file, as far as the disk allows it."""
-        if self._file is not None and self._newest is not None:
-            self._file.keep(self.points(self._most + 1))
-
     def _add(self, point: StepPoint) -> None:
-        if self._newest is not None and point.step <= self._newest.step:
-            return
         self._newest = point
         first = self._points[0].step if self._points else point.step
         while (point.step - first) // self._every >= self._most:
