@@ -134,8 +134,8 @@ class Membership:
         self, publish: Publish, signer: Signer, now: float, wall: float
     ) -> list[MembershipEffect]:
         """Perform a ``Publish``: sign the record, store it and spread it. Its number is in Unix
-        milliseconds, or later as the kind's rules say, so that it rises over restarts. One that
-        breaks the rules is dropped, since nobody would take it.
+        milliseconds, or later if need be, so that it rises over restarts. One that breaks the rules
+        is dropped, since nobody would take it.
 
         Args:
             publish: kind and body of the record.

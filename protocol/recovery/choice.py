@@ -125,7 +125,7 @@ def holders(stored: Mapping[PeerId, Stored], lineage: Lineage, stage: int) -> li
 
     ``stored`` has each peer's stored record.
     """
-    if not lineage.version or stage >= len(lineage.hashes):
+    if stage >= len(lineage.hashes):
         return []
     return sorted(
         peer

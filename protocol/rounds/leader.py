@@ -151,7 +151,7 @@ class RoundLeader:
         planned = [] if self._plan is None or self._proposing else self._plan.members
         if any(member.peer not in live for member in planned):
             self._void("member lost")
-        return self._act(now)
+        return self.tick(now)
 
     def _void(self, why: Restart) -> None:
         """Give up the plan; the next one has a higher attempt."""
@@ -517,7 +517,7 @@ class RoundLeader:
         return effects
 
     def tick(self, now: float) -> list[Effect]:
-        """Act on deadlines that have passed; call it every ``LOOK_S``."""
+        """Act on deadlines that have passed; call it every ``LOOK_S``. A new view is a call."""
         if self._member.knows_commit:
             return []
         return [*self.proposer.tick(now), *self._act(now)]

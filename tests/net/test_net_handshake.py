@@ -83,7 +83,7 @@ async def test_a_stream_that_has_gone_refuses() -> None:
 
 async def test_the_other_side_chooses_among_what_we_offer() -> None:
     assert await accept_protocol(Talk(HELLO + ASKED).stream, ["/ab", "/xy"]) == "/xy"
-    for asked in (HELLO + b"\x04/zz\n", HELLO, b""):
+    for asked in (HELLO + b"\x04/zz\n" * 99, HELLO, b""):
         with pytest.raises(HandshakeFailed, match="no protocol agreed on"):
             await accept_protocol(Talk(asked).stream, ["/ab", "/xy"])
 

@@ -14,6 +14,7 @@ from protocol.answer import YES
 from protocol.audit.charges import Charges, verdict_of
 from protocol.decree import elector
 from protocol.evidence.word import OwnWord
+from protocol.pipeline.delivery import Deliveries
 from protocol.pipeline.effects import ApplyTask, Compute, DropStep, PayloadKey
 from protocol.pipeline.pipeline import Pipeline
 from protocol.recovery import trouble
@@ -94,7 +95,7 @@ def keeps_every_step(patch: Patch) -> None:
 
 def forgets_deadlines(patch: Patch) -> None:
     """Nothing that was lost on its way is sent again."""
-    patch.setattr(Pipeline, "tick", lambda self, now: [])
+    patch.setattr(Deliveries, "tick", lambda self, now: [])
     patch.setattr(RoundLeader, "tick", lambda self, now: [])
     patch.setattr(Trouble, "_stuck_s", lambda self: math.inf)
     patch.setattr(trouble, "IN_VAIN_S", math.inf)

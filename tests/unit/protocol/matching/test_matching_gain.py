@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from protocol.ids import Stage
+from protocol.matching import gain
 from protocol.matching.gain import Change, changes, paying
 from protocol.matching.population import Population
 from protocol.matching.sharing import StageLevel
@@ -85,7 +86,12 @@ def test_a_change_leads_from_a_home_to_another_stage() -> None:
     assert not list(changes(found, peer(3), Stage(1))), "nobody knows it"
 
 
-def test_of_several_the_one_comes_by_whom_the_lowest_stage_gains_most() -> None:
+@pytest.mark.parametrize("closely", [1, gain.CLOSELY])
+def test_of_several_the_one_comes_by_whom_the_lowest_stage_gains_most(
+    monkeypatch: pytest.MonkeyPatch, closely: int
+) -> None:
+    """Also if the cheap estimate alone chooses."""
+    monkeypatch.setattr(gain, "CLOSELY", closely)
     speeds = {1: 1e9, 2: 3e9, 3: 9e9}
     claims = [member(n, flops, held=[0]) for n, flops in speeds.items()]
     members = [replace(claim, measured_s=1000.0) for claim in claims]

@@ -6,7 +6,7 @@ import pytest
 from protocol.effects import Publish
 from protocol.ids import PeerId, Stage
 from protocol.matching.board import Board
-from protocol.matching.bodies import Posting
+from protocol.matching.bodies import QUIET, Posting
 from protocol.matching.context import Context
 from protocol.matching.member import Member
 from protocol.matching.steward import Steward
@@ -100,6 +100,28 @@ def test_a_member_that_left_the_swarm_loses_its_place_at_once() -> None:
     context.population = population([member(0), member(2)])
     steward.update(NOW)
     assert not steward.pool.places
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "gives"),
+    [(3, (1, 2), True), (2, (1, 2), False), (3, (2, 2), False), (3, (1, 4), False)],
+)
+def test_one_with_more_than_two_replicas_gives_one_where_one_is_missing(
+    here: int, there: tuple[int, int], gives: bool
+) -> None:
+    """As many stages as replicas are missing, those with most first; its quota falls, too."""
+    steward, context = steward_of([member(n) for n in range(9)], stages=3)
+    for number in range(here):
+        steward.receive(peer(number), propose(MANDATE), NOW)
+    for stage, held in enumerate(there, 1):
+        author = context.population.candidates(Stage(stage), MANDATE.beacon)[0]
+        level = held * 1_000_000
+        said = (stage, MANDATE, int(WALL_S * 1000), 1, QUIET, level, held, 0, 0, level, level, 2, 0)
+        context.board.pin(author, Posting(*said), NOW)
+    quota = steward.posting.quota
+    refused = [isinstance(body, Reject) for body in answers(steward._act(NOW))]
+    assert any(refused) == gives
+    assert (steward.posting.quota < quota) == gives
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from protocol.effects import Publish
 from protocol.errors import RemoteProtocolError
+from protocol.membership.losses import PROGRESS, LossSaid
 from protocol.membership.measured import (
     MAX_MEASURED_BYTES,
     MAX_PARTNERS,
@@ -21,7 +22,7 @@ from protocol.membership.measured import (
 from protocol.membership.rules import ttl_s
 from protocol.membership.view import RecordChanged
 from tests.support.membership_world import World
-from tests.support.protocol_examples import peer
+from tests.support.protocol_examples import peer, seat
 
 STAGES = 4
 GOOD = Measurements((Partner(peer(2), (StageRate(1, 2_000_000, 300),)),))
@@ -87,3 +88,12 @@ def test_what_one_measures_reaches_all_and_expires(world: World) -> None:
         assert got == [RecordChanged(MEASURED, peer(0), GOOD)], name
     world.run(ttl_s(MEASURED, 0) + 5, step=5)
     assert all(RecordChanged(MEASURED, peer(0), None) in seen for seen in world.seen.values())
+
+
+def test_only_losses_of_those_that_serve_the_last_stage_count(world: World) -> None:
+    for number in (1, 2):
+        held = seat(STAGES - number)
+        world.perform(peer(number), world.members[peer(number)].set_seats([held], world.now))
+        world.perform(peer(number), [Publish(PROGRESS, LossSaid(5, 2.0))])
+    world.run(6)
+    assert world.members[peer(0)].losses(PROGRESS) == {peer(1): LossSaid(5, 2.0)}

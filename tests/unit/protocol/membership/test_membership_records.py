@@ -18,6 +18,7 @@ from protocol.membership.record import Record, parse_record, seal
 from protocol.membership.records import Kind, RecordStore, Slot
 from protocol.membership.rules import record_kinds
 from protocol.wire.fields import Envelope
+from protocol.wire.messages import Records
 from tests.support.protocol_examples import (
     NOTES,
     OTHER_SWARM,
@@ -151,6 +152,24 @@ def shared(number: int, stage: int = 3) -> Envelope:
 
 def test_postings_of_stages_that_do_not_exist() -> None:
     refuse(shared(1, STAGES), "posting-stage")
+
+
+def test_a_crowds_postings_give_way_to_a_candidates() -> None:
+    machine = Membership(peer(0), SWARM, STAGES, lambda stage, author: author == peer(3))
+    machine.link_up(peer(9), 0.0)
+    crowd = [shared(number, number % STAGES) for number in range(100, 140)]
+    for envelope in [*crowd, shared(3)]:
+        machine.receive(peer(9), Records([envelope]), 0.0, WALL)
+    assert len(machine.records) == bodies.MAX_AUTHORS * STAGES
+    assert machine.records.get("posting", f"3/{peer(3)}") is not None
+
+
+def test_a_forged_record_contradicts_nothing() -> None:
+    held = store()
+    held.offer(advert_record(1), peer(9), WALL)
+    forged = msgspec.structs.replace(advert_record(1, ttl_s=599), signature=bytes(64))
+    with pytest.raises(RemoteProtocolError, match="bad-signature"):
+        held.offer(forged, peer(9), WALL)
 
 
 @pytest.mark.parametrize("loss", [-0.5, 5e26, float("inf"), float("nan")])

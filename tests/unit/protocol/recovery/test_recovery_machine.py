@@ -600,6 +600,12 @@ class TestChoice:
         new = stored((0, 10), (1, 10), (0, 20), lineage=later)
         assert Claims({PEERS[0]: old, PEERS[1]: new}, later).newest_whole(2).version == 10
 
+    @pytest.mark.parametrize("me", [0, 1])
+    def test_of_as_many_claims_to_two_states_our_own_counts(self, me: int) -> None:
+        said = [Stored(SEED, (Copy(0, 10, bytes([n]) * 32),)) for n in (1, 2)]
+        claims = Claims(dict(zip(PEERS, said, strict=False)), me=PEERS[me])
+        assert claims.hashes(10) == (said[me].copies[0].hash,)
+
 
 class TestRecord:
     @pytest.mark.parametrize(

@@ -89,6 +89,14 @@ def test_the_last_one_of_a_stage_is_expelled_once_there_is_another(standing: Sta
     assert standing.is_aside(ONE), "for good"
 
 
+def test_who_comes_once_a_step_was_closed_is_a_newcomer() -> None:
+    audited, new = standing_of(audited=True), PeerId("new")
+    audited.update(view(), 0.0)
+    audited.closed_with([ME, SIBLING, ONE, TWO])
+    audited.update(view(second=(ONE, TWO, new)), 1.0)
+    assert audited.bound(1).named == {new: 0}
+
+
 @pytest.mark.parametrize("forgiven", [False, True])
 def test_who_is_among_us_for_long_begins_anew(standing: Standing, forgiven: bool) -> None:
     set_aside(standing, ONE, 0.0)

@@ -300,6 +300,13 @@ class TestLies:
             world.machines[1].receive(peer(4), SaidParts((forged,)))
         assert world.machines[1].receive(peer(30), SaidParts((forged,))) == [], "it has no seat"
 
+    def test_we_sign_no_other_state_though_our_record_has_expired(self) -> None:
+        world, me = two_by_two(), signer(1).peer
+        world.close(EVERY)
+        world.machines[1].forget(me)
+        other = state(0, EVERY, "other")
+        assert world.machines[1].closed(0, world.era, EVERY, other, [me]) == []
+
 
 class TestShowing:
     def test_an_older_chain_does_not_replace_a_newer_one(self) -> None:

@@ -81,12 +81,16 @@ async def test_what_was_reached_is_advertised_first(made: World) -> None:
     made.reach.moved = lambda: moved.append(None)
     own = [f"/ip4/{HOME}/tcp/{PORT}/p2p/{ME}", "/some/other/grammar"]
     assert made.reach.advertised(own) == own
-    await _answered(made, [made.meet(number) for number in range(3)], reached=True)
+    peers = [made.meet(number) for number in range(3)]
+    await _answered(made, peers, reached=True)
     assert made.reach.advertised(own) == [f"/ip4/{US}/tcp/{PORT}/p2p/{ME}", *own]
     assert made.reach.summary().state == "reachable"
     assert made.reach.reachable
     assert not made.reach.summary().next_step
     assert made.outer == [US]
+    for peer in peers:
+        made.reach.gone(peer)
+    assert not made.outer, "nobody is left who sees us there"
     assert moved
     assert [effect.level for effect in made.told()] == ["info"]
 

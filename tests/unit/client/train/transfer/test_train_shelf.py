@@ -358,3 +358,16 @@ def test_an_inventory_passes_over_what_is_damaged_misnamed_or_not_to_be_read_now
         ]
     assert [(entry.stage, entry.version) for entry in folder.entries()] == [(0, 5), (0, 7), (1, 6)]
     assert inventory.stored_states(CheckpointFolder(tmp_path / "missing"), SWARM, STAGES) == []
+
+
+async def test_of_a_disk_that_cannot_be_read_nothing_is_offered_and_the_owner_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shelf: AskedShelf
+) -> None:
+    def fails(_: CheckpointFolder) -> list[object]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(CheckpointFolder, "entries", fails)
+    await inventory.offer_stored(CheckpointFolder(tmp_path), shelf, shelf.ports)
+    assert [words.partition(" cannot be read: ")[2] for words in shelf.ports.warnings()] == [
+        "Input/output error"
+    ]
