@@ -24,6 +24,7 @@ from protocol.effects import Effect, Explain, Penalise, Send
 from protocol.errors import RemoteProtocolError
 from protocol.ids import PeerId, rank, short
 from protocol.pace import ANSWER_S, HEARD_S, LOST_S
+from protocol.pipeline.ledger import count_of
 from protocol.pipeline.place import Place
 from protocol.rounds.admissions import Admissions, LetsIn
 from protocol.rounds.member import RoundMember
@@ -31,7 +32,7 @@ from protocol.rounds.obstruction import OFTEN, Kind, Obstruction, Wait
 from protocol.rounds.plans import REFUSED, most_common, split
 from protocol.rounds.proposer import Proposer, State
 from protocol.rounds.quorum import Quorum
-from protocol.rounds.reports import Report
+from protocol.rounds.reports import Report, vouched_sum
 from protocol.rounds.shards import owning, segmented, shard_bounds
 from protocol.view import SwarmView
 from protocol.wire.messages import Admit, Commit, LedgerReport, Plan, Ready, Vote
@@ -442,10 +443,11 @@ class RoundLeader:
             return [Explain("round", words, members=tuple(sorted(back))), *self._act(now)]
         if not self._may_close(members, now):
             return []
-        said = [self._answers[peer] for peer in members]
-        losses = sum(message.loss_sum for message in said)
-        loss_sum = min(max(losses, -limits.MAX_NUMBER), limits.MAX_NUMBER)
-        signed = tuple(message.signature for message in said)
+        said = [(self._answers[m.peer], count_of(m.counted)) for m in plan.members]
+        mine = members.index(self._place.me) if self._place.me in members else None
+        vouched = vouched_sum([(message.loss_sum, count) for message, count in said], mine)
+        loss_sum = min(max(vouched, -limits.MAX_NUMBER), limits.MAX_NUMBER)
+        signed = tuple(message.signature for message, _ in said)
         return [*self.proposer.propose(replace(decree, loss_sum=loss_sum, ready=signed), now)]
 
     def _plan_anew(self, now: float) -> list[Effect]:

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import structs
 
 from client.train.reporting.event_sink import EventSink
@@ -19,6 +21,7 @@ from protocol.manifest import Evaluation
 from protocol.membership.losses import HELD_OUT, PROGRESS, Believed, LossSaid, vouched
 from protocol.membership.membership import Membership
 from protocol.pipeline.effects import Committed
+from protocol.rounds.reports import vouched_sum
 from protocol.seat.effects import HeldOutLoss
 from protocol.view import Replica, SwarmView, leaders
 from tests.support.protocol_examples import manifest, peer
@@ -213,6 +216,25 @@ class TestObservers:
     def test_the_newest_of_the_honest_is_shown_as_it_is(self) -> None:
         assert vouched(honest(3), [100, 99, 98], shown=None) == Believed(100, 2.0, 3, 3)
         assert vouched({}, [], shown=None) is None, "nobody serves the last stage"
+
+
+class TestRound:
+    @pytest.mark.parametrize("lie", [0.0, 5e26, 9e29, -7.0])
+    def test_one_of_three_who_lies_changes_nothing(self, lie: float) -> None:
+        found = vouched_sum([(64.0, 2), (66.0, 2), (lie, 4)], own=0)
+        assert found == pytest.approx(64 + 66 + 4 * 32, rel=0.05)
+
+    @pytest.mark.parametrize("lie", [0.0, 5e26])
+    def test_of_two_the_leader_goes_by_its_own(self, lie: float) -> None:
+        assert vouched_sum([(lie, 2), (64.0, 2)], own=1) == 128.0
+
+    @given(st.lists(st.tuples(st.floats(1.0, 3.9), st.integers(1, 9)), min_size=1, max_size=8))
+    def test_the_sum_of_the_honest_is_exact(self, means: list[tuple[float, int]]) -> None:
+        shares = [(mean * count, count) for mean, count in means]
+        assert vouched_sum(shares, own=0) == sum(total for total, _ in shares)
+
+    def test_where_no_loss_is_computed_there_is_none(self) -> None:
+        assert vouched_sum([(0.0, 3), (0.0, 0), (5e26, 4)], own=0) == 0.0
 
 
 class TestReplicasOfTheLastStage:
