@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +13,7 @@ from client.net.connection_limiter import HostLimits
 from client.net.host import Connection
 from client.net.libp2p_network import Libp2pNetwork
 from client.net.pacing import Pacing, Rates
-from client.net.relay import passing
+from client.net.relay import exchange, passing
 from client.net.relay.circuit import CircuitStream
 from client.net.transport import ByteStream
 from protocol.ids import PeerId
@@ -22,7 +22,7 @@ from protocol.relay.server import RelayLimits
 from protocol.relay.shares import MAX_PIECE_BYTES
 from protocol.token_bucket import Rate
 from tests.support.arrivals import until
-from tests.support.circuits import asked, circuit_to, fill, linked, reserve
+from tests.support.circuits import asked, circuit, circuit_to, fill, linked, reserve
 from tests.support.loopback import Networks
 from tests.support.protocol_examples import peer
 from tests.support.relay import open_relay
@@ -98,6 +98,38 @@ async def test_a_circuit_lasts_no_longer_than_either_of_its_streams(
             assert relay.passing.machine.circuits == 1
             getattr(theirs[-1]._stream if ended_by_b else ours, end)()
             await until(lambda: not relay.passing.machine.circuits)
+
+
+async def test_a_target_that_never_answers_holds_no_place(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "ANSWER_S", 0.3)
+    async with networks() as relay, networks() as a, networks() as b:
+        await reserve(b, relay)
+        b.reaching.serve = lambda *_: trio.sleep_forever()  # type: ignore[method-assign]
+        await a.connect(relay.addresses[0])
+        with suppress(trio.TooSlowError):
+            await asked(a, relay, Connect(b.peer_id))
+        await until(lambda: relay.passing.machine.refused["unreachable"] == 1)
+        assert not relay.passing.machine.circuits
+
+
+async def test_each_side_of_a_circuit_sends_out_of_its_own_share(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = lambda link: f"prefix of {link.peer}"  # noqa: E731
+    monkeypatch.setattr(passing, "_prefix", shown)
+    async with circuit(networks) as (a, b, relay):
+        senders, turn = set[tuple[PeerId, str]](), relay.passing._turn
+
+        async def noted(sender: tuple[PeerId, str], size_bytes: int) -> None:
+            senders.add(sender)
+            await turn(sender, size_bytes)
+
+        monkeypatch.setattr(relay.passing, "_turn", noted)
+        a.ask(b.peer_id)
+        await until(lambda: len(senders) == 2)
+        assert senders == {(one.peer_id, f"prefix of {one.peer_id}") for one in (a, b)}
 
 
 async def test_a_greeting_makes_no_member(networks: Networks) -> None:
