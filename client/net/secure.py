@@ -28,13 +28,24 @@ FIRST_BUFFER_BYTES = 68 * 1024
 _LENGTH_BYTES = 2
 
 
-def seal(cipher: CipherState, plaintexts: Iterable[Buffer]) -> bytes:
-    """Return the wire form of messages of at most ``MAX_PLAINTEXT_BYTES`` each."""
-    wire: list[bytes] = []
-    for plaintext in plaintexts:
-        sealed = cipher.encrypt_with_ad(b"", plaintext)
-        wire += [len(sealed).to_bytes(_LENGTH_BYTES, "big"), sealed]
-    return b"".join(wire)
+def seal(cipher: CipherState, plaintexts: Iterable[Buffer]) -> bytearray:
+    """Return the wire form of messages of at most ``MAX_PLAINTEXT_BYTES`` each.
+
+    They are encrypted in place, which takes a quarter of the time of joining what the cipher
+    returns. The buffer is new each time, so that the stream may read from it later.
+    """
+    messages = list(plaintexts)
+    wire = bytearray(sum(_LENGTH_BYTES + len(message) + TAG_BYTES for message in messages))
+    end = 0
+    with memoryview(wire) as view:
+        for message in messages:
+            start, sealed_bytes = end + _LENGTH_BYTES, len(message) + TAG_BYTES
+            view[end:start] = sealed_bytes.to_bytes(_LENGTH_BYTES, "big")
+            end = start + sealed_bytes
+            inner, nonce = cipher.cipher, cipher.n
+            cipher.set_nonce(nonce + 1)
+            inner.cipher.encrypt_into(inner.format_nonce(nonce), message, None, view[start:end])
+    return wire
 
 
 class SecureChannel:

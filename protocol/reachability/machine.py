@@ -210,7 +210,7 @@ class Reachability:
         seen = Counter(
             Outer(known.ends.own_port, *known.seen)
             for known in self._observations.values()
-            if known.ends.dialled and kind_of(known.ends.host) == kind and known.ends.own_port
+            if known.ends.dialled and kind_of(known.ends.host) == kind
         )
         return max(seen, key=seen.__getitem__, default=None)
 

@@ -1,15 +1,19 @@
-"""Our Noise, Yamux and multistream against js-libp2p, another implementation by other people.
+"""Our Noise, Yamux and multistream against js-libp2p, another implementation by other people, and
+against py-libp2p as shipped, of which we run the handshake alone.
 
 The peer is ``interop/peer.mjs``; its packages are pinned in ``interop/package-lock.json`` and
 installed once, into ``interop/node_modules``. Without node, npm or npm's registry: skipped.
 """
 
+import gc
 import hashlib
 import json
 import os
 import shutil
 import subprocess
-from collections.abc import AsyncIterator
+import sys
+import warnings
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,7 @@ import trio
 from client.net.errors import ConnectionLost, HandshakeFailed, StreamReset
 from client.net.handshake import accept_protocol, request_protocol
 from client.net.host import Connection
+from client.net.libp2p_patches import NOT_RUN
 from client.net.relay.exchange import negotiable
 from client.net.yamux import YamuxStream
 from tests.support import loopback
@@ -219,4 +224,36 @@ async def test_we_are_dialled(hosts: Hosts, js: JsPeer) -> None:
         await js.tell(f"dial {host.addresses[0]} {SIZE}")  # the connection is as good as before
         assert await js.said("dialled") == {"dialled": SIZE, "same": True}
         assert len(host.limiter._inbound) + host.limiter.dialled == 1
+        assert not host.refused
+
+
+@pytest.fixture
+def leaks() -> Iterator[None]:
+    """Collect the sockets that the library's hosts leak here, not in somebody else's test."""
+    yield
+    with warnings.catch_warnings(action="ignore"):
+        gc.collect()
+
+
+@pytest.mark.usefixtures("leaks")
+@pytest.mark.filterwarnings("ignore")  # the library is not held to our standard of warnings
+async def test_the_library_as_shipped_dials_us_and_every_byte_comes_back(hosts: Hosts) -> None:
+    for name in NOT_RUN:
+        package = sys.modules[name]
+        package.__loader__.exec_module(package)  # type: ignore[union-attr]
+    import libp2p
+    from libp2p.peer.peerinfo import info_from_p2p_addr
+    from multiaddr import Multiaddr
+
+    stock, payload = libp2p.new_host(), os.urandom(3 * MIB)
+    async with hosts(serve) as host, stock.run([Multiaddr("/ip4/127.0.0.1/tcp/0")]):
+        await stock.connect(info_from_p2p_addr(Multiaddr(host.addresses[0])))
+        peer = libp2p.peer.id.ID.from_base58(host.peer_id)
+        stream = await stock.new_stream(peer, [libp2p.TProtocol(ECHO)])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.write, payload)
+            received = bytearray()
+            while len(received) < len(payload):
+                received += await stream.read(65536)
+        assert received == payload
         assert not host.refused

@@ -32,6 +32,11 @@ def test_who_is_expelled_stays_out() -> None:
     box.expel(ONE)
     assert box.add(ONE, BAN_POINTS, 0.0)
     assert box.is_banned(ONE, 1e12)
+    box.expel(OTHER)
+    box.expel(ONE)
+    for number in range(penalties.MAX_PEERS - 1):
+        box.expel(PeerId(f"another {number}"))
+    assert [box.is_banned(whose, 0.0) for whose in (ONE, OTHER)] == [True, False]
 
 
 def test_the_score_of_the_one_that_is_quiet_longest_is_forgotten() -> None:

@@ -2,23 +2,29 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from types import SimpleNamespace
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from client.net.connection_limiter import HostLimits
 from client.net.host import Connection
 from client.net.libp2p_network import Libp2pNetwork
-from client.net.relay import passing
+from client.net.pacing import Pacing, Rates
+from client.net.relay import exchange, passing
+from client.net.relay.circuit import CircuitStream
 from client.net.transport import ByteStream
 from protocol.ids import PeerId
 from protocol.relay.messages import Connect
 from protocol.relay.server import RelayLimits
+from protocol.relay.shares import MAX_PIECE_BYTES
 from protocol.token_bucket import Rate
 from tests.support.arrivals import until
-from tests.support.circuits import asked, circuit_to, fill, linked, reserve
+from tests.support.circuits import asked, circuit, circuit_to, fill, linked, reserve
 from tests.support.loopback import Networks
+from tests.support.protocol_examples import peer
 from tests.support.relay import open_relay
 
 MANY_OF_ONE = RelayLimits(circuits_of_pair=32, asks_of_pair=Rate(1.0, 64))
@@ -76,6 +82,56 @@ async def test_who_asks_or_breaks_off_while_a_line_takes_nothing_cuts_no_link_bu
         await until(lambda: to_b.session._streams.keys() == before)
 
 
+@pytest.mark.parametrize("end", ["send_eof", "reset"])
+async def test_a_circuit_lasts_no_longer_than_either_of_its_streams(
+    networks: Networks, end: str
+) -> None:
+    """Or whoever is silent would hold its place for ever."""
+    async with networks() as relay, networks() as a, networks() as b:
+        await reserve(b, relay)
+        theirs: list[CircuitStream] = []
+        serve = lambda stream, relay, asker: theirs.append(stream)  # noqa: E731
+        b.serve_circuit = serve  # type: ignore[method-assign]
+        await a.connect(relay.addresses[0])
+        for ended_by_b in (False, True):
+            ours = await circuit_to(a, relay, b)
+            assert relay.passing.machine.circuits == 1
+            getattr(theirs[-1]._stream if ended_by_b else ours, end)()
+            await until(lambda: not relay.passing.machine.circuits)
+
+
+async def test_a_target_that_never_answers_holds_no_place(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "ANSWER_S", 0.3)
+    async with networks() as relay, networks() as a, networks() as b:
+        await reserve(b, relay)
+        b.reaching.serve = lambda *_: trio.sleep_forever()  # type: ignore[method-assign]
+        await a.connect(relay.addresses[0])
+        with suppress(trio.TooSlowError):
+            await asked(a, relay, Connect(b.peer_id))
+        await until(lambda: relay.passing.machine.refused["unreachable"] == 1)
+        assert not relay.passing.machine.circuits
+
+
+async def test_each_side_of_a_circuit_sends_out_of_its_own_share(
+    networks: Networks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = lambda link: f"prefix of {link.peer}"  # noqa: E731
+    monkeypatch.setattr(passing, "_prefix", shown)
+    async with circuit(networks) as (a, b, relay):
+        senders, turn = set[tuple[PeerId, str]](), relay.passing._turn
+
+        async def noted(sender: tuple[PeerId, str], size_bytes: int) -> None:
+            senders.add(sender)
+            await turn(sender, size_bytes)
+
+        monkeypatch.setattr(relay.passing, "_turn", noted)
+        a.ask(b.peer_id)
+        await until(lambda: len(senders) == 2)
+        assert senders == {(one.peer_id, f"prefix of {one.peer_id}") for one in (a, b)}
+
+
 async def test_a_greeting_makes_no_member(networks: Networks) -> None:
     """Or the bound on what strangers have would hold for nobody."""
     async with networks(limits=HostLimits(hello_s=20.0)) as relay, networks() as a, networks() as b:
@@ -128,4 +184,26 @@ async def test_many_identities_of_one_prefix_get_one_share_of_the_rate(
         before = got.copy()
         await until(lambda: sum(got.values()) - sum(before.values()) > 4_000_000)
         assert got[honest.peer_id] - before[honest.peer_id] > 1_600_000
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_neighbour_waits_for_one_piece_of_whoever_has_many_circuits(
+    autojump_clock: MockClock,
+) -> None:
+    """Or its heartbeats came so late that it was held for dead."""
+    async with trio.open_nursery() as nursery:
+        ours = SimpleNamespace(peer_id=peer(0))
+        relay = passing.PassingOn(ours, nursery, Pacing(Rates()))  # type: ignore[arg-type]
+        relay.offer(relays=True, rate_bytes_per_s=MAX_PIECE_BYTES)
+
+        async def keep_sending() -> None:
+            while True:
+                await relay._turn((peer(1), "203.0.113"), MAX_PIECE_BYTES)
+
+        for _ in range(32):
+            nursery.start_soon(keep_sending)
+        await trio.sleep(10.5)
+        began = trio.current_time()
+        await relay._turn((peer(2), "203.0.113"), 1000)
+        assert trio.current_time() - began < 3
         nursery.cancel_scope.cancel()

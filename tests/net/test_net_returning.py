@@ -48,6 +48,7 @@ async def test_losses_that_only_one_side_noticed_are_told_to_both_however_full_t
                 await a.connect(way.address)
                 assert await kinds(a, 1) == [PeerUp]
                 await is_up(b, a)
+                (before,) = b._links.values()
                 await way.forget_dialler()
                 assert await kinds(a, 1) == [PeerDown]
                 assert b.statistics().peers == (a.peer_id,), "it has not noticed"
@@ -55,6 +56,8 @@ async def test_losses_that_only_one_side_noticed_are_told_to_both_however_full_t
             assert await kinds(a, 1) == [PeerUp]
             assert await kinds(b, 2 * rounds + 1) == [PeerUp, PeerDown] * rounds + [PeerUp]
             await greet(a, b)
+            await b._deliver(before, Goodbye("late"), b"")
+            assert not len(b.events), "its end was told"
 
 
 async def test_a_volunteer_listens_where_it_did_before_if_it_can() -> None:

@@ -291,7 +291,7 @@ async def test_go_away_and_a_forged_message_end_it(hosts: Hosts, intrude: Intrud
     sessions = Sessions()
     async with hosts(sessions) as host:
         async with intrude(host.addresses[0]) as attacker:
-            await attacker.channel.send([frame(GO_AWAY, 0, 0)])
+            await attacker.channel.send([frame(GO_AWAY, 0, 0) + frame(WINDOW_UPDATE, SYN, 1)])
             await (await sessions.first()).ended.wait()
         assert sessions.opened[0].reason == "closed by the peer"
         assert not sessions.opened[0].by_peer, "whoever says so has not died"
@@ -300,6 +300,7 @@ async def test_go_away_and_a_forged_message_end_it(hosts: Hosts, intrude: Intrud
             await until(lambda: len(sessions.opened) >= 2)
             await sessions.opened[1].ended.wait()
         assert sessions.opened[1].reason == "noise-tag"
+        assert not host.refused
 
 
 @pytest.fixture

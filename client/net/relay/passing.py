@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
+from weakref import WeakValueDictionary
 
 import trio
 from msgspec.structs import replace
@@ -47,6 +48,10 @@ class _Request:
     target: YamuxStream | None = None
 
 
+Sender = tuple[PeerId, str]
+"""Who sends, and whose share that comes out of."""
+
+
 class PassingOn:
     """See the module's docstring.
 
@@ -69,6 +74,9 @@ class PassingOn:
         self._requests: dict[int, _Request] = {}
         self._numbers = count(1)
         self._turns: dict[int, trio.Event] = {}
+        self._senders: WeakValueDictionary[PeerId, trio.Lock] = WeakValueDictionary()
+        """Who has a piece that waits, of which others share their prefix's share: it has one, so
+        that they wait for one of each sender, not for one of each circuit."""
         self._asked = trio.Event()
         nursery.start_soon(self._tick)
         nursery.start_soon(self._grant_later)
@@ -133,8 +141,8 @@ class PassingOn:
         there, back = request.target, request.stream
         async with trio.open_nursery() as nursery:
             near, far = _prefix(connection), _prefix(self._links.direct(target))
-            nursery.start_soon(self._carry, request, back, there, near or peer)
-            nursery.start_soon(self._carry, request, there, back, far or target)
+            nursery.start_soon(self._carry, request, back, there, (peer, near or peer))
+            nursery.start_soon(self._carry, request, there, back, (target, far or target))
 
     async def _hold(self, stream: YamuxStream, peer: PeerId) -> None:
         """Wait until a reservation ends: with its stream, or some time after its holder was a
@@ -156,7 +164,7 @@ class PassingOn:
         return "" if connection is None else connection.ip
 
     async def _carry(
-        self, request: _Request, source: YamuxStream, to: YamuxStream, sender: str
+        self, request: _Request, source: YamuxStream, to: YamuxStream, sender: Sender
     ) -> None:
         """Pass on one direction; its end ends the circuit, and nothing else."""
         with suppress(NetworkError):  # of either link, which ends by itself
@@ -166,7 +174,7 @@ class PassingOn:
                 self.machine.refused["stalled"] += 1
         request.scope.cancel()
 
-    async def _pass_on(self, source: YamuxStream, to: YamuxStream, sender: str) -> None:
+    async def _pass_on(self, source: YamuxStream, to: YamuxStream, sender: Sender) -> None:
         """Pass on what one side sends until it sends no more.
 
         Args:
@@ -186,19 +194,21 @@ class PassingOn:
         finally:
             holding.close()
 
-    async def _turn(self, sender: str, size_bytes: int) -> None:
+    async def _turn(self, sender: Sender, size_bytes: int) -> None:
         """Wait until the sender's share allows for a piece."""
-        ticket = self._shares.ask(sender, size_bytes)
-        turn = self._turns[ticket] = trio.Event()
-        self._grant()
-        if not turn.is_set():
-            self._asked.set()
-            try:
-                await turn.wait()
-            except trio.Cancelled:
-                if self._turns.pop(ticket, None) is not None:
-                    self._shares.withdraw(ticket)
-                raise
+        peer, share = sender
+        async with self._senders.setdefault(peer, trio.Lock()):
+            ticket = self._shares.ask(share, size_bytes)
+            turn = self._turns[ticket] = trio.Event()
+            self._grant()
+            if not turn.is_set():
+                self._asked.set()
+                try:
+                    await turn.wait()
+                except trio.Cancelled:
+                    if self._turns.pop(ticket, None) is not None:
+                        self._shares.withdraw(ticket)
+                    raise
 
     def _grant(self) -> None:
         for ticket in self._shares.granted(trio.current_time()):

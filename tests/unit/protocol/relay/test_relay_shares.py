@@ -85,11 +85,9 @@ def test_without_a_limit_nothing_waits() -> None:
 
 def test_a_withdrawn_piece_is_not_granted_and_others_go_on() -> None:
     shares = Shares(RATE, 0.0)
-    first = shares.ask(PeerId("a"), MAX_PIECE_BYTES)
-    gone = shares.ask(PeerId("a"), MAX_PIECE_BYTES)
-    last = shares.ask(PeerId("b"), MAX_PIECE_BYTES)
+    gone, later, first = (shares.ask(sender, MAX_PIECE_BYTES) for sender in "aab")
     shares.withdraw(gone)
-    assert set(shares.granted(10.0)) | set(shares.granted(20.0)) == {first, last}
+    assert [*shares.granted(10.0), *shares.granted(20.0)] == [first, later]
     assert shares.next_deadline() is None
 
 
