@@ -5,7 +5,6 @@ of its versions. Tasks pass the seat's gate in the order in which the machine gi
 worker runs them first in, first out: the machines rely on that.
 """
 
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -21,7 +20,7 @@ from client.train.stage.saver import StateSaver
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.state_size import transit_disk_bytes
-from client.train.workers.patience import Patience
+from client.train.workers.patience import Patience, answered
 from client.train.workers.tasks import results, sources
 from model_zoo.specs.tokens import token_dtype, token_values
 from protocol.audit.commitment import contents, largest_list, root_of
@@ -409,11 +408,7 @@ class SeatDriver:
         self.answers_by = max(self.answers_by, begun + patience_s)
         found: tuple[Outcome, list[bytes]] | RequestFailed | WorkerDied
         try:
-            with trio.fail_after(patience_s):
-                found = await submitted.wait()
-        except trio.TooSlowError:
-            words = f"it had not answered for {patience_s:.0f} s"
-            found = WorkerDied(-signal.SIGKILL, (words,))
+            found = await answered(submitted.wait(), patience_s)
         except (RequestFailed, WorkerDied) as failure:
             found = failure
         if self._closed:
