@@ -161,4 +161,5 @@ async def test_one_liar_changes_nothing_of_what_the_honest_are_shown(
         await swarm.until_done()
         for volunteer in [first, *honest]:
             assert volunteer.losses
-            assert all(3.0 < loss < 7.0 for loss in volunteer.losses.values()), volunteer.losses
+            shown = volunteer.losses.values()  # half of what it is agrees, where half is left out
+            assert all(2.5 < loss < 7.0 for loss in shown), shown
