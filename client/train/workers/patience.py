@@ -21,7 +21,7 @@ AT_LEAST_S: Final = 30.0
 """A machine that swaps, or wakes from sleep, is not hung."""
 TIMES_THE_LONGEST: Final = 10.0
 OPENING_S: Final = 1200.0
-"""For a stage that is opened, loaded or saved: a processor may have to compile its blocks."""
+"""For measuring a machine, and for opening, loading or saving a stage: blocks may be compiled."""
 SLOW_BYTES_PER_S: Final = 5e6
 """At which a disk takes or gives a state at least."""
 
