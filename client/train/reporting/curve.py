@@ -24,11 +24,11 @@ class Curve:
 
     def __init__(self, most: int = MOST_POINTS, path: Path | None = None) -> None:
         self._most = most
-        self._file = Persisted(path, list[StepPoint]) if path else None
+        self._file = Persisted(path, list[StepPoint])
         self._every = 1
         self._points: list[StepPoint] = []
         self._newest: StepPoint | None = None
-        for point in (self._file.peek() if self._file else None) or ():
+        for point in self._file.peek() or ():
             if math.isfinite(point.loss):
                 self._add(point)
 
@@ -58,7 +58,7 @@ class Curve:
 
     def save(self) -> None:
         """Write the file, as far as the disk allows it."""
-        if self._file is not None and self._newest is not None:
+        if self._newest is not None:
             self._file.keep(self.points(self._most + 1))
 
     def _add(self, point: StepPoint) -> None:
