@@ -18,9 +18,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -32,6 +31,7 @@ from torch import Tensor
 from client.compute.allowance import Throttle
 from client.compute.checkpoint import NO_HASH, CheckpointInfo, build_header, verified
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
+from client.compute.lane import on_stream
 from client.compute.replica import Replica, digest_of_tensors, hash_tensors, host_bytes
 from client.compute.requests import Load, Loaded, Save, Saved
 from client.store.atomic import replacing
@@ -78,7 +78,7 @@ class Saving:
             part for tensor in tensors for part in torch.split(tensor, COPY_ELEMENTS)
         ]
         """None: it has been read."""
-        self._lock, self._beside = threading.Lock(), side_stream(replica.wire.device)
+        self._lock, self._stream = threading.Lock(), side_stream(replica.wire.device)
         self._released, self.ended = threading.Event(), False
         self._thread = threading.Thread(target=lambda: finish(self._save), name="saver")
         self._thread.start()
@@ -122,7 +122,7 @@ class Saving:
         """Yield all bytes once, piece by piece, each valid until the next one is asked for."""
         piece = np.empty(COPY_ELEMENTS, np.float32)
         for index in range(len(self._parts)):
-            with self._lock, self._beside():
+            with self._lock, on_stream(self._stream):
                 part, self._parts[index] = self._parts[index], None
                 if part is None:
                     raise DiskError("the disk is too slow: the next step could not wait for it")
@@ -133,7 +133,7 @@ class Saving:
 
     def _detach(self) -> bool:
         """Copy what has not been read, and let the tensors change; False: there is no memory."""
-        with self._lock, self._beside():
+        with self._lock, on_stream(self._stream):
             left = {i: part for i, part in enumerate(self._parts) if part is not None}
             needed = sum(part.nbytes for part in left.values())
             if needed > SPARE_SHARE * psutil.virtual_memory().available:
@@ -194,10 +194,10 @@ def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable
     """
     if task.step != replica.version:
         raise StaleRequest(f"asked to hash {task.step}, stage is at {replica.version}")
-    threads, beside = torch.get_num_threads(), side_stream(replica.wire.device)
+    threads, stream = torch.get_num_threads(), side_stream(replica.wire.device)
 
     def digest(parts: Sequence[Tensor]) -> bytes:
-        with throttle.task(), beside():
+        with throttle.task(), on_stream(stream):
             return digest_of_tensors(parts)
 
     def compute() -> Outcome:
@@ -206,14 +206,13 @@ def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable
     return compute
 
 
-def side_stream(device: torch.device) -> Callable[[], AbstractContextManager[object]]:
-    """Return what gives blocks a GPU stream that starts after the work queued on the GPU so far.
-    Only a GPU that computes is asked for one: an idle one would wake, and Apple's have none."""
+def side_stream(device: torch.device) -> "torch.cuda.Stream | None":
+    """A GPU stream that starts after the work queued on the GPU so far."""
     if device.type != "cuda":
-        return nullcontext
+        return None
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(device))
-    return partial(torch.cuda.stream, stream)
+    return stream
 
 
 def _yield_to_others() -> None:
