@@ -6,6 +6,7 @@ processor and on Apple's GPUs copies are plain. State: a stream for each device.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
@@ -72,3 +73,9 @@ class Lane:
 def lane_to(device: torch.device) -> Lane:
     """Return the lane to a device."""
     return Lane(device)
+
+
+def on_stream(stream: "torch.cuda.Stream | None") -> AbstractContextManager[object]:
+    """Have a block's work done on a GPU's stream; None: torch is asked for none, for it would wake
+    an idle GPU, and fail where Apple's are."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)

@@ -19,6 +19,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from client.compute.lane import on_stream
 from client.compute.memory import OFFLOAD_WINDOW
 from client.compute.requests import OpenStage
 from model_zoo.vectors import Pieces, Vectors
@@ -81,7 +82,7 @@ class OffloadedVectors(Vectors):
                 home.copy_(each)
 
     def _fetch(self, there: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        with torch.cuda.stream(self._stream):
+        with on_stream(self._stream):
             return tuple(self._on_device(each) for each in there)
 
     def _on_device(self, there: Tensor) -> Tensor:
@@ -99,7 +100,7 @@ class OffloadedVectors(Vectors):
     def _send_back(self, there: Sequence[Tensor], here: Sequence[Tensor]) -> None:
         if self._stream is not None:
             self._stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self._stream):
+        with on_stream(self._stream):
             for home, each in zip(there, here, strict=False):
                 if home is not each:
                     home.copy_(each, non_blocking=True)

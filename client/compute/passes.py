@@ -49,8 +49,10 @@ def forward(
     if replica.part.has_head:
         raise ShapeError("the last stage runs forward and backward in one request")
     given, tokens = stage_input(replica, task.microbatch, payloads, readings)
-    parts, stage, keep = replica.parts, replica.version_stage, False
-    if isinstance(task, ForwardTask):
+    parts, keep = replica.parts, False
+    if isinstance(task, PassTask):
+        stage = replica.version_stage
+    else:
         if not replica.part.embeds:  # tokens have no size
             readings.note(replica.outliers.check(given.x, "forward", task.microbatch))
         slot.graphs.pop(task.microbatch, None)

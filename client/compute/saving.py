@@ -31,6 +31,7 @@ from torch import Tensor
 from client.compute.allowance import Throttle
 from client.compute.checkpoint import NO_HASH, CheckpointInfo, build_header, verified
 from client.compute.errors import CheckpointError, DiskError, StaleRequest
+from client.compute.lane import on_stream
 from client.compute.replica import Replica, digest_of_tensors, hash_tensors, host_bytes
 from client.compute.requests import Load, Loaded, Save, Saved
 from client.store.atomic import replacing
@@ -121,7 +122,7 @@ class Saving:
         """Yield all bytes once, piece by piece, each valid until the next one is asked for."""
         piece = np.empty(COPY_ELEMENTS, np.float32)
         for index in range(len(self._parts)):
-            with self._lock, torch.cuda.stream(self._stream):
+            with self._lock, on_stream(self._stream):
                 part, self._parts[index] = self._parts[index], None
                 if part is None:
                     raise DiskError("the disk is too slow: the next step could not wait for it")
@@ -132,7 +133,7 @@ class Saving:
 
     def _detach(self) -> bool:
         """Copy what has not been read, and let the tensors change; False: there is no memory."""
-        with self._lock, torch.cuda.stream(self._stream):
+        with self._lock, on_stream(self._stream):
             left = {i: part for i, part in enumerate(self._parts) if part is not None}
             needed = sum(part.nbytes for part in left.values())
             if needed > SPARE_SHARE * psutil.virtual_memory().available:
@@ -196,7 +197,7 @@ def begin_hash(replica: Replica, task: HashTask, throttle: Throttle) -> Callable
     threads, stream = torch.get_num_threads(), side_stream(replica.wire.device)
 
     def digest(parts: Sequence[Tensor]) -> bytes:
-        with throttle.task(), torch.cuda.stream(stream):
+        with throttle.task(), on_stream(stream):
             return digest_of_tensors(parts)
 
     def compute() -> Outcome:

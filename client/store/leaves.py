@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from client.store.atomic import replacing
 from model_zoo.specs.data import DataSpec
 from model_zoo.specs.merkle import (
     DIGEST_BYTES,
@@ -174,14 +175,8 @@ class LeafCache:
         """
         self._make_room(len(proven), needed)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = self.folder / f".{index}.tmp"
-        try:
-            temporary.write_bytes(proven)
-            temporary.replace(self.path(index))
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+        with replacing(self.path(index), durable=False) as file:
+            file.write(proven)
         self.size_bytes += len(proven) - self._kept.pop(index, 0)
         self._kept[index] = len(proven)
         self._proven.add(index)

@@ -23,6 +23,7 @@ from client.train.stage.stage_acquisition import sweep_copies
 from client.train.stage.stage_context import Site
 from client.train.transfer.inventory import offer_stored
 from client.train.workers.opening import bytes_to_advertise
+from client.train.workers.patience import OPENING_S, answered
 from client.train.workers.pool import NewWorker
 from protocol.effects import Explain
 
@@ -148,7 +149,8 @@ class Training:
             try:
                 worker = await self.held_stages.workers.wait_idle()
                 threads = settings.threads or find_cores().usable
-                self.held_stages.capacity = await measured_capacity(worker, settings, data, threads)
+                measuring = measured_capacity(worker, settings, data, threads)
+                self.held_stages.capacity = await answered(measuring, OPENING_S)
                 for kind, why in self.held_stages.capacity.unused.items():
                     words = f"the GPU {kind} is not used: it cannot train here: {why}"
                     self._engine.perform(Explain("swarm", words, "warning"))

@@ -259,10 +259,12 @@ class History:
         readable and the disk names our lineage."""
         evidence = self.machine.evidence
         if evidence.any or evidence.saw_training:
-            await trio.to_thread.run_sync(self._evidence_file.keep, evidence.kept())
-        lineage, keep = self.lineage, self._lineage_file.keep
-        if lineage != self._saved and await trio.to_thread.run_sync(keep, lineage):
-            self._saved = lineage  # otherwise it is tried again
+            with suppress(OSError):  # the earlier file stays valid
+                await trio.to_thread.run_sync(self._evidence_file.save, evidence.kept())
+        if (lineage := self.lineage) != self._saved:
+            with suppress(OSError):  # it is tried again
+                await trio.to_thread.run_sync(self._lineage_file.save, lineage)
+                self._saved = lineage
         found = await trio.to_thread.run_sync(
             stored_states, self.folder, self._ports.swarm, self._stages
         )

@@ -6,7 +6,6 @@ drained, saved or given back. It knows nothing of other stages held here.
 """
 
 import math
-import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -23,7 +22,7 @@ from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import DiskFailed, DownloadFailed
 from client.train.workers.opening import Fit
-from client.train.workers.patience import AT_LEAST_S
+from client.train.workers.patience import AT_LEAST_S, answered
 from model_zoo.specs.codec import CODECS
 from protocol.effects import Explain
 from protocol.held_stage.acquisition import Join
@@ -307,12 +306,7 @@ class HeldStageDriver:
         """
         self._waits(Phase.WORKER)
         busy_s = max(0.0, self._answers_by - self._context.engine.now())
-        try:
-            with trio.fail_after(busy_s + AT_LEAST_S):
-                await worker.call(Ping())
-        except trio.TooSlowError:
-            words = f"it had not answered for {busy_s + AT_LEAST_S:.0f} s"
-            raise WorkerDied(-signal.SIGKILL, (words,)) from None
+        await answered(worker.call(Ping()), busy_s + AT_LEAST_S)
 
     async def _take(self, worker: Worker, nursery: trio.Nursery) -> None:
         """One attempt to serve the stage; ends when the seat stands, whose tasks go on."""

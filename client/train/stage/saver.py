@@ -16,6 +16,8 @@ from client.compute.process import Call, RequestFailed, Worker, WorkerDied
 from client.compute.requests import Failed, Save, Saved
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.blobs import Filed
+from client.train.transfer.state_size import data_bytes
+from client.train.workers.patience import answered, state_s
 from protocol.effects import Explain
 
 FINAL_TRIES = 10
@@ -98,11 +100,12 @@ class StateSaver:
         self, submitted: Call[Saved], version: int, path: Path, durable: bool
     ) -> None:
         try:
-            reply, _ = await submitted.wait()
+            within_s = state_s(data_bytes(self._ports.manifest, self._stage))
+            reply, _ = await answered(submitted.wait(), within_s)
         except RequestFailed as failure:
             self._explain_failure(version, failure, durable=durable)
         except WorkerDied:
-            pass  # the engine is told by the seat
+            pass  # the engine is told by the seat; of a disk that hangs by the next save
         else:
             state = self._state(self._stage, version, bytes.fromhex(reply.hash))
             filed = Filed(state, b"".join(reply.digests), reply.data_start)

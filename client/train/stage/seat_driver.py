@@ -5,7 +5,6 @@ of its versions. Tasks pass the seat's gate in the order in which the machine gi
 worker runs them first in, first out: the machines rely on that.
 """
 
-import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -21,7 +20,7 @@ from client.train.stage.saver import StateSaver
 from client.train.stage.stage_context import StageContext
 from client.train.transfer.leaf_supply import LeafSupply
 from client.train.transfer.state_size import transit_disk_bytes
-from client.train.workers.patience import Patience
+from client.train.workers.patience import Patience, answered
 from client.train.workers.tasks import results, sources
 from model_zoo.specs.tokens import token_dtype, token_values
 from protocol.audit.commitment import contents, largest_list, root_of
@@ -405,12 +404,7 @@ class SeatDriver:
         begun, patience_s = self._ports.now(), self._patience.seconds(task)
         self.answers_by = max(self.answers_by, begun + patience_s)
         try:
-            with trio.fail_after(patience_s):
-                outcome, payloads = await submitted.wait()
-        except trio.TooSlowError:
-            words = f"it had not answered for {patience_s:.0f} s"
-            self._failed(task, WorkerDied(-signal.SIGKILL, (words,)))
-            return
+            outcome, payloads = await answered(submitted.wait(), patience_s)
         except (RequestFailed, WorkerDied) as failure:
             self._failed(task, failure)
             return

@@ -15,7 +15,7 @@ import trio
 from client.compute.checkpoint import read_info
 from client.compute.errors import CheckpointError
 from client.compute.process import RequestFailed, Worker
-from client.compute.requests import Load, LoadStart, OpenStage
+from client.compute.requests import Load, LoadStart, OpenStage, ReplyT, Request
 from client.errors import UserError
 from client.store.checkpoints import Checkpoint, CheckpointFolder
 from client.train.stage.stage_context import StageContext
@@ -23,6 +23,7 @@ from client.train.transfer.blobs import IDLE_S, DiskFailed, DownloadFailed, file
 from client.train.transfer.leaf_supply import ASK_AGAIN_S
 from client.train.transfer.state_size import data_bytes
 from client.train.workers.opening import Fit
+from client.train.workers.patience import answered, state_s
 from protocol.effects import Explain
 from protocol.held_stage.acquisition import Begin, Join, Wait, admission, way_in
 from protocol.held_stage.machine import Phase
@@ -147,7 +148,7 @@ class StageAcquisition:
         request = open_stage_request(context, self.stage, fit, corpus)
         if fit.offloaded_bytes:
             self._engine.perform(Explain("pipeline", _offloads(self.stage, fit)))
-        opened, _ = await self._worker.call(request)
+        opened = await self._ask(request)
         if opened.compiled:
             words = f"stage {self.stage}: {opened.compiled}"
             self._engine.perform(Explain("pipeline", words))
@@ -238,6 +239,14 @@ class StageAcquisition:
 
     # --- inside ------------------------------------------------------------------------------
 
+    async def _ask(self, request: Request[ReplyT]) -> ReplyT:
+        """Have the worker do what takes as long as a state does; raises as ``Worker.call``."""
+        manifest, stage = self._engine.manifest, self.stage
+        imported = sum(start.size_bytes for start in manifest.start[stage : stage + 1])
+        within_s = state_s(data_bytes(manifest, stage) + imported)
+        reply, _ = await answered(self._worker.call(request), within_s)
+        return reply
+
     async def _begin_imported(self) -> None:
         """Load the parameters of an imported model, from our disk or from members; nothing where no
         model was imported.
@@ -278,7 +287,7 @@ class StageAcquisition:
         """Load a file; return its problem, if it is of one of these kinds; None: there is none."""
         self._waits(Phase.LOADING)
         try:
-            await self._worker.call(request)
+            await self._ask(request)
         except RequestFailed as failure:
             if failure.kind not in kinds:
                 raise

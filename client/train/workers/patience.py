@@ -1,18 +1,29 @@
-"""The time that a worker may take for a task before it counts as hung.
+"""The time that a worker may take before it counts as hung.
 
 A hung worker (a stopped process, a stuck driver) is as dead as a killed one, but its node still
 reports it as alive. State: the longest time of each kind of task, in seconds.
 """
 
-from typing import Final
+import signal
+from collections.abc import Awaitable
+from typing import Final, TypeVar
 
+import trio
+
+from client.compute.process import WorkerDied
 from protocol.pipeline.effects import Task
+
+Answered = TypeVar("Answered")
 
 UNKNOWN_S: Final = 300.0
 """For the first task of a kind: kernels are compiled and memory is touched for the first time."""
 AT_LEAST_S: Final = 30.0
 """A machine that swaps, or wakes from sleep, is not hung."""
 TIMES_THE_LONGEST: Final = 10.0
+OPENING_S: Final = 1200.0
+"""For measuring a machine, and for opening, loading or saving a stage: blocks may be compiled."""
+SLOW_BYTES_PER_S: Final = 5e6
+"""At which a disk takes or gives a state at least."""
 
 
 class Patience:
@@ -29,3 +40,22 @@ class Patience:
         """Return the seconds to wait for an answer."""
         longest = self._longest_s.get(type(task))
         return UNKNOWN_S if longest is None else max(AT_LEAST_S, TIMES_THE_LONGEST * longest)
+
+
+def state_s(size_bytes: int) -> float:
+    """Return the seconds to wait for what makes, reads or writes a state of so many bytes."""
+    return OPENING_S + size_bytes / SLOW_BYTES_PER_S
+
+
+async def answered(waiting: Awaitable[Answered], within_s: float) -> Answered:
+    """Wait for a worker's answer.
+
+    Raises:
+        WorkerDied: it does not come in time, so the worker hangs.
+    """
+    try:
+        with trio.fail_after(within_s):
+            return await waiting
+    except trio.TooSlowError:
+        words = f"it had not answered for {within_s:.0f} s"
+        raise WorkerDied(-signal.SIGKILL, (words,)) from None

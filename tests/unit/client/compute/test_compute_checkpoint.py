@@ -83,6 +83,17 @@ def test_the_reply_and_the_header_describe_the_file(tmp_path: Path) -> None:
     assert info.parameters == worker.replica.size
 
 
+@pytest.mark.parametrize("offload", [False, True])
+def test_a_card_that_does_not_compute_is_not_asked_for_a_stream(
+    tmp_path: Path, monkeypatch, offload
+) -> None:
+    """An idle one would wake, and Apple's have none."""
+    monkeypatch.setattr(torch.cuda, "stream", raising(AttributeError("current_device")))
+    worker = trained(offload=offload)
+    saved, _ = worker.call(Save(version=2, path=str(tmp_path / "stage")))
+    assert worker.call(HashTask(step=2))[0].hash == saved.hash
+
+
 def test_the_format_stays(tmp_path: Path) -> None:
     """The file and the hash of a made-up state."""
     worker, path = opened(1, [3, 1]), tmp_path / "stage"

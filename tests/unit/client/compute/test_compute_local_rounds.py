@@ -126,6 +126,9 @@ def test_an_inner_step_drops_the_graphs_and_their_passes_are_run_again() -> None
     assert worker.fails(BackwardTask(step=0, microbatch=1), gradient).kind == "graph"
     worker.call(BackwardTask(step=0, microbatch=1), gradient, tokens_of(1))
     assert worker.replica.counted == {0, 1}
+    assert worker.replica._version_stage is None  # it may take as much memory as the weights
+    _, (of_version,) = worker.call(PassTask(step=0, microbatch=0, into="loss"), tokens_of(0))
+    assert of_version == boundary[0]
 
 
 def test_a_version_is_evaluated_at_its_own_parameters() -> None:

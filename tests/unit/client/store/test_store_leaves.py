@@ -144,7 +144,7 @@ def test_a_full_disk_leaves_no_half_leaf(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     cache = LeafCache(tmp_path / "cache", data, ROOM)
-    monkeypatch.setattr(Path, "replace", refuse)
+    monkeypatch.setattr("os.replace", refuse)
     with pytest.raises(OSError, match="No space"):
         cache.keep(0, proven(folder, data)[0], [])
     assert cache.empty

@@ -10,6 +10,7 @@ import trio
 
 from client.config import Settings
 from client.errors import ExitCode
+from client.train import training as training_module
 from client.train.machine.capacity import Capacity
 from client.train.machine.disk_room import NoRoom
 from client.train.machine.pausing import Pauses
@@ -184,6 +185,23 @@ async def test_a_worker_that_dies_while_it_measures_is_replaced_a_few_times(
         assert training._engine.matching is not None, "it has entered the swarm"
     else:
         assert f"died {deaths} times" in str(training.held_stages.failure)
+
+
+async def test_a_worker_that_hangs_while_it_measures_is_replaced(
+    swarm: TestSwarm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = training_module.measured_capacity
+
+    async def hang(*_: object) -> None:
+        monkeypatch.setattr(training_module, "measured_capacity", measure)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(training_module, "measured_capacity", hang)
+    monkeypatch.setattr(training_module, "OPENING_S", 2.0)
+    training, _ = await _measuring(swarm, swarm.folder)
+    await _has_begun_or_failed(swarm, training)
+    assert training.held_stages.counters.worker_restarts == 1
+    assert training._engine.matching is not None, "it has entered the swarm"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import errno
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import trio
@@ -132,8 +133,11 @@ async def test_a_lineage_that_was_begun_names_those_who_were_there(tmp_path: Pat
         swarm.assert_exact()
 
 
-async def test_what_we_have_seen_is_on_disk_as_soon_as_a_lineage_is_adopted(tmp_path: Path) -> None:
-    """After a crash, a version of the lineage that was given up would count as seen."""
+async def test_what_we_have_seen_is_on_disk_as_soon_as_a_lineage_is_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash, a version of the lineage that was given up would count as seen. A full disk is
+    not told: that would be from the writer's thread."""
     async with open_swarm(tmp_path, steps=20) as swarm:
         first, _ = await swarm.add(0), await swarm.add(1)
         await swarm.until(lambda: first.step(0) >= 3)
@@ -145,6 +149,11 @@ async def test_what_we_have_seen_is_on_disk_as_soon_as_a_lineage_is_adopted(tmp_
         file.save(Kept())
         history._adopt(history.lineage, None)
         assert file.read() == history.machine.evidence.kept() != Kept()
+        monkeypatch.setattr(Persisted, "save", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        history._saved = Lineage(nonce=b"other")
+        await history._say_copies()
+        assert history._saved != history.lineage, "it is tried again"
+        assert "cannot be written" not in str(first.events())
 
 
 # --- two that trained apart meet: one fetches the other's state first -------------------------

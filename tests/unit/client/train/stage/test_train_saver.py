@@ -94,3 +94,17 @@ async def test_a_snapshot_that_fails_says_nothing_of_the_newest_checkpoint(tmp_p
         assert (saver.problem, saver.saved_version) == ("", 5)
         await saver.final(lambda: 5)
         assert saver.problem == ""
+
+
+async def test_a_save_that_is_never_answered_does_not_keep_others_from_being_asked_for(
+    tmp_path: Path,
+) -> None:
+    """The worker answers the next one that the disk has not taken this one."""
+    worker = Writer()
+    async with trio.open_nursery() as nursery:
+        saver = saver_of(worker, tmp_path, RecordingPorts(), nursery)
+        for version in (5, 10):
+            saver.checkpoint(version)
+            await saver.settled()
+    assert [save.version for save in worker.asked] == [5, 10]
+    assert saver.saved_version == -1

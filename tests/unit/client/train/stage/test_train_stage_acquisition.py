@@ -6,19 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import trio
 
 from client.compute.checkpoint import examine, read_info
-from client.compute.process import RequestFailed
+from client.compute.process import RequestFailed, WorkerDied
 from client.compute.requests import Failed
 from client.train.stage import stage_acquisition
 from client.train.stage.stage_acquisition import StageAcquisition
 from client.train.transfer import blobs
 from client.train.transfer.blobs import DownloadFailed, Filed, Shelf, filed, filed_state
 from client.train.transfer.inventory import offer_stored
+from client.train.transfer.state_size import data_bytes
+from client.train.workers.opening import Fit
+from client.train.workers.patience import OPENING_S, state_s
 from model_zoo.export import export_hf
 from model_zoo.specs.model import ModelSpec
 from model_zoo.stages import build_whole
@@ -379,3 +382,15 @@ async def test_where_certified_members_serve_no_other_lets_a_newcomer_in() -> No
     assert await admission((SERVING, admit(SERVING)), evidence=evidence) is not None
     evidence.closed(0, 5, bytes(32), [], 0.0)  # it judges by its own work now
     assert await admission((SERVING, admit(SERVING)), evidence=evidence) is not None
+
+
+async def test_a_worker_that_hangs_while_it_opens_or_loads_is_given_up() -> None:
+    ports, call = RecordingPorts(), Mock(side_effect=lambda _: trio.sleep_forever())
+    acquisition = StageAcquisition(Mock(engine=ports), 1, Mock(call=call), Mock())
+    within_s = state_s(data_bytes(ports.manifest, 1))
+    for path in (acquisition.open(Fit(0, 0)), acquisition._problem_of(Mock())):
+        began = trio.current_time()
+        with pytest.raises(WorkerDied, match="it had not answered for"):
+            await path
+        assert trio.current_time() == pytest.approx(began + within_s)
+    assert state_s(10**9) > within_s > OPENING_S
