@@ -88,7 +88,7 @@ async def bare_link(
         session = YamuxSession(other.channel, dialler=True)
         sink, heard = trio.open_memory_channel[Message](1000)
         link = BareLink(other.peer, session, heard)
-        nursery.start_soon(_run, session, other)
+        nursery.start_soon(_run, session)
         nursery.start_soon(_accept, link, sink, read or _drain, nursery)
         for name, protocol in LANES.items():
             stream = link.lanes[name] = await session.open_stream()
@@ -98,9 +98,9 @@ async def bare_link(
         nursery.cancel_scope.cancel()
 
 
-async def _run(session: YamuxSession, other: Authenticated) -> None:
+async def _run(session: YamuxSession) -> None:
     try:
-        await session.run(other.early)
+        await session.run()
     except BROKEN:
         return
 

@@ -11,6 +11,7 @@ from client.net.network import Inbound, PeerDown, PeerUp
 from client.net.strangers import MESSAGES_BURST, MESSAGES_PER_S, Strangers
 from client.net.windows import INITIAL_WINDOW_BYTES
 from protocol.wire.messages import Goodbye, Heartbeat, Hello, Message
+from tests.hostile.bare import bare_link
 from tests.support.arrivals import backward, buffered_bytes, is_up, next_inbound, say, until
 from tests.support.loopback import Networks
 from tests.support.protocol_examples import peer
@@ -41,6 +42,14 @@ async def test_who_was_admitted_stays(networks: Networks) -> None:
         await trio.sleep(2.0)
         await say(b, a.peer_id, Goodbye("1"))
         assert (await next_inbound(a)).message == Goodbye("1")
+
+
+async def test_the_link_by_hand_of_the_attacks_is_heard(networks: Networks) -> None:
+    async with networks() as a, bare_link(a.addresses[0], "ab" * 32) as link:
+        with trio.fail_after(10):
+            assert isinstance((await next_inbound(a)).message, Hello)
+            await link.say(Goodbye("1"))
+            assert (await next_inbound(a)).message == Goodbye("1")
 
 
 async def test_nothing_but_greetings_is_taken_before_and_nothing_is_lost(
