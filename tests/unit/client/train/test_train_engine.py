@@ -234,7 +234,7 @@ async def test_the_matchings_decisions_are_carried_out_and_told(engine: Engine) 
     told = watched(engine, "_clock.settle")
     engine.matched([Assign(Stage(1), "it lacks replicas"), Unassign(Stage(0), "it has many")])
     held.assign.assert_called_once_with(1)
-    held.drain.assert_called_once_with(0, "it has many")
+    held.drain.assert_called_once_with(0)
     assert not engine.started
     engine.serving(1)
     assert engine.started

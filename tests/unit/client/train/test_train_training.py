@@ -200,7 +200,7 @@ async def test_a_worker_that_hangs_while_it_measures_is_replaced(
     monkeypatch.setattr(training_module, "OPENING_S", 2.0)
     training, _ = await _measuring(swarm, swarm.folder)
     await _has_begun_or_failed(swarm, training)
-    assert training.held_stages.counters.worker_restarts == 1
+    assert training.held_stages.counting.seen.worker_restarts == 1
     assert training._engine.matching is not None, "it has entered the swarm"
 
 
