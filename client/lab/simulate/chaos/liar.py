@@ -63,7 +63,8 @@ BEATS: Final[tuple[Lie, ...]] = ("missing", "eras", "versions", "seats", "loads"
 MENU: Final[tuple[Lie, ...]] = ("records", "missing", "eras", "seats", "loads")
 """The default lies, from which honest members are safe in every seed tried. ``versions`` has runs
 of its own: in seed 45 it keeps three members in a lineage that the others have left, so that these
-three never finish the run. So have ``decrees``, and lies that only audits find."""
+three never finish the run. So have ``restarts`` (seed 16 stands still), ``decrees``, and lies that
+only audits find."""
 MOOD_S: Final = (2.0, 20.0)
 HOW_OFTEN: Final = (0.0, 0.1, 0.5, 1.0)
 INVENTED: Final = 40
