@@ -29,8 +29,7 @@ from client.control.snapshot import Snapshot
 from client.errors import UserError
 from client.lab.founding import HOST, write_lab
 from client.lab.local_swarm import LocalSwarm, Member, environment
-from client.store.paths import home_folders, make_private
-from client.train.machine.capacity import FILE_NAME as CAPACITY_FILE
+from client.store.paths import Entry, home_folders, make_private
 from protocol.ids import short
 from tests.bench.machines import commit, this_machine
 from tests.hostile.attack import FILES, MIB, WITHIN_S, Attack
@@ -268,7 +267,7 @@ class Scene:
     def _start(self) -> None:
         first = self._start_honest("v1")
         first.wait_until_it_answers(START_S)
-        kept = home_folders(first.home).data / CAPACITY_FILE
+        kept = home_folders(first.home).data / Entry.CAPACITY
         self._until(kept.exists, "a measured machine")
         if self.attack.within:
             self._start_liar(kept)
@@ -300,7 +299,7 @@ class Scene:
 
     def _share(self, kept: Path, name: str) -> None:
         data = make_private(home_folders(self.folder / name).data)
-        shutil.copyfile(kept, data / CAPACITY_FILE)
+        shutil.copyfile(kept, data / Entry.CAPACITY)
 
     def _flags(self, name: str) -> list[str]:
         return ["--listen-host", self._host(name), "--threads", "1", "--seats", "1"]
@@ -362,7 +361,7 @@ class Scene:
         began = time.monotonic()
         if self.attack.forgets:
             shutil.rmtree(member.home)
-            self._share(home_folders(self._honest[0].home).data / CAPACITY_FILE, member.name)
+            self._share(home_folders(self._honest[0].home).data / Entry.CAPACITY, member.name)
         self._start_honest(member.name, log_name=f"{member.name}-again")
         if patience_s := self.attack.returns_within_s:
             self._linked_s = self._within(patience_s, began, self._last_is_linked)
