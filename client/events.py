@@ -6,6 +6,7 @@ many it missed. No I/O here.
 
 from collections import deque
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import ClassVar, Final, Literal, get_args
 
 from protocol.effects import Decision, Level, Topic
@@ -183,7 +184,5 @@ class EventLog:
 
     def since(self, seq: int) -> Page:
         """Return up to ``MAX_PAGE`` entries after ``seq``, oldest first."""
-        first = self._ring[0].seq if self._ring else self._seq + 1
-        start = max(seq + 1, first)
-        entries = tuple(self._ring[i] for i in range(start - first, len(self._ring)))[:MAX_PAGE]
-        return Page(entries, missed=start - (seq + 1))
+        entries = tuple(islice((each for each in self._ring if each.seq > seq), MAX_PAGE))
+        return Page(entries, missed=entries[0].seq - seq - 1 if entries else 0)

@@ -22,48 +22,43 @@ class LossCurve:
     """
 
     def __init__(self, known: Sequence[StepPoint] = (), most: int = MOST_POINTS) -> None:
-        self._most = most
+        self._most, self._every = most, 1
         self._points: list[StepPoint] = []
-        self._newest: StepPoint | None = None
+        """Those that are kept, and the newest behind them, which may go with the next one."""
         self.learn(known)
 
     def learn(self, earlier: Sequence[StepPoint]) -> None:
         """Add points of which others that are known already are the newer ones."""
-        known = {point.step: point for point in (*earlier, *self.points())}
-        self._every, self._points, self._newest = 1, [], None
+        known = {point.step: point for point in (*earlier, *self._points)}
+        self._every, self._points = 1, []
         for _, point in sorted(known.items()):
             if math.isfinite(point.loss):
-                self._add(point)
+                self.note(point)
 
     def note(self, point: StepPoint) -> None:
         """Add a committed step; a repeated step removes itself and all later ones first."""
         self.rolled_back(point.step)
-        self._add(point)
+        if self._points and not self._is_kept(self._points[-1]):
+            self._points.pop()
+        self._points.append(point)
+        while (point.step - self._points[0].step) // self._every >= self._most:
+            self._every *= 2
+            self._points = [one for one in self._points if one is point or self._is_kept(one)]
 
     def rolled_back(self, version: int) -> None:
         """Remove the steps from ``version`` on: the swarm was rolled back to it."""
-        if self._newest is not None and self._newest.step >= version:
-            self._points = [point for point in self._points if point.step < version]
-            self._newest = self._points[-1] if self._points else None
+        while self._points and self._points[-1].step >= version:
+            self._points.pop()
 
     def points(self, most: int = MOST_POINTS + 1) -> list[StepPoint]:
         """Return at most so many points, oldest first; the newest step is always among them."""
-        if self._newest is None:
-            return []
-        body = _thinned(self._points, max(0, most - 1))
-        return body if body and body[-1] is self._newest else [*body, self._newest]
+        return [*_thinned(self._points[:-1], most - 1), *self._points[-1:]]
 
-    def _add(self, point: StepPoint) -> None:
-        self._newest = point
-        first = self._points[0].step if self._points else point.step
-        while (point.step - first) // self._every >= self._most:
-            self._every *= 2
-            self._points = [p for p in self._points if p.step % self._every == 0 or p.step == first]
-        if not self._points or point.step % self._every == 0:
-            self._points.append(point)
+    def _is_kept(self, point: StepPoint) -> bool:
+        return point is self._points[0] or point.step % self._every == 0
 
 
-def _thinned(points: Sequence[StepPoint], most: int) -> list[StepPoint]:
+def _thinned(points: Sequence[StepPoint], most: int) -> Sequence[StepPoint]:
     if len(points) <= most:
-        return list(points)
+        return points
     return [points[len(points) * i // most] for i in range(most)]

@@ -84,7 +84,7 @@ class SeatView(Struct, frozen=True, kw_only=True):
     waits_for: str = ""
     """The reason why it waits, in words; empty: it serves."""
     for_s: float = 0.0
-    """Seconds for which it has waited."""
+    """Seconds for which it has waited for that, or has served."""
     staying: int | None = None
     """Replicas that would still serve it if this node left, at 0 the swarm would wait; None: this
     node does not serve it."""

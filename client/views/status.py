@@ -14,6 +14,7 @@ from client.control.snapshot import (
     ExpelledView,
     LimitsView,
     LineView,
+    PauseView,
     Snapshot,
     TimeView,
 )
@@ -183,13 +184,29 @@ def place(now: Snapshot) -> Iterator[Fact]:
     else:
         yield _fact("state", (word.lower(), tone), f": {reason_alone(now)}")
     if now.paused is not None:
-        ends = "volunteer resume" if now.paused.by_owner else "that is over"
-        until = words.clock(now.paused.until, False) if now.paused.until else ends
-        yield _fact("paused", f"since {words.clock(now.paused.since, False)}, until {until}")
+        since = words.clock(now.paused.since, False)
+        yield _fact("paused", f"since {since}, until {pause_ends(now.paused)}")
     for seat in now.seats:
         if seat.waits_for:
             yield _fact("waits", f"{seat.waits_for}, for {words.duration(seat.for_s)}")
     yield _fact("leaving", drain_words(now))
+
+
+def pause_ends(paused: PauseView) -> str:
+    """Say what ends a pause."""
+    at = words.clock(paused.until, False) if paused.until else ""
+    if paused.by_owner:
+        return f"{at} or volunteer resume" if at else "volunteer resume"
+    return at or "that is over"
+
+
+def without_stage(now: Snapshot) -> str:
+    """Say why this volunteer holds no stage and gets none now; empty: it may get one."""
+    if now.paused is not None:
+        return "no stage while paused"
+    if now.state == "relaying":
+        return "no stage: it only relays"
+    return "no stage any more" if now.state == "stopping" else ""
 
 
 def reason_alone(now: Snapshot) -> str:
@@ -240,7 +257,7 @@ def work(now: Snapshot) -> Iterator[Fact]:
             "holds", (f"stage {seat.stage} ", "strong"), (seat.state, tone), (also, "muted")
         )
     if not now.seats:
-        yield _fact("holds", ("no stage yet", "muted"))
+        yield _fact("holds", (without_stage(now) or "no stage yet", "muted"))
     share = 100 * now.own_tokens_per_s / now.tokens_per_s if now.tokens_per_s > 0 else 0.0
     own = words.count(now.own_tokens_per_s)
     yield _fact("share", own, (" tokens/s, ", "muted"), f"{share:.0f} %", (" of all", "muted"))

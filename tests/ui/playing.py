@@ -1,9 +1,11 @@
 """Shows the recorded run to the application, as far as a test wants, without waiting."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, wraps
 from inspect import Signature, signature
+from itertools import chain
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -15,6 +17,7 @@ from client.control.updates import Update
 from client.ui.app import VolunteerApp
 from client.ui.source.live import LiveSource
 from client.ui.source.news import Answer, Link
+from client.ui.themes import THEMES
 
 RUN = Path(__file__).parent / "data" / "run.jsonl"
 SMALL, LARGE = (80, 24), (200, 60)
@@ -65,6 +68,28 @@ class Stage:
         self.app.look()
         await self.pilot.pause()
 
+    async def take(self, one: Any) -> list[str]:
+        """Take one step of a scene; return what the user was told beside the screen."""
+        match one:
+            case str():
+                typed = [[*key[1:]] if key[0] == "'" else [key] for key in one.split()]
+                await self.press(*chain.from_iterable(typed))
+            case int(), int():
+                await self.pilot.resize_terminal(*one)
+            case str(selector), int(x), int(y):
+                await self.pilot.click(selector, offset=(x, y))
+            case Sequence():
+                await self.feed(one)
+            case _:
+                self.source.news.put(one)
+        await self.pilot.pause()
+        self.app.look()
+        await self.pilot.pause()
+        told = [note.message for note in self.app._notifications]
+        self.app.clear_notifications()
+        await self.pilot.pause()
+        return told
+
     async def press(self, *keys: str) -> None:
         """Press keys and let the application draw."""
         await self.pilot.press(*keys)
@@ -90,11 +115,31 @@ def screen_text(app: VolunteerApp) -> str:
     return "\n".join(lines) + "\n"
 
 
+def screen_tones(app: VolunteerApp) -> str:
+    """Return a letter for the colour of each character on the screen, a capital one where it is
+    bold, and "+" for one of no tone; the chosen row has a mark in front."""
+    theme = next(one for one in THEMES if one.name == app.theme)
+    letters = {theme.variables[f"tone-{name}"]: name[0] for name in ("strong", "muted", "faint")}
+    letters |= {theme.success: "g", theme.warning: "w", theme.error: "b", theme.primary: "k"}
+    letters |= {theme.accent: "a", theme.secondary: "2", theme.foreground: "."}
+    lines = []
+    for strip in app.screen._compositor.render_strips(app.size):
+        line, mark = "", " "
+        for text, style, _ in strip:
+            colour, behind = (c and c.get_truecolor().hex for c in (style.color, style.bgcolor))
+            letter = letters.get(colour, "+")
+            line += re.sub(r"\S", letter.upper() if style.bold else letter, text)
+            mark = ">" if behind == theme.variables["row"] else mark
+        lines.append(mark + line.rstrip())
+    return "\n".join(lines) + "\n"
+
+
 def play(scene: Scene, size: tuple[int, int] = SMALL, **options: Any) -> VolunteerApp:
     """Run a scene in an application of this size."""
     source = StillSource()
     app = VolunteerApp(source, **{"light": False, **options})
     app.draw_share = 1e9  # tests see every drawing
+    app.NOTIFICATION_TIMEOUT = 1e6  # type: ignore[misc]
 
     async def run() -> None:
         async with app.run_test(size=size) as pilot:

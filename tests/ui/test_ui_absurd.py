@@ -31,7 +31,12 @@ from client.views.record import Record
 from client.views.span import Box, line_width
 from tests.ui import examples
 from tests.ui.examples import event, replica, snapshot, stage, stage_match
+from tests.ui.playing import recorded
 
+PANELS = [
+    dashboard.loss, dashboard.machine, dashboard.network, dashboard.events, stages.stage_map,
+    swarm.swarm_head, matching.sentences, peers.trust_summary,
+]  # fmt: skip
 NARROWEST = 80
 """Below that the widgets cut what views say."""
 FLOATS = [0.0, -1.0, 1e-300, 1e300, -1e300, math.inf, -math.inf, math.nan]
@@ -98,11 +103,7 @@ def test_every_view_survives_and_stays_in_its_box(
     for one in found:
         record.apply(one)
     record.learn_curve([StepPoint(n, loss, loss, loss) for n, loss in enumerate(losses)])
-    panels = [
-        dashboard.loss, dashboard.machine, dashboard.network, dashboard.events, stages.stage_map,
-        swarm.swarm_head, matching.sentences, peers.trust_summary,
-    ]  # fmt: skip
-    for view in panels:
+    for view in PANELS:
         for line in view(record, box):
             assert line_width(line) <= max(box.width, NARROWEST), view
     header(record, Link("live"), box)
@@ -115,6 +116,17 @@ def test_every_view_survives_and_stays_in_its_box(
     assert all(row.lines is not None for rows in tables for row in rows)
     for peer in peers.peer_rows(found[-1].snapshot):
         peers.details(record, peer.view.peer, box)
+
+
+def test_all_views_fit_every_width_all_through_the_run() -> None:
+    record = Record()
+    for number, one in enumerate(recorded()):
+        record.apply(one)
+        for width in (28, 44, 76, 108, 196) if number % 9 == 0 else ():
+            for view in PANELS:
+                lines = view(record, Box(width, 9))
+                assert len(lines) <= 9, view
+                assert all(line_width(line) <= width for line in lines), view
 
 
 @pytest.mark.parametrize("value", FLOATS)

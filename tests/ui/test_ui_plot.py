@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from client.views.plot import bar, curve, progress, spark
 from client.views.span import Box, line_width, plain
-from client.views.words import clock, count, duration, listed, size
+from client.views.words import clock, count, duration, listed, share, size
 
 BOX = Box(40, 10)
 
@@ -63,6 +63,9 @@ def test_quantities_are_short() -> None:
     assert [size(n) for n in (0, 999, 12_345, 4.56e9)] == ["0 B", "999 B", "12.3 kB", "4.56 GB"]
     assert [duration(s) for s in (0.84, 45, 185, 7800, 273_600)] == [
         "0.8 s", "45 s", "3 min 05 s", "2 h 10 min", "3 d 4 h"
+    ]  # fmt: skip
+    assert [share(part) for part in (0.042, 0.42, 0.9994, 0.9996, 1.0)] == [
+        "4.2 %", "42.0 %", "99.9 %", "100 %", "100 %"
     ]  # fmt: skip
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"

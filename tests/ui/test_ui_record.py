@@ -1,29 +1,9 @@
 """The record of a stream of updates, and the values derived from it."""
 
-from msgspec.structs import replace
-
-from client.control.snapshot import HeldOutView, SeatView
+from client.control.snapshot import NetworkView
 from client.control.updates import StepPoint
-from client.ui.header import header
-from client.ui.leaving import finishing
-from client.ui.source.news import Link
-from client.views.dashboard import loss
-from client.views.record import MAX_EVENTS, Record
-from client.views.span import Box, plain
-from client.views.status import drain_words
-from tests.ui.examples import (
-    ANNA,
-    NOW,
-    evaluated,
-    event,
-    recorded_from,
-    snapshot,
-    step,
-    update,
-)
-
-WIDE, NARROW = Box(200), Box(80)
-LIVE = Link("live")
+from client.views.record import MAX_EVENTS, Record, Traffic
+from tests.ui.examples import ANNA, NOW, evaluated, event, recorded_from, step, update
 
 
 def test_events_are_taken_once_and_steps_make_the_curve() -> None:
@@ -59,70 +39,19 @@ def test_another_node_begins_a_new_record() -> None:
     assert not record.losses.points()
 
 
-def test_the_state_is_said_once_and_leaving_is_no_question_any_more() -> None:
-    waits = recorded_from(update(1, state="waiting", reason="waiting for 1 more volunteer"))
-    assert "WAITING for 1 more volunteer" in plain(header(waits, LIVE, Box(80, 4)))
-    leaves = plain(header(recorded_from(update(1, state="stopping")), LIVE, Box(80, 4)))
-    assert "afterwards    stage 0 keeps 1 volunteer" in leaves
-    assert "if you leave" not in leaves
-
-
-def test_held_out_losses_are_drawn_beside_those_of_training() -> None:
+def test_held_out_losses_of_the_node_and_of_its_events_are_one_curve() -> None:
     record = recorded_from(update(9, *(step(n, n) for n in range(1, 6)), evaluated(6, 4, 3.5)))
     record.learn_curve([], [StepPoint(0, NOW, 5.5), StepPoint(4, NOW, 9.9)])
-    told = HeldOutView(
-        version=4, loss=3.5, bits_per_byte=5.05, tokens=8192, vouchers=2, claims=3, time=NOW
-    )
     assert [point.loss for point in record.held_out.points()] == [5.5, 3.5]
-    record.snapshot = replace(record.snapshot, held_out=told)
-    lines = loss(record, Box(70, 16))
-    assert "held out  3.500 at step 4, 5.050 bits/byte, told by 2 of 3 members" in plain(lines)
-    assert any(span.tone == "second" for line in lines[2:] for span in line)
-    alone = replace(record.snapshot, held_out=replace(told, vouchers=1, claims=1))
-    record.snapshot = alone
-    assert "one member's claim" in plain(loss(record, Box(80, 12)))
 
 
-# --- header ----------------------------------------------------------------------------------
-
-
-def test_header_says_state_reason_cover_and_last_error() -> None:
-    known = {"last_error": "the disk is full", "last_error_at": NOW - 199}
-    waits = event(1, "waiting for 1 more volunteer: stage 0 has none", level="warning")
-    record = recorded_from(update(1, waits, **known))
-    for box in (WIDE, NARROW):
-        found = header(record, LIVE, box)
-        text = plain(found)
-        assert len(found) == 4
-        assert "TRAINING" in text
-        assert "you serve stage 0; every stage has a volunteer" in text
-        assert "stage 0 keeps 1 volunteer: training goes on" in text
-        assert "last error  3 min 20 s ago the disk is full" in text
-
-
-def test_a_long_state_takes_a_second_line_where_no_error_needs_it() -> None:
-    words = "about 2 h 10 min left; you serve stage 0; every stage has a volunteer"
-    record = recorded_from(update(9, step=6, steps=16, eta_s=7800.0))
-    found = header(record, LIVE, NARROW)
-    assert len(found) == 4
-    assert " ".join(plain(found[1:3]).split()).endswith(words)
-    assert all(len(plain([line])) <= 80 for line in found)
-    record.snapshot = replace(record.snapshot, last_error="the disk is full")
-    found = header(record, LIVE, NARROW)
-    assert len(found) == 4
-    assert "the disk is full" in plain(found[3:])
-
-
-def test_last_replica_is_a_warning_everywhere() -> None:
-    last = [SeatView(stage=1, version=5, state="serving", staying=0)]
-    assert drain_words(snapshot(seats=last)) == (
-        "stage 1 would have nobody: the swarm would wait",
-        "warn",
-    )
-    assert drain_words(snapshot(seats=[]))[0] == "nothing changes: you serve no stage"
-    found = finishing(recorded_from(update(1, seats=last)), Link("live"))
-    assert found.tone == "warn"
-    assert "would have nobody" in found.words
-
-
-# --- peers and logs --------------------------------------------------------------------------
+def test_rates_are_those_of_the_last_five_seconds() -> None:
+    record = Record()
+    assert record.rates == Traffic(0.0, 0.0)
+    for second in range(9):
+        moved = NetworkView(sent_bytes=100 * second**2, received_bytes=second)
+        record.apply(update(second, network=moved, tokens_per_s=float(second)))
+    assert record.rates == Traffic((6400 - 900) / 5, 1.0)
+    assert (len(record.traffic), [*record.speeds]) == (8, [*range(9)])
+    record.apply(update(9, network=NetworkView(sent_bytes=1)))
+    assert record.rates == Traffic(0.0, 0.0), "it was started again"

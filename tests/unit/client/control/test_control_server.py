@@ -18,12 +18,19 @@ import trio
 
 from client.control import client as control_client
 from client.control import rpc, server, sockets
-from client.control.client import ControlClient, ControlError, NotRunning, running_nodes
+from client.control.client import (
+    RESTART,
+    ControlClient,
+    ControlError,
+    NotRunning,
+    running_nodes,
+)
 from client.control.server import ServerLimits, serve_control
 from client.control.sockets import listening_sockets, live_sockets, socket_path
 from client.errors import UserError
 from tests.support.control_fakes import FakeProvider
 
+LOG = "read the log: volunteer logs"
 STATUS = rpc.encode_request("status", {}, 1)
 
 
@@ -274,9 +281,25 @@ def test_a_node_that_never_answers_is_given_up(path: Path, drips: bool) -> None:
             ControlClient(path, timeout_s=0.05)
 
 
-@pytest.mark.parametrize(("over", "words"), [(0, "something unexpected"), (1, "too long")])
-def test_an_answer_is_read_up_to_the_longest_line(
-    path: Path, monkeypatch: pytest.MonkeyPatch, over: int, words: str
+@pytest.mark.parametrize(
+    ("line", "words", "next_step"),
+    [
+        (b"x" * 999, "sent something unexpected", LOG),
+        (b"x" * 1001, "sent an answer that is too long", LOG),
+        (b'{"id": 7}', "answered another request", LOG),
+        (b'{"id": 1, "result": {}}', "answer is malformed", RESTART),
+        (b'{"id": 1, "error": {"code": -32601, "message": "no status"}}', "no status", RESTART),
+        (b'{"id": 1, "error": {"code": -32004, "message": "not now"}}', "not now", ""),
+        (b'{"id": 1, "error": {"code": -32603, "message": "a bug"}}', "a bug", LOG),
+        (None, "has ended", LOG),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_an_error_with_what_to_do(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: bytes | None,
+    words: str,
+    next_step: str,
 ) -> None:
     monkeypatch.setattr(control_client, "MAX_LINE_BYTES", 1000)
     with socket.socket(socket.AF_UNIX) as babbling:
@@ -285,12 +308,15 @@ def test_an_answer_is_read_up_to_the_longest_line(
 
         def babble() -> None:
             with babbling.accept()[0] as connection:
-                connection.sendall(b"x" * 999 + (b"x" if over else b"\n") * (1 + over))
-                connection.recv(65536)  # the request, so that the answer is not cut off
+                connection.recv(65536)
+                if line is not None:
+                    connection.sendall(line + b"\n")
+                    connection.recv(65536)
 
         threading.Thread(target=babble, daemon=True).start()
-        with pytest.raises(ControlError, match=words):
+        with pytest.raises(ControlError, match=words) as caught:
             ControlClient(path, timeout_s=5)
+    assert caught.value.next_step == next_step
 
 
 def test_of_the_kernels_list_only_sockets_named_like_ours_that_listen_count(
