@@ -5,7 +5,7 @@ What each stage lacks is in the table of stages; what was proposed and rejected 
 
 from collections.abc import Iterator, Sequence
 
-from client.control.snapshot import MatchesView, PauseView, SeatView
+from client.control.snapshot import MatchesView, SeatView
 from client.views import status, words
 from client.views.record import Record
 from client.views.span import Box, Line, Tone, cut, line
@@ -28,7 +28,8 @@ def sentences(record: Record, box: Box) -> list[Line]:
     now = record.snapshot
     told: list[Said] = [(WAITING, "muted")]
     if now is not None and not now.seats and (why := status.without_stage(now)):
-        told = [(f"You hold {why}{_pause(now.paused)}.", "accent")]
+        paused = f" ({status.reason(now)})" if now.paused else ""
+        told = [(f"You hold {why}{paused}.", "accent")]
     elif now is not None and now.matches is not None:
         told = [*_mine(now.seats, now.matches), *_moves(now.seats, now.matches)]
     lines: list[Line] = []
@@ -36,10 +37,6 @@ def sentences(record: Record, box: Box) -> list[Line]:
         for number, part in enumerate(wrap(clean(text), max(1, box.width - 2), 4)):
             lines.append(line("  " if number else "· ", (part, tone)))
     return [cut(one, box.width) for one in lines[: box.height]]
-
-
-def _pause(paused: PauseView | None) -> str:
-    return f": {paused.reason}, until {status.pause_ends(paused)}" if paused else ""
 
 
 def _mine(seats: Sequence[SeatView], found: MatchesView) -> Iterator[Said]:

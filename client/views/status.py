@@ -178,26 +178,20 @@ def place(now: Snapshot) -> Iterator[Fact]:
     """Yield who we are, our state, what we wait for, and what would happen if we left."""
     yield _fact("you are", (words.named(now.peer, now.names), "key"), (f", {now.peer}", "muted"))
     word, tone = words.state_word(now.state)
-    if now.state == "training":
-        told, more = f": {reason(now)}", f" ({now.reason})"
-        yield _fact("state", (word.lower(), tone), told, (more, "muted"))
-    else:
-        yield _fact("state", (word.lower(), tone), f": {reason_alone(now)}")
-    if now.paused is not None:
-        since = words.clock(now.paused.since, False)
-        yield _fact("paused", f"since {since}, until {pause_ends(now.paused)}")
+    more = f" ({now.reason})" if now.state == "training" else ""
+    yield _fact("state", (word.lower(), tone), f": {reason(now)}", (more, "muted"))
     for seat in now.seats:
         if seat.waits_for:
             yield _fact("waits", f"{seat.waits_for}, for {words.duration(seat.for_s)}")
     yield _fact("leaving", drain_words(now))
 
 
-def pause_ends(paused: PauseView) -> str:
-    """Say what ends a pause."""
-    at = words.clock(paused.until, False) if paused.until else ""
-    if paused.by_owner:
-        return f"{at} or volunteer resume" if at else "volunteer resume"
-    return at or "that is over"
+def pause_words(paused: PauseView) -> str:
+    """Say since when a volunteer is paused, and what ends that."""
+    ends = [words.clock(paused.until, False)] if paused.until else []
+    ends += ["volunteer resume"] if paused.by_owner else []
+    since = words.clock(paused.since, False)
+    return f"since {since}, until {' or '.join(ends) or 'its cause is over'}"
 
 
 def without_stage(now: Snapshot) -> str:
@@ -216,10 +210,8 @@ def reason_alone(now: Snapshot) -> str:
 
 def reason(now: Snapshot) -> str:
     """Describe why the node is in its state, without terms of the protocol."""
-    if now.paused is not None:
-        until = f" until {words.clock(now.paused.until, False)}" if now.paused.until else ""
-        how = "press p to resume" if now.paused.by_owner else "it goes on by itself"
-        return f"{clean(now.paused.reason) or 'you paused it'}{until}; {how}"
+    if now.state == "paused" and now.paused is not None:
+        return f"{pause_words(now.paused)}: {reason_alone(now)}"
     if now.state != "training":
         return reason_alone(now)
     seats = [f"{seat.stage}" for seat in now.seats if seat.state == "serving"]

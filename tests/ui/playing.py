@@ -151,15 +151,12 @@ def play(scene: Scene, size: tuple[int, int] = SMALL, **options: Any) -> Volunte
 
 
 def on_stage(*sizes: tuple[int, int]) -> Callable[[Scene], Callable[..., None]]:
-    """Make a test of a scene, whose first argument is the stage.
-
-    It is played in each of these sizes, or else in the one that is its argument ``size``.
-    """
+    """Make a test of a scene, whose first argument is the stage, and play it in each size."""
 
     def test_of(scene: Scene) -> Callable[..., None]:
         @wraps(scene)
         def test(**given: Any) -> None:
-            for size in sizes or [given.get("size", SMALL)]:
+            for size in sizes or (SMALL,):
                 play(lambda on: scene(on, **given), size)
 
         _, *others = signature(scene).parameters.values()
