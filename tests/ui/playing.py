@@ -34,7 +34,7 @@ class StillSource(LiveSource):
     """A node that says only what a test makes it say, and notes what it is told."""
 
     def __init__(self) -> None:
-        super().__init__(Path())
+        super().__init__(Path(), lambda pid: None)
         self.commands: list[tuple[str, dict[str, object]]] = []
         self.news = Queue()
         self.stopped = False

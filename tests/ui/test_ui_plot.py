@@ -2,13 +2,16 @@
 
 import math
 import random
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from client.views import words
 from client.views.plot import bar, curve, progress, spark
 from client.views.span import Box, line_width, plain
-from client.views.words import clock, count, duration, listed, share, size
 
 BOX = Box(40, 10)
 
@@ -55,20 +58,33 @@ def test_bars_and_sparklines() -> None:
     assert plain([progress(0.5, 4)]) == "━━──"
 
 
-def test_quantities_are_short() -> None:
-    assert [count(n) for n in (0, 7, 2000, 12_345, 123_456, 4_560_000, 2.5)] == [
-        "0", "7", "2000", "12345", "123k", "4.56M", "2.50"
-    ]  # fmt: skip
-    assert count(12_345.6) == "12.3k", "a rate is no number of steps"
-    assert [size(n) for n in (0, 999, 12_345, 4.56e9)] == ["0 B", "999 B", "12.3 kB", "4.56 GB"]
-    assert [duration(s) for s in (0.84, 45, 185, 7800, 273_600)] == [
-        "0.8 s", "45 s", "3 min 05 s", "2 h 10 min", "3 d 4 h"
-    ]  # fmt: skip
-    assert [share(part) for part in (0.042, 0.42, 0.9994, 0.9996, 1.0)] == [
-        "4.2 %", "42.0 %", "99.9 %", "100 %", "100 %"
-    ]  # fmt: skip
-    assert listed(["a"]) == "a"
-    assert listed(["a", "b", "c"]) == "a, b and c"
-    assert clock(0) == "00:00:00"
-    assert clock(-1e30) == "00:00:00"
-    assert len(clock(1e30)) == 8
+SPELLED: dict[Callable[..., str], dict[Any, str]] = {
+    words.count: {
+        0: "0", 7: "7", 2000: "2000", 99_999: "99999", 100_000: "100k", 4_560_000: "4.56M",
+        2.5: "2.50", 8.0: "8", 9.994: "9.99", 9.996: "10.0", 99.94: "99.9", 99.96: "100",
+        999.4: "999", 999.6: "1.00k", 12_345.6: "12.3k", 3e15: "3000T", -12.0: "-12", 1e18: "?",
+    },
+    words.size: {
+        0: "0 B", 999: "999 B", 999.6: "1.00 kB", 12_345: "12.3 kB", 4.56e9: "4.56 GB",
+        9e17: "900 PB", 1e18: "?",
+    },
+    words.per_s: {0: "0 Mbit/s", 15_000: "0.12 Mbit/s", 12.25e6: "98.0 Mbit/s",
+                  124.9e6: "999 Mbit/s", 125e6: "1.00 Gbit/s", math.inf: "?"},
+    words.rate: {0.5: "0.50", 12.34: "12.3", 999.9: "1000", 1234.0: "1.23k", 1e18: "?"},
+    words.share: {0.042: "4.2 %", 0.42: "42.0 %", 0.9994: "99.9 %", 0.9996: "100 %", 1.0: "100 %"},
+    words.duration: {
+        -1: "0.0 s", 0.84: "0.8 s", 9.94: "9.9 s", 9.96: "10 s", 45: "45 s", 59.6: "1 min 00 s",
+        185: "3 min 05 s", 3599: "59 min 59 s", 7800: "2 h 10 min", 86_399: "23 h 59 min",
+        273_600: "3 d 4 h", math.nan: "?",
+    },
+    words.about: {45: "45 s", 185: "3 min", 7800: "2 h 10 min"},
+    words.clock: {0: "00:00:00", -1e30: "00:00:00", 45_296.0: "12:34:56", math.nan: "00:00:00"},
+    words.date: {0: "1970-01-01 00:00", 45_296.0: "1970-01-01 12:34", 1e30: "3000-01-01 00:00"},
+    words.state_word: {"training": ("TRAINING", "good"), "x\ny": ("X Y", "plain")},
+    words.listed: {(): "", ("a",): "a", ("a", "b"): "a and b", ("a", "b", "c"): "a, b and c"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("function", SPELLED)
+def test_quantities_are_short(function: Callable[..., str]) -> None:
+    assert {value: function(value) for value in SPELLED[function]} == SPELLED[function]

@@ -74,6 +74,17 @@ DIED = Ending(
 ENDED = Link("ended", DIED.when, DIED.words, DIED.next_step)
 LEVELS = ("debug", "info", "info", "warning", "info", "error")
 LOG = [update(1, *(event(n, f"event {n}", level=LEVELS[n % 6]) for n in range(1, 60)))]
+EVENTS = [
+    event(1, "an error of the pipeline", topic="pipeline", level="warning"),
+    event(2, "a backup", topic="pipeline"),
+    event(3, f"{ANNA[-6:]} is down", "RecoveryEvent", members=(ANNA,), data={"phase": "detected"}),
+    event(4, "training goes on", "RecoveryEvent", topic="pipeline", data={"phase": "recovered"}),
+    event(5, "held", topic="matching", data={"decision": "hold"}),
+    event(6, "proposed", topic="matching", data={"decision": "proposal"}),
+    event(7, "a stage has nobody", topic="matching", level="warning"),
+    event(8, "a detail", level="debug"),
+]
+"""Not all of them are news."""
 CROWD = [
     update(
         1,
@@ -136,7 +147,10 @@ SCENES: dict[str, tuple[tuple[int, int], Scene]] = {
         [PEOPLE, "3", ("#peer-table", 9, 3), ("#peer-table", 9, 3), "escape 2"],
     ),
     "people-large": (LARGE, [PEOPLE, "3"]),
-    "matched": (MEDIUM, [[update(1, **MATCHED)], "2", [update(2, **{**MATCHED, **COMING})]]),
+    "matched": (
+        MEDIUM,
+        [[update(1, *EVENTS, **MATCHED)], "2", [update(2, **{**MATCHED, **COMING})]],
+    ),
     "crowd": (SMALL, [CROWD, "2", "end", "pageup", "down", "home", ("#stage-table", 9, 5)]),
     "log": (
         SMALL,

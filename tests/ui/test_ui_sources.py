@@ -13,8 +13,8 @@ from client.control.snapshot import InviteView, PauseView
 from client.control.updates import Curve, Update
 from client.store.last_run import Ending
 from client.ui.source import live as live_source
-from client.ui.source.live import NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
-from client.ui.source.news import Answer, News
+from client.ui.source.live import AGAIN, LEFT, NOBODY, NOT_DONE, SAID, UNHEARD, LiveSource
+from client.ui.source.news import Answer, Link, News
 from tests.ui.examples import event, snapshot, update
 from tests.ui.played_node import HANGS_UP, HELLO, MODERN, Node
 
@@ -33,6 +33,7 @@ def until(found: Callable[[], bool]) -> None:
 @pytest.fixture(autouse=True)
 def _asks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_source, "EVERY_S", 0.01)
+    monkeypatch.setattr(live_source, "PATIENCE_S", (0.02,))
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def attached(
     path: Path,
-    how_it_ended: Callable[[int], Ending | None] | None = None,
+    how_it_ended: Callable[[int], Ending | None] = lambda pid: None,
 ) -> Iterator[LiveSource]:
     """A live source that runs."""
     source = LiveSource(path, how_it_ended)
@@ -60,16 +61,19 @@ def live(path: Path, **more: object) -> Iterator[tuple[Node, LiveSource]]:
     """A node that answers ``more`` than usual, and a source that is linked with it."""
     node = Node(path, {**MODERN, **more})
     with attached(path) as source:
-        until(lambda: source.link.state == "live")
+        taken(source, Link, "live")
         yield node, source
     node.close()
 
 
-def taken(source: LiveSource, kind: type[Told]) -> Told:
-    """Wait for the next news of a kind."""
-    while not isinstance(news := source.news.get(timeout=PATIENCE_S), kind):
-        pass
-    return news
+def taken(source: LiveSource, kind: type[Told], state: str = "") -> Told:
+    """Wait for the next news of a kind, or the next link of a state."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        news = source.news.get(timeout=PATIENCE_S)
+        if isinstance(news, kind) and (not state or getattr(news, "state", "") == state):
+            return news
+    raise TimeoutError
 
 
 def updated(source: LiveSource) -> Update:
@@ -124,8 +128,8 @@ def test_a_broken_connection_is_said_and_made_anew_from_where_it_was(path: Path)
         node.update(update(1, event(41)))
         updated(source)
         node.drop()
-        until(lambda: source.link.state == "lost")
-        until(lambda: source.link.state == "live")
+        assert taken(source, Link, "lost") == Link("lost", "the connection broke; trying again (1)")
+        taken(source, Link, "live")
         until(lambda: node.asked[-1] == ("update", {"since": 41}))
 
 
@@ -141,30 +145,38 @@ def test_a_node_that_was_started_again_is_heard_from_its_beginning(path: Path) -
         assert next(params for method, params in node.asked if method == "update") == {"since": 0}
 
 
-@pytest.mark.parametrize("nonsense", [b"nonsense\n", b"[]\n", b"\xff\n",
-                                      b'{"method":"update","params":{"time":"x"}}\n'])  # fmt: skip
-def test_nonsense_from_the_socket_only_costs_the_connection(path: Path, nonsense: bytes) -> None:
+def test_nonsense_from_the_socket_only_costs_the_connection(path: Path) -> None:
+    update = b'{"method":"update","params":{"time":"x"}}\n'
     with live(path) as (node, source):
-        hellos = [method for method, _ in node.asked].count("status")
-        node.send(nonsense)
-        until(lambda: [method for method, _ in node.asked].count("status") > hellos)
-        until(lambda: source.link.state == "live")
+        for nonsense in (b"nonsense\n", b"[]\n", b"\xff\n", update):
+            node.send(nonsense)
+            assert taken(source, Link).state == "connecting"
+            taken(source, Link, "live")
 
 
-def test_a_node_that_was_told_to_leave_is_gone_for_good(path: Path) -> None:
+@pytest.mark.parametrize("told", [True, False])
+def test_a_node_that_leaves_is_gone_for_good(path: Path, told: bool) -> None:
     with live(path) as (node, source):
-        source.command("finish")
-        taken(source, Answer)
+        if told:
+            source.command("finish")
+            assert taken(source, Answer) == Answer("finish", True, SAID["finish"])
+        else:
+            node.update(update(1, event(1), state="stopping"))
+            updated(source)
         node.close()
-        until(lambda: source.link.state == "ended")
+        assert taken(source, Link, "ended") == Link("ended", LEFT, LEFT, AGAIN)
 
 
 def test_nobody_there_is_said_until_somebody_is(path: Path) -> None:
     with attached(path) as source:
-        until(lambda: NOBODY in source.link.words)
-        assert source.link.state == "connecting"
+        tries = [taken(source, Link) for _ in range(4)]
+        states = ["connecting", "connecting", "lost", "lost"]
+        assert tries == [
+            Link(state, f"{NOBODY}; trying again ({number})")  # type: ignore[arg-type]
+            for number, state in enumerate(states, 1)
+        ]
         node = Node(path, MODERN)
-        until(lambda: source.link.state == "live")
+        taken(source, Link, "live")
     node.close()
 
 

@@ -45,9 +45,7 @@ class LiveSource:
         how_it_ended: returns the end of a process's node; None: it runs, or its end is unknown.
     """
 
-    def __init__(
-        self, path: Path, how_it_ended: Callable[[int], Ending | None] | None = None
-    ) -> None:
+    def __init__(self, path: Path, how_it_ended: Callable[[int], Ending | None]) -> None:
         self._path, self._how_it_ended = path, how_it_ended
         self.news: Queue[News] = Queue(MOST_NEWS)
         self.link = Link("connecting")
@@ -106,10 +104,7 @@ class LiveSource:
 
     def _lost(self, why: str, tries: int, error: ControlError) -> None:
         nobody = isinstance(error, NotRunning)
-        ending = None
-        if nobody and self._pid is not None and self._how_it_ended is not None:
-            ending = self._how_it_ended(self._pid)
-        if ending is not None:
+        if nobody and self._pid is not None and (ending := self._how_it_ended(self._pid)):
             self._say_link(Link("ended", ending.when, ending.words, ending.next_step))
             return
         if self._leaving and nobody:

@@ -229,6 +229,14 @@ async def test_a_file_in_the_way_is_left_alone(path: Path) -> None:
     assert path.read_text() == "mine"
 
 
+async def test_what_cannot_be_bound_is_closed(folder: Path) -> None:
+    before = psutil.Process().num_fds()
+    with pytest.raises(OSError, match="too long") as kept:
+        async with serve_control(folder / ("x" * 200), FakeProvider()):
+            pass
+    assert psutil.Process().num_fds() == before, kept
+
+
 def test_a_path_that_does_not_fit_says_so() -> None:
     with pytest.raises(UserError, match="longer than the 103 bytes") as caught:
         socket_path(Path("/" + "x" * 120), "ab" * 32, "peer")

@@ -54,6 +54,13 @@ def test_a_quota_bounds_threads(physical: int, quota: float | None, usable: int,
     assert (cores.usable, cores.most_threads) == (usable, most)
 
 
+def test_without_affinity_every_core_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert find_cores().cpus == frozenset(range(os.cpu_count() or 1))
+    assert find_cores().quota is None
+
+
 def test_affinity_is_respected() -> None:
     if not hasattr(os, "sched_setaffinity"):
         pytest.skip("the kernel has no affinity")
