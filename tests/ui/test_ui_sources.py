@@ -88,7 +88,7 @@ def test_the_curve_comes_first_and_then_updates(path: Path) -> None:
     with attached(path) as source:
         curve = taken(source, Curve)
         assert [point.step for point in curve.points] == [1]
-        until(lambda: source.link.state == "live")
+        taken(source, Link, "live")
         node.update(update(1, event(1), step=4))
         assert updated(source).snapshot.step == 4
         until(lambda: node.asked[-1] == ("update", {"since": 1}))
@@ -186,12 +186,11 @@ KILLED = Ending(time=5.0, words="ended without a word", next_step="start it agai
 def test_what_is_asked_of_a_dead_node_is_refused_and_not_kept_for_the_next(path: Path) -> None:
     with live(path) as (node, source):
         node.close()
-        until(lambda: source.link.state != "live")
         source.command("pause", reason="you paused it")
         found = taken(source, Answer)
         assert found == Answer("pause", False, NOT_DONE)
         again = Node(path, {**MODERN, "status": msgspec.structs.replace(HELLO, pid=8)})
-        until(lambda: source.link.state == "live")
+        taken(source, Link, "live")
         source.command("finish")
         until(lambda: any(method == "finish" for method, _ in again.asked))
         assert all(method != "pause" for method, _ in again.asked)
@@ -213,14 +212,13 @@ def test_a_node_that_died_is_said_to_have_ended_until_another_answers(path: Path
         return KILLED if len(asked) > 1 else None  # its process takes a moment to end
 
     with attached(path, how_it_ended=how_it_ended) as source:
-        until(lambda: source.link.state == "live")
+        taken(source, Link, "live")
         node.close()
-        until(lambda: source.link.state == "ended")
-        assert source.link.words == KILLED.when
-        assert (source.link.why, source.link.next_step) == (KILLED.words, KILLED.next_step)
+        ended = Link("ended", KILLED.when, KILLED.words, KILLED.next_step)
+        assert taken(source, Link, "ended") == ended
         assert set(asked) == {7}
         again = Node(path, {**MODERN, "status": msgspec.structs.replace(HELLO, pid=8)})
-        until(lambda: source.link.state == "live")
+        taken(source, Link, "live")
         again.close()
 
 

@@ -1,7 +1,7 @@
 """A running node: asks it for updates, and connects again when the connection breaks.
 
 Threads wait for the node, never the interface: one for updates, and one for each command. A command
-while no node answers is refused at once and never kept for the next node.
+that no node answers is refused, and never kept for the next node.
 """
 
 import threading
@@ -48,7 +48,6 @@ class LiveSource:
     def __init__(self, path: Path, how_it_ended: Callable[[int], Ending | None]) -> None:
         self._path, self._how_it_ended = path, how_it_ended
         self.news: Queue[News] = Queue(MOST_NEWS)
-        self.link = Link("connecting")
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._pid: int | None = None
@@ -68,7 +67,7 @@ class LiveSource:
             self._thread.join(2.0)
 
     def command(self, method: str, **params: object) -> None:
-        """Send a command to the node; refused at once while none answers."""
+        """Send a command to the node; refused if none answers."""
         threading.Thread(target=self._tell, args=(method, params), daemon=True).start()
 
     # --- threads ---------------------------------------------------------------------------------
@@ -91,7 +90,7 @@ class LiveSource:
             # another process numbers its events from the start
             self._pid, self._since, self._leaving = node.greeting.pid, 0, False
         self._say(node.history())
-        self._say_link(Link("live"))
+        self._say(Link("live"))
         while not self._ended.is_set():
             self._deliver(node.update(self._since))
             self._ended.wait(EVERY_S)
@@ -105,17 +104,13 @@ class LiveSource:
     def _lost(self, why: str, tries: int, error: ControlError) -> None:
         nobody = isinstance(error, NotRunning)
         if nobody and self._pid is not None and (ending := self._how_it_ended(self._pid)):
-            self._say_link(Link("ended", ending.when, ending.words, ending.next_step))
+            self._say(Link("ended", ending.when, ending.words, ending.next_step))
             return
         if self._leaving and nobody:
-            self._say_link(Link("ended", LEFT, LEFT, AGAIN))
+            self._say(Link("ended", LEFT, LEFT, AGAIN))
             return
         state: LinkState = "connecting" if not self._since and tries < 3 else "lost"
-        self._say_link(Link(state, f"{why}; trying again ({tries})"))
-
-    def _say_link(self, link: Link) -> None:
-        self.link = link
-        self._say(link)
+        self._say(Link(state, f"{why}; trying again ({tries})"))
 
     def _say(self, news: News) -> None:
         """Leave news; where there is no room for more, wait until there is, or for the end."""
@@ -132,8 +127,6 @@ class LiveSource:
     def _answer(self, method: str, params: dict[str, object]) -> Answer:
         """Carry out a command on a connection of its own."""
         words = NOT_DONE
-        if self.link.state != "live":
-            return Answer(method, False, words)
         try:
             with ControlClient(self._path) as node:
                 words = UNHEARD

@@ -79,7 +79,8 @@ def test_a_folder_that_cannot_be_written_is_told_and_stops_nothing(tmp_path: Pat
     (tmp_path / "file").touch()
     blocked = Persisted(tmp_path / "file" / "x.bin", Note, (told := list[str]()).append)
     assert not blocked.keep(Note(7))
-    assert "make room" in told[0]
+    assert blocked.load() is None
+    assert ["make room" in told[0], "cannot be read" in told[1]] == [True, True]
     with pytest.raises(FileExistsError):
         blocked.save(Note(7))
 
