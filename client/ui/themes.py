@@ -45,7 +45,6 @@ THEMES: Final = (
             "tone-faint": "#4a5564",
             "frame": "#303b4a",
             "row": "#263141",
-            "footer-background": "#161b23",
         },
     ),
     Theme(
@@ -67,7 +66,6 @@ THEMES: Final = (
             "tone-faint": "#b9bfc6",
             "frame": "#cfd3cc",
             "row": "#dfe5ee",
-            "footer-background": "#f4f4ef",
         },
     ),
 )

@@ -25,7 +25,6 @@ class Span(NamedTuple):
 
 
 Line = tuple[Span, ...]
-BLANK: Line = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ def spread(left: Line, right: Line, cells: int) -> Line:
     """Return one line with ``left`` flush left and ``right`` flush right, which yields first."""
     room = cells - line_width(left)
     if line_width(right) + 1 > room:
-        right = cut(right, room - 2) if room > 12 else BLANK
+        right = cut(right, room - 2) if room > 12 else ()
     gap = cells - line_width(left) - line_width(right)
     return (*cut(left, cells), Span(" " * max(0, gap)), *right)
 

@@ -156,7 +156,7 @@ SCENES: dict[str, tuple[tuple[int, int], Scene]] = {
         SMALL,
         [LOG, "4", [update(2, event(60, "event 60"))], "home j", [update(3, event(61, "event 61"))],
          "pagedown", "end k enter", "escape l", "l", "slash 'event space '5", "enter", "slash 'x",
-         "escape l"],
+         "escape l", "end", (80, 18)],
     ),
     "filter": (SMALL, [EARLY, "slash", "3 slash 'connected", "enter", "end enter", "q escape"]),
     "paused": (SMALL, [paused(), "2", paused(reason="on battery", by_owner=False), "p",

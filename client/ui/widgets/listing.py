@@ -12,7 +12,7 @@ from typing import ClassVar
 from rich.style import Style
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -67,6 +67,8 @@ class Listing(Toned, ScrollView, can_focus=True):
         super().__init__(id=id)
         self.border_title = title
         self._view, self._tail = view, tail
+        self._room = Region()
+        """For which it was made."""
         self._head: Line = ()
         self._rows: list[Row] = []
         self._starts: list[int] = []
@@ -85,19 +87,19 @@ class Listing(Toned, ScrollView, can_focus=True):
 
     def show(self) -> None:
         """Refresh the view; the cursor stays on its row, or at the end of a tail."""
-        size = self.scrollable_content_region
-        if size.width <= 1 or size.height <= 0:
+        room = self.scrollable_content_region
+        if room.width <= 1 or room.height <= 0:
             return
-        head, rows = self._view(Box(size.width - 1, size.height))
-        if head == self._head and rows == self._rows:
+        head, rows = self._view(Box(room.width - 1, room.height))
+        if (room, head, rows) == (self._room, self._head, self._rows):
             return
         at_end = self._tail and self._cursor >= len(self._rows) - 1
-        key, self._head, self._rows = self.chosen, head, rows
+        key, self._room, self._head, self._rows = self.chosen, room, head, rows
         self._starts, lines = [], 0
         for row in rows:
             self._starts.append(lines)
             lines += len(row.lines)
-        self.virtual_size = Size(size.width, lines + self._head_lines)
+        self.virtual_size = Size(room.width, lines + self._head_lines)
         places = {row.key: place for place, row in enumerate(rows)}
         kept = places.get(key or "", min(max(self._cursor, 0), len(rows) - 1))
         self._cursor = len(rows) - 1 if at_end else kept
@@ -107,7 +109,6 @@ class Listing(Toned, ScrollView, can_focus=True):
 
     def on_resize(self, event: Resize) -> None:
         """Make the rows for the new size."""
-        self._head, self._rows = (), self._rows
         self.show()
 
     def on_click(self, event: Click) -> None:
