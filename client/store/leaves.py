@@ -82,11 +82,11 @@ class DataFolder:
 
     def load(self, index: int) -> bytes | None:
         """Return a leaf with its path behind it; None: it is not here, or damaged."""
-        size = leaf_size(index, self._data.size_bytes)
-        if not size or index < 0:
+        if not 0 <= index < self._count:
             return None
+        number, place = divmod(index * LEAF_BYTES, SHARD_BYTES)
+        size = leaf_size(index, self._data.size_bytes)
         try:
-            number, place = divmod(index * LEAF_BYTES, SHARD_BYTES)
             leaf = _read(self.folder / shard_name(number), place, size)
             page = self._page(index // PAGE)
         except OSError:

@@ -41,6 +41,25 @@ def test_a_declaration_is_enough(name: str, tmp_path: Path) -> None:
     assert (name in {field.name for field in fields(RelayFlags)}) is (name not in COMPUTING)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("threads", 0, "one per core of this machine"),
+        ("threads", 3, "3"),
+        ("memory_limit_bytes", 0, "85 % of this machine's"),
+        ("upload_limit_bytes_per_s", 2_000_000, "16Mbit/s"),
+        ("announce", (), "none"),
+        ("announce", ("a", "b"), "a, b"),
+        ("schedule", "", "not set"),
+        ("not_on_battery", False, "false"),
+        ("offload", "auto", "auto"),
+        ("dial_timeout_s", 20.0, "20.0"),
+    ],
+)
+def test_a_value_is_shown_as_people_read_it(name: str, value: object, words: str) -> None:
+    assert SETTINGS[name].words(value) == words
+
+
 def test_every_source_beats_the_next(tmp_path: Path) -> None:
     weakest = "threads = 1\nseats = 1\nlisten_port = 1\ncheckpoint_keep = 10"
     system = toml(tmp_path, "system.toml", weakest)

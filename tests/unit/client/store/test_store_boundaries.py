@@ -17,9 +17,11 @@ def key(step: int, microbatch: int = 0) -> PayloadKey:
 
 def found(store: BoundaryStore, name: PayloadKey) -> bytes | None:
     try:
-        return store.get(name)
+        data = store.get(name)
     except PayloadGone:
         return None
+    assert data is not None
+    return data
 
 
 def test_the_oldest_go_to_disk_and_come_back(tmp_path: Path) -> None:

@@ -79,6 +79,10 @@ def test_a_process_that_loses_the_race_takes_the_winners_key(
     monkeypatch.setattr(os, "link", slower)
     assert ensure_identity(tmp_path).peer == Signer(winner).peer
     assert [path.name for path in tmp_path.iterdir()] == [KEY_FILE]
+    (tmp_path / KEY_FILE).unlink()
+    monkeypatch.setattr(os, "link", lambda *_: None)
+    with pytest.raises(UserError, match="vanished"):
+        ensure_identity(tmp_path)
 
 
 def full(*_: object) -> None:
