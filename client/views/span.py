@@ -86,10 +86,10 @@ def cut(pieces: Line, cells: int) -> Line:
 
 
 def spread(left: Line, right: Line, cells: int) -> Line:
-    """Return one line with ``left`` flush left and ``right`` flush right, which yields first."""
-    room = cells - line_width(left)
-    if line_width(right) + 1 > room:
-        right = cut(right, room - 2) if room > 12 else ()
+    """Return one line with ``left`` flush left and ``right`` flush right, if there is room for
+    both."""
+    if line_width(left) + line_width(right) >= cells:
+        right = ()
     gap = cells - line_width(left) - line_width(right)
     return (*cut(left, cells), Span(" " * max(0, gap)), *right)
 
