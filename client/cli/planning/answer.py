@@ -11,6 +11,7 @@ from client.cli.founding.fitting import what_is_smaller
 from client.cli.founding.outlook import LONG_S, warn_of_few
 from client.cli.planning.run import EXACT, LOCAL, NARROW, Method, PlannedRun
 from client.cli.terminal.mixture_text import MANY_TIMES, warn_of_repeats
+from client.cli.terminal.swarm_text import memory_words
 from client.cli.terminal.table import aligned
 from client.errors import UserError
 from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of
@@ -250,9 +251,11 @@ def report(plan: Plan) -> Iterator[str]:
         yield f"local rounds: every {inner} microbatches a step of one's own"
     yield f"expected: {_tokens(best.tokens_per_s)}; a {step} takes {human_duration(best.step_s)}"
     yield f"limited by {HELP[best.limit]}"
-    hosted = human_bytes(best.host_memory_bytes)
-    beside = f", and {hosted} of a GPU's host" if best.host_memory_bytes else ""
-    yield f"memory of a machine: {human_bytes(best.memory_bytes)}{beside}"
+    lends = f"--memory counts {human_bytes(best.memory_bytes)}"
+    if best.host_memory_bytes:
+        lends += f", and --host-memory {human_bytes(best.host_memory_bytes)}"
+    taken = memory_words([best.memory_bytes + best.host_memory_bytes])
+    yield f"memory of a volunteer: {taken}, of which {lends}"
     yield f"{cost.tokens:,} tokens ({cost.steps:,.0f} {step}s) take {human_duration(cost.seconds)}"
     yield f"  traffic per volunteer at most: {human_bytes(cost.sent_bytes)} sent"
     if len(plan.ways) > 1:

@@ -89,7 +89,7 @@ def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
         problem = f"a microbatch of {sequences} sequences is too large for one message"
         raise usage(problem, "take a smaller --microbatch")
     if run.averaging == "local" and run.audit:
-        raise usage("with --averaging local there are no audits")
+        raise usage("with --averaging local there are no audits", "leave out --audit")
     if model.lora is not None:
         run = replace(run, optimizer=run.optimizer or DEFAULT)
     models = {count: choose_model(preset, model, vocab, count) for count in counts}

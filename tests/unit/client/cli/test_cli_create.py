@@ -1,6 +1,5 @@
 """Founding: from flags to a manifest that every peer accepts."""
 
-import stat
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -241,17 +240,6 @@ def test_strangers_are_audited_and_averaged_robustly_unless_the_founder_chooses(
     assert (chosen.rule, chosen.audit, chosen.replicas) == (rule, audits, replicas)
 
 
-def test_a_public_swarm_is_founded_with_what_strangers_need(within: Within, tmp_path: Path) -> None:
-    for flags, rule, audits in (
-        ((), "centred-clipping", 0.03),
-        (("--private",), "sum", 0.0),
-    ):
-        path = tmp_path / "x.swarm"
-        within.ends(0, "create", "--no-measure", "--force", "--out", str(path), *flags)
-        manifest = parse_swarm_file(path.read_text()).manifest
-        assert (manifest.aggregation, manifest.audits) == (rule, audits)
-
-
 @pytest.mark.parametrize(
     ("choices", "words", "step"),
     [
@@ -334,16 +322,6 @@ def test_the_file_and_the_invite_name_the_same_swarm(within: Within, tmp_path: P
     assert str(invite.peers[0]) == f"{address}/p2p/{swarm.manifest.founder}"
     again = within.ends(2, "create", "--no-measure", "--out", str(path))
     assert "--force" in again.stderr
-
-
-def test_a_private_swarm_has_a_ticket_that_others_cannot_read(
-    within: Within, tmp_path: Path
-) -> None:
-    path = tmp_path / "private.swarm"
-    done = within("create", "--no-measure", "--private", "--out", str(path))
-    invite = parse_invite(done.stdout.strip())
-    assert invite.ticket is not None
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_the_founder_listens_where_the_file_promises() -> None:

@@ -93,7 +93,7 @@ def test_the_prompt_names_the_cards_that_are_used(
 def test_create_and_join_say_the_same_of_memory(
     tmp_path: Path, book: Path, swarm: SwarmFile
 ) -> None:
-    words = memory_words(swarm.manifest)
+    words = memory_words(stage.memory_bytes for stage in swarm.manifest.stages)
     assert f"memory of a volunteer: {words}" in list(outlook(swarm.manifest, None))
     said = " ".join(consent.terms(Settings(), tmp_path, swarm))
     assert f"memory     {words}, 2 at most; no limit" in said
