@@ -104,7 +104,7 @@ def named_swarm(home: Home, text: str | None) -> SwarmFile | None:
         known = [one for one in known if one.swarm in running] if len(running) == 1 else known
     if len(known) < 2:
         return known[0] if known else None
-    names = ", ".join(f"{swarm.manifest.name} ({swarm.swarm[:12]})" for swarm in known)
+    names = ", ".join(sorted(f"{one.manifest.name} ({one.swarm[:12]})" for one in known))
     problem = f"several swarms are known on this machine: {names}"
     choose = "choose one with --swarm; volunteer forget SWARM removes one"
     raise UsageError(problem, choose if text is None else "name one by the beginning of its id")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from client.cli.command_line import run_command
 from client.cli.diagnosis import checks_outside
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
@@ -41,15 +42,24 @@ def line_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-def test_the_log_is_followed_through_a_change_of_the_file(home: Path) -> None:
-    log = LogFile(home_folders(home).logs, max_bytes=400)
-    log.write(as_json(LogLine(words="first"), time.time()))
-    with living(RUN, "logs", "-f", "--json") as process:
-        assert json.loads(line_of(process))["words"] == "first"
-        for number in range(8):
-            log.write(as_json(LogLine(words=f"line {number}"), time.time()))
-            assert json.loads(line_of(process))["words"] == f"line {number}"
+def test_the_log_is_followed_through_a_change_of_the_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It begins before there is one; a line is written at each look, and what is of no interest."""
+    log, left = LogFile(home_folders(home).logs, max_bytes=400), [f"line {n}" for n in range(9)]
+
+    def looked(_: float) -> None:
+        if not left:
+            raise KeyboardInterrupt
+        log.write(as_json(LogLine(words="quiet"), time.time()))
+        log.write(as_json(LogLine(words=left.pop(0), level="error"), time.time()))
+
+    monkeypatch.setattr(time, "sleep", looked)
+    with pytest.raises(KeyboardInterrupt):
+        run_command(["logs", "-f", "--json", "--level", "warning"])
     log.close()
+    said = [json.loads(line)["words"] for line in capsys.readouterr().out.splitlines()]
+    assert said == [f"line {n}" for n in range(9)]
 
 
 def test_watching_prints_a_line_per_change(home: Path) -> None:

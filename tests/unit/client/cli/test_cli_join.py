@@ -7,9 +7,10 @@ import os
 import stat
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from client.cli.reach.home import find_home, home_of
 from client.cli.serving import background as daemon
 from client.cli.terminal.swarm_text import memory_words
 from client.config import Settings
+from client.control.snapshot import Snapshot
 from client.devices import devices_of
 from client.errors import ExitCode, UserError
 from client.store.persisted import Persisted
@@ -29,6 +31,7 @@ from client.views.words import size as human_bytes
 from protocol.ids import SwarmId
 from protocol.invite import SwarmFile
 from tests.support.cli_process import REPOSITORY, Terminal, Volunteer, Within
+from tests.support.control_fakes import example_snapshot
 from tests.support.saved_swarms import little_swarm
 
 INVITE = f"volunteer:{'ab' * 32}?peer=/ip4/127.0.0.1/tcp/9/p2p/{{peer}}"
@@ -158,6 +161,7 @@ NODE = f"""
 import os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 sys.path[:0] = {[str(REPOSITORY)]!r}
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
@@ -259,11 +263,77 @@ def test_settings_are_handed_over_as_they_were_resolved(
     assert home_of(told.resolved) == replace(find_home(), resolved=resolved)
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"swarm": "x", "resolved": {"settings": {}}}', "\xff"])
-def test_what_nobody_handed_over_is_refused(volunteer: Volunteer, text: str) -> None:
-    done = volunteer("join", "--handed-over", stdin=text)
-    assert done.returncode == ExitCode.USAGE
-    assert "volunteer join --detach" in done.stderr
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b'{"swarm": "x", "resolved": {"settings": {}}}', b"\xff"]
+)
+def test_what_nobody_handed_over_is_refused(text: bytes) -> None:
+    with pytest.raises(UserError, match="for a start in the background") as caught:
+        daemon.read_handover(io.BytesIO(text))
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+@dataclass
+class Started:
+    """A process in the background as its starter sees it: what it answers at each look, None while
+    it does not. Each look takes a second."""
+
+    answers: list[Snapshot | None]
+    pid: int = 7
+    now_s: float = 0.0
+
+    def poll(self) -> None:
+        return None
+
+    def look(self, _: Path) -> list[tuple[Path, Snapshot]]:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return [] if answer is None else [(Path("other"), example_snapshot(pid=8)), (HERE, answer)]
+
+    def sleep(self, _: float) -> None:
+        self.now_s += 1.0
+
+
+HERE = Path("socket")
+MEASURES = example_snapshot(pid=7, started=False, reason="it measures")
+READS = example_snapshot(pid=7, started=False, reason="it reads")
+TRAINS = example_snapshot(pid=7)
+
+
+@pytest.mark.parametrize(
+    ("answers", "said", "at_s"),
+    [
+        ([None, MEASURES, MEASURES, READS, TRAINS], "it measures ...\nit reads ...\n", 4),
+        ([None, TRAINS], "", 1),
+        (
+            [READS],
+            "it reads ...\nit has not entered the swarm yet; volunteer status shows its progress\n",
+            80,
+        ),
+        ([MEASURES, None], "it measures ...\nit has not entered the swarm yet", 80),
+        ([None], "process 7 was started but does not answer yet", 80),
+    ],
+)
+def test_a_start_is_watched_until_it_takes_part(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answers: list[Snapshot | None],
+    said: str,
+    at_s: float,
+) -> None:
+    """As long as a dial may take, 20 s, and a minute more."""
+    started, last = Started([*answers]), answers[-1] or (answers[0] and MEASURES)
+    clock = SimpleNamespace(monotonic=lambda: started.now_s, sleep=started.sleep)
+    monkeypatch.setattr(daemon, "time", clock)
+    monkeypatch.setattr(daemon, "running_nodes", started.look)
+    errors, process = daemon.Errors(home / "errors", 0), cast("subprocess.Popen[bytes]", started)
+    if last is None:
+        with pytest.raises(UserError, match=said):
+            daemon._wait_until_it_takes_part(process, find_home(), errors)
+    else:
+        found = daemon._wait_until_it_takes_part(process, find_home(), errors)
+        assert found == (HERE, last)
+        assert capsys.readouterr().err.startswith(said)
+    assert started.now_s == at_s
 
 
 def test_the_swarm_may_be_in_the_environment(volunteer: Volunteer) -> None:

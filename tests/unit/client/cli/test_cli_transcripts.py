@@ -21,8 +21,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from client.cli.commands import join
+from client.cli.commands import doctor, join
 from client.cli.commands.create import sign, write_swarm_file
+from client.cli.diagnosis.checks import Check
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
 from client.control.amended import amended
@@ -53,8 +54,13 @@ from tests.support.protocol_examples import manifest, peer, proof_of, signer
 from tests.support.saved_swarms import SIGNER, WORDS, little_swarm, write_checkpoints
 
 FOLDER = Path(__file__).parent / "transcripts"
-NOW = 1.8e9
-"""15 January 2027, 08:00 UTC."""
+NOW = 1e9
+"""9 September 2001: never today, of which a clock says no date."""
+CHECKS = (
+    [Check("swarm", "ok", "fine"), Check("swarm", "warn", "odd", "read volunteer logs")],
+    [Check("gpu", "fail", "none")],
+)
+"""What ``doctor`` finds, and what it finds the second time."""
 ANNA = PeerId("12D3KooW4AphPb")
 ALONE = {"seats": [SeatView(stage=0, version=3, state="serving", staying=0)]}
 """The only replica of its stage."""
@@ -265,6 +271,8 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr("secrets.token_bytes", lambda size: b"\x07" * size)
     for module in ("client.cli.commands.plan", "client.cli.planning.machines"):
         monkeypatch.setattr(f"{module}.this_machine", lambda *_: Machine(2e12, 8e9, 1e5, 1e6))
+    found = iter(CHECKS)
+    monkeypatch.setattr(doctor, "examine", lambda *_: next(found))
     monkeypatch.setattr(join, "start", lambda *_: (home / "run" / "x", example_snapshot(pid=7)))
     monkeypatch.chdir(home)
 
