@@ -24,7 +24,7 @@ from client.store.lock import identity_lock
 from client.store.paths import home_folders, make_private
 from client.store.persisted import Persisted
 from client.store.records import KeptContributions
-from tests.support.cli_process import Within, living
+from tests.support.cli_process import Within
 from tests.support.control_fakes import FakeProvider
 from tests.support.nodes import node_of
 
@@ -62,11 +62,6 @@ def test_the_log_is_followed_through_a_change_of_the_file(
     assert said == [f"line {n}" for n in range(9)]
 
 
-def test_watching_prints_a_line_per_change(home: Path) -> None:
-    with node_of(home, FakeProvider()), living(RUN, "status", "--watch") as process:
-        assert line_of(process).startswith("step 3/10")
-
-
 # --- settings ------------------------------------------------------------------------------------
 
 
@@ -100,11 +95,6 @@ def test_the_administrators_settings_are_weakest(
     said = within.ends(0, "config", "set", "seats", "1").stdout
     assert "the variable VOLUNTEER_SEATS is set and takes precedence" in said
     assert "seats = 2\n" in within("config", "show").stdout
-
-
-def test_the_socket_of_what_runs(home: Path, within: Within) -> None:
-    with node_of(home, FakeProvider()) as path:
-        assert within("status", "--socket").stdout == f"{path}\n"
 
 
 # --- disk ----------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""Command lines with all that they print, as kept in ``transcripts``: a file for each scene.
+"""Command lines with all that they print, as kept in ``transcripts``: a file for each scene, or
+for a part of it (``scene-part.txt``).
 
 A command stands behind ``$``, with what a person types behind ``<``, or a program behind ``<<``;
 ``cat`` and ``ls`` show what is there afterwards. Behind ``!`` stands what it says on stderr, behind
@@ -16,11 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from client.cli import screen
 from client.cli.commands import doctor, join
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.diagnosis.checks import Check
@@ -255,10 +258,13 @@ def plans(home: Path) -> Iterator[None]:
 
 
 SCENES: dict[str, Callable[[Path], AbstractContextManager[None]]] = {
-    **{scene.__name__: scene for scene in (nobody, founders, alone, disk, founding, known)},
-    **{scene.__name__: scene for scene in (settings, odd, plans)},
-    **dict.fromkeys(("leaving", "left", "left-json"), leaving),
+    scene.__name__: scene
+    for scene in (nobody, founders, alone, leaving, disk, founding, known, settings, odd, plans)
 }
+
+
+def _interrupt(_: float) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -273,6 +279,7 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
         monkeypatch.setattr(f"{module}.this_machine", lambda *_: Machine(2e12, 8e9, 1e5, 1e6))
     found = iter(CHECKS)
     monkeypatch.setattr(doctor, "examine", lambda *_: next(found))
+    monkeypatch.setattr(screen, "time", SimpleNamespace(sleep=_interrupt))
     monkeypatch.setattr(join, "start", lambda *_: (home / "run" / "x", example_snapshot(pid=7)))
     monkeypatch.chdir(home)
 
@@ -301,11 +308,11 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
     time.tzset()
 
 
-@pytest.mark.parametrize("scene", SCENES)
-def test_commands_say_what_is_kept(scene: str, home: Path, shell: Callable[[str], str]) -> None:
-    file = FOLDER / f"{scene}.txt"
+@pytest.mark.parametrize("name", [path.stem for path in sorted(FOLDER.glob("*.txt"))])
+def test_commands_say_what_is_kept(name: str, home: Path, shell: Callable[[str], str]) -> None:
+    file = FOLDER / f"{name}.txt"
     lines = file.read_text(encoding="utf-8").splitlines()
-    with SCENES[scene](home):
+    with SCENES[name.partition("-")[0]](home):
         said = "".join(f"{line}\n{shell(line[2:])}" for line in lines if line.startswith("$ "))
     if os.environ.get("UPDATE_SNAPSHOTS"):
         file.write_text(said, encoding="utf-8")
