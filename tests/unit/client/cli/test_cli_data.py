@@ -1,6 +1,7 @@
 """``volunteer data``: builds, verifies and shows; bad input has words and an exit code."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from client.cli.founding import tokenizing
 from client.errors import ExitCode
 from model_zoo.datasets.assembly import Progress
-from tests.support.cli_process import Within
+from tests.support.cli_process import Terminal, Within
 from tests.support.saved_swarms import WORDS
 
 pytest.importorskip("tokenizers")
@@ -72,6 +73,12 @@ def test_without_a_terminal_progress_comes_in_lines(
     assert capsys.readouterr().err == (
         "tokenizing 10%, 1 B/s, 90 s left\ntokenizing 20%, 1 B/s, 80 s left\n"
     )
+    monkeypatch.setenv("COLUMNS", "22")
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    with tokenizing.BuildLine("mixing") as line:
+        for now[0], bytes_ in ((100.0, 10), (102.0, 60)):
+            line.show(Progress(bytes_, 100))
+    assert terminal.getvalue() == "\r\x1b[Kmixing 10%\r\x1b[Kmixing 60%, 25 B/s, 2\n"
 
 
 def _build(within: Within, path: Path, line: str, count: int) -> None:

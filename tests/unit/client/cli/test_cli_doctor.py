@@ -381,16 +381,6 @@ def test_a_machine_without_a_network_is_named(scene: Scene) -> None:
     assert "connect this machine to a network" in told
 
 
-def test_a_command_that_needs_a_broken_package_points_to_doctor(scene: Scene) -> None:
-    torch_that_does_not_load(scene)
-    out = str(scene.home / "x.swarm")
-    done = apart(sys.executable, "-m", "client.cli.main", "create", "--out", out)
-    assert done.returncode == 78
-    assert "libcudart" in done.stderr
-    assert "volunteer doctor" in done.stderr
-    assert "report" not in done.stderr
-
-
 # --- graphics cards ------------------------------------------------------------------------------
 
 

@@ -94,7 +94,10 @@ def test_the_service_manager_is_told_and_children_do_not_find_it(manager: socket
     supervised = Supervised(environ)
     assert environ == {"PATH": "/bin"}
     assert supervised.watchdog_s == 4.0
+    with pytest.raises(RuntimeError, match="not up yet"):
+        supervised.snapshot()
     supervised.set_up(FakeProvider())
+    assert supervised.snapshot() == FakeProvider().status()
     assert _heard(manager) == ["READY=1"]
 
 

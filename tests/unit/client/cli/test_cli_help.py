@@ -91,27 +91,6 @@ def test_create_checks_what_was_chosen_before_it_loads_torch(
     assert "torch" not in loaded
 
 
-@pytest.mark.parametrize("command", ["create", "join", "plan"])
-def test_words_of_a_flag_are_wrapped_as_one_paragraph(command: str) -> None:
-    """At 80 columns: every further line of them begins where the first one does."""
-    _, _, text = _run(command, "--help", COLUMNS="80")
-    panels = [line[1:-1] for line in text.splitlines() if line.startswith(("│", "╭"))]
-    begins = set[int]()
-    for line in panels:
-        if line.startswith("─"):
-            begins = set()
-        elif not line[:4].strip():
-            begins.add(len(line) - len(line.lstrip()))
-        assert len(begins) <= 1, line
-
-
-def test_every_example_has_lines_of_its_own() -> None:
-    _, _, text = _run("status", "--help", COLUMNS="80")
-    lines = [line.strip() for line in text.splitlines()]
-    at = lines.index("• volunteer status --watch")
-    assert lines[at + 1] == "a line per step, also for screen readers and logs"
-
-
 @pytest.mark.parametrize(
     "arguments",
     [["status"], ["status", "peers"], ["pause"], ["attach", "--help"]],

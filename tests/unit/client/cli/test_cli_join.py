@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from client.cli import consent
+from client.cli.commands import join
 from client.cli.founding.outlook import outlook
 from client.cli.main import run
 from client.cli.reach.home import find_home, home_of
@@ -29,7 +30,7 @@ from client.store.persisted import Persisted
 from client.store.swarms import SwarmStore
 from client.views.words import size as human_bytes
 from protocol.ids import SwarmId
-from protocol.invite import SwarmFile
+from protocol.invite import SwarmFile, parse_target
 from tests.support.cli_process import REPOSITORY, Terminal, Volunteer, Within
 from tests.support.control_fakes import example_snapshot
 from tests.support.saved_swarms import little_swarm
@@ -255,12 +256,20 @@ def test_settings_are_handed_over_as_they_were_resolved(
     monkeypatch.setenv("VOLUNTEER_UPLOAD_LIMIT_BYTES_PER_S", "2MB/s")
     announce = ("/ip4/1.2.3.4/tcp/5", "/ip4/1.2.3.5/tcp/5")
     resolved = find_home({"threads": 1, "announce": announce, "not_on_battery": True}).resolved
-    given = daemon.Handover(swarm="words", resolved=resolved, exit_when_done=True)
+    given = daemon.Handover(swarm=INVITE.format(peer=PEER), resolved=resolved, exit_when_done=True)
     (home / "config.toml").write_text("seats = 2\n")
     monkeypatch.setenv("VOLUNTEER_THREADS", "2")
     told = daemon.read_handover(io.BytesIO(msgspec.json.encode(given)))
     assert told == given
-    assert home_of(told.resolved) == replace(find_home(), resolved=resolved)
+    home_then = replace(find_home(), resolved=resolved)
+    assert home_of(told.resolved) == home_then
+    served = list[object]()
+    monkeypatch.setattr(join, "serve_here", lambda *args, **how: served.extend((*args, how)) or 0)
+    stdin = io.TextIOWrapper(io.BytesIO(msgspec.json.encode(given)))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert run(["join", "--handed-over"]) == 0
+    target, how = parse_target(given.swarm), {"exit_when_done": True, "quiet": True}
+    assert served == [home_then, resolved.settings, target, None, how]
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,13 @@ import msgspec
 import pytest
 
 from client.cli import screen
-from client.cli.commands import doctor, join
+from client.cli.commands import doctor, join, relay
 from client.cli.commands.create import sign, write_swarm_file
 from client.cli.diagnosis.checks import Check
 from client.cli.logging.log_file import LogFile
 from client.cli.logging.log_writer import as_json
+from client.cli.reach.home import Home
+from client.config import Settings
 from client.control.amended import amended
 from client.control.methods import Impossible
 from client.control.snapshot import Amended, InvitedMember, InviteView, SeatView
@@ -48,6 +50,7 @@ from protocol.amendments.draft import draft
 from protocol.audit.charges import CHARGE, KIND, Charge
 from protocol.errors import LocalProtocolError
 from protocol.ids import PeerId
+from protocol.invite import Target
 from protocol.wire.envelope import Signer
 from protocol.wire.parts import Proof, VotedOut
 from tests.support.cli_process import Terminal, Within
@@ -263,6 +266,12 @@ SCENES: dict[str, Callable[[Path], AbstractContextManager[None]]] = {
 }
 
 
+def _served(_: Home, settings: Settings, target: Target, *data: object, **how: bool) -> int:
+    """In place of a volunteer in this process: what it would be told."""
+    print(settings.relay, settings.threads, type(target).__name__, *data, how)
+    return 0
+
+
 def _interrupt(_: float) -> None:
     raise KeyboardInterrupt
 
@@ -270,7 +279,7 @@ def _interrupt(_: float) -> None:
 @pytest.fixture
 def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Runs a line in the home; returns all that came of it."""
-    for name, value in (("TZ", "UTC"), ("COLUMNS", "100")):
+    for name, value in (("TZ", "UTC"), ("COLUMNS", "80")):
         monkeypatch.setenv(name, value)
     time.tzset()
     monkeypatch.setattr(time, "time", lambda: NOW)
@@ -279,6 +288,8 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
         monkeypatch.setattr(f"{module}.this_machine", lambda *_: Machine(2e12, 8e9, 1e5, 1e6))
     found = iter(CHECKS)
     monkeypatch.setattr(doctor, "examine", lambda *_: next(found))
+    for command in (join, relay):
+        monkeypatch.setattr(command, "serve_here", _served)
     monkeypatch.setattr(screen, "time", SimpleNamespace(sleep=_interrupt))
     monkeypatch.setattr(join, "start", lambda *_: (home / "run" / "x", example_snapshot(pid=7)))
     monkeypatch.chdir(home)
@@ -299,6 +310,7 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
             errors = "".join(f"! {each}\n" for each in done.stderr.splitlines())
             said = done.stdout + errors + f"? {done.returncode}\n" * (done.returncode > 0)
         said = said.replace(str(home), "HOME").removesuffix("\n") + "\n" * bool(said)
+        said = re.sub(r" +$", "", said, flags=re.M)
         said = re.sub(r"\d+\.\d{6,}", lambda found: f"{float(found[0]):.6g}", said)
         said = re.sub(r"\b[0-9a-f]{64}\b", "ID", said)
         return re.sub(r"(?<=[( ])[0-9a-f]{12}(?=[):])", "ID", said)
