@@ -100,7 +100,8 @@ def card(known: Facts) -> str:
         f"Trained by volunteers over the Internet.\n\n```\n{described}\n```\n"
     ]
     for title, lines in tells.items():
-        parts.append(f"\n## {title}\n\n" + "".join(f"- {line}\n" for line in lines))
+        if listed := "".join(f"- {line}\n" for line in lines):
+            parts.append(f"\n## {title}\n\n{listed}")
     return "".join(parts)
 
 
