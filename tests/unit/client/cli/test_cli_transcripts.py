@@ -2,9 +2,9 @@
 for a part of it (``scene-part.txt``).
 
 A command stands behind ``$``, with what a person types behind ``<``, or a program behind ``<<``;
-``cat`` and ``ls`` show what is there afterwards. Behind ``!`` stands what it says on stderr, behind
-``?`` the code with which it ends, unless that is 0. After a change that is meant, set
-``UPDATE_SNAPSHOTS=1`` and read the difference.
+``cat`` and ``ls`` show what is there, ``rm`` removes it. Behind ``!`` stands what it says on
+stderr, behind ``?`` the code with which it ends, unless that is 0. After a change that is meant,
+set ``UPDATE_SNAPSHOTS=1`` and read the difference.
 """
 
 import io
@@ -33,7 +33,7 @@ from client.cli.reach.home import Home
 from client.config import Settings
 from client.control.amended import amended
 from client.control.methods import Impossible
-from client.control.snapshot import Amended, InvitedMember, InviteView, SeatView
+from client.control.snapshot import Amended, InvitedMember, InviteView, PauseView, SeatView
 from client.control.updates import StepPoint
 from client.events import LogLine
 from client.plan.model import Machine
@@ -144,7 +144,8 @@ class Draining(FakeProvider):
 @contextmanager
 def alone(home: Path) -> Iterator[None]:
     """A volunteer without whom its stage has nobody."""
-    with node_of(home, Draining(**ALONE)):
+    held = PauseView(reason="on battery", until=None, since=1.0)
+    with node_of(home, Draining(paused=held, **ALONE)):
         yield
 
 
@@ -192,6 +193,11 @@ def founding(home: Path) -> Iterator[None]:
     _text(home)
     (home / "rows.jsonl").write_text('{"text": "good"}\n{"text": 5}\n' + '{"text": "good"}\n' * 9)
     talk = ({"prompt": f"{n}+1=", "completion": str(n + 1)} for n in range(60))
+    (home / "latin.txt").write_bytes(b"caf\xe9 " * 99)
+    (home / "pictures").mkdir()
+    for number in range(5):
+        (home / "pictures" / f"{number}.png").touch()
+    (home / "pictures" / "words.txt").write_text(WORDS)
     (home / "talk.jsonl").write_text("\n".join(map(json.dumps, talk)))
     yield
 
@@ -288,6 +294,9 @@ def plans(home: Path) -> Iterator[None]:
         'down = "100Mbit/s"\nrtt_ms = 60\n[[machine]]\ngflops = 50.0\nmemory = "8GB"\n'
         'up = "2.5MB/s"\ndown = "100Mbit/s"\n'
     )
+    (home / "many.toml").write_text("[[machine]]\ncount = 2000\n[[machine]]\n")
+    (home / "wrong.toml").write_text("[[machine]]\nspeed = 3\n")
+    (home / "large.toml").write_text("#" * (2 << 20))
     write_swarm_file(home / "x.swarm", little_swarm(_text(home)))
     yield
 
@@ -337,6 +346,8 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
         words = shlex.split(command)
         if words[0] == "cat":
             said = (home / words[1]).read_text(encoding="utf-8")
+        elif words[0] == "rm":
+            said = "".join(f"{path.unlink() or path}\n" for path in sorted(home.glob(words[1])))
         elif words[0] == "ls":
             files = sorted(path for path in (home / words[1]).rglob("*") if path.is_file())
             said = "".join(f"{path.stat().st_mode & 0o777:o} {path}\n" for path in files)
