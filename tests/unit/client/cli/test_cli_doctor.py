@@ -368,6 +368,7 @@ def test_a_file_in_the_way_of_the_folder_is_named(scene: Scene) -> None:
     told = checks.check_folder("data folder", scene.home / "file" / "data")
     assert (told.status, "Not a directory" in told.words) == ("fail", True)
     assert "a file is in the way" in told.next_step
+    assert checks.check_folder("data folder", scene.home / "new" / "data").status != "fail"
 
 
 @needs_root

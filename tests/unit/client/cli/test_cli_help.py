@@ -50,6 +50,22 @@ def test_help_names_every_command_and_loads_none_of_them() -> None:
     assert (code, HEAVY & loaded) == (0, set())
 
 
+def test_the_page_of_a_command_is_the_docstring_of_its_file() -> None:
+    from client.cli.command_table import CLIENT, _read
+
+    folder = CLIENT / "cli" / "commands"
+    read = {name: _read(folder / f"{name}.py") for name in ("resume", "relay", "config")}
+    assert [(each.group, each.nested) for each in read.values()] == [
+        ("First", False),
+        ("More: the swarm", False),
+        ("More: this machine", True),
+    ]
+    assert read["resume"].examples == (("resume", "now"),)
+    assert (read["resume"].summary, read["resume"].note) == ("Resume after a pause.", "")
+    assert read["relay"].module == "client.cli.commands.relay"
+    assert read["relay"].note.startswith("For somebody with a small server")
+
+
 def test_help_of_no_command_loads_torch() -> None:
     from client.cli.command_table import COMMANDS
 
