@@ -311,7 +311,9 @@ def device_without_a_card(scene: Scene) -> None:
 def test_what_is_broken_is_named_with_what_to_do(name: str, scene: Scene) -> None:
     broken, line, status, words, step = CASES[name]
     broken(scene)
-    found = [check for check in examined() if check.name == line]
+    checked = examined()
+    assert {check.name for check in checked if check.status == "fail"} <= {line}
+    found = [check for check in checked if check.name == line]
     assert [check.status for check in found] == [status], found
     assert re.search(words.replace("OURS", str(os.getpid())), found[0].words), found
     assert re.search(step, found[0].next_step), found
