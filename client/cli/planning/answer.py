@@ -16,7 +16,7 @@ from client.cli.terminal.table import aligned
 from client.errors import UserError
 from client.plan.cuts import ONE_LAYER, Alternative, alternative, best_of
 from client.plan.model import COSTS_NOTHING, Limit, Machine, fits
-from client.plan.rounds import ENOUGH_ROUNDS, NARROW_PERCENT, are_worth_it, gap_percent
+from client.plan.rounds import ENOUGH_ROUNDS, NARROW_PERCENT, are_worth_it, gap_percent, paced
 from client.quantities import plural
 from client.views.words import count
 from client.views.words import duration as human_duration
@@ -112,10 +112,11 @@ def answer(run: PlannedRun, machines: Sequence[Machine], tokens: int | None) -> 
         UserError: the machines cannot train the model.
     """
     wanted = tokens or run.manifest.steps * run.manifest.tokens_per_step
-    found = {}
+    step_tokens, found = run.manifest.tokens_per_step, {}
+    rounds = partial(paced, step_tokens=step_tokens, tokens=wanted, microbatches=run.microbatches)
     for method in run.methods:
         redundancy = method.manifest.policy.redundancy
-        pace = partial(run.paced, wanted) if method.local else None
+        pace = rounds if method.local else None
         cuts = [alternative(machines, each, redundancy, pace) for each in method.runs]
         found[method.name] = best_of(cuts, redundancy) or cuts[-1]
     chosen = _chosen(run, found)

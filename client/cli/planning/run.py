@@ -18,8 +18,7 @@ from client.cli.reach.home import Home
 from client.cli.reach.target import find_swarm, with_manifest
 from client.errors import UserError
 from client.plan.cuts import stage_counts
-from client.plan.model import Placement, Run
-from client.plan.rounds import paced
+from client.plan.model import Run
 from model_zoo.specs.codec import BoundaryCodec
 from model_zoo.specs.model import ModelSpec
 from model_zoo.specs.optimizer import DEFAULT
@@ -66,12 +65,6 @@ class PlannedRun:
         """The cost of the whole model for one token, which is the same in every cut."""
         run = self.methods[0].runs[0]
         return sum(load.cost.flops for load in run.stages) / run.tokens_per_microbatch
-
-    def paced(self, tokens: int, run: Run, placement: Placement) -> Run:
-        """Return a run of local rounds over so many tokens with the length of its rounds."""
-        of_one = run.tokens_per_microbatch
-        usual = max(1, self.manifest.tokens_per_step // of_one)
-        return paced(run, placement, usual, max(1, tokens // of_one), self.microbatches)
 
 
 def chosen(run: PlanChoices, model: ModelChoices, machines: int) -> PlannedRun:
