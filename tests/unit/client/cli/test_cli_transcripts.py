@@ -337,6 +337,7 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
     monkeypatch.setattr(screen, "time", SimpleNamespace(sleep=_interrupt))
     monkeypatch.setattr(join, "start", lambda *_: (home / "run" / "x", example_snapshot(pid=7)))
     monkeypatch.chdir(home)
+    umask = os.umask(0o022)
 
     def run(line: str) -> str:
         command, way, typed = (*line.partition(" < "), "")[:3]
@@ -362,6 +363,7 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
         return re.sub(r"(?<=[( ])[0-9a-f]{12}(?=[):])", "ID", said)
 
     yield run
+    os.umask(umask)
     monkeypatch.undo()
     time.tzset()
 
