@@ -320,6 +320,10 @@ def _interrupt(_: float) -> None:
     raise KeyboardInterrupt
 
 
+def _files(word: str) -> list[str]:
+    return sorted(map(str, Path().glob(word))) if "*" in word else [word]
+
+
 @pytest.fixture
 def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Runs a line in the home; returns all that came of it."""
@@ -344,11 +348,11 @@ def shell(home: Path, within: Within, monkeypatch: pytest.MonkeyPatch) -> Iterat
         command, pipe, piped = command.partition(" << ")
         stdin = Terminal(f"{typed}\n") if way else io.StringIO(f"{piped}\n" if pipe else "")
         monkeypatch.setattr(sys, "stdin", stdin)
-        words = shlex.split(command)
+        words = [name for word in shlex.split(command) for name in _files(word)]
         if words[0] == "cat":
             said = (home / words[1]).read_text(encoding="utf-8")
         elif words[0] == "rm":
-            said = "".join(f"{path.unlink() or path}\n" for path in sorted(home.glob(words[1])))
+            said = "".join(f"{Path(name).unlink() or name}\n" for name in words[1:])
         elif words[0] == "ls":
             files = sorted(path for path in (home / words[1]).rglob("*") if path.is_file())
             said = "".join(f"{path.stat().st_mode & 0o777:o} {path}\n" for path in files)
