@@ -170,14 +170,15 @@ def leaving(home: Path) -> Iterator[None]:
 def disk(home: Path) -> Iterator[None]:
     """Something of every kind that is kept."""
     data = home_folders(home).data
-    for name in (
+    names = (
         *("texts/a.bin", "texts/.b.7.tmp", "snapshots/s.bin", "checkpoints/x/stage-0-v1.bin"),
         *("gathered/tmp1/stage-0-v1.bin", "checkpoints/x/stage-0-v2.bin.damaged"),
         *("swarms/.x.123.tmp", "logs/volunteer.log", "mine.txt"),
-    ):
+    )
+    for number, name in enumerate(names):
         path = data / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_bytes(b"x" * 1000)
+        path.write_bytes(b"x" * (1000 + 100 * number))
     data.chmod(0o700)
     yield
 
