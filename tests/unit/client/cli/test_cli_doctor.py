@@ -279,6 +279,12 @@ def few_descriptors(scene: Scene) -> None:
     scene.patch.setattr(checks_outside.resource, "getrlimit", lambda _: (128, 4096))
 
 
+@case("open files", "ok", "enough", "")
+def descriptors_without_end(scene: Scene) -> None:
+    endless = checks_outside.resource.RLIM_INFINITY
+    scene.patch.setattr(checks_outside.resource, "getrlimit", lambda _: (endless, endless))
+
+
 @case("reachability", "warn", "192.168.1.5 is a private address", "forward a port")
 def private_address(scene: Scene) -> None:
     scene.patch.setattr(checks_outside, "own_hosts", lambda host: ["192.168.1.5"])
